@@ -1,0 +1,35 @@
+"""The errors of tasks; each message states the law, the value, the place and the cure."""
+
+from __future__ import annotations
+
+
+class TaskError(Exception):
+    """Something is wrong with a task or with how it is used."""
+
+
+class NotInitialized(TaskError):
+    """The task has no hyperparameters yet."""
+
+
+class UnsupportedSpace(TaskError, ValueError):
+    """The environment's observations or actions are of a kind that the algorithm cannot use."""
+
+
+class StateMismatch(TaskError, ValueError):
+    """A state belongs to another task, environment, structure or format."""
+
+
+class DamagedState(TaskError):
+    """Stored bytes are not the bytes that were written."""
+
+
+class BadResume(TaskError):
+    """The task broke earlier: its state may be half-changed, so it is neither trained, saved nor loaded."""
+
+
+class Diverged(TaskError):
+    """A loss or a parameter became NaN or infinite."""
+
+
+class Stopped(TaskError):
+    """Training was asked to stop and did, at a step boundary, with everything saved."""

@@ -1,0 +1,192 @@
+"""State as data: nested dicts of tensors and JSON values, packed without pickle, named by their content.
+
+A tree's leaves are tensors, None, booleans, integers, floats, strings and lists of those. ``pack`` turns a tree into a
+manifest (canonical JSON) and blobs (safetensors) that are named by their sha256; the digest of a state is the sha256 of
+its manifest, so equal digests mean equal bits everywhere.
+
+A tensor above SEGMENT bytes is cut along its first axis into segments with a blob of their own: of a replay buffer that
+only grew, only the new segments are new blobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor
+
+from .errors import DamagedState, StateMismatch
+
+Tree = dict[str, Any]
+FORMAT = 1
+SEGMENT = 1 << 20  # bytes
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its path, e.g. ``("optimizer/m", tensor)``; an empty dict is a leaf."""
+    for name, value in tree.items():
+        if not isinstance(name, str) or "/" in name:
+            raise TypeError(f"a name in a state must be a string without '/', but {prefix}{name!r} is not")
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def unflatten(leaves: Mapping[str, Any]) -> Tree:
+    """The tree with these leaves."""
+    tree: Tree = {}
+    for path, value in leaves.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
+
+
+def copy(tree: Mapping[str, Any]) -> Tree:
+    """A deep copy that shares no tensor with the original."""
+    return unflatten({path: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for path, leaf in flatten(tree)})
+
+
+def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """The paths at which two trees differ in a single bit; empty if they are equal."""
+    left, right = dict(flatten(a)), dict(flatten(b))
+    return [path for path in sorted(left.keys() | right.keys())
+            if path not in left or path not in right or not _same(left[path], right[path])]  # fmt: skip
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and _bytes_of(a) == _bytes_of(b)
+    return type(a) is type(b) and bool(a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b)))
+
+
+def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
+    """Raises StateMismatch unless both trees have the same paths, and tensors of the same shapes and types."""
+    left, right = dict(flatten(expected)), dict(flatten(given))
+    if missing := sorted(left.keys() - right.keys()):
+        raise StateMismatch(f"{where}: the state lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}")
+    if unknown := sorted(right.keys() - left.keys()):
+        raise StateMismatch(f"{where}: the state has unknown {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''}")
+    for path, want in left.items():
+        have = right[path]
+        if isinstance(want, Tensor) != isinstance(have, Tensor):
+            raise StateMismatch(f"{where}: {path} must be a {type(want).__name__}, but got a {type(have).__name__}")
+        if isinstance(want, Tensor) and (want.shape != have.shape or want.dtype != have.dtype):
+            raise StateMismatch(f"{where}: {path} must be {want.dtype} of shape {tuple(want.shape)}, "
+                                f"but got {have.dtype} of shape {tuple(have.shape)}")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A state as bytes: a manifest, and the blobs that it names."""
+
+    manifest: bytes
+    blobs: dict[str, bytes]
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the manifest."""
+        return hashlib.sha256(self.manifest).hexdigest()
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys and no spaces: equal values are equal bytes. NaN and infinity are refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+
+
+def pack(tree: Mapping[str, Any]) -> Packed:
+    """The state as bytes. Equal states give equal bytes; TypeError names a leaf that is no data."""
+    values: dict[str, Any] = {}
+    small: dict[str, Tensor] = {}
+    blobs: dict[str, bytes] = {}
+    segments: dict[str, list[str]] = {}
+
+    def add(tensors: dict[str, Tensor]) -> str:
+        data = save_safetensors(tensors)
+        name = hashlib.sha256(data).hexdigest()
+        blobs[name] = data
+        return name
+
+    for path, leaf in flatten(tree):
+        if not isinstance(leaf, Tensor):
+            values[path] = _plain(path, leaf)
+            continue
+        tensor = leaf.detach().to("cpu").contiguous()
+        if tensor.nbytes <= SEGMENT or tensor.ndim == 0 or len(tensor) == 1:
+            small[path] = tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+        else:
+            rows = max(1, SEGMENT * len(tensor) // tensor.nbytes)
+            segments[path] = [add({"segment": part.clone()}) for part in tensor.split(rows)]
+    manifest = {"format": FORMAT, "values": values, "segments": segments, "tensors": add(small) if small else None}
+    return Packed(canonical_json(manifest), blobs)
+
+
+def digest(tree: Mapping[str, Any]) -> str:
+    """sha256 over the canonical form of a whole state: equal for equal bits, and for those only."""
+    return pack(tree).digest
+
+
+def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:
+    """The tree of a manifest; ``fetch`` gives a blob's bytes by its sha256. DamagedState if anything is not as written."""
+    try:
+        content = json.loads(manifest)
+        version, values, segments, tensors = (content[k] for k in ("format", "values", "segments", "tensors"))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedState(f"a checkpoint's manifest must be JSON with format, values, segments and tensors: {error}") from None
+    if version != FORMAT:
+        raise StateMismatch(f"a checkpoint must have format {FORMAT}, but got {version!r}; use the Rekindle that wrote it")
+    leaves = {path: _special(leaf) for path, leaf in values.items()}
+    if tensors is not None:
+        leaves |= _load(tensors, fetch)
+    for path, names in segments.items():
+        leaves[path] = torch.cat([_load(name, fetch)["segment"] for name in names])
+    return unflatten(leaves)
+
+
+def _load(name: str, fetch: Callable[[str], bytes]) -> dict[str, Tensor]:
+    data = fetch(name)
+    if hashlib.sha256(data).hexdigest() != name:
+        raise DamagedState(f"blob {name[:12]} must have the sha256 that names it, but its {len(data)} bytes do not")
+    try:
+        return load_safetensors(data)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise DamagedState(f"blob {name[:12]} is not in safetensors form: {error}") from None
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    return bytes(tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def _plain(path: str, leaf: Any) -> Any:
+    """A leaf as JSON; floats that JSON lacks become {"float": name}."""
+    if isinstance(leaf, Mapping) and not leaf:
+        return {}
+    if isinstance(leaf, list):
+        return [_plain(path, item) for item in leaf]
+    if isinstance(leaf, float) and not math.isfinite(leaf):
+        return {"float": str(leaf)}
+    if leaf is None or isinstance(leaf, bool | int | float | str):
+        return leaf
+    raise TypeError(f"a state holds tensors and JSON values only, but {path} is a {type(leaf).__name__}")
+
+
+def _special(leaf: Any) -> Any:
+    if isinstance(leaf, list):
+        return [_special(item) for item in leaf]
+    if isinstance(leaf, dict) and leaf:
+        return SPECIAL[leaf["float"]]
+    return leaf
