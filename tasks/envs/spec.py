@@ -1,0 +1,99 @@
+"""Which environment: a Gymnasium id with its arguments and wrappers, as JSON that is part of a trial's identity."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import TaskError
+
+
+class EnvSpecError(TaskError, ValueError):
+    """An environment's description is not one that can be made."""
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """Describes one environment.
+
+    Attributes:
+        id: a Gymnasium id; ``"package.module:Name-v0"`` imports the module first, so that it can register the id.
+        kwargs: arguments of the environment, JSON values.
+        wrappers: ``{"entry_point": "package.module:Class", "kwargs": {...}}``, innermost first.
+        max_episode_steps: the time limit; None keeps the registered one.
+    """
+
+    id: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    wrappers: Sequence[Mapping[str, Any]] = ()
+    max_episode_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id:
+            raise EnvSpecError(f"an environment's id must be a string like 'CartPole-v1', but got {self.id!r}")
+        limit = self.max_episode_steps
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise EnvSpecError(f"{self.id}: max_episode_steps must be a positive integer or None, but got {limit!r}")
+        # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
+        object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
+        wrappers = [self._wrapper(wrapper, place) for place, wrapper in enumerate(self.wrappers)]
+        object.__setattr__(self, "wrappers", wrappers)
+
+    def _wrapper(self, wrapper: Mapping[str, Any], place: int) -> dict[str, Any]:
+        where = f"{self.id}: wrappers[{place}]"
+        if not isinstance(wrapper, Mapping) or "entry_point" not in wrapper or wrapper.keys() - {"entry_point", "kwargs"}:
+            raise EnvSpecError(f"{where} must be {{'entry_point': 'module:Class', 'kwargs': {{...}}}}, but got {wrapper!r}")
+        entry_point = wrapper["entry_point"]
+        if not isinstance(entry_point, str) or not all(entry_point.partition(":")):
+            raise EnvSpecError(f"{where}: entry_point must be a string 'module:Class', but got {entry_point!r}")
+        return {"entry_point": entry_point, "kwargs": _plain(wrapper.get("kwargs") or {}, f"{where}: kwargs")}
+
+    def __hash__(self) -> int:
+        return hash(self.canonical)
+
+    @property
+    def canonical(self) -> str:
+        """The one text of this spec: equal specs give equal text."""
+        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as a JSON object; ``from_json`` is the way back."""
+        return {
+            "id": self.id,
+            "kwargs": dict(self.kwargs),
+            "wrappers": [dict(wrapper) for wrapper in self.wrappers],
+            "max_episode_steps": self.max_episode_steps,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> EnvSpec:
+        """The spec of a JSON object; unknown names are refused."""
+        if unknown := sorted(content.keys() - {"id", "kwargs", "wrappers", "max_episode_steps"}):
+            raise EnvSpecError(f"an environment has id, kwargs, wrappers and max_episode_steps, but got {', '.join(unknown)}")
+        if "id" not in content:
+            raise EnvSpecError(f"an environment must have an id, but got {dict(content)!r}")
+        return cls(**content)
+
+    @classmethod
+    def of(cls, env: str | Mapping[str, Any] | EnvSpec) -> EnvSpec:
+        """The spec of an id, a JSON object, or a spec (which is given back)."""
+        if isinstance(env, EnvSpec):
+            return env
+        if isinstance(env, str):
+            return cls(env)
+        if isinstance(env, Mapping):
+            return cls.from_json(env)
+        raise EnvSpecError(f"an environment must be an id, an EnvSpec or its JSON, but got a {type(env).__name__}: {env!r}")
+
+
+def _plain(value: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The mapping as JSON gives it back; EnvSpecError if it is not JSON."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise EnvSpecError(f"{where} must be a dict with string keys, but got {value!r}")
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise EnvSpecError(f"{where} must hold JSON values only (they are part of a trial's identity): {error}") from None
+    return plain
