@@ -1,0 +1,76 @@
+"""Actor and critic of P members as separate multilayer perceptrons, over shared convolutions when they see images."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from ..spaces import Space, categorical, integer, ordinal, real
+from .distributions import Distribution, distribution_for
+from .networks import MLP, NatureCNN, Parameters
+from .parts import Stacked
+
+
+def model_space() -> Space:
+    """The hyperparameters of an actor-critic model; std_init is the first standard deviation of Box actions."""
+    return Space(
+        width=ordinal(16, 32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
+        layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
+        activation=categorical("tanh", "relu", "silu", "elu", default="tanh", structural=True),
+        std_init=real(0.3, 1.5, default=1.0, accept=(1e-3, 100.0)),
+    )
+
+
+class ActorCritic(Stacked):
+    """π(a|s) and v(s) of P members."""
+
+    def __init__(self, obs_shape: tuple[int, ...], action_space: gym.Space, hp: SimpleNamespace, seeds: list[int], place: str,
+                 device: torch.device | str = "cpu"):  # fmt: skip
+        """obs_shape: (D,) of vectors or (H, W, C) of images; hp: the values of `model_space`; place: named in errors."""
+        self.distribution: Distribution = distribution_for(action_space, place)
+        self.cnn = NatureCNN("features", obs_shape) if len(obs_shape) == 3 else None
+        inputs = self.cnn.features if self.cnn else obs_shape[0]
+        hidden = [inputs, *[hp.width] * hp.layers]
+        self.actor = MLP("actor", [*hidden, self.distribution.outputs], hp.activation, last_gain=0.01)
+        self.critic = MLP("critic", [*hidden, 1], hp.activation, last_gain=1.0)
+        shapes = {**(self.cnn.shapes if self.cnn else {}), **self.actor.shapes, **self.critic.shapes}
+        if self.distribution.learned_std:
+            shapes["actor.log_std"] = (1, self.distribution.learned_std)
+        self.parameters = Parameters(shapes, len(seeds), device)
+        self.tensors = self.parameters.tensors
+        for member, seed in enumerate(seeds):
+            for net in (self.cnn, self.actor, self.critic):
+                if net is not None:
+                    net.initialize(self.parameters, member, seed)
+        if self.distribution.learned_std:
+            self.parameters.views["actor.log_std"][:] = hp.std_init.log().unsqueeze(-1)
+        self._views = self._look_up(self.parameters.views)
+        self._leaves = self._look_up(self.parameters.leaves)
+
+    def _look_up(self, tensors):  # type: ignore[no-untyped-def]
+        return tensors, self.actor.layers(tensors), self.critic.layers(tensors), tensors.get("actor.log_std")
+
+    def _features(self, tensors, obs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        return self.cnn(tensors, obs) if self.cnn else obs
+
+    def _params(self, out: Tensor, log_std: Tensor | None) -> Tensor:
+        return out if log_std is None else torch.cat([out, log_std.expand_as(out)], -1)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        """The distribution's parameters for observations (P, B, ...), without gradients."""
+        tensors, actor, _, log_std = self._views
+        return self._params(self.actor(actor, self._features(tensors, obs)), log_std)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """v(s) of observations (P, B, ...), (P, B), without gradients."""
+        tensors, _, critic, _ = self._views
+        return self.critic(critic, self._features(tensors, obs)).squeeze(-1)
+
+    def __call__(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """The distribution's parameters and v(s), (P, B), with gradients."""
+        tensors, actor, critic, log_std = self._leaves
+        features = self._features(tensors, obs)
+        return self._params(self.actor(actor, features), log_std), self.critic(critic, features).squeeze(-1)

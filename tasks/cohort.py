@@ -1,0 +1,169 @@
+"""Training: P tasks of one structure as one batched computation, each member saved and recorded as if alone."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import torch
+
+from .errors import Diverged
+from .guard import BadResumeGuard
+from .interrupts import Interrupts
+from .learner import Learner
+from .storage import Metrics, Storage, Write
+
+if TYPE_CHECKING:
+    from .task import Task
+
+SAVING_SHARE = 0.02  # of the training time at most goes into checkpoints
+
+
+@dataclass(frozen=True)
+class EpochEvent:
+    """A member finished an epoch; what a fit's `context` is called with."""
+
+    task: Task
+    epoch: int
+    metrics: Metrics
+
+
+Context = Callable[[EpochEvent], None]
+
+
+class Cohort:
+    """Tasks that train together.
+
+    Results do not depend on the company: a member's state and metrics are bit for bit those that it has alone. Members
+    may be at different epochs; those that are behind are trained up to the others first.
+    """
+
+    def __init__(self, tasks: Sequence[Task]):
+        """ValueError unless there is a task, all are initialized, and all have the same structure."""
+        if not tasks:
+            raise ValueError("a cohort must have at least one task, but got none")
+        first, *others = tasks
+        for other in others:
+            if (other.structure, other.device) != (first.structure, first.device):
+                raise ValueError(
+                    f"the members of a cohort must have the same structure, but {first} and {other} differ in "
+                    f"{', '.join(first.structural_difference(other))}; train them in cohorts of their own"
+                )
+        if len({task.uid for task in tasks}) < len(tasks):
+            raise ValueError("the members of a cohort must be different tasks, but two have the same uid")
+        self.tasks = list(tasks)
+
+    def fit(self, epochs: int, context: Context | None = None) -> None:
+        """Trains every member until it has done `epochs` epochs in all.
+
+        A member whose numbers become NaN is marked bad and left behind, the others go on; at the end Diverged is raised
+        if a single task was trained. `context` is called for each member at each epoch's end and may raise control flow.
+        """
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
+            raise ValueError(f"epochs must be an integer of at least 0, the total to reach, but got {epochs!r}")
+        with BadResumeGuard(*self.tasks):
+            pass  # refuses bad tasks before any training
+        with Interrupts() as interrupts, one_thread():
+            while behind := [task for task in self.tasks if task.bad is None and task.epochs < epochs]:
+                behind.sort(key=lambda task: task.env_steps)
+                group, *ahead = (list(tasks) for _, tasks in groupby(behind, key=lambda task: task.env_steps))
+                target = min([epochs, *(task.epochs for tasks in ahead for task in tasks if task.epochs > group[0].epochs)])
+                _Run(group, context, interrupts).train(max(target, group[0].epochs + 1))
+        if len(self.tasks) == 1 and self.tasks[0].bad is not None:
+            raise self.tasks[0].bad
+
+
+class _Run:
+    """One stretch of training in which all members are at the same step."""
+
+    def __init__(self, tasks: list[Task], context: Context | None, interrupts: Interrupts):
+        self.tasks, self.context, self.interrupts = tasks, context, interrupts
+        self.learner = seat(tasks)
+        self.saved_at, self.saving_took = time.monotonic(), 0.0
+
+    def train(self, epochs: int) -> None:
+        with BadResumeGuard(*self.tasks):
+            try:
+                while self.learner.epochs < epochs and self.living():
+                    with self.changing():
+                        metrics = self.learner.run_epoch(stop=lambda: self.interrupts.pending is not None)
+                    if metrics is not None:
+                        self.record(metrics)
+                    self.save_if_due(finished=metrics is None or self.learner.epochs >= epochs)
+                    self.interrupts.raise_if_pending()
+            except BaseException:
+                if all(task.between_steps for task in self.tasks):
+                    self.save()  # what was trained is kept, whoever asked to stop
+                raise
+
+    def living(self) -> list[Task]:
+        return [task for task in self.tasks if task.bad is None]
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        for task in self.tasks:
+            task.between_steps = False
+        yield
+        for task in self.tasks:
+            task.between_steps = True
+
+    def record(self, metrics: list[Metrics]) -> None:
+        """Takes the epoch into every member's history; members that diverged are marked bad, by name."""
+        events = []
+        for member, (task, row) in enumerate(zip(self.tasks, metrics, strict=True)):
+            if task.bad is not None:
+                continue
+            if reason := self.learner.broken(member, row):
+                task.fail(Diverged(f"{task}: {reason} in epoch {self.learner.epochs}; try a lower learning rate"))
+                continue
+            task.history.append((self.learner.epochs, row))
+            events.append(EpochEvent(task, self.learner.epochs, row))
+        for event in events:
+            if event.task.logger is not None:
+                event.task.logger(event)
+            if self.context is not None:
+                self.context(event)
+
+    def save_if_due(self, finished: bool) -> None:
+        if finished or (time.monotonic() - self.saved_at) * SAVING_SHARE >= self.saving_took:
+            self.save()
+
+    def save(self) -> None:
+        """Writes every living member's state and new metrics, those of one storage in one transaction."""
+        start = time.monotonic()
+        by_storage: dict[int, tuple[Storage, list[Write]]] = {}
+        for task in self.living():
+            if task.storage is not None:
+                by_storage.setdefault(id(task.storage), (task.storage, []))[1].append(task.pending_write())
+        for storage, writes in by_storage.values():
+            storage.save(writes)
+        for task in self.living():
+            task.written = len(task.history)
+        self.saved_at = time.monotonic()
+        self.saving_took = self.saved_at - start
+
+
+def seat(tasks: list[Task]) -> Learner:
+    """One learner that holds exactly these tasks, with their states moved into it."""
+    seats = [task.seat for task in tasks]
+    learner = seats[0].learner if seats[0] is not None else None
+    if learner is not None and learner.members == len(tasks) and all(
+        place is not None and place.learner is learner and place.member == i for i, place in enumerate(seats)
+    ):  # fmt: skip
+        return learner
+    return tasks[0].build_learner(tasks)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: sums of large arrays round differently on two, and cohorts use cores through processes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

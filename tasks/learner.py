@@ -1,0 +1,184 @@
+"""The base of every algorithm: P members with the same structure, trained as one batched computation.
+
+An algorithm declares `hyperparameters` and `parts`, makes its parts in `build`, and does one iteration of its paper's box
+in `iterate`. Seeds, environments, counters, tallies, evaluation and state are here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..spaces import Space
+from . import streams
+from .envs import Envs, EnvSpec, make_envs
+from .errors import StateMismatch
+from .parts import Part
+from .state import Tree, check_same_form
+from .storage import Metrics
+
+EVALUATION_SEED = 0x5EED  # of every trial, so that all are measured on the same episodes; never a training stream
+EVALUATION_EPISODES = 20
+
+
+def stack_hyperparameters(space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str) -> SimpleNamespace:
+    """Nested hyperparameters of P members: structural ones as plain values, all others as tensors (P, 1)."""
+    columns = [space.dynamic(member) for member in values]
+    flat: dict[str, Any] = dict(space.structure(values[0]))
+    for name, first in columns[0].items():
+        column = [member[name] for member in columns]
+        flat[name] = None if first is None else torch.tensor(column, dtype=torch.float32, device=device).unsqueeze(1)
+    root = SimpleNamespace()
+    for name, value in flat.items():
+        *parents, leaf = name.split(".")
+        node = root
+        for parent in parents:
+            if not hasattr(node, parent):
+                setattr(node, parent, SimpleNamespace())
+            node = getattr(node, parent)
+        setattr(node, leaf, value)
+    return root
+
+
+class Learner:
+    """P members of one structure.
+
+    Attributes:
+        hyperparameters: the algorithm's space, with its defaults.
+        parts: names of the attributes that hold state; each answers `member_state` and `load_member`.
+        hp: the members' values: structural ones plain, the others (P, 1) tensors.
+        env_steps, iterations, epochs: done so far; members of one learner are always at the same point.
+    """
+
+    hyperparameters: ClassVar[Space]
+    parts: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, env: EnvSpec, seeds: Sequence[int], values: Sequence[Mapping[str, Any]], device: torch.device | str = "cpu"):
+        """values: the complete hyperparameters of each member, equal in their structural part."""
+        self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
+        self.members = len(self.seeds)
+        self.hp = stack_hyperparameters(self.hyperparameters, values, self.device)
+        self.envs: Envs = make_envs(env, self.seeds, self.hp.num_envs)
+        self.env_steps = self.iterations = self.epochs = 0
+        self.tally: dict[str, np.ndarray] = {}
+        self.tallied = 0
+        self._at_epoch_start = True
+        self.build()
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        """Raises ValueError for hyperparameters that are each in range but do not go together."""
+
+    def build(self) -> None:
+        """Makes the parts, from the members' own streams."""
+        raise NotImplementedError
+
+    def iterate(self) -> Mapping[str, Tensor]:
+        """One iteration; advances `env_steps`. Returns what to report of it, each (P,)."""
+        raise NotImplementedError
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        """The greedy actions (P, N, ...) for observations (P, N, ...) as the environments give them."""
+        raise NotImplementedError
+
+    def keys(self, purpose: str) -> streams.Bits:
+        """The members' keys (P,) of the random stream with this purpose."""
+        return streams.keys(self.seeds, purpose)
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        """Trains to the end of the epoch; each member's metrics, or None if asked to stop at a step before it."""
+        if self._at_epoch_start:
+            self.envs.begin_epoch(np.full(self.members, self.epochs))
+            self._at_epoch_start = False
+        while self.env_steps < (self.epochs + 1) * self.hp.epoch_steps:
+            self._add_to_tally(self.iterate())
+            self.iterations += 1
+            if stop() and self.envs.mode != "restart":  # that mode's environments can be saved at epoch ends only
+                return None
+        self.epochs += 1
+        self._at_epoch_start = True
+        return self._take_metrics()
+
+    def _add_to_tally(self, metrics: Mapping[str, Tensor]) -> None:
+        for name, value in metrics.items():
+            self.tally[name] = self.tally.get(name, 0.0) + value.detach().to("cpu", torch.float64).reshape(-1).numpy()
+        self.tallied += 1
+
+    def _take_metrics(self) -> list[Metrics]:
+        episodes = self.envs.take_episodes()
+        means = {name: total / self.tallied for name, total in self.tally.items()}
+        self.tally, self.tallied = {}, 0
+        rows = []
+        for i in range(self.members):
+            row = {"env_steps": float(self.env_steps), **{name: float(mean[i]) for name, mean in means.items()}}
+            if count := int(episodes.count[i]):
+                row |= {"episodes": float(count), "episode_return": float(episodes.return_sum[i]) / count,
+                        "episode_length": float(episodes.length_sum[i]) / count}  # fmt: skip
+            rows.append(row)
+        return rows
+
+    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+        """Mean undiscounted return (P,) of greedy episodes on fixed seeds that no training uses; changes no state."""
+        envs = make_envs(self.env, [EVALUATION_SEED] * self.members, episodes, purpose="evaluation")
+        try:
+            envs.begin_epoch(np.zeros(self.members, dtype=np.int64))
+            returns = np.zeros((self.members, episodes))
+            running = np.ones((self.members, episodes), dtype=bool)
+            while running.any():
+                step = envs.step(self.act(envs.obs))
+                returns += step.reward * running
+                running &= ~(step.terminated | step.truncated)
+        finally:
+            envs.close()
+        return returns.mean(1)
+
+    def member_state(self, member: int) -> Tree:
+        """Everything that one member's future depends on; copies."""
+        tree: Tree = {
+            "counters": {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")},
+            "tally": {"count": self.tallied, **{name: float(total[member]) for name, total in self.tally.items()}},
+            "envs": self.envs.member_state(member),
+        }
+        return tree | {name: part.member_state(member) for name, part in self.live_parts.items()}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        """Puts a state in one member's place; StateMismatch before anything is changed if it does not fit."""
+        expected = self.member_state(member)
+        for name in ("counters", *self.live_parts):
+            if name not in tree:
+                raise StateMismatch(f"the state lacks {name}")
+            check_same_form({name: expected[name]}, {name: tree[name]}, type(self).__name__)
+        counters = tree["counters"]
+        if member > 0 and counters["env_steps"] != self.env_steps:
+            raise StateMismatch(f"members must be at the same point, but got {counters['env_steps']} and {self.env_steps} env_steps")
+        self.env_steps, self.iterations, self.epochs = (counters[n] for n in ("env_steps", "iterations", "epochs"))
+        tally = dict(tree["tally"])
+        self.tallied = tally.pop("count")
+        for name, total in tally.items():
+            self.tally.setdefault(name, np.zeros(self.members))[member] = total
+        self._at_epoch_start = self.tallied == 0
+        self.envs.load_member(member, tree["envs"])
+        for name, part in self.live_parts.items():
+            part.load_member(member, tree[name])
+
+    @property
+    def live_parts(self) -> dict[str, Part]:
+        """The parts that these hyperparameters use; the others are None."""
+        return {name: getattr(self, name) for name in self.parts if getattr(self, name) is not None}
+
+    def broken(self, member: int, metrics: Metrics) -> str | None:
+        """What of a member is no longer a finite number, or None."""
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                return f"{name} became {value}"
+        for name, part in self.live_parts.items():
+            for path, tensor in getattr(part, "tensors", {}).items():
+                if tensor.is_floating_point() and not bool(tensor[member].isfinite().all()):
+                    return f"{name}.{path} holds a number that is not finite"
+        return None

@@ -1,0 +1,41 @@
+"""Parts of a learner that hold state for P members at once.
+
+Every part answers two calls: ``member_state(i)``, one member's state as a tree of copies, and ``load_member(i, tree)``.
+Nearly all parts are tensors with a leading member axis; for those the class below does both.
+
+Notation used for tensor shapes: P members, T steps, N environments, B batch, D numbers in a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .state import Tree
+
+
+class Part(Protocol):
+    """Something whose future depends on its past, and that can be taken apart member by member."""
+
+    def member_state(self, member: int) -> Tree:
+        """One member's state; a copy."""
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        """Puts a state in that member's place; the tree has the form that ``member_state`` gives."""
+
+
+class Stacked:
+    """A part whose whole state is tensors (P, ...), changed in place only, so that every view of them stays true."""
+
+    tensors: dict[str, Tensor]
+
+    def member_state(self, member: int) -> Tree:
+        return {name: tensor[member].detach().to("cpu", copy=True) for name, tensor in self.tensors.items()}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        with torch.no_grad():
+            for name, tensor in self.tensors.items():
+                tensor[member].copy_(tree[name])
