@@ -1,0 +1,57 @@
+"""Resumable tasks: one algorithm per file, and the reinforcement-learning parts that they share.
+
+Names are loaded on first use, so that importing this package imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .task import Task
+
+ALGORITHMS = {"ppo": ".ppo:PPO"}
+ENTRY_POINTS = "rekindle.tasks"  # the group in which other packages offer tasks: name = "package.module:Class"
+_HOMES = {
+    "PPO": ".ppo",
+    "Task": ".task",
+    "Learner": ".learner",
+    "Cohort": ".cohort",
+    "EpochEvent": ".cohort",
+    "EnvSpec": ".envs",
+    "BadResume": ".errors",
+    "BadResumeGuard": ".guard",
+    "DamagedState": ".errors",
+    "Diverged": ".errors",
+    "StateMismatch": ".errors",
+    "Stopped": ".errors",
+    "TaskError": ".errors",
+}
+__all__ = ["ALGORITHMS", "load", "names", *_HOMES]  # noqa: PLE0604 - the lazy names
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name], __name__), name)
+
+
+def names() -> list[str]:
+    """The names of all tasks: those of this package, and those that others offer through entry points."""
+    return sorted({*ALGORITHMS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+
+
+def load(name: str) -> type[Task]:
+    """The task with this name; ValueError names the near ones."""
+    if name in ALGORITHMS:
+        module, attribute = ALGORITHMS[name].split(":")
+        task: type[Task] = getattr(importlib.import_module(module, __name__), attribute)
+        return task
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        offered: type[Task] = point.load()
+        return offered
+    near = get_close_matches(name, names(), n=1)
+    raise ValueError(f"a task must be one of {', '.join(names())}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else ""))

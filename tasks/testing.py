@@ -1,0 +1,294 @@
+"""The exactness suite: what every task must hold, to be inherited by the tests of any task, in this package or another.
+
+    class TestMyTask(ExactnessSuite):
+        task = MyTask
+        env = "CartPole-v1"
+        hyperparameters = {"num_steps": 32, "epoch_steps": 256}
+
+It needs no test framework; pytest finds the methods by their names. A class that overrides an attribute tests more.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..spaces import flatten, unflatten
+from .cohort import Cohort
+from .envs import EnvSpec
+from .errors import StateMismatch
+from .learner import Learner
+from .state import check_same_form, copy, difference, pack, unpack
+from .task import Task
+
+CONTINUE = """
+import sys, importlib
+from pathlib import Path
+from rekindle.tasks.state import unpack
+folder, module, name, env, seed, hyperparameters, epochs = sys.argv[1:]
+task = getattr(importlib.import_module(module), name)(eval_json(env), seed=int(seed)).init(**eval_json(hyperparameters))
+task.load_state_dict(unpack((Path(folder) / "manifest").read_bytes(), lambda digest: (Path(folder) / digest).read_bytes()))
+task.fit(int(epochs))
+print(task.digest)
+""".replace("eval_json", "__import__('json').loads")
+
+
+class ExactnessSuite:
+    """What "resumable" means, as tests.
+
+    Attributes:
+        task, env, hyperparameters: what is tested; small, so that an epoch takes a fraction of a second.
+        variants: further hyperparameters, each laid over `hyperparameters`, so that together they use the whole space.
+        inert: tuned hyperparameters that act on the first state only, or too rarely to be seen in an epoch.
+        path: folders that a new process needs to import the task and the environment.
+    """
+
+    task: ClassVar[type[Task]]
+    env: ClassVar[str | EnvSpec] = "CartPole-v1"
+    hyperparameters: ClassVar[dict[str, Any]] = {}
+    variants: ClassVar[Sequence[dict[str, Any]]] = ({},)
+    inert: ClassVar[frozenset[str]] = frozenset()
+    path: ClassVar[Sequence[str]] = ()
+    cohort_size: ClassVar[int] = 8
+
+    def make(self, seed: int = 3, **changes: Any) -> Task:
+        """A task with these changes to the hyperparameters, dotted or nested."""
+        return self.task(self.env, seed=seed).init(**unflatten({**flatten(self.hyperparameters), **flatten(changes)}))
+
+    def tuned(self, task: Task) -> dict[str, Any]:
+        """The task's hyperparameters that a driver may change on the way: the space's numbers that are searched."""
+        space = task.learner.hyperparameters
+        searched = {name for name, dimension in space.flat().items() if dimension.searched}
+        assert task.hyperparameters is not None
+        dynamic = space.dynamic(task.hyperparameters)
+        return {k: v for k, v in dynamic.items() if k in searched and isinstance(v, float | int) and not isinstance(v, bool)}
+
+    def test_resuming_equals_not_stopping(self) -> None:
+        for changes in self.variants:
+            whole, first, second = (self.make(**changes) for _ in range(3))
+            whole.fit(3)
+            first.fit(1)
+            second.load_state_dict(first.state_dict())
+            second.fit(2)
+            third = self.make(**changes)
+            third.load_state_dict(second.state_dict())
+            third.fit(3)
+            assert difference(third.state_dict(), whole.state_dict()) == []
+            assert third.metrics == whole.metrics
+            assert third.evaluate(3) == whole.evaluate(3)
+
+    def test_resuming_in_a_new_process_equals_not_stopping(self) -> None:
+        whole, first = self.make(), self.make()
+        whole.fit(2)
+        first.fit(1)
+        packed = pack(first.state_dict())
+        with tempfile.TemporaryDirectory() as folder:
+            for name, data in {"manifest": packed.manifest, **packed.blobs}.items():
+                (Path(folder) / name).write_bytes(data)
+            import json
+
+            env, values = json.dumps(first.env.to_json()), json.dumps(first.hyperparameters)
+            arguments = [folder, type(first).__module__, type(first).__name__, env, str(first.seed), values, "2"]
+            result = subprocess.run([sys.executable, "-c", CONTINUE, *arguments], capture_output=True, text=True,
+                                    env=self._environment(), check=False)  # fmt: skip
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.strip() == whole.digest
+
+    def _environment(self) -> dict[str, str]:
+        import os
+
+        folders = [*self.path, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+
+    def test_loading_brings_back_everything_that_training_changes(self) -> None:
+        for changes in self.variants:
+            task = self.make(**changes)
+            task.fit(1)
+            assert task.seat is not None
+            task.seat.learner.iterate()  # in the middle of an epoch, where more is in flight
+            learner = task.seat.learner
+            fresh = type(learner)(task.env, [task.seed], [task.hyperparameters or {}])
+            if learner.envs.mode == "restart":
+                fresh.envs.begin_epoch(np.array([learner.epochs]))
+                forgotten = forgotten_state(learner, fresh, learner.member_state(0), leave_out=("envs",))
+            else:
+                forgotten = forgotten_state(learner, fresh, learner.member_state(0))
+            assert forgotten == [], f"{type(learner).__name__} forgets {', '.join(forgotten)}"
+
+    def test_every_tuned_hyperparameter_matters_after_loading(self) -> None:
+        seen: set[str] = set()
+        everything: set[str] = set()
+        for changes in self.variants:
+            task = self.make(**changes)
+            task.fit(1)
+            state = task.state_dict()
+            task.fit(2)
+            everything |= self.tuned(task).keys()
+            for name, value in self.tuned(task).items():
+                if name in seen:
+                    continue
+                perturbed = self.make(**{**flatten(changes), name: other_value(task, name, value)})
+                perturbed.load_state_dict(state, perturb=True)
+                perturbed.fit(2)
+                if not all(torch.equal(a, b) for a, b in zip(perturbed.parameters(), task.parameters(), strict=True)):
+                    seen.add(name)
+        assert everything - seen - self.inert == set(), "these hyperparameters change nothing after loading"
+
+    def test_global_random_state_is_untouched(self) -> None:
+        torch.manual_seed(1)
+        np.random.seed(1)  # noqa: NPY002 - the global state is what is watched
+        random.seed(1)
+        before = (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate())  # noqa: NPY002
+        task = self.make()
+        task.fit(1)
+        task.evaluate(2)
+        after = (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate())  # noqa: NPY002
+        assert before == after
+
+    def test_a_member_of_a_cohort_equals_the_trial_alone(self) -> None:
+        for changes in self.variants:
+            together = [self.make(seed, **self._apart(seed, changes)) for seed in range(self.cohort_size)]
+            Cohort(together).fit(2)
+            values = [task.evaluate(3) for task in together]
+            for seed in (0, self.cohort_size - 2):
+                alone = self.make(seed, **self._apart(seed, changes))
+                alone.fit(2)
+                assert difference(alone.state_dict(), together[seed].state_dict()) == []
+                assert alone.history == together[seed].history
+                assert alone.evaluate(3) == values[seed]
+
+    def _apart(self, member: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The changes, with another learning rate for every member."""
+        return {**flatten(changes), "optimizer.lr": 1e-3 * (member + 1)}
+
+    def test_a_member_that_joins_late_is_not_changed_by_it(self) -> None:
+        early, late, alone = self.make(0), self.make(1), self.make(1)
+        early.fit(1)
+        Cohort([early, late]).fit(2)
+        alone.fit(2)
+        assert alone.digest == late.digest
+
+    def test_a_state_is_a_copy_and_loading_leaves_it_alone(self) -> None:
+        task = self.make()
+        task.fit(1)
+        state = task.state_dict()
+        kept = copy(state)
+        task.fit(2)
+        assert difference(state, kept) == []
+        other = self.make()
+        other.load_state_dict(state)
+        other.fit(2)
+        assert difference(state, kept) == []
+        assert difference(other.state_dict(), task.state_dict()) == []
+
+    def test_a_state_survives_being_packed(self) -> None:
+        task = self.make()
+        task.fit(1)
+        packed = pack(task.state_dict())
+        assert difference(unpack(packed.manifest, packed.blobs.__getitem__), task.state_dict()) == []
+
+    def test_fitting_again_changes_nothing(self) -> None:
+        task = self.make()
+        task.fit(2)
+        digest = task.digest
+        task.fit(1)
+        task.fit(2)
+        assert task.digest == digest
+
+    def test_another_seed_is_another_result(self) -> None:
+        one, other = self.make(1), self.make(2)
+        one.fit(1)
+        other.fit(1)
+        assert one.uid != other.uid
+        assert one.digest != other.digest
+
+    def test_a_state_of_another_seed_or_structure_is_refused_and_changes_nothing(self) -> None:
+        task, other = self.make(1), self.make(2)
+        task.fit(1)
+        other.fit(1)
+        digest = task.digest
+        for state in (other.state_dict(), {**task.state_dict(), "format": 0}, {**task.state_dict(), "structure": "[]"}):
+            try:
+                task.load_state_dict(state)
+            except StateMismatch:
+                pass
+            else:
+                raise AssertionError("a foreign state was taken")
+            task.bad = None  # the refusal is what this test is about, not the guard
+            assert task.digest == digest
+
+
+def other_value(task: Task, name: str, value: float) -> float:
+    """Another value of a hyperparameter, inside its range and well away from this one."""
+    for seed in range(100):
+        other = flatten(task.learner.hyperparameters.sample(seed)).get(name)
+        if isinstance(other, float | int) and not math.isclose(other, value, rel_tol=0.2):
+            return other
+    raise AssertionError(f"found no other value of {name} than {value}")
+
+
+def forgotten_state(
+    trained: Learner, fresh: Learner, state: Mapping[str, Any], leave_out: Sequence[str] = ()
+) -> list[str]:
+    """Names of everything in a trained learner that differs in a fresh one after it was given the trained one's state.
+
+    An object may list in `scratch` the attributes that it overwrites before it reads them.
+    """
+    check_same_form(fresh.member_state(0)["counters"], state["counters"], "counters")
+    fresh.load_member(0, state)
+    return [path for path in _differences(trained, fresh, set()) if path.split(".")[0] not in leave_out]
+
+
+def _differences(a: Any, b: Any, visited: set[int], path: str = "") -> Iterator[str]:
+    """Paths at which two object graphs hold other data; functions, modules and other libraries' objects are passed over."""
+    if id(a) in visited:
+        return
+    if isinstance(a, Tensor):
+        if not isinstance(b, Tensor) or a.shape != b.shape or not torch.equal(a.detach(), b.detach()):
+            yield path
+    elif isinstance(a, np.ndarray):
+        if not isinstance(b, np.ndarray) or not np.array_equal(a, b):
+            yield path
+    elif isinstance(a, bool | int | float | str | bytes | np.generic | None):
+        if a != b or type(a) is not type(b):
+            yield path
+    else:
+        visited.add(id(a))
+        yield from _children_differ(a, b, visited, path)
+
+
+def _children_differ(a: Any, b: Any, visited: set[int], path: str) -> Iterator[str]:
+    if type(a) is not type(b):
+        yield path
+        return
+    prefix = f"{path}." if path else ""
+    if isinstance(a, Mapping):
+        for name in sorted(a.keys() | b.keys(), key=str):
+            yield from _pair(a, b, name, visited, prefix + str(name), name in a and name in b)
+    elif isinstance(a, list | tuple):
+        if len(a) != len(b):
+            yield path
+        for index, (x, y) in enumerate(zip(a, b, strict=False)):
+            yield from _differences(x, y, visited, prefix + str(index))
+    elif hasattr(a, "__dict__") and not type(a).__module__.startswith(("torch", "numpy", "gymnasium", "mujoco", "Box2D", "builtins")):
+        scratch = getattr(a, "scratch", ())
+        left = {name: value for name, value in vars(a).items() if name not in scratch}
+        right = {name: value for name, value in vars(b).items() if name not in scratch}
+        yield from _children_differ(left, right, visited, path)
+
+
+def _pair(a: Any, b: Any, name: Any, visited: set[int], path: str, both: bool) -> Iterator[str]:
+    if both:
+        yield from _differences(a[name], b[name], visited, path)
+    else:
+        yield path
