@@ -1,0 +1,89 @@
+"""Rekindle: hyperparameter optimization for reinforcement learning, where every trial can be stopped and carried on.
+
+Names are loaded on first use, so that `import rekindle` costs milliseconds and imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import spaces, studies, tasks
+    from .spaces import (
+        Space,
+        categorical,
+        fidelity,
+        fixed,
+        integer,
+        log_real,
+        lognormal,
+        maybe,
+        near_one,
+        normal,
+        ordinal,
+        real,
+    )
+    from .studies.objective import Objective
+    from .studies.store import Store
+    from .tasks.cohort import Cohort
+    from .tasks.envs.spec import EnvSpec
+    from .tasks.errors import BadResume
+    from .tasks.guard import BadResumeGuard
+    from .tasks.ppo import PPO
+    from .tasks.task import Task
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "PPO",
+    "BadResume",
+    "BadResumeGuard",
+    "Cohort",
+    "EnvSpec",
+    "Objective",
+    "Space",
+    "Store",
+    "Task",
+    "__version__",
+    "categorical",
+    "fidelity",
+    "fixed",
+    "integer",
+    "log_real",
+    "lognormal",
+    "maybe",
+    "near_one",
+    "normal",
+    "ordinal",
+    "real",
+    "spaces",
+    "studies",
+    "tasks",
+]
+
+_FOLDERS = ("spaces", "studies", "tasks")
+_HOMES = {
+    "PPO": ".tasks.ppo",
+    "BadResume": ".tasks.errors",
+    "BadResumeGuard": ".tasks.guard",
+    "Cohort": ".tasks.cohort",
+    "EnvSpec": ".tasks.envs.spec",
+    "Objective": ".studies.objective",
+    "Store": ".studies.store",
+    "Task": ".tasks.task",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _FOLDERS:
+        return importlib.import_module(f".{name}", __name__)
+    value = getattr(importlib.import_module(_HOMES.get(name, ".spaces"), __name__), name)
+    globals()[name] = value  # the next use finds it without coming here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
