@@ -25,6 +25,7 @@ from .storage import Metrics
 
 EVALUATION_SEED = 0x5EED  # of every trial, so that all are measured on the same episodes; never a training stream
 EVALUATION_EPISODES = 20
+EVALUATION_STEPS = 100_000  # an episode of an environment without a time limit is cut here
 
 
 def stack_hyperparameters(space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str) -> SimpleNamespace:
@@ -130,7 +131,9 @@ class Learner:
             envs.begin_epoch(np.zeros(self.members, dtype=np.int64))
             returns = np.zeros((self.members, episodes))
             running = np.ones((self.members, episodes), dtype=bool)
-            while running.any():
+            for _ in range(EVALUATION_STEPS):
+                if not running.any():
+                    break
                 step = envs.step(self.act(envs.obs))
                 returns += step.reward * running
                 running &= ~(step.terminated | step.truncated)

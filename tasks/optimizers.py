@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from ..spaces import Space, categorical, fixed, integer, log_real, near_one, real
+from ..spaces import Space, categorical, integer, log_real, near_one, real
 from .parts import Stacked
 
 
@@ -28,7 +28,7 @@ def optimizer_space(lr: float, eps: float = 1e-5, name: str = "adam") -> Space:
         alpha=near_one(0.9, 0.999, default=0.99, accept=(0.0, 0.9999999), when={"name": "rmsprop"}),
         momentum=real(0.0, 0.99, default=0.0, when=momentum),
         weight_decay=log_real(1e-6, 1e-1, default=1e-2, accept=(0.0, 1.0), when={"name": "adamw"}),
-        eps=fixed(eps, accept=(1e-12, 1.0), when={"name": ("adam", "adamw", "rmsprop")}),
+        eps=log_real(1e-12, 1.0, default=eps, search=False, when={"name": ("adam", "adamw", "rmsprop")}),
     )
 
 
@@ -37,7 +37,7 @@ def schedule_space() -> Space:
     decaying = {"name": ("linear", "exponential", "cosine")}
     return Space(
         name=categorical("constant", "linear", "exponential", "cosine", default="constant", structural=True),
-        horizon=fixed(100_000, accept=(1, 10**12), when=decaying),
+        horizon=integer(1, 10**12, default=100_000, search=False, when=decaying),
         final=log_real(1e-3, 1.0, default=0.1, accept=(1e-12, 1.0), when={"name": ("exponential", "cosine")}),
         warmup=integer(0, 10_000, default=0, accept=(0, 10**12)),
     )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..spaces import Space, fixed, integer, log_real, maybe, near_one, ordinal, real
+from ..spaces import Space, categorical, integer, log_real, maybe, near_one, ordinal, real
 from .actor_critic import ActorCritic, model_space
 from .gae import explained_variance, gae, standardize
 from .learner import Learner
@@ -38,11 +38,11 @@ class PPOLearner(Learner):
         update_epochs=integer(1, 10, default=4, accept=(1, 1000), structural=True),
         num_minibatches=ordinal(2, 4, 8, default=4, accept=(1, 65536), structural=True),
         num_steps=ordinal(32, 64, 128, 256, default=128, accept=(1, 1_000_000), structural=True),
-        num_envs=fixed(8, accept=(1, 65536), structural=True),
-        epoch_steps=fixed(4096, accept=(1, 10**9), structural=True),
-        normalize_advantage=fixed(True, accept=(True, False), structural=True),
-        normalize_obs=fixed(False, accept=(True, False), structural=True),
-        normalize_reward=fixed(False, accept=(True, False), structural=True),
+        num_envs=integer(1, 65536, default=8, structural=True, search=False),
+        epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
+        normalize_advantage=categorical(False, True, default=True, structural=True, search=False),
+        normalize_obs=categorical(False, True, default=False, structural=True, search=False),
+        normalize_reward=categorical(False, True, default=False, structural=True, search=False),
     )
     parts = ("policy", "optimizer", "obs_normalizer", "reward_normalizer")
 
