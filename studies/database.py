@@ -1,0 +1,197 @@
+"""One database behind a URL: how it is opened, and transactions that are whole, tried again, and explained when they fail.
+
+SQLite runs in WAL mode, where readers never wait; a writer says so at once (BEGIN IMMEDIATE), because a transaction that
+reads first and writes later cannot wait for its turn. PostgreSQL goes through psycopg 3.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import random
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from .errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
+
+T = TypeVar("T")
+_WRITES = "rekindle_writes"  # the execution option by which a connection knows what it is for
+_BUSY_SECONDS = 5.0  # how long SQLite itself waits for another writer before it says "database is locked"
+
+
+def insert(connection: Connection, table: sa.Table) -> Any:
+    """An INSERT that knows on_conflict_do_nothing and on_conflict_do_update, which both databases spell alike."""
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+
+
+class Database:
+    """Runs functions of a connection as transactions.
+
+    Attributes:
+        name: the URL without its password, for messages.
+        patience: seconds for which a transaction is tried again while the database is locked or lost.
+    """
+
+    def __init__(self, url: str, patience: float):
+        self.url = _checked(url)
+        self.name = _masked(self.url.render_as_string(hide_password=True))
+        self.patience = patience
+        self._answered = False
+        self.connect()
+
+    def connect(self) -> None:
+        """Makes a new pool of connections; the old one, if any, is left alone (a fork's parent owns it)."""
+        sqlite = self.url.get_backend_name() == "sqlite"
+        arguments: dict[str, Any] = {"timeout": _BUSY_SECONDS} if sqlite else {}
+        if not sqlite and "connect_timeout" not in self.url.query:
+            arguments = {"connect_timeout": 10}
+        try:
+            self._engine = sa.create_engine(self.url, connect_args=arguments, hide_parameters=True)
+        except ModuleNotFoundError as error:
+            raise BadURL(f"{self.name} needs the package {error.name}: pip install 'rekindle[postgres]'") from None
+        if sqlite:
+            sa.event.listen(self._engine, "connect", _prepare_sqlite)
+            sa.event.listen(self._engine, "begin", _begin_sqlite)
+            self._reader = self._engine
+        else:  # all of a reader's statements see one moment
+            self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._writer = self._engine.execution_options(**{_WRITES: True})
+
+    def read(self, work: Callable[[Connection], T], patience: float | None = None) -> T:
+        """What ``work`` returns, of one moment of the database."""
+        return self._run(self._reader, work, patience)
+
+    def write(self, work: Callable[[Connection], T], patience: float | None = None) -> T:
+        """What ``work`` returns; all that it wrote is visible afterwards, or nothing is. It may run more than once."""
+        return self._run(self._writer, work, patience)
+
+    def close(self) -> None:
+        """Closes the idle connections."""
+        self._engine.dispose()
+
+    def _run(self, engine: Engine, work: Callable[[Connection], T], patience: float | None) -> T:
+        deadline = time.monotonic() + (self.patience if patience is None else patience)
+        pause = 0.005
+        while True:
+            try:
+                with engine.begin() as connection:
+                    self._answered = True
+                    return work(connection)
+            except DBAPIError as error:
+                problem, passing = _explain(error, self.name)
+                if isinstance(problem, StoreUnreachable) and not self._answered:
+                    passing = False  # more likely a wrong address than a server that comes back
+                if not passing or time.monotonic() + pause > deadline:
+                    raise problem from error
+            time.sleep(pause * random.uniform(0.5, 1.5))  # jitter: those who collided do not collide again
+            pause = min(2 * pause, 1.0)
+
+
+def _prepare_sqlite(connection: Any, record: object) -> None:
+    connection.isolation_level = None  # Python's sqlite3 must not begin transactions of its own
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _masked(text: str) -> str:
+    text = re.sub(r"(//[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
+    return re.sub(r"(?i)(password|passfile|sslpassword)=[^&\s]*", r"\1=***", text)
+
+
+def _checked(url: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(url)
+        backend, driver = ([*parsed.drivername.split("+"), ""])[:2]
+    except (ArgumentError, ValueError, TypeError, AttributeError):
+        shown = _masked(str(url))
+        cure = f"did you mean sqlite:///{shown}?" if "://" not in shown else "check its spelling"
+        raise BadURL(f"a storage is a URL such as sqlite:///studies.db or postgresql://user@host/name, "
+                     f"but got {shown!r}; {cure}") from None  # fmt: skip
+    drivers = {"sqlite": ("", "pysqlite"), "postgresql": ("", "psycopg"), "postgres": ("",)}
+    if driver not in drivers.get(backend, ()):
+        near = difflib.get_close_matches(
+            parsed.drivername, ["sqlite", "postgresql", "postgresql+psycopg"], n=1, cutoff=0.5
+        )
+        raise BadURL(f"a storage is SQLite (sqlite:///file) or PostgreSQL through psycopg (postgresql://...), but got "
+                     f"{parsed.drivername}://{f'; did you mean {near[0]}://?' if near else ''}")  # fmt: skip
+    return _checked_sqlite(parsed) if backend == "sqlite" else parsed.set(drivername="postgresql+psycopg")
+
+
+def _checked_sqlite(url: sa.URL) -> sa.URL:
+    if url.host:
+        raise BadURL(f"a SQLite file has no host, but got {_masked(str(url))!r}; "
+                     "write three slashes: sqlite:///relative.db, or four: sqlite:////absolute.db")  # fmt: skip
+    if not url.database or url.database == ":memory:":
+        raise BadURL(
+            "a storage outlives its process, but got a SQLite database in memory; name a file: sqlite:///studies.db"
+        )
+    if url.database.startswith("file:"):
+        return url
+    path = Path(os.path.abspath(url.database))  # a later chdir must not lead to another file
+    if path.is_dir():
+        raise BadURL(
+            f"a SQLite storage is a file, but {path} is a directory; did you mean sqlite:///{path}/studies.db?"
+        )
+    if not path.parent.is_dir():
+        raise BadURL(f"the directory of a SQLite file must exist, but {path.parent} does not: mkdir -p {path.parent}")
+    return url.set(database=str(path))
+
+
+def _explain(error: DBAPIError, where: str) -> tuple[StoreError, bool]:
+    """The error in our words, and whether trying again may help."""
+    cause = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
+    text = _masked(f"{where}: {cause}")
+    if code := getattr(error.orig, "sqlite_errorname", ""):
+        return _explain_sqlite(code, text)
+    return _explain_postgresql(getattr(error.orig, "sqlstate", None) or "", text, error.connection_invalidated)
+
+
+def _explain_sqlite(code: str, text: str) -> tuple[StoreError, bool]:
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return StoreLocked(f"other processes kept the database busy: {text}; use fewer workers, or PostgreSQL"), True
+    if code.startswith("SQLITE_READONLY"):
+        return StoreReadOnly(
+            f"the database must be writable: {text}; check the rights on the file and its directory"
+        ), False
+    if code.startswith(("SQLITE_FULL", "SQLITE_IOERR_WRITE")):
+        return StoreFull(
+            f"no room to write: {text}; free some space (or raise the quota), then run the same again"
+        ), False
+    if code.startswith("SQLITE_CANTOPEN"):
+        return StoreUnreachable(f"cannot open {text}; check the path and the rights on it"), False
+    if code in ("SQLITE_NOTADB", "SQLITE_CORRUPT") or code.startswith("SQLITE_CORRUPT_"):
+        return StoreUnreachable(
+            f"no sound SQLite database: {text}; name another file, or restore it from a copy"
+        ), False
+    return StoreError(f"the database refused: {text} ({code})"), False
+
+
+def _explain_postgresql(state: str, text: str, lost: bool) -> tuple[StoreError, bool]:
+    if state in ("40001", "40P01", "55P03", "23503"):
+        # 23503, a foreign key: another transaction dropped a blob between two of our statements
+        return StoreLocked(f"other processes kept the database busy: {text}; try again"), True
+    if state in ("25006", "42501"):
+        return StoreReadOnly(f"the database must be writable: {text}; use a role and a server that may write"), False
+    if state == "53100":
+        return StoreFull(f"no room to write: {text}; free some space on the server, then run the same again"), False
+    if state.startswith("28") or state == "3D000":
+        return StoreUnreachable(f"the server refuses: {text}; check user, password and database name"), False
+    if lost or not state or state.startswith(("08", "53", "57P")):
+        return StoreUnreachable(
+            f"no answer from {text}; check that the server runs and that host and port are right"
+        ), True
+    return StoreError(f"the database refused: {text} ({state})"), False

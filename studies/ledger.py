@@ -1,0 +1,131 @@
+"""Studies, trials and segments as rows. Rows are added if they are not there and finished once, so that workers who plan
+or finish the same thing at once agree without talking to each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from .database import insert
+from .errors import ResultMismatch, StudyMismatch, UnknownStudy
+from .rows import Segment, Study, Trial
+from .schema import Now, segment, study, trial
+
+
+def create_study(connection: Connection, name: str, config: Mapping[str, Any], extend: Collection[str]) -> Study:
+    """The study of this name; made if there is none. Only the keys in ``extend`` may differ, and are then updated."""
+    new = insert(connection, study).values(name=name, config=dict(config), created=Now())
+    connection.execute(new.on_conflict_do_nothing())
+    query = sa.select(study).where(study.c.name == name).with_for_update()
+    found = Study(**connection.execute(query).one()._mapping)
+    if differing := sorted(set(_differing(found.config, config)) - set(extend)):
+        stored, given = dict(_flat(found.config)), dict(_flat(config))
+        shown = ", ".join(
+            f"{key} ({stored.get(key, 'absent')!r}, now {given.get(key, 'absent')!r})" for key in differing[:5]
+        )
+        raise StudyMismatch(f"a study keeps its configuration, but {name!r} differs in {shown}; use the stored values, "
+                            "or another name")  # fmt: skip
+    if found.config != dict(config):
+        connection.execute(study.update().where(study.c.name == name).values(config=dict(config)))
+    return Study(name, dict(config), found.created)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterable[str]:
+    left, right = dict(_flat(a)), dict(_flat(b))
+    return (key for key in left.keys() | right.keys() if key not in left or key not in right or left[key] != right[key])
+
+
+def studies(connection: Connection) -> list[Study]:
+    """All studies, the oldest first."""
+    return [
+        Study(**row._mapping) for row in connection.execute(sa.select(study).order_by(study.c.created, study.c.name))
+    ]
+
+
+def get_study(connection: Connection, name: str) -> Study:
+    """One study; UnknownStudy names those that there are."""
+    row = connection.execute(sa.select(study).where(study.c.name == name)).one_or_none()
+    if row is None:
+        names = connection.scalars(sa.select(study.c.name).order_by(study.c.name)).all()
+        raise UnknownStudy(f"there is no study {name!r}; there {'are' if names else 'is'} "
+                           f"{', '.join(map(repr, names[:10])) or 'none in this storage yet'}")  # fmt: skip
+    return Study(**row._mapping)
+
+
+def add_trials(connection: Connection, name: str, trials: Iterable[Trial]) -> None:
+    """Adds the trials whose numbers are not taken."""
+    get_study(connection, name)
+    rows = [{**asdict(row), "study": name} for row in sorted(trials, key=lambda row: row.number)]
+    if rows:
+        new = insert(connection, trial).values(created=Now()).on_conflict_do_nothing()
+        connection.execute(new, [{key: row[key] for key in row if key != "created"} for row in rows])
+
+
+def add_segments(connection: Connection, name: str, segments: Iterable[Segment]) -> None:
+    """Adds the segments whose (number, rung) is not taken."""
+    get_study(connection, name)
+    rows = [{**asdict(row), "study": name} for row in sorted(segments, key=lambda row: (row.number, row.rung))]
+    if rows:
+        connection.execute(insert(connection, segment).on_conflict_do_nothing(), rows)
+
+
+def trials(connection: Connection, name: str) -> list[Trial]:
+    """All trials of a study, by number."""
+    columns = [column for column in trial.c if column.name != "study"]
+    query = sa.select(*columns).where(trial.c.study == name).order_by(trial.c.number)
+    return [Trial(**row._mapping) for row in connection.execute(query)]
+
+
+def segments(connection: Connection, name: str) -> list[Segment]:
+    """All segments of a study, by number and rung."""
+    columns = [column for column in segment.c if column.name != "study"]
+    query = sa.select(*columns).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
+    return [Segment(**row._mapping) for row in connection.execute(query)]
+
+
+def finish_segment(
+    connection: Connection, name: str, number: int, rung: int, state: str, score: float | None, digest: str | None
+) -> None:
+    """Ends a ready segment; the same again is nothing new, and something else is refused."""
+    which = sa.and_(segment.c.study == name, segment.c.number == number, segment.c.rung == rung)
+    values = {"state": state, "score": score, "digest": digest}
+    if score is not None and math.isnan(score):
+        raise ValueError(f"a score is a number, but segment {rung} of trial {number} of study {name!r} got NaN; "
+                         "fail the trial instead")  # fmt: skip
+    done = connection.execute(segment.update().where(which, segment.c.state == "ready").values(**values))
+    if not done.rowcount:
+        found = connection.execute(
+            sa.select(segment.c.state, segment.c.score, segment.c.digest).where(which)
+        ).one_or_none()
+        _same_again(f"segment {rung} of trial {number} of study {name!r}", found, values)
+
+
+def finish_trial(connection: Connection, name: str, number: int, state: str, error: str | None) -> None:
+    """Ends a running trial; the same state again is nothing new, and another is refused."""
+    which = sa.and_(trial.c.study == name, trial.c.number == number)
+    values = {"state": state, "error": error, "finished": Now()}
+    done = connection.execute(trial.update().where(which, trial.c.state == "running").values(**values))
+    if not done.rowcount:
+        found = connection.execute(sa.select(trial.c.state).where(which)).one_or_none()
+        _same_again(f"trial {number} of study {name!r}", found, {"state": state})
+
+
+def _same_again(what: str, found: sa.Row[Any] | None, values: dict[str, Any]) -> None:
+    if found is None:
+        raise ResultMismatch(f"only what was added can be finished, but there is no {what}; add it first")
+    if dict(found._mapping) != values:
+        raise ResultMismatch(f"{what} is finished once, with {dict(found._mapping)}, but now got {values}; the first result "
+                             "stands. Equal work gives equal results on one kind of machine and versions: compare these")  # fmt: skip
