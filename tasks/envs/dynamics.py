@@ -1,5 +1,8 @@
 """The equations of classic control, over any array library: Gymnasium's arithmetic in Gymnasium's order, so its very bits.
 
+One thing cannot be the same: Gymnasium squares some scalars by libm's ``pow(x, 2)``, which misses the rounded product x * x
+in one of about 1300 cases. So Acrobot's accelerations and Pendulum's reward may differ in the last bit; all else is equal.
+
 ``step(xp, state, action)`` gives (next state, reward, terminated) and ``observe(xp, state)`` the observation. States and
 observations are tuples of (M,) arrays, one per component; a reward may be one float for all. ``xp`` is numpy or torch.
 """
@@ -42,6 +45,109 @@ def cartpole(xp: Any, state: State, action: Any) -> Outcome:
     return (x, x_dot, theta, theta_dot), 1.0, terminated
 
 
+# Gymnasium's Pendulum-v1.
+MAX_SPEED, PENDULUM_G, PENDULUM_DT = 8.0, 10.0, 0.05
+
+
+def pendulum(xp: Any, state: State, action: Any) -> Outcome:
+    """A pendulum to swing up: state (theta, theta_dot), the action is a torque in [-2, 2] (float32)."""
+    theta, theta_dot = state
+    angle = xp.remainder(theta + pi, 2 * pi) - pi
+    cost = angle * angle + 0.1 * (theta_dot * theta_dot) + 0.001 * (action * action)
+    theta_dot = theta_dot + (3 * PENDULUM_G / 2 * xp.sin(theta) + 3.0 * action) * PENDULUM_DT
+    theta_dot = xp.clip(theta_dot, -MAX_SPEED, MAX_SPEED)
+    theta = theta + theta_dot * PENDULUM_DT
+    return (theta, theta_dot), -cost, xp.zeros_like(theta, dtype=xp.bool)
+
+
+def pendulum_observation(xp: Any, state: State) -> State:
+    """Cosine and sine of the angle, and its speed."""
+    theta, theta_dot = state
+    return xp.cos(theta), xp.sin(theta), theta_dot
+
+
+# Sutton (1996), Generalization in reinforcement learning; the equations of Sutton and Barto's book.
+ACROBOT_DT, MAX_VEL_1, MAX_VEL_2 = 0.2, 4 * pi, 9 * pi
+
+
+def acrobot(xp: Any, state: State, action: Any) -> Outcome:
+    """Two links to swing up: state (theta1, theta2, their speeds), actions 0, 1, 2 are torques -1, 0, 1."""
+    torque, h = action - 1.0, ACROBOT_DT
+    k1 = _acrobot_derivative(xp, state, torque)
+    k2 = _acrobot_derivative(xp, _move(state, h / 2, k1), torque)
+    k3 = _acrobot_derivative(xp, _move(state, h / 2, k2), torque)
+    k4 = _acrobot_derivative(xp, _move(state, h, k3), torque)
+    theta_1, theta_2, speed_1, speed_2 = (
+        s + h / 6.0 * (a + 2 * b + 2 * c + d) for s, a, b, c, d in zip(state, k1, k2, k3, k4, strict=True)
+    )
+    theta_1, theta_2 = _wrap(xp, theta_1), _wrap(xp, theta_2)
+    speed_1, speed_2 = xp.clip(speed_1, -MAX_VEL_1, MAX_VEL_1), xp.clip(speed_2, -MAX_VEL_2, MAX_VEL_2)
+    terminated = -xp.cos(theta_1) - xp.cos(theta_2 + theta_1) > 1.0
+    return (theta_1, theta_2, speed_1, speed_2), terminated - 1.0, terminated
+
+
+def _move(state: State, h: float, derivative: State) -> State:
+    return tuple(s + h * d for s, d in zip(state, derivative, strict=True))
+
+
+def _acrobot_derivative(xp: Any, state: State, torque: Any) -> State:
+    """Masses, lengths and moments of inertia are 1, centres of mass at 0.5; 4.9 = 0.5 g, 14.7 = 1.5 g."""
+    theta_1, theta_2, speed_1, speed_2 = state
+    cos, sin = xp.cos(theta_2), xp.sin(theta_2)
+    d1 = 0.25 + (1.25 + cos) + 1.0 + 1.0
+    d2 = 0.25 + 0.5 * cos + 1.0
+    phi_2 = 0.5 * 9.8 * xp.cos(theta_1 + theta_2 - pi / 2)
+    phi_1 = -0.5 * (speed_2 * speed_2) * sin - speed_2 * speed_1 * sin + 1.5 * 9.8 * xp.cos(theta_1 - pi / 2) + phi_2
+    acc_2 = (torque + d2 / d1 * phi_1 - 0.5 * (speed_1 * speed_1) * sin - phi_2) / (1.25 - d2 * d2 / d1)
+    acc_1 = -(d2 * acc_2 + phi_1) / d1
+    return speed_1, speed_2, acc_1, acc_2
+
+
+def _wrap(xp: Any, angle: Any) -> Any:
+    """The angle in [-pi, pi], by whole turns added one at a time, which rounds as Gymnasium does."""
+    while (far := xp.abs(angle) > pi).any():
+        angle = xp.where(far, angle - xp.copysign(xp.full_like(angle, 2 * pi), angle), angle)
+    return angle
+
+
+def acrobot_observation(xp: Any, state: State) -> State:
+    """Cosines and sines of the angles, and their speeds."""
+    theta_1, theta_2, speed_1, speed_2 = state
+    return xp.cos(theta_1), xp.sin(theta_1), xp.cos(theta_2), xp.sin(theta_2), speed_1, speed_2
+
+
+# Moore (1990), Efficient memory-based learning for robot control.
+CAR_LEFT, CAR_RIGHT, CAR_SPEED = -1.2, 0.6, 0.07
+
+
+def mountain_car(xp: Any, state: State, action: Any) -> Outcome:
+    """A car between hills: state (position, velocity), actions 0, 1, 2 push left, not, right."""
+    position, velocity = state
+    velocity = velocity + ((action - 1) * 0.001 + xp.cos(3 * position) * -0.0025)
+    position, velocity = _drive(xp, position, velocity)
+    terminated = (position >= 0.5) & (velocity >= 0)
+    return (position, velocity), -1.0, terminated
+
+
+def mountain_car_continuous(xp: Any, state: State, action: Any) -> Outcome:
+    """The same with a force in [-1, 1]; Gymnasium keeps this state in float32, with a float64 cosine."""
+    position, velocity = state
+    slope = 0.0025 * xp.cos(xp.asarray(3 * position, dtype=xp.float64))
+    velocity = velocity + (action * 0.0015 - xp.asarray(slope, dtype=xp.float32))
+    position, velocity = _drive(xp, position, velocity)
+    terminated = (position >= 0.45) & (velocity >= 0)
+    force = xp.asarray(action, dtype=xp.float64)
+    return (position, velocity), terminated * 100.0 - force * force * 0.1, terminated
+
+
+def _drive(xp: Any, position: Any, velocity: Any) -> tuple[Any, Any]:
+    """One step at a limited velocity; the left end stops the car."""
+    velocity = xp.clip(velocity, -CAR_SPEED, CAR_SPEED)
+    position = xp.clip(position + velocity, CAR_LEFT, CAR_RIGHT)
+    stopped = (position <= CAR_LEFT) & (velocity < 0)
+    return position, xp.where(stopped, 0.0, velocity)
+
+
 @dataclass(frozen=True)
 class Model:
     """An environment of classic control.
@@ -65,4 +171,10 @@ class Model:
 MODELS = {
     "CartPole-v0": Model(cartpole, same, "CartPoleEnv", 200, ((-0.05, 0.05),) * 4),
     "CartPole-v1": Model(cartpole, same, "CartPoleEnv", 500, ((-0.05, 0.05),) * 4),
+    "Pendulum-v1": Model(pendulum, pendulum_observation, "PendulumEnv", 200, ((-pi, pi), (-1.0, 1.0))),
+    "Acrobot-v1": Model(acrobot, acrobot_observation, "AcrobotEnv", 500, ((-0.1, 0.1),) * 4),
+    "MountainCar-v0": Model(mountain_car, same, "MountainCarEnv", 200, ((-0.6, -0.4), (0.0, 0.0))),
+    "MountainCarContinuous-v0": Model(
+        mountain_car_continuous, same, "Continuous_MountainCarEnv", 999, ((-0.6, -0.4), (0.0, 0.0)), np.float32
+    ),
 }

@@ -1,0 +1,162 @@
+"""Observations as arrays that a network takes, and a network's actions as what an environment takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from ..errors import UnsupportedSpace
+from .base import Array
+
+Space = spaces.Space[Any]
+Path = tuple[str | int, ...]
+FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class Observations:
+    """How observations of a space become arrays.
+
+    A uint8 Box with two to four axes is an image, kept as uint8 height x width x channels; stacked frames become channels.
+    Everything else is a float32 vector: Box flattened, Discrete one-hot, MultiDiscrete one-hot each, MultiBinary as it is,
+    Dict and Tuple concatenated in their space's order. UnsupportedSpace names what is neither and where.
+    """
+
+    def __init__(self, space: Space, env: str) -> None:
+        if isinstance(space, spaces.Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4:
+            self.kind, self.dtype = "image", np.dtype(np.uint8)
+            self.shape = _image(np.empty(space.shape, np.uint8)).shape
+            self.write: Callable[[Any, Array], None] = _write_image
+            return
+        self.kind, self.dtype = "vector", np.dtype(np.float32)
+        parts, end = [], 0
+        for path, leaf in _leaves(space, (), env):
+            begin, end = end, end + spaces.flatdim(leaf)
+            parts.append((path, _writer(leaf), slice(begin, end)))
+        self.shape = (end,)
+        if len(parts) == 1 and not parts[0][0]:
+            self.write = parts[0][1]
+        else:
+            self.write = _write_parts(parts)
+
+
+Writer = Callable[[Any, Array], None]
+
+
+def _leaves(space: Space, path: Path, env: str) -> Iterator[tuple[Path, Space]]:
+    if isinstance(space, spaces.Dict):
+        for name, part in space.spaces.items():
+            yield from _leaves(part, (*path, name), env)
+    elif isinstance(space, spaces.Tuple):
+        for place, part in enumerate(space.spaces):
+            yield from _leaves(part, (*path, place), env)
+    elif isinstance(space, FLAT_SPACES):
+        yield path, space
+    else:
+        where = "".join(f"[{step!r}]" for step in path)
+        raise UnsupportedSpace(
+            f"{env}: observations must be made of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple, "
+            f"but observation_space{where} is {space}; add a wrapper that turns it into one of these"
+        )
+
+
+def _writer(space: Space) -> Writer:
+    """A function (observation, out) that fills a vector of zeros."""
+    if isinstance(space, spaces.Discrete):
+        start = int(space.start)
+
+        def one_hot(value: Any, out: Array) -> None:
+            out[int(value) - start] = 1
+
+        return one_hot
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes = space.nvec.reshape(-1)
+        offset = np.concatenate(([0], np.cumsum(sizes)[:-1])) - space.start.reshape(-1)
+
+        def one_hots(value: Any, out: Array) -> None:
+            out[np.asarray(value).reshape(-1) + offset] = 1
+
+        return one_hots
+
+    def flat(value: Any, out: Array) -> None:
+        out[:] = np.asarray(value).reshape(-1)
+
+    return flat
+
+
+def _write_parts(parts: list[tuple[Path, Writer, slice]]) -> Writer:
+    def write(value: Any, out: Array) -> None:
+        for path, writer, place in parts:
+            part = value
+            for step in path:
+                part = part[step]
+            writer(part, out[place])
+
+    return write
+
+
+def _image(value: Array) -> Array:
+    """Height x width x channels; the channels are the shorter of the first and the last axis."""
+    if value.ndim == 2:
+        return value[:, :, None]
+    if value.ndim == 4:  # frames x height x width x channels
+        return np.moveaxis(value, 0, 2).reshape(*value.shape[1:3], -1)
+    return np.moveaxis(value, 0, 2) if value.shape[0] < value.shape[2] else value
+
+
+def _write_image(value: Any, out: Array) -> None:
+    out[:] = _image(np.asarray(value))
+
+
+class Actions:
+    """How a learner's actions become an environment's; see ``Envs.step`` for their form."""
+
+    def __init__(self, space: Space, env: str) -> None:
+        self.space, self.env = space, env
+        self.shape = space.shape or ()
+        if not isinstance(space, FLAT_SPACES):
+            raise UnsupportedSpace(
+                f"{env}: actions must be Discrete, MultiDiscrete, MultiBinary or Box, but action_space is {space}; "
+                f"add a wrapper that turns it into one of these"
+            )
+        self.whole = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer)
+        # A learner sees a MultiDiscrete or MultiBinary as one row of choices; a Box keeps its shape.
+        rows = isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary)
+        self.learner_shape = (int(np.prod(self.shape)),) if rows else self.shape
+
+    def check(self, actions: Array, batch: tuple[int, int]) -> None:
+        """Raises ValueError unless these are actions for a batch of environments."""
+        kinds = "f" if isinstance(self.space, spaces.Box) else "iu"
+        if actions.shape != (*batch, *self.learner_shape) or actions.dtype.kind not in kinds:
+            raise ValueError(
+                f"{self.env}: actions for {self.space} must be {'float32' if kinds == 'f' else 'integers'} of shape "
+                f"{(*batch, *self.learner_shape)}, but got {actions.dtype} of shape {actions.shape}"
+            )
+
+    def decode(self, actions: Array) -> Array:
+        """Actions as the environments take them, on one flat axis, (P * N, *shape)."""
+        actions = actions.reshape(-1, *self.shape)
+        space = self.space
+        if isinstance(space, spaces.Box):
+            actions = np.clip(actions, space.low, space.high)
+            return (np.rint(actions) if self.whole else actions).astype(space.dtype, copy=False)
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            return (actions + space.start).astype(space.dtype, copy=False)
+        return actions.astype(space.dtype, copy=False)
+
+    def pick(self, draws: NDArray[np.float64]) -> Array:
+        """An action for every row of numbers in [0, 1), (rows, *learner_shape); an unbounded side is cut."""
+        space = self.space
+        draws = draws.reshape(-1, *self.learner_shape)
+        if isinstance(space, spaces.Box):
+            low = np.where(np.isfinite(space.low), space.low, np.where(np.isfinite(space.high), space.high - 2, -1))
+            high = np.where(np.isfinite(space.high), space.high, low + 2)
+            return (low * (1 - draws) + high * draws).astype(np.float32)
+        if isinstance(space, spaces.Discrete):
+            return (draws * int(space.n)).astype(np.int64)
+        if isinstance(space, spaces.MultiDiscrete):
+            return (draws * space.nvec.reshape(-1)).astype(np.int64)
+        return (draws * 2).astype(np.int8)

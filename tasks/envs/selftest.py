@@ -1,0 +1,162 @@
+"""Which way of restoring an environment is exact: tried on the environment itself, not assumed.
+
+A used environment is compared with new ones: same seeds, same actions, every observation, reward and ending bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from .. import streams
+from . import snapshot
+from .base import Array
+from .encode import Actions, Observations
+from .make import Env, make_env
+from .spec import EnvSpec
+
+EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8  # that are compared
+SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
+Record = tuple[bytes, float, bool, bool]  # observation, reward, terminated, truncated
+
+
+@dataclass(frozen=True)
+class Restore:
+    """How an environment's state is restored.
+
+    Attributes:
+        mode: "snapshot", "replay" or "restart".
+        exact: whether that is exact, bit for bit.
+        why: the reason, for people.
+        renew: a new environment object is made for every episode, because an old one would not forget.
+    """
+
+    mode: str
+    exact: bool
+    why: str
+    renew: bool = False
+
+
+@lru_cache(maxsize=None)
+def self_test(spec: EnvSpec) -> Restore:
+    """The best exact way for this environment; tried once per process."""
+    made: list[Env] = []
+
+    def new() -> Env:
+        made.append(make_env(spec))
+        return made[-1]
+
+    try:
+        return _compare(new, spec.id)
+    finally:
+        for env in made:
+            env.close()
+
+
+def _compare(new: Callable[[], Env], name: str) -> Restore:
+    used = new()
+    plan = _plan(used, name)
+    of_used = [_episode(used, seed, actions) for seed, actions in plan]
+    of_new = [_episode(new(), seed, actions) for seed, actions in plan]
+    differ = [i for i in range(len(plan)) if _difference(of_used[i], of_new[i]) is not None]
+    if not differ:
+        return _clean(used, new, plan[0][1])
+
+    for i in {0, differ[0]}:
+        if (where := _difference(of_new[i], _episode(new(), *plan[i]))) is not None:
+            return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
+    where = _difference(of_used[differ[0]], of_new[differ[0]])
+    if all(of_used[i][0] == of_new[i][0] for i in differ) and snapshot.only_transparent(used):
+        # Episodes begin alike, but something of earlier ones survives in the simulator.
+        return Restore("replay", True, f"an earlier episode shows in {where}, so each episode has a new environment", True)
+    # Remembering may be its purpose (running statistics, a curriculum), so it keeps its memory within an epoch.
+    other = new()
+    for i, episode in enumerate(plan):
+        if (again := _difference(of_used[i], _episode(other, *episode))) is not None:
+            return Restore("restart", False, f"two new environments with the same seeds and actions differ in {again}")
+    return Restore("restart", True, f"an earlier episode shows in {where}, so each epoch begins with new environments")
+
+
+def _clean(env: Env, new: Callable[[], Env], actions: Array) -> Restore:
+    """The way for an environment whose episodes do not show the earlier ones."""
+    if snapshot.has_snapshot(env) and _snapshots_hold(env, new(), actions):
+        return Restore("snapshot", True, "its simulator's state, put into a new environment, goes on alike")
+    if snapshot.keeps_world(env):
+        # Box2D hands out freed memory again, so a contact's place in its lists can depend on earlier episodes.
+        return Restore("replay", True, "its Box2D world outlives an episode, so each episode has a new environment", True)
+    return Restore("replay", True, "the same seed and actions give the same episode, in a used and in a new environment")
+
+
+def _plan(env: Env, name: str) -> list[tuple[int, Array]]:
+    """Episodes to try, (seed, actions): several of unequal lengths, as what survives can depend on how many came before."""
+    actions = _actions(env, name)
+    return [(seed, actions[: len(actions) // (1 + seed % 3)]) for seed in range(EPISODES)]
+
+
+def _actions(env: Env, name: str) -> Array:
+    codec = Actions(env.action_space, name)
+    image = Observations(env.observation_space, name).kind == "image"
+    steps = IMAGE_STEPS if image else STEPS
+    width = int(np.prod(codec.learner_shape))
+    draws = streams.uniform(streams.key("self-test"), np.arange(steps * width))
+    return codec.decode(codec.pick(draws.reshape(steps, width)))
+
+
+def _episode(env: Env, seed: int, actions: Array) -> list[Record]:
+    """What an episode shows, to its end or the end of the actions."""
+    obs, _ = env.reset(seed=seed)
+    return [(_bits(obs), 0.0, False, False), *_steps(env, actions)]
+
+
+def _steps(env: Env, actions: Array) -> list[Record]:
+    records: list[Record] = []
+    for action in actions:
+        obs, reward, terminated, truncated, _ = env.step(action)
+        records.append((_bits(obs), float(reward), bool(terminated), bool(truncated)))
+        if terminated or truncated:
+            break
+    return records
+
+
+def _bits(obs: Any) -> bytes:
+    """An observation's bytes, whatever it is made of."""
+    if isinstance(obs, Mapping):
+        return b"".join(_bits(obs[name]) for name in sorted(obs))
+    if isinstance(obs, tuple):
+        return b"".join(map(_bits, obs))
+    return np.asarray(obs).tobytes()
+
+
+def _difference(one: list[Record], other: list[Record]) -> str | None:
+    """Where two episodes first differ, in words."""
+    for step, (x, y) in enumerate(zip_longest(one, other)):
+        if x is None or y is None:
+            return f"the length of the episode ({min(len(one), len(other)) - 1} steps)"
+        for part, p, q in zip(("observation", "reward", "terminated", "truncated"), x, y, strict=True):
+            if p != q and not (p != p and q != q):
+                return f"the {part} at step {step}"
+    return None
+
+
+def _snapshots_hold(env: Env, other: Env, actions: Array) -> bool:
+    """Whether a snapshot put into another environment goes on as the original did."""
+    env.reset(seed=1)
+    shots = []
+    records: list[Record] = []
+    for step in range(len(actions)):
+        records += _steps(env, actions[step : step + 1])
+        if records[-1][2] or records[-1][3]:
+            break
+        if len(records) in SNAPSHOTS_AT:
+            shots.append((len(records), snapshot.take(env)))
+    for at, shot in shots:
+        other.reset(seed=2)
+        snapshot.put(other, shot, at)
+        if _difference(records[at:], _steps(other, actions[at:])) is not None:
+            return False
+    return bool(shots)

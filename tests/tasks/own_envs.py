@@ -1,0 +1,141 @@
+"""Environments that only the tests have; ``own_envs:Name-v0`` imports and so registers them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Walk(gym.Env[Any, Any]):
+    """A random walk that draws noise at every step; its observation and action spaces are those it is given."""
+
+    def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation, action
+        self.position = np.zeros(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.position = self.np_random.uniform(-1, 1, 2)
+        return self.show(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), (action, self.action_space)
+        push = np.sum(np.asarray(action, np.float64)) / 8
+        self.position = self.position + push * self.np_random.normal(0, 1, 2)
+        return self.show(), float(self.position[0]), bool(np.abs(self.position).max() > 3), False, {}
+
+    def show(self) -> Any:
+        return self.position.astype(np.float32)
+
+
+BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+class DictWalk(Walk):
+    """Observations in a Dict of a Dict, actions that begin at 1."""
+
+    def __init__(self) -> None:
+        inner = spaces.Dict({"side": spaces.Discrete(2, start=-1), "flags": spaces.MultiBinary(2)})
+        super().__init__(spaces.Dict({"position": BOX, "inner": inner}), spaces.Discrete(3, start=1))
+
+    def show(self) -> Any:
+        positive = self.position > 0
+        return {
+            "position": self.position.astype(np.float32),
+            "inner": {"side": np.int64(positive[0]) - 1, "flags": positive.astype(np.int8)},
+        }
+
+
+class BoxWalk(Walk):
+    """Actions without bounds on one side."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Box(np.array([-1, -np.inf], np.float32), np.array([2, np.inf], np.float32)))
+
+
+class RowsWalk(Walk):
+    """MultiDiscrete actions."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.MultiDiscrete([3, 4], start=[1, -1]))
+
+
+class BitsWalk(Walk):
+    """MultiBinary actions."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.MultiBinary((2, 2)))
+
+
+class ImageWalk(Walk):
+    """Pictures."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Box(0, 255, (5, 6, 3), np.uint8), spaces.Discrete(2))
+
+    def show(self) -> Any:
+        return np.full((5, 6, 3), abs(self.position[0]) * 50 % 256, np.uint8)
+
+
+class TextWalk(Walk):
+    """An observation that is no number."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Dict({"at": BOX, "said": spaces.Tuple([spaces.Text(5)])}), spaces.Discrete(2))
+
+    def show(self) -> Any:
+        return {"at": self.position.astype(np.float32), "said": ("yes",)}
+
+
+class GraphActionWalk(Walk):
+    """An action that is no number."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Dict({"push": spaces.Discrete(2)}))
+
+
+class Lottery(Walk):
+    """Ignores its seed."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Discrete(2))
+        self.luck = np.random.default_rng()
+
+    def show(self) -> Any:
+        return self.luck.uniform(size=2).astype(np.float32)
+
+
+class Curriculum(Walk):
+    """Counts its episodes, and shows the count."""
+
+    episodes = 0
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Discrete(2))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.episodes += 1
+        return super().reset(seed=seed, options=options)
+
+    def show(self) -> Any:
+        return np.array([self.position[0], self.episodes], np.float32)
+
+
+class Doubled(gym.RewardWrapper[Any, Any]):
+    """Rewards times a factor."""
+
+    def __init__(self, env: gym.Env[Any, Any], factor: float = 2.0) -> None:
+        super().__init__(env)
+        self.factor = factor
+
+    def reward(self, reward: Any) -> float:
+        return float(reward) * self.factor
+
+
+OWN = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, TextWalk, GraphActionWalk, Lottery, Curriculum)
+for own in OWN:
+    if f"{own.__name__}-v0" not in gym.registry:
+        gym.register(f"{own.__name__}-v0", own, max_episode_steps=30)
