@@ -31,7 +31,7 @@ def is_control_flow(error: BaseException) -> bool:
     """Whether an exception asks to stop rather than reports that something broke."""
     optuna = sys.modules.get("optuna")  # asked for, never imported: a TrialPruned exists only where Optuna is loaded
     pruned = (optuna.TrialPruned,) if optuna else ()
-    return isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | Stopped | pruned)
+    return isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, Stopped, *pruned))
 
 
 class BadResumeGuard:

@@ -36,6 +36,21 @@ def elu(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "silu": silu, "elu": elu}
 
 
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x W + b of every member: (P, B, inputs), (P, inputs, outputs), (P, 1, outputs) -> (P, B, outputs).
+
+    A product with a vector takes another path for one member than for many, with other last bits, so vectors are padded
+    to matrices of two rows or columns.
+    """
+    rows, (inputs, outputs) = x.shape[1], weight.shape[1:]
+    if rows > 1 and inputs > 1 and outputs > 1:
+        return torch.baddbmm(bias, x, weight)
+    more_rows, more_inputs, more_outputs = (int(n == 1) for n in (rows, inputs, outputs))
+    x = functional.pad(x, (0, more_inputs, 0, more_rows))
+    weight = functional.pad(weight, (0, more_outputs, 0, more_inputs))
+    return torch.bmm(x, weight)[:, :rows, :outputs] + bias
+
+
 class Parameters(Stacked):
     """P parameter vectors, (P, D), and the named tensors (P, ...) that lie in them.
 
@@ -112,9 +127,9 @@ class MLP:
     def __call__(self, layers: Layers, x: Tensor) -> Tensor:
         """(P, B, inputs) -> (P, B, outputs)."""
         for weight, bias in layers[:-1]:
-            x = self.activation(torch.baddbmm(bias, x, weight))
+            x = self.activation(affine(x, weight, bias))
         weight, bias = layers[-1]
-        return torch.baddbmm(bias, x, weight)
+        return affine(x, weight, bias)
 
 
 class NatureCNN:
