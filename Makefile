@@ -1,0 +1,54 @@
+# Two commands are all: `make tune` runs the main job, `make test` the tests. Both make their own environment first.
+PYTHON ?= $(or $(shell command -v python3.11),python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PINS := pyproject.toml constraints.txt
+
+.PHONY: help tune test lint slow chaos bench clean
+.DELETE_ON_ERROR:
+
+help:  ## the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+tune: $(VENV)/.installed  ## tune PPO on CartPole-v1; the same command again carries on
+	$(BIN)/rekindle tune ppo CartPole-v1 --trials 16 --epochs 1:27 --study cartpole --storage sqlite:///studies.db
+
+test: lint  ## ruff, mypy and the tests
+	$(BIN)/pytest -n 2
+
+lint: $(VENV)/.installed-test  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+slow: $(VENV)/.installed-test  ## the tests that train until something is learned
+	$(BIN)/pytest -n 2 -m slow
+
+chaos: $(VENV)/.installed-test  ## the tests that kill processes at random, at length
+	$(BIN)/pytest -m chaos
+
+bench: $(VENV)/.installed-bench  ## speed, side by side with Stable-Baselines3
+	$(BIN)/python benchmarks/speed.py
+
+clean:  ## remove what `make` made; databases stay
+	rm -rf $(VENV) build dist rekindle.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each marker file is newer than the pins that its packages were installed from.
+$(VENV)/.made:
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(PINS) | $(VENV)/.made
+	$(INSTALL) -e .
+	@touch $@
+
+# mypy follows no import hooks, which an editable install of a root package is: it is shown a link.
+$(VENV)/.installed-test: $(PINS) | $(VENV)/.made
+	$(INSTALL) -e '.[test]'
+	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/rekindle
+	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-bench: $(PINS) | $(VENV)/.made
+	$(INSTALL) -e . stable-baselines3
+	@touch $(VENV)/.installed $@
