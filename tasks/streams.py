@@ -3,8 +3,8 @@
 A stream is named by a path such as ``key(seed, "train", "reset", n)``. Its i-th number does not depend on how many
 numbers were drawn before, by whom, or in which cohort, and there is no generator whose state a checkpoint could forget.
 
-The bits are SplitMix64's finalizer (Steele, Lea and Flood 2014, doi:10.1145/2660193.2660195, fig. 16) applied twice with
-the key mixed in before each pass, so that streams are not shifted copies of one another.
+The bits are SplitMix64's finalizer (Steele, Lea and Flood 2014, doi:10.1145/2660193.2660195, fig. 16) applied twice
+with the key mixed in before each pass, so that streams are not shifted copies of one another.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 MIX_2 = np.uint64(0x94D049BB133111EB)
-SHIFT_1, SHIFT_2, SHIFT_3, TO_53_BITS = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
-TWO_53 = 1.0 / (1 << 53)
+SHIFT_1, SHIFT_2, SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
+TO_52_BITS, TO_53_BITS = np.uint64(12), np.uint64(11)
+TWO_52, TWO_53 = 1.0 / (1 << 52), 1.0 / (1 << 53)
 
 Bits = NDArray[np.uint64]
 
@@ -53,8 +54,9 @@ def _mix(z: Bits) -> Bits:
 def bits(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> Bits:
     """64 random bits for every pair of key and counter; the two are broadcast against each other."""
     keys = np.asarray(keys, dtype=np.uint64)
-    z = (np.asarray(counters).astype(np.uint64) + np.uint64(1)) * GOLDEN + keys
-    z = _mix(np.atleast_1d(z))
+    # At least one axis: numpy warns when a scalar overflows, and says nothing of arrays.
+    z = (np.atleast_1d(counters).astype(np.uint64) + np.uint64(1)) * GOLDEN + keys
+    z = _mix(z)
     z += keys
     return _mix(z)
 
@@ -65,5 +67,5 @@ def uniform(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) ->
 
 
 def open_uniform(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> NDArray[np.float64]:
-    """Numbers in (0, 1), for transforms that take a logarithm."""
-    return ((bits(keys, counters) >> TO_53_BITS) + 0.5) * TWO_53
+    """Numbers in (0, 1), for transforms that take a logarithm; 52 bits, for with 53 the last one would round to 1."""
+    return ((bits(keys, counters) >> TO_52_BITS) + 0.5) * TWO_52
