@@ -68,7 +68,7 @@ def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.dtype == b.dtype and a.shape == b.shape and _bytes_of(a) == _bytes_of(b)
-    return type(a) is type(b) and bool(a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b)))
+    return type(a) is type(b) and canonical_json(_plain("", a)) == canonical_json(_plain("", b))  # 0 is not -0 here
 
 
 def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
@@ -124,7 +124,7 @@ def pack(tree: Mapping[str, Any]) -> Packed:
             continue
         tensor = leaf.detach().to("cpu").contiguous()
         if tensor.nbytes <= SEGMENT or tensor.ndim == 0 or len(tensor) == 1:
-            small[path] = tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+            small[path] = tensor.clone()  # of its own: safetensors takes neither parts of a tensor nor one twice
         else:
             rows = max(1, SEGMENT * len(tensor) // tensor.nbytes)
             segments[path] = [add({"segment": part.clone()}) for part in tensor.split(rows)]
@@ -138,20 +138,46 @@ def digest(tree: Mapping[str, Any]) -> str:
 
 
 def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:
-    """The tree of a manifest; ``fetch`` gives a blob's bytes by its sha256. DamagedState if anything is not as written."""
+    """The tree of a manifest; ``fetch`` gives a blob's bytes by its sha256. DamagedState if it is not as written."""
+    values, segments, tensors = _read(manifest)
+    parts = [values, _load(tensors, fetch) if tensors is not None else {}]
+    parts.append({path: _join(path, names, fetch) for path, names in segments.items()})
+    leaves = {path: leaf for part in parts for path, leaf in part.items()}
+    above = {path[:end] for path in leaves for end, sign in enumerate(path) if sign == "/"}
+    if len(leaves) < sum(map(len, parts)) or above & leaves.keys():
+        raise DamagedState("a checkpoint's manifest must name every path once, and none inside a leaf, but it does not")
+    return unflatten(leaves)
+
+
+def _read(manifest: bytes) -> tuple[dict[str, Any], dict[str, list[str]], str | None]:
+    """A manifest's values, and the digests of its segments and tensors."""
+    law = "a checkpoint's manifest must be JSON with format, values, segments and tensors"
     try:
         content = json.loads(manifest)
         version, values, segments, tensors = (content[k] for k in ("format", "values", "segments", "tensors"))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedState(f"a checkpoint's manifest must be JSON with format, values, segments and tensors: {error}") from None
+        raise DamagedState(f"{law}: {error}") from None
     if version != FORMAT:
         raise StateMismatch(f"a checkpoint must have format {FORMAT}, but got {version!r}; use the Rekindle that wrote it")
-    leaves = {path: _special(leaf) for path, leaf in values.items()}
-    if tensors is not None:
-        leaves |= _load(tensors, fetch)
-    for path, names in segments.items():
-        leaves[path] = torch.cat([_load(name, fetch)["segment"] for name in names])
-    return unflatten(leaves)
+    if not (isinstance(values, dict) and isinstance(segments, dict) and isinstance(tensors, str | None)
+            and all(_are_digests(names) for names in segments.values())):  # fmt: skip
+        raise DamagedState(f"{law}, each of its own type, but one of them is of another")
+    try:
+        return {path: _special(leaf) for path, leaf in values.items()}, segments, tensors
+    except (ValueError, RecursionError) as error:
+        raise DamagedState(f"{law}: {error}") from None
+
+
+def _are_digests(names: Any) -> bool:
+    return isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
+
+
+def _join(path: str, names: list[str], fetch: Callable[[str], bytes]) -> Tensor:
+    """A tensor from the segments that it was cut into."""
+    try:
+        return torch.cat([_load(name, fetch)["segment"] for name in names])
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise DamagedState(f"the segments of {path} must be parts of one tensor, but: {error}") from None
 
 
 def _load(name: str, fetch: Callable[[str], bytes]) -> dict[str, Tensor]:
@@ -188,5 +214,8 @@ def _special(leaf: Any) -> Any:
     if isinstance(leaf, list):
         return [_special(item) for item in leaf]
     if isinstance(leaf, dict) and leaf:
-        return SPECIAL[leaf["float"]]
+        name = leaf.get("float")
+        if len(leaf) > 1 or not isinstance(name, str) or name not in SPECIAL:
+            raise ValueError(f"a value must be a number, a string, null or {{'float': 'nan'}}, but got {leaf!r}")
+        return SPECIAL[name]
     return leaf
