@@ -1,4 +1,4 @@
-"""Environments whose state is part of a task's: see ``Envs`` for what they offer and ``make_envs`` for how to get them."""
+"""Environments whose state is part of a task's: ``make_envs`` makes them, ``Envs`` says what they offer."""
 
 from __future__ import annotations
 

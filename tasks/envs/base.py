@@ -1,4 +1,4 @@
-"""What every batch of environments offers: P members with N environments each, whose state can be taken out and put back."""
+"""What every batch of environments offers: P members with N environments each, whose state is data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Episodes:
 class Envs(ABC):
     """P members with N environments each; member p's environment n is number p * N + n of the flat axis.
 
-    Every reset draws from a stream of (seed, purpose, n, episode) alone, so a member neither knows its neighbours nor P.
+    Every reset draws from a stream of (seed, purpose, n, episode) alone: a member knows neither its neighbours nor P.
 
     Attributes:
         obs_space, action_space: the Gymnasium spaces of one environment.
@@ -68,14 +68,14 @@ class Envs(ABC):
 
     def __init__(self, spec: EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str) -> None:
         if num_envs < 1 or not seeds:
-            raise ValueError(f"there must be at least one member and one environment, but got {len(seeds)} and {num_envs}")
+            raise ValueError(f"there must be a member and an environment at least, but got {len(seeds)} and {num_envs}")
         self.spec = spec
         self.seeds = tuple(seeds)
         self.purpose = purpose
         self.num_members, self.num_envs = len(seeds), num_envs
         self.size = self.num_members * num_envs
         self.member = np.repeat(np.arange(self.num_members), num_envs)
-        self.episodes = Episodes.none(self.num_members)
+        self._clear_episodes()
 
     @abstractmethod
     def reset(self) -> None:
@@ -85,11 +85,11 @@ class Envs(ABC):
     def step(self, actions: Array) -> Step:
         """One step everywhere; environments that ended are reset, and ``obs`` holds their new first observation.
 
-        ``actions`` is (P, N) of indices from 0 for Discrete, (P, N, k) of such for MultiDiscrete, (P, N, n) of 0 and 1 for
-        MultiBinary, (P, N, *shape) for Box, clipped to its bounds here.
+        ``actions`` is (P, N) of indices from 0 for Discrete, (P, N, k) of such for MultiDiscrete, (P, N, n) of 0 and 1
+        for MultiBinary, (P, N, *shape) for Box, clipped to its bounds here.
         """
 
-    def begin_epoch(self, epochs: Array) -> None:
+    def begin_epoch(self, epochs: Array) -> None:  # noqa: B027
         """Tells each member's epoch, (P,), at its begin; only restart mode has something to do then."""
 
     @abstractmethod
@@ -100,25 +100,37 @@ class Envs(ABC):
     def load_member(self, i: int, tree: Tree) -> None:
         """Puts a state of ``member_state`` into member i; StateMismatch if it is another environment's or mode's."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Frees what the environments hold; twice is fine."""
+
+    @property
+    def episodes(self) -> Episodes:
+        """Tallies of the episodes finished since ``take_episodes``."""
+        tally = self._tallied
+        for ended, returns, lengths in self._finished:
+            member = self.member[ended]
+            # One after the other, in order: neither P nor when somebody looked may change a sum's rounding.
+            np.add.at(tally.count, member, 1)
+            np.add.at(tally.return_sum, member, returns)
+            np.add.at(tally.length_sum, member, lengths)
+        self._finished.clear()
+        return tally
 
     def take_episodes(self) -> Episodes:
         """The tallies since the last call, which start again from nothing."""
-        taken, self.episodes = self.episodes, Episodes.none(self.num_members)
+        taken = self.episodes
+        self._clear_episodes()
         return taken
+
+    def _clear_episodes(self) -> None:
+        self._tallied = Episodes.none(self.num_members)
+        # (places on the flat axis, in order; returns; lengths) of finished episodes that are not in the tallies yet.
+        self._finished: list[tuple[NDArray[np.int64], Array, Array]] = []
 
     def _rows(self, i: int) -> slice:
         if not 0 <= i < self.num_members:
             raise IndexError(f"a member must be in 0..{self.num_members - 1}, but got {i}")
         return slice(i * self.num_envs, (i + 1) * self.num_envs)
-
-    def _tally(self, ended: NDArray[np.int64], returns: Array, lengths: Array) -> None:
-        """Counts finished episodes; ``ended`` are places on the flat axis, in order, so that sums do not depend on P."""
-        member, members, tally = self.member[ended], self.num_members, self.episodes
-        tally.count += np.bincount(member, minlength=members)
-        tally.return_sum += np.bincount(member, returns, minlength=members)
-        tally.length_sum += np.bincount(member, lengths, minlength=members).astype(np.int64)
 
     def _head(self, i: int) -> Tree:
         """What every state begins with: whose it is, and the tallies."""
@@ -139,15 +151,15 @@ class Envs(ABC):
             raise StateMismatch(f"a state of {tree['env']} cannot be loaded into {self.spec.canonical}")
         if tree["mode"] != self.mode:
             raise StateMismatch(
-                f"{self.spec.id}: the state was recorded in {tree['mode']} mode, but this process restores by {self.mode} "
-                f"({self.why}); use the versions of gymnasium and its simulators that recorded it, or train again"
+                f"{self.spec.id}: the state was recorded in {tree['mode']} mode, but this process restores by "
+                f"{self.mode} ({self.why}); use the versions of gymnasium and its simulators that recorded it"
             )
 
     def _load_head(self, i: int, tree: Tree) -> None:
-        tally = tree["episodes"]
-        self.episodes.count[i] = tally["count"]
-        self.episodes.return_sum[i] = tally["return_sum"]
-        self.episodes.length_sum[i] = tally["length_sum"]
+        saved, tally = tree["episodes"], self.episodes
+        tally.count[i] = saved["count"]
+        tally.return_sum[i] = saved["return_sum"]
+        tally.length_sum[i] = saved["length_sum"]
 
 
 def to_tensor(array: Array) -> torch.Tensor:

@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.envs import classic_control
 from numpy.typing import NDArray
 
 from .. import streams
 from ..errors import StateMismatch
-from .base import Array, Envs, Episodes, Step, Tree, to_tensor
+from .base import Array, Envs, Step, Tree, to_tensor
 from .dynamics import MODELS
+from .encode import Actions
 from .spec import EnvSpec
+
+BLOCK = 16  # episodes whose first states are drawn at once
 
 
 def is_classic(spec: EnvSpec) -> bool:
@@ -38,82 +40,85 @@ class ClassicEnvs(Envs):
         self.model = MODELS[spec.id]
         scalar = getattr(classic_control, self.model.scalar)()
         self.obs_space, self.action_space = scalar.observation_space, scalar.action_space
-        self.obs_shape = self.obs_space.shape
+        self.obs_shape = self.obs_space.shape or ()
+        self.actions = Actions(self.action_space, spec.id)
         self.limit = spec.max_episode_steps or self.model.limit
         self.shape = (self.num_members, num_envs)
-        self.low, self.span = (np.array(x) for x in zip(*((low, high - low) for low, high in self.model.start), strict=True))
-        self.components = np.arange(len(self.low), dtype=np.uint64)
         self.keys = np.array([streams.key(seed, purpose, n) for seed in seeds for n in range(num_envs)], np.uint64)
+        # The first states of BLOCK episodes to come, (components, M, BLOCK), and their observations, (M, BLOCK, D).
+        self.starts = np.empty((len(self.model.start), self.size, BLOCK), self.model.dtype)
+        self.first_obs = np.empty((self.size, BLOCK, *self.obs_shape), np.float32)
         self.checked = False
         self.reset()
 
     def reset(self) -> None:
         """Begins again at episode 0, as if newly made; the tallies are emptied."""
+        self._clear_episodes()
         self.episode = np.zeros(self.size, np.int64)
         self.returns = np.zeros(self.size)
         self.clock = 0  # steps since the reset
         self.begun = np.zeros(self.size, np.int64)  # the clock when the running episode began
-        self.first_limit = self.limit  # the clock at which the first of the running episodes is truncated
-        self.episodes = Episodes.none(self.num_members)
-        self.state = tuple(self._start(np.arange(self.size)))
+        self.first_limit = self.limit  # no running episode reaches its limit before the clock is here
+        self._draw_starts(np.arange(self.size))
+        self.state = tuple(component[:, 0].copy() for component in self.starts)
         self.obs = self._observe(self.state)
 
     def step(self, actions: Array) -> Step:
         """One step everywhere, see Envs; the shape of the actions is checked at the first step only."""
         if not self.checked:
-            self._check(actions)
-        self.state, reward, terminated = self.model.step(np, self.state, actions.reshape(self.size))
+            self.actions.check(actions, self.shape)
+            self.checked = True
+        if self.model.continuous:
+            actions = self.actions.decode(actions)
+        self.state, reward, terminated = self.model.step(np, self.state, actions.reshape(-1))
         self.returns += reward
         next_obs = self.obs = self._observe(self.state)
-        rewards = np.empty(self.size, np.float32)
-        rewards[:] = reward
+        rewards = np.empty(self.shape, np.float32)
+        rewards.reshape(-1)[:] = reward
         self.clock += 1
         if self.clock < self.first_limit:
             truncated, ended = np.zeros(self.size, np.bool_), terminated
         else:
             truncated = self.clock - self.begun >= self.limit
             ended = terminated | truncated
-        if np.count_nonzero(ended):
+        if len(places := ended.nonzero()[0]):
             self.obs = next_obs.copy()
-            self._restart(np.flatnonzero(ended))
-        shape = self.shape
-        return Step(next_obs, rewards.reshape(shape), terminated.reshape(shape), truncated.reshape(shape))
+            self._restart(places)
+        return Step(next_obs, rewards, terminated.reshape(self.shape), truncated.reshape(self.shape))
 
     def _restart(self, ended: NDArray[np.int64]) -> None:
         """Begins the next episode of those that ended."""
-        self._tally(ended, self.returns[ended], self.clock - self.begun[ended])
+        self._finished.append((ended, self.returns[ended], self.clock - self.begun[ended]))
         self.returns[ended] = 0
-        self.episode[ended] += 1
         self.begun[ended] = self.clock
-        self.first_limit = int(self.begun.min()) + self.limit
-        start = self._start(ended)
-        for component, first in zip(self.state, start, strict=True):
-            component[ended] = first
-        self.obs.reshape(self.size, -1)[ended] = self._observe(tuple(start)).reshape(len(ended), -1)
+        if self.clock >= self.first_limit:
+            self.first_limit = int(self.begun.min()) + self.limit
+        episode = self.episode[ended] + 1
+        self.episode[ended] = episode
+        place = episode % BLOCK
+        if not place.all():
+            self._draw_starts(ended[place == 0])
+        for component, start in zip(self.state, self.starts[:, ended, place], strict=True):
+            component[ended] = start
+        self.obs.reshape(self.size, -1)[ended] = self.first_obs[ended, place]
 
-    def _start(self, places: NDArray[np.int64]) -> list[Array]:
-        """First states of the current episodes at these places, one (len(places),) array per component."""
-        counters = self.episode[places, None].astype(np.uint64) * np.uint64(len(self.components)) + self.components
-        draws = self.low + self.span * streams.uniform(self.keys[places, None], counters)
-        return [np.ascontiguousarray(column) for column in draws.astype(self.model.dtype).T]
+    def _draw_starts(self, places: NDArray[np.int64]) -> None:
+        """First states for the block of episodes in which these environments are."""
+        count = len(self.model.start)
+        begin = self.episode[places] // BLOCK * (BLOCK * count)
+        counters = begin[:, None] + np.arange(BLOCK * count)
+        draws = streams.uniform(self.keys[places, None], counters).reshape(len(places), BLOCK, count)
+        for component, (low, high) in enumerate(self.model.start):
+            self.starts[component, places] = low + (high - low) * draws[:, :, component]
+        drawn = self.model.observe(np, tuple(self.starts[:, places]))
+        self.first_obs[places] = np.stack(drawn, axis=-1)
 
     def _observe(self, state: tuple[Any, ...]) -> NDArray[np.float32]:
-        """The observations, (P, N, D), or (len, D) for a part of the flat axis."""
-        parts = self.model.observe(np, state)
-        obs = np.empty((len(state[0]), len(parts)), np.float32)
-        for column, part in enumerate(parts):
+        """The observations, (P, N, D)."""
+        obs = np.empty((self.size, *self.obs_shape), np.float32)
+        for column, part in enumerate(self.model.observe(np, state)):
             obs[:, column] = part
-        return obs.reshape(*self.shape, -1) if len(obs) == self.size else obs
-
-    def _check(self, actions: Array) -> None:
-        expected = self.shape + self.action_space.shape
-        kind = "i" if isinstance(self.action_space, gym.spaces.Discrete) else "f"
-        if actions.shape != expected or actions.dtype.kind != kind:
-            raise ValueError(
-                f"{self.spec.id}: actions must be {'int64' if kind == 'i' else 'float32'} of shape {expected}, "
-                f"but got {actions.dtype} of shape {actions.shape}"
-            )
-        self.checked = True
+        return obs.reshape(*self.shape, -1)
 
     def member_state(self, i: int) -> Tree:
         """All that member i's future depends on; its observations follow from it."""
@@ -131,7 +136,7 @@ class ClassicEnvs(Envs):
         self._check_head(tree)
         if tree["state"].shape != (len(self.state), self.num_envs):
             raise StateMismatch(
-                f"{self.spec.id}: a state of {tree['state'].shape[1]} environments cannot be loaded into {self.num_envs}"
+                f"{self.spec.id}: a state of {tree['state'].shape[1]} environments does not fit {self.num_envs}"
             )
         self._load_head(i, tree)
         for component, saved in zip(self.state, tree["state"].numpy(), strict=True):
@@ -140,4 +145,5 @@ class ClassicEnvs(Envs):
         self.begun[rows] = self.clock - tree["elapsed"].numpy()
         self.returns[rows] = tree["returns"].numpy()
         self.first_limit = int(self.begun.min()) + self.limit
+        self._draw_starts(np.arange(rows.start, rows.stop))
         self.obs = self._observe(self.state)

@@ -1,9 +1,9 @@
-"""The equations of classic control, over any array library: Gymnasium's arithmetic in Gymnasium's order, so its very bits.
+"""The equations of classic control, over any array library: Gymnasium's arithmetic in its order, so its very bits.
 
-One thing cannot be the same: Gymnasium squares some scalars by libm's ``pow(x, 2)``, which misses the rounded product x * x
-in one of about 1300 cases. So Acrobot's accelerations and Pendulum's reward may differ in the last bit; all else is equal.
+One thing cannot be the same: Gymnasium squares some scalars by libm's ``pow(x, 2)``, which misses the rounded product
+x * x in one of about 1300 cases. So Acrobot's accelerations and Pendulum's reward may differ in the last bit.
 
-``step(xp, state, action)`` gives (next state, reward, terminated) and ``observe(xp, state)`` the observation. States and
+``step(xp, state, action)`` gives (next state, reward, terminated), ``observe(xp, state)`` the observation. States and
 observations are tuples of (M,) arrays, one per component; a reward may be one float for all. ``xp`` is numpy or torch.
 """
 
@@ -158,6 +158,7 @@ class Model:
         limit: steps until an episode is truncated.
         start: (low, high) per component of the state, which starts uniform between them.
         dtype: of the state.
+        continuous: whether actions are floats.
     """
 
     step: Callable[[Any, State, Any], Outcome]
@@ -166,15 +167,16 @@ class Model:
     limit: int
     start: tuple[tuple[float, float], ...]
     dtype: type[np.floating[Any]] = np.float64
+    continuous: bool = False
 
 
 MODELS = {
     "CartPole-v0": Model(cartpole, same, "CartPoleEnv", 200, ((-0.05, 0.05),) * 4),
     "CartPole-v1": Model(cartpole, same, "CartPoleEnv", 500, ((-0.05, 0.05),) * 4),
-    "Pendulum-v1": Model(pendulum, pendulum_observation, "PendulumEnv", 200, ((-pi, pi), (-1.0, 1.0))),
+    "Pendulum-v1": Model(pendulum, pendulum_observation, "PendulumEnv", 200, ((-pi, pi), (-1.0, 1.0)), continuous=True),
     "Acrobot-v1": Model(acrobot, acrobot_observation, "AcrobotEnv", 500, ((-0.1, 0.1),) * 4),
     "MountainCar-v0": Model(mountain_car, same, "MountainCarEnv", 200, ((-0.6, -0.4), (0.0, 0.0))),
     "MountainCarContinuous-v0": Model(
-        mountain_car_continuous, same, "Continuous_MountainCarEnv", 999, ((-0.6, -0.4), (0.0, 0.0)), np.float32
+        mountain_car_continuous, same, "Continuous_MountainCarEnv", 999, ((-0.6, -0.4), (0.0, 0.0)), np.float32, True
     ),
 }

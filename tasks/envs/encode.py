@@ -20,14 +20,15 @@ FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBi
 class Observations:
     """How observations of a space become arrays.
 
-    A uint8 Box with two to four axes is an image, kept as uint8 height x width x channels; stacked frames become channels.
-    Everything else is a float32 vector: Box flattened, Discrete one-hot, MultiDiscrete one-hot each, MultiBinary as it is,
-    Dict and Tuple concatenated in their space's order. UnsupportedSpace names what is neither and where.
+    A uint8 Box with two to four axes is an image, kept as uint8 height x width x channels; stacked frames become
+    channels. Everything else is a float32 vector: Box flattened, Discrete one-hot, MultiDiscrete one-hot each,
+    MultiBinary as it is, Dict and Tuple concatenated in their order. UnsupportedSpace names what is neither and where.
     """
 
     def __init__(self, space: Space, env: str) -> None:
         if isinstance(space, spaces.Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4:
-            self.kind, self.dtype = "image", np.dtype(np.uint8)
+            self.kind = "image"
+            self.dtype: np.dtype[Any] = np.dtype(np.uint8)
             self.shape = _image(np.empty(space.shape, np.uint8)).shape
             self.write: Callable[[Any, Array], None] = _write_image
             return
@@ -141,7 +142,7 @@ class Actions:
         actions = actions.reshape(-1, *self.shape)
         space = self.space
         if isinstance(space, spaces.Box):
-            actions = np.clip(actions, space.low, space.high)
+            actions = np.minimum(np.maximum(actions, space.low), space.high)  # np.clip takes five times as long
             return (np.rint(actions) if self.whole else actions).astype(space.dtype, copy=False)
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             return (actions + space.start).astype(space.dtype, copy=False)

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment, one after the other in a loop, restored in the way that its self-test found to be exact."""
+"""Any Gymnasium environment, stepped one by one and restored in the way that its self-test found to be exact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from .. import streams
 from ..errors import StateMismatch
 from . import snapshot
-from .base import Array, Envs, Episodes, Step, Tree, to_tensor
+from .base import Array, Envs, Step, Tree, to_tensor
 from .encode import Actions, Observations
 from .make import Env, make_env
 from .selftest import Restore, self_test
@@ -24,12 +24,14 @@ def reset_seed(purpose: str, *path: int | str) -> int:
 class GymEnvs(Envs):
     """P members with N environments each, stepped one by one.
 
-    snapshot: the simulator's state is the state. replay: the seed of the running episode and its actions are the state;
-    with ``restore.renew`` every episode has a new environment. restart: environments are made anew at each epoch's begin,
-    so there is no state between epochs, and running episodes end there untallied.
+    snapshot: the simulator's state is the state. replay: the seed of the running episode and its actions are the
+    state; with ``restore.renew`` every episode has a new environment. restart: environments are made anew at each
+    epoch's begin, so there is no state between epochs, and running episodes end there untallied.
     """
 
-    def __init__(self, spec: EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str, restore: Restore | None = None) -> None:
+    def __init__(
+        self, spec: EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str, restore: Restore | None = None
+    ) -> None:
         super().__init__(spec, seeds, num_envs, purpose)
         self.restore = restore or self_test(spec)
         self.mode, self.exact, self.why = self.restore.mode, self.restore.exact, self.restore.why
@@ -43,7 +45,7 @@ class GymEnvs(Envs):
         self._begin_all()
 
     def _begin_all(self) -> None:
-        self.episodes = Episodes.none(self.num_members)
+        self._clear_episodes()
         self.epoch = np.zeros(self.num_members, np.int64)
         self.due = False  # whether an epoch must begin before the next step
         self.untouched = True
@@ -89,11 +91,12 @@ class GymEnvs(Envs):
         ended = np.flatnonzero(terminated | truncated)
         if len(ended):
             self.obs = next_obs.copy()
-            self._tally(ended, self.returns[ended], self.elapsed[ended])
+            self._finished.append((ended, self.returns[ended], self.elapsed[ended]))
             self.episode[ended] += 1
             for i in ended.tolist():
                 self._begin(i)
-        return Step(next_obs, reward.astype(np.float32).reshape(shape), terminated.reshape(shape), truncated.reshape(shape))
+        rewards = reward.astype(np.float32).reshape(shape)
+        return Step(next_obs, rewards, terminated.reshape(shape), truncated.reshape(shape))
 
     def begin_epoch(self, epochs: Array) -> None:
         """In restart mode, makes the environments anew with seeds of (seed, epoch); otherwise nothing."""
@@ -165,7 +168,7 @@ class GymEnvs(Envs):
             return
         if len(tree["elapsed"]) != self.num_envs:
             raise StateMismatch(
-                f"{self.spec.id}: a state of {len(tree['elapsed'])} environments cannot be loaded into {self.num_envs}"
+                f"{self.spec.id}: a state of {len(tree['elapsed'])} environments does not fit {self.num_envs}"
             )
         self._load_head(i, tree)
         self.obs = self.obs.copy()  # the learner may hold the old one
@@ -196,8 +199,8 @@ class GymEnvs(Envs):
     def _check_replayed(self, i: int, n: int, saved: Array) -> None:
         if self.exact and self.obs[i, n].tobytes() != saved.tobytes():
             raise StateMismatch(
-                f"{self.spec.id}: replaying the running episode of environment {n} must lead to the observation that was "
-                f"saved, but does not; use the versions of gymnasium and its simulators that recorded it"
+                f"{self.spec.id}: replaying the running episode of environment {n} must lead to the observation that "
+                f"was saved, but does not; use the versions of gymnasium and its simulators that recorded it"
             )
 
     def close(self) -> None:

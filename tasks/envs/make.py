@@ -45,7 +45,7 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
     try:
         make = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise EnvSpecError(f"{spec.id}: the wrapper {wrapper['entry_point']} must be importable, but {error}") from error
+        raise EnvSpecError(f"{spec.id}: wrapper {wrapper['entry_point']} cannot be imported: {error}") from error
     try:
         wrapped: Env = make(env, **wrapper["kwargs"])
     except TypeError as error:

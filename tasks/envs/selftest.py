@@ -1,13 +1,13 @@
 """Which way of restoring an environment is exact: tried on the environment itself, not assumed.
 
-A used environment is compared with new ones: same seeds, same actions, every observation, reward and ending bit for bit.
+A used environment is compared with new ones: same seeds, same actions; every observation, reward and end bit for bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import zip_longest
 from typing import Any
 
@@ -42,7 +42,7 @@ class Restore:
     renew: bool = False
 
 
-@lru_cache(maxsize=None)
+@cache
 def self_test(spec: EnvSpec) -> Restore:
     """The best exact way for this environment; tried once per process."""
     made: list[Env] = []
@@ -73,7 +73,8 @@ def _compare(new: Callable[[], Env], name: str) -> Restore:
     where = _difference(of_used[differ[0]], of_new[differ[0]])
     if all(of_used[i][0] == of_new[i][0] for i in differ) and snapshot.only_transparent(used):
         # Episodes begin alike, but something of earlier ones survives in the simulator.
-        return Restore("replay", True, f"an earlier episode shows in {where}, so each episode has a new environment", True)
+        why = f"an earlier episode shows in {where}, so each episode has a new environment"
+        return Restore("replay", True, why, renew=True)
     # Remembering may be its purpose (running statistics, a curriculum), so it keeps its memory within an epoch.
     other = new()
     for i, episode in enumerate(plan):
@@ -88,12 +89,13 @@ def _clean(env: Env, new: Callable[[], Env], actions: Array) -> Restore:
         return Restore("snapshot", True, "its simulator's state, put into a new environment, goes on alike")
     if snapshot.keeps_world(env):
         # Box2D hands out freed memory again, so a contact's place in its lists can depend on earlier episodes.
-        return Restore("replay", True, "its Box2D world outlives an episode, so each episode has a new environment", True)
-    return Restore("replay", True, "the same seed and actions give the same episode, in a used and in a new environment")
+        why = "its Box2D world outlives an episode, so each episode has a new environment"
+        return Restore("replay", True, why, renew=True)
+    return Restore("replay", True, "the same seed and actions give the same episode in used and in new environments")
 
 
 def _plan(env: Env, name: str) -> list[tuple[int, Array]]:
-    """Episodes to try, (seed, actions): several of unequal lengths, as what survives can depend on how many came before."""
+    """Episodes to try, (seed, actions): several of unequal lengths, since what survives can depend on their number."""
     actions = _actions(env, name)
     return [(seed, actions[: len(actions) // (1 + seed % 3)]) for seed in range(EPISODES)]
 

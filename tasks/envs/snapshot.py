@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import gymnasium as gym
@@ -38,8 +39,7 @@ def keeps_world(env: gym.Env[Any, Any]) -> bool:
 
 def take(env: gym.Env[Any, Any]) -> NDArray[np.float64]:
     """The simulator's state: time, positions, velocities, controls and the solver's warm start."""
-    import mujoco
-
+    mujoco: Any = import_module("mujoco")
     inner: Any = env.unwrapped
     state = np.empty(mujoco.mj_stateSize(inner.model, mujoco.mjtState.mjSTATE_INTEGRATION))
     mujoco.mj_getState(inner.model, inner.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
@@ -48,11 +48,11 @@ def take(env: gym.Env[Any, Any]) -> NDArray[np.float64]:
 
 def put(env: gym.Env[Any, Any], state: NDArray[np.float64], elapsed: int) -> None:
     """Puts a simulator's state into an environment that was reset, ``elapsed`` steps into its episode."""
-    import mujoco
-
+    mujoco: Any = import_module("mujoco")
     inner: Any = env.unwrapped
     mujoco.mj_setState(inner.model, inner.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, gym.wrappers.TimeLimit):
-            env._elapsed_steps = elapsed
-        env = env.env
+    layer: Any = env
+    while isinstance(layer, gym.Wrapper):
+        if isinstance(layer, gym.wrappers.TimeLimit):
+            layer._elapsed_steps = elapsed  # type: ignore[assignment]  # declared as None there
+        layer = layer.env

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,13 +39,16 @@ class EnvSpec:
             raise EnvSpecError(f"{self.id}: max_episode_steps must be a positive integer or None, but got {limit!r}")
         # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
         object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
+        if not isinstance(self.wrappers, list | tuple):
+            raise EnvSpecError(f"{self.id}: wrappers must be a list, but got {self.wrappers!r}")
         wrappers = [self._wrapper(wrapper, place) for place, wrapper in enumerate(self.wrappers)]
         object.__setattr__(self, "wrappers", wrappers)
 
     def _wrapper(self, wrapper: Mapping[str, Any], place: int) -> dict[str, Any]:
         where = f"{self.id}: wrappers[{place}]"
-        if not isinstance(wrapper, Mapping) or "entry_point" not in wrapper or wrapper.keys() - {"entry_point", "kwargs"}:
-            raise EnvSpecError(f"{where} must be {{'entry_point': 'module:Class', 'kwargs': {{...}}}}, but got {wrapper!r}")
+        if not isinstance(wrapper, Mapping) or not {"entry_point"} <= wrapper.keys() <= {"entry_point", "kwargs"}:
+            form = "{'entry_point': 'module:Class', 'kwargs': {...}}"
+            raise EnvSpecError(f"{where} must be {form}, but got {wrapper!r}")
         entry_point = wrapper["entry_point"]
         if not isinstance(entry_point, str) or not all(entry_point.partition(":")):
             raise EnvSpecError(f"{where}: entry_point must be a string 'module:Class', but got {entry_point!r}")
@@ -62,16 +66,16 @@ class EnvSpec:
         """The spec as a JSON object; ``from_json`` is the way back."""
         return {
             "id": self.id,
-            "kwargs": dict(self.kwargs),
-            "wrappers": [dict(wrapper) for wrapper in self.wrappers],
+            "kwargs": deepcopy(self.kwargs),
+            "wrappers": deepcopy(self.wrappers),
             "max_episode_steps": self.max_episode_steps,
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EnvSpec:
         """The spec of a JSON object; unknown names are refused."""
-        if unknown := sorted(content.keys() - {"id", "kwargs", "wrappers", "max_episode_steps"}):
-            raise EnvSpecError(f"an environment has id, kwargs, wrappers and max_episode_steps, but got {', '.join(unknown)}")
+        if unknown := sorted(content.keys() - (known := {"id", "kwargs", "wrappers", "max_episode_steps"})):
+            raise EnvSpecError(f"an environment has {', '.join(sorted(known))}, but got {', '.join(unknown)}")
         if "id" not in content:
             raise EnvSpecError(f"an environment must have an id, but got {dict(content)!r}")
         return cls(**content)
@@ -85,7 +89,7 @@ class EnvSpec:
             return cls(env)
         if isinstance(env, Mapping):
             return cls.from_json(env)
-        raise EnvSpecError(f"an environment must be an id, an EnvSpec or its JSON, but got a {type(env).__name__}: {env!r}")
+        raise EnvSpecError(f"an environment must be an id, an EnvSpec or its JSON, but got {env!r}")
 
 
 def _plain(value: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -95,5 +99,5 @@ def _plain(value: Mapping[str, Any], where: str) -> dict[str, Any]:
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise EnvSpecError(f"{where} must hold JSON values only (they are part of a trial's identity): {error}") from None
+        raise EnvSpecError(f"{where} must hold JSON values only, as part of a trial's identity: {error}") from None
     return plain

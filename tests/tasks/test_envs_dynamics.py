@@ -17,7 +17,7 @@ def draw_actions(space: gym.Space, rng: np.random.Generator, size: int) -> np.nd
     return rng.uniform(space.low, space.high, (size, 1)).astype(np.float32)[:, 0]
 
 
-# libm's pow(x, 2), with which Gymnasium squares scalars there (a float32 torque among them), is not always x * x rounded.
+# libm's pow(x, 2), with which Gymnasium squares scalars there (a float32 torque too), is not always x * x rounded.
 ROUNDED = {"Acrobot-v1": (1e-12, 0.0), "Pendulum-v1": (0.0, 1e-10)}  # how far state and reward may differ
 
 

@@ -1,0 +1,108 @@
+"""Observations as vectors and images; actions as environments take them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from rekindle.tasks.envs.encode import Actions, Observations
+from rekindle.tasks.errors import UnsupportedSpace
+
+
+def encode(space: spaces.Space, value: object) -> np.ndarray:
+    encoder = Observations(space, "Test-v0")
+    out = np.zeros(encoder.shape, encoder.dtype)
+    encoder.write(value, out)
+    return out
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-1, 1, (2, 3), np.float64),
+        spaces.Box(0, 255, (128,), np.uint8),
+        spaces.Discrete(5),
+        spaces.Discrete(5, start=-2),
+        spaces.MultiDiscrete([3, 2, 4]),
+        spaces.MultiDiscrete([[3, 2], [2, 2]]),
+        spaces.MultiBinary((2, 3)),
+        spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,))]),
+        spaces.Dict(b=spaces.Discrete(3), a=spaces.Tuple([spaces.MultiBinary(2), spaces.Dict(c=spaces.Box(-1, 1))])),
+    ],
+)
+def test_vectors_are_what_gymnasium_flattens_to(space: spaces.Space) -> None:
+    space.seed(0)
+    for _ in range(20):
+        value = space.sample()
+        vector = encode(space, value)
+        assert vector.dtype == np.float32
+        assert np.array_equal(vector, spaces.flatten(space, value).astype(np.float32))
+
+
+def test_multi_discrete_that_does_not_begin_at_zero() -> None:
+    assert encode(spaces.MultiDiscrete([2, 3], start=[5, -1]), np.array([6, -1])).tolist() == [0, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "encoded"),
+    [
+        ((84, 84, 3), (84, 84, 3)),
+        ((4, 84, 84), (84, 84, 4)),
+        ((210, 160), (210, 160, 1)),
+        ((4, 21, 16, 3), (21, 16, 12)),
+    ],
+)
+def test_images_stay_bytes_with_channels_last(shape: tuple[int, ...], encoded: tuple[int, ...]) -> None:
+    space = spaces.Box(0, 255, shape, np.uint8)
+    space.seed(0)
+    value = space.sample()
+    image = encode(space, value)
+    assert Observations(space, "Test-v0").kind == "image"
+    assert image.dtype == np.uint8
+    assert image.shape == encoded
+    assert image.sum(dtype=np.int64) == value.sum(dtype=np.int64)
+    if shape[0] == 4:  # the first frame comes first
+        assert np.array_equal(image[..., : encoded[2] // 4].reshape(value[0].shape), value[0])
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Text(3), spaces.Sequence(spaces.Discrete(2)), spaces.Graph(spaces.Box(0, 1), None)]
+)
+def test_other_observations_are_refused_by_name(space: spaces.Space) -> None:
+    with pytest.raises(UnsupportedSpace, match=rf"Test-v0.*observation_space\['x'\]\[1\] is {type(space).__name__}"):
+        Observations(spaces.Dict(x=spaces.Tuple([spaces.Discrete(2), space])), "Test-v0")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(4, start=2),
+        spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [-1, 7]]),
+        spaces.MultiBinary((2, 3)),
+        spaces.Box(-2, np.array([3, np.inf], np.float32), dtype=np.float32),
+        spaces.Box(-np.inf, np.array([-3, 1], np.float64), dtype=np.float64),
+        spaces.Box(-3, 5, (2, 2), np.int16),
+    ],
+)
+def test_picked_actions_lie_in_their_space(space: spaces.Space) -> None:
+    actions = Actions(space, "Test-v0")
+    rows = np.random.default_rng(0).uniform(size=(12, int(np.prod(actions.learner_shape))))
+    picked = actions.pick(rows).reshape(4, 3, *actions.learner_shape)
+    actions.check(picked, (4, 3))
+    decoded = actions.decode(picked)
+    assert len(decoded) == 12
+    assert all(space.contains(action) for action in decoded)
+    assert len(np.unique(decoded, axis=0)) > 1
+
+
+def test_boxes_of_integers_are_rounded() -> None:
+    actions = Actions(spaces.Box(-3, 5, (2,), np.int16), "Test-v0")
+    assert actions.decode(np.array([[[1.6, 9.0]]], np.float32)).tolist() == [[2, 5]]
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Dict(a=spaces.Discrete(2)), spaces.Tuple([spaces.Discrete(2)]), spaces.Text(2)]
+)
+def test_other_actions_are_refused_by_name(space: spaces.Space) -> None:
+    with pytest.raises(UnsupportedSpace, match=rf"Test-v0: actions must be .* action_space is {type(space).__name__}"):
+        Actions(space, "Test-v0")
