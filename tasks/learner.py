@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..spaces import Space
+from ..spaces import Space, flatten
 from . import streams
 from .envs import Envs, EnvSpec, make_envs
 from .errors import StateMismatch
@@ -31,10 +31,9 @@ EVALUATION_STEPS = 100_000  # an episode of an environment without a time limit 
 def stack_hyperparameters(space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str) -> SimpleNamespace:
     """Nested hyperparameters of P members: structural ones as plain values, all others as tensors (P, 1)."""
     columns = [space.dynamic(member) for member in values]
-    flat: dict[str, Any] = dict(space.structure(values[0]))
-    for name, first in columns[0].items():
-        column = [member[name] for member in columns]
-        flat[name] = None if first is None else torch.tensor(column, dtype=torch.float32, device=device).unsqueeze(1)
+    flat: dict[str, Any] = {name: value for name, value in flatten(values[0]).items() if name not in columns[0]}
+    for name in columns[0]:
+        flat[name] = torch.tensor([column[name] for column in columns], dtype=torch.float32, device=device).unsqueeze(1)
     root = SimpleNamespace()
     for name, value in flat.items():
         *parents, leaf = name.split(".")

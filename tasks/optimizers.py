@@ -18,11 +18,10 @@ from .parts import Stacked
 
 def optimizer_space(lr: float, eps: float = 1e-5, name: str = "adam") -> Space:
     """The hyperparameters of an optimizer, with an algorithm's own default learning rate, epsilon and kind."""
-    momentum = {"name": ("sgd", "rmsprop")}
-    betas = {"name": ("adam", "adamw")}
+    momentum, betas = {"name": ("sgd", "rmsprop")}, {"name": ("adam", "adamw")}
     return Space(
-        name=categorical("adam", "adamw", "sgd", "rmsprop", default=name, structural=True),
-        lr=log_real(1e-5, 1e-2, default=lr, accept=(0.0, 100.0)),
+        name=categorical("adam", "adamw", "sgd", "rmsprop", default=name, structural=True, search=False),
+        lr=log_real(3e-5, 1e-2, default=lr, accept=(0.0, 100.0)),
         beta1=near_one(0.8, 0.99, default=0.9, accept=(0.0, 0.9999999), when=betas),
         beta2=near_one(0.9, 0.9999, default=0.999, accept=(0.0, 0.9999999), when=betas),
         alpha=near_one(0.9, 0.999, default=0.99, accept=(0.0, 0.9999999), when={"name": "rmsprop"}),
@@ -36,10 +35,10 @@ def schedule_space() -> Space:
     """How the learning rate changes from its start over a fixed horizon of environment steps."""
     decaying = {"name": ("linear", "exponential", "cosine")}
     return Space(
-        name=categorical("constant", "linear", "exponential", "cosine", default="constant", structural=True),
+        name=categorical("constant", "linear", "exponential", "cosine", default="constant", structural=True, search=False),
         horizon=integer(1, 10**12, default=100_000, search=False, when=decaying),
         final=log_real(1e-3, 1.0, default=0.1, accept=(1e-12, 1.0), when={"name": ("exponential", "cosine")}),
-        warmup=integer(0, 10_000, default=0, accept=(0, 10**12)),
+        warmup=integer(0, 10**12, default=0, search=False),
     )
 
 

@@ -16,7 +16,7 @@ from .gae import explained_variance, gae, standardize
 from .learner import Learner
 from .normalizers import ObservationNormalizer, RewardNormalizer
 from .optimizers import Optimizer, clip_norm, optimizer_space, schedule, schedule_space
-from .rollout import Rollout, collect, draw_noise, evaluate_values, permutations, shuffled
+from .rollout import Rollout, by_member, collect, draw_noise, evaluate_values, permutations, shuffled
 from .task import Task
 
 
@@ -86,7 +86,6 @@ class PPOLearner(Learner):
         """What the loss needs of a rollout, each (P, T * N, ...)."""
         values, next_values = evaluate_values(rollout, self.policy.value)
         advantages = gae(rollout.rewards, values, next_values, rollout.terminated, rollout.ended, self.hp.gamma, self.hp.gae_lambda)
-        by_member = lambda x: x.transpose(0, 1).flatten(1)  # (T, P, N) -> (P, T * N)  # noqa: E731
         obs, actions = rollout.obs[:, :-1].flatten(1, 2), rollout.actions.flatten(1, 2)
         log_probs, _ = self.policy.distribution.log_prob_and_entropy(self.policy.policy(obs), actions)
         return {"obs": obs, "actions": actions, "log_probs": log_probs, "values": by_member(values),

@@ -129,6 +129,11 @@ def _value_cuts(rollout: Rollout, value: Callable[[Tensor], Tensor], next_values
     next_values[tuple(at)] = results[tuple(slot_at)]
 
 
+def by_member(x: Tensor) -> Tensor:
+    """(T, P, N) -> (P, T * N), contiguous: a sum over a strided row has other last bits than one over a dense row."""
+    return x.transpose(0, 1).flatten(1).contiguous()
+
+
 def permutations(keys: streams.Bits, iteration: int, epochs: int, size: int) -> NDArray[np.int64]:
     """A random order of `size` things for every member and update epoch, (epochs, P, size); keys (P,)."""
     first = iteration * epochs * size

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
@@ -28,6 +30,46 @@ from .errors import DamagedState, StateMismatch
 Tree = dict[str, Any]
 FORMAT = 1
 SEGMENT = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class Segmented:
+    """A large tensor whose owner knows which parts of it changed: a leaf that packs to the very bytes that the tensor would.
+
+    Segments whose digest is known are neither copied nor hashed again. It is a view of live data: it is to be packed,
+    settled or loaded before its owner goes on.
+
+    Attributes:
+        digests: of the segments, as far as known; the owner keeps the list, `pack` fills it in.
+        written: rows from here on were never written, and are zero.
+    """
+
+    tensor: Tensor
+    digests: list[str | None]
+    written: int
+
+    def __post_init__(self) -> None:
+        if not self.digests:
+            self.digests.extend([None] * -(-len(self.tensor) // segment_rows(self.tensor)))
+
+    def changed(self, rows: NDArray[np.int64]) -> None:
+        """Forgets the digests of the segments of these rows."""
+        for segment in np.unique(rows // segment_rows(self.tensor)).tolist():
+            self.digests[segment] = None
+
+
+def segment_rows(tensor: Tensor) -> int:
+    """How many rows of a large tensor make a segment."""
+    return max(1, SEGMENT * len(tensor) // max(1, tensor.nbytes))
+
+
+def settled(tree: Mapping[str, Any]) -> Tree:
+    """The tree with copies in the place of views of live data."""
+    return unflatten({path: leaf.tensor.clone() if isinstance(leaf, Segmented) else leaf for path, leaf in flatten(tree)})
+
+
+def _tensor(leaf: Any) -> Any:
+    return leaf.tensor if isinstance(leaf, Segmented) else leaf
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -55,7 +97,8 @@ def unflatten(leaves: Mapping[str, Any]) -> Tree:
 
 def copy(tree: Mapping[str, Any]) -> Tree:
     """A deep copy that shares no tensor with the original."""
-    return unflatten({path: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for path, leaf in flatten(tree)})
+    leaves = {path: _tensor(leaf) for path, leaf in flatten(tree)}
+    return unflatten({path: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for path, leaf in leaves.items()})
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
@@ -66,6 +109,7 @@ def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
 
 
 def _same(a: Any, b: Any) -> bool:
+    a, b = _tensor(a), _tensor(b)
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.dtype == b.dtype and a.shape == b.shape and _bytes_of(a) == _bytes_of(b)
     return type(a) is type(b) and canonical_json(_plain("", a)) == canonical_json(_plain("", b))  # 0 is not -0 here
@@ -79,7 +123,7 @@ def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where
     if unknown := sorted(right.keys() - left.keys()):
         raise StateMismatch(f"{where}: the state has unknown {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''}")
     for path, want in left.items():
-        have = right[path]
+        want, have = _tensor(want), _tensor(right[path])
         if isinstance(want, Tensor) != isinstance(have, Tensor):
             raise StateMismatch(f"{where}: {path} must be a {type(want).__name__}, but got a {type(have).__name__}")
         if isinstance(want, Tensor) and (want.shape != have.shape or want.dtype != have.dtype):
@@ -92,12 +136,37 @@ class Packed:
     """A state as bytes: a manifest, and the blobs that it names."""
 
     manifest: bytes
-    blobs: dict[str, bytes]
+    blobs: Mapping[str, bytes]
 
     @property
     def digest(self) -> str:
         """sha256 of the manifest."""
         return hashlib.sha256(self.manifest).hexdigest()
+
+
+class Blobs(Mapping[str, bytes]):
+    """Blobs by their sha256, of which those that were packed before are made again only if they are asked for."""
+
+    def __init__(self, made: dict[str, bytes], known: dict[str, Tensor]):
+        self.made, self.known = made, known
+
+    def __getitem__(self, name: str) -> bytes:
+        if name in self.made:
+            return self.made[name]
+        data = _segment_bytes(self.known[name])
+        if hashlib.sha256(data).hexdigest() != name:
+            raise StateMismatch(f"blob {name[:12]} must be read before training goes on, but its rows have changed since")
+        return data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.made, **self.known})
+
+    def __len__(self) -> int:
+        return len(self.made.keys() | self.known.keys())
+
+
+def _segment_bytes(part: Tensor) -> bytes:
+    return save_safetensors({"segment": part.clone()})
 
 
 def canonical_json(value: Any) -> bytes:
@@ -110,10 +179,90 @@ def pack(tree: Mapping[str, Any]) -> Packed:
     values: dict[str, Any] = {}
     small: dict[str, Tensor] = {}
     blobs: dict[str, bytes] = {}
+    known: dict[str, Tensor] = {}
     segments: dict[str, list[str]] = {}
 
-    def add(tensors: dict[str, Tensor]) -> str:
-        data = save_safetensors(tensors)
+    def add(data: bytes) -> str:
+        name = hashlib.sha256(data).hexdigest()
+        blobs[name] = data
+        return name
+
+    for path, leaf in flatten(tree):
+        if not isinstance(leaf, Tensor | Segmented):
+            values[path] = _plain(path, leaf)
+            continue
+        tensor = _tensor(leaf).detach().to("cpu").contiguous()
+        if tensor.nbytes <= SEGMENT or tensor.ndim == 0 or len(tensor) == 1:
+            small[path] = tensor.clone()  # of its own: safetensors takes neither parts of a tensor nor one twice
+        elif isinstance(leaf, Segmented):
+            segments[path] = _pack_segmented(leaf, add, known)
+        else:
+            segments[path] = [add(_segment_bytes(part)) for part in tensor.split(segment_rows(tensor))]
+    tensors = add(save_safetensors(small)) if small else None
+    manifest = {"format": FORMAT, "values": values, "segments": segments, "tensors": tensors}
+    return Packed(canonical_json(manifest), Blobs(blobs, known) if known else blobs)
+
+
+def _pack_segmented(leaf: Segmented, add: Callable[[bytes], str], known: dict[str, Tensor]) -> list[str]:
+    """The digests of all segments; those with an unknown digest are added as blobs, the others are noted as known."""
+    rows = segment_rows(leaf.tensor)
+    blank: dict[int, str] = {}  # by their length: segments that were never written are all the same
+    for i, part in enumerate(leaf.tensor.split(rows)):
+        name = leaf.digests[i]
+        if name is None:
+            name = blank.get(len(part)) or add(_segment_bytes(part))
+            leaf.digests[i] = name
+            if i * rows >= leaf.written:
+                blank[len(part)] = name
+        else:
+            known[name] = part
+    return [name for name in leaf.digests if name is not None]
+
+
+def digest(self) -> str:
+        """sha256 of the manifest."""
+        return hashlib.sha256(self.manifest).hexdigest()
+
+
+class Blobs(Mapping[str, bytes]):
+    """Blobs by their sha256, of which those that were packed before are made again only if they are asked for."""
+
+    def __init__(self, made: dict[str, bytes], known: dict[str, Tensor]):
+        self.made, self.known = made, known
+
+    def __getitem__(self, name: str) -> bytes:
+        if name in self.made:
+            return self.made[name]
+        data = _segment_bytes(self.known[name])
+        if hashlib.sha256(data).hexdigest() != name:
+            raise StateMismatch(f"blob {name[:12]} must be read before training goes on, but its rows have changed since")
+        return data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.made, **self.known})
+
+    def __len__(self) -> int:
+        return len(self.made.keys() | self.known.keys())
+
+
+def _segment_bytes(part: Tensor) -> bytes:
+    return save_safetensors({"segment": part.clone()})
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys and no spaces: equal values are equal bytes. NaN and infinity are refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+
+
+def pack(tree: Mapping[str, Any]) -> Packed:
+    """The state as bytes. Equal states give equal bytes; TypeError names a leaf that is no data."""
+    values: dict[str, Any] = {}
+    small: dict[str, Tensor] = {}
+    blobs: dict[str, bytes] = {}
+    known: dict[str, Tensor] = {}
+    segments: dict[str, list[str]] = {}
+
+    def add(data: bytes) -> str:
         name = hashlib.sha256(data).hexdigest()
         blobs[name] = data
         return name

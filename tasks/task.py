@@ -104,7 +104,7 @@ class Task:
 
     def get_space(self, **fidelities: Any) -> Space:
         """The hyperparameters that are still open, nested, plus the fidelities named, e.g. ``epochs=fidelity(1, 27)``."""
-        return self._space.extend(**fidelities)
+        return self._space.searched().extend(**fidelities)
 
     def init(self, *, uid: str | None = None, **hyperparameters: Any) -> Self:
         """*How* it is trained. Missing hyperparameters take their defaults; None for a group means all its defaults.

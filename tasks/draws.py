@@ -1,0 +1,38 @@
+"""Random numbers by position, computed ahead: a number is a function of key and position, so a cache of them is no state."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import streams
+
+AT_ONCE = 4096  # numbers per member that are computed together; many enough to hide the cost of the calls
+
+
+class Draws:
+    """Uniform numbers in [0, 1) for P members: the `position`-th array of a shape, whatever was asked for before."""
+
+    scratch = ("_block", "_values")
+
+    def __init__(self, keys: streams.Bits, shape: tuple[int, ...]):
+        """keys: the members' streams, (P,); shape: of one member's numbers at one position."""
+        self.keys, self.shape = keys[:, None], shape
+        self.size = math.prod(shape)
+        self.ahead = max(1, AT_ONCE // max(1, self.size))
+        self._block = -1
+        self._values: NDArray[np.float64] = np.empty(0)
+
+    def __call__(self, position: int) -> NDArray[np.float64]:
+        """(P, *shape), to be read only."""
+        block, place = divmod(position, self.ahead)
+        if block != self._block:
+            count = self.ahead * self.size
+            numbers = streams.uniform(self.keys, np.arange(block * count, (block + 1) * count))
+            numbers = numbers.reshape(len(self.keys), self.ahead, *self.shape)
+            self._values, self._block = np.ascontiguousarray(numbers.swapaxes(0, 1)), block
+            self._values.flags.writeable = False
+        values: NDArray[np.float64] = self._values[place]
+        return values

@@ -1,0 +1,142 @@
+"""How training acts other than greedily: uniformly, epsilon-greedily, or with normal noise. Evaluation uses none of them.
+
+Every number comes from the member's own stream at the position that it is asked for, so nothing here is state.
+
+Notation: P members, N environments, k numbers in an action.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..spaces import Space, categorical, integer, log_real, real
+from . import streams
+from .draws import Draws
+from .errors import UnsupportedSpace
+
+Array = NDArray[Any]
+
+
+def epsilon_space() -> Space:
+    """The hyperparameters of epsilon: from `start` to `final` over a fixed horizon of environment steps."""
+    return Space(
+        name=categorical("linear", "exponential", default="linear", structural=True, search=False),
+        start=real(0.0, 1.0, default=1.0, search=False),
+        final=log_real(0.01, 0.2, default=0.05, accept=(0.0, 1.0)),
+        horizon=integer(1_000, 100_000, log=True, default=10_000, accept=(1, 10**12)),
+    )
+
+
+def epsilon(hp: SimpleNamespace, env_steps: int) -> NDArray[np.float64]:
+    """The probability (P, 1) of a random action; hp: the values of `epsilon_space`.
+
+        linear:       start + (final - start) min(1, t / horizon)
+        exponential:  final + (start - final) exp(-t / horizon)
+
+    The horizon is a hyperparameter, so training further than planned never bends the schedule.
+    """
+    progress = env_steps / hp.horizon.double()
+    if hp.name == "linear":
+        value = hp.start + (hp.final - hp.start) * progress.clamp(max=1.0)
+    else:
+        value = hp.final + (hp.start - hp.final) * (-progress).exp()
+    numbers: NDArray[np.float64] = value.cpu().numpy()
+    return numbers
+
+
+class UniformActions:
+    """Actions of any space drawn uniformly: what fills a memory before anything is learned.
+
+    A Box without a bound on some side takes standard normal numbers there, from the bound on if there is one.
+    """
+
+    def __init__(self, keys: streams.Bits, space: gym.Space[Any], num_envs: int, place: str):
+        """keys: the members' streams, (P,); place: named in errors."""
+        self.space = space
+        match space:
+            case gym.spaces.Discrete():
+                self.sizes, self.shape = np.array([space.n]), ()
+            case gym.spaces.MultiDiscrete():
+                self.sizes, self.shape = space.nvec.reshape(-1), space.nvec.shape
+            case gym.spaces.MultiBinary():
+                self.sizes, self.shape = np.full(math.prod(space.shape), 2), space.shape
+            case gym.spaces.Box():
+                self.sizes, self.shape = None, space.shape
+                self.low, self.high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
+            case _:
+                raise UnsupportedSpace(
+                    f"{place}: random actions are known for Discrete, MultiDiscrete, MultiBinary and Box spaces, not {space}"
+                )
+        self.size = math.prod(self.shape)
+        self.type = np.int8 if isinstance(space, gym.spaces.MultiBinary) else np.float32 if self.sizes is None else np.int64
+        self.draws = Draws(keys, (num_envs, self.size * (2 if self.sizes is None else 1)))
+
+    def __call__(self, position: int) -> Array:
+        """The actions (P, N, *shape) of the step with this number."""
+        uniforms = self.draws(position)
+        flat = self._bounded(uniforms) if self.sizes is None else uniforms * self.sizes
+        return flat.astype(self.type).reshape(*uniforms.shape[:2], *self.shape)
+
+    def _bounded(self, uniforms: NDArray[np.float64]) -> Array:
+        u, v = uniforms[..., : self.size], uniforms[..., self.size :]
+        below, above = np.isfinite(self.low), np.isfinite(self.high)
+        normal = standard_normal(u, v)
+        low, high = np.where(below, self.low, 0.0), np.where(above, self.high, 0.0)
+        one_sided = np.where(below, low + np.abs(normal), high - np.abs(normal))
+        unbounded = np.where(below | above, one_sided, normal)
+        return np.where(below & above, low + (high - low) * u, unbounded)
+
+
+class EpsilonGreedy:
+    """With probability epsilon an action is uniform, otherwise greedy: Sutton and Barto (2018), section 2.2."""
+
+    def __init__(self, keys: streams.Bits, actions: int, num_envs: int):
+        """keys: the members' streams, (P,); actions: how many there are."""
+        self.actions = actions
+        self.draws = Draws(keys, (2, num_envs))
+
+    def explores(self, position: int, epsilon: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which environments (P, N) act uniformly at the step with this number."""
+        mask: NDArray[np.bool_] = self.draws(position)[:, 0] < epsilon
+        return mask
+
+    def uniform(self, position: int) -> NDArray[np.int64]:
+        """Their actions, (P, N)."""
+        return (self.draws(position)[:, 1] * self.actions).astype(np.int64)
+
+
+def noise_space(std: float = 0.1) -> Space:
+    """The hyperparameters of normal action noise; std is a fraction of half an action's range."""
+    return Space(std=log_real(0.01, 0.5, default=std, accept=(0.0, 100.0)))
+
+
+class NormalNoise:
+    """Normal noise on the actions of a bounded Box, independent in every component, clipped to the bounds."""
+
+    def __init__(self, keys: streams.Bits, space: gym.Space[Any], num_envs: int, place: str):
+        if not isinstance(space, gym.spaces.Box) or not space.is_bounded():
+            raise UnsupportedSpace(f"{place}: action noise needs a Box that is bounded on all sides, but got {space}")
+        self.low, self.high = space.low, space.high
+        self.scale = (space.high - space.low) / 2
+        self.shape, self.size = space.shape, math.prod(space.shape)
+        self.draws = Draws(keys, (2, num_envs, self.size))
+
+    def __call__(self, actions: Array, position: int, std: torch.Tensor) -> Array:
+        """The actions (P, N, *shape) with noise of standard deviations (P, 1), for the step with this number."""
+        uniforms = self.draws(position)
+        noise = standard_normal(uniforms[:, 0], uniforms[:, 1]) * std.cpu().double().numpy()[:, :, None]
+        noisy = actions + self.scale * noise.reshape(actions.shape)
+        return np.clip(noisy, self.low, self.high).astype(np.float32)
+
+
+def standard_normal(u: NDArray[np.float64], v: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard normal numbers from two uniform ones each, u in [0, 1): Box and Muller (1958)."""
+    normal: NDArray[np.float64] = np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)
+    return normal
