@@ -1,0 +1,144 @@
+"""Dimensions of listed values: ordinal, categorical and fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+from .dimension import Dimension
+from .errors import OutOfRange, SpaceError, WrongType
+from .ranges import Bounds, Integer, Real, bound
+from .values import REQUIRED, Value, canonical, identity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice(Dimension):
+    """One of some values. 1, True and '1' are told apart, but 3.0 is taken for 3 where only 3 is a choice."""
+
+    values: Sequence[Value]
+
+    def __post_init__(self) -> None:
+        self._settle(values=tuple(canonical(value, "a choice") for value in self.values))
+        if not self.values:
+            raise SpaceError("a choice needs at least one value")
+        if len(self._places) < len(self.values):
+            raise SpaceError(f"the values of a choice must differ: {', '.join(map(repr, self.values))}")
+        super().__post_init__()
+
+    @property
+    def expects(self) -> str:
+        return ("one of " if len(self.values) > 1 else "") + ", ".join(map(repr, self.values))
+
+    def check(self, value: object, name: str) -> Value:
+        return self.after(self.index(value, name))
+
+    def index(self, value: object, name: str) -> int:
+        """The place of `value` among the values; raises OutOfRange if it is none of them."""
+        plain = canonical(value, name)
+        for candidate in (plain, _other_kind_of_number(plain)):
+            place = self._places.get(identity(candidate))
+            if place is not None:
+                return place
+        raise self._out_of_range(value, name)
+
+    def after(self, steps: int) -> Value:
+        """The value so many steps after the first; a new list, if it is one."""
+        return canonical(self.values[steps], "value")
+
+    def at(self, u: float) -> Value:
+        return self.after(int(u * len(self.values)))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {identity(value): place for place, value in enumerate(self.values)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ordinal(Choice):
+    """One of some values whose order matters; `accept` is a range of numbers that a user may choose from besides."""
+
+    accept: Bounds | None = None
+
+    def __post_init__(self) -> None:
+        if self.accept is not None:
+            self._settle(accept=(self._accepted.low, self._accepted.high))
+            for value in self.values:
+                self._accepted.check(value, "every value of an ordinal with accept")
+        super().__post_init__()
+
+    @property
+    def expects(self) -> str:
+        return super().expects + (f", or {self._accepted.expects}" if self.accept else "")
+
+    @property
+    def searched(self) -> Self:
+        return replace(self, accept=None, default=REQUIRED, search=True)
+
+    def check(self, value: object, name: str) -> Value:
+        if self.accept is None:
+            return super().check(value, name)
+        try:
+            return self._accepted.check(value, name)
+        except WrongType:
+            raise self._wrong_type(value, name) from None
+        except OutOfRange:
+            raise self._out_of_range(value, name) from None
+
+    @cached_property
+    def _accepted(self) -> Integer | Real:
+        assert self.accept is not None
+        low, high = self.accept
+        if all(isinstance(value, int) for value in self.values):
+            return Integer(low=low, high=high)  # type: ignore[arg-type]  # and refuses fractions
+        return Real(low=low, high=high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Categorical(Choice):
+    """One of some values without order, equally likely unless weighted."""
+
+    weights: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights is None:
+            return
+        self._settle(weights=tuple(bound(weight) for weight in self.weights))
+        if len(self.weights) != len(self.values) or min(self.weights) <= 0:
+            raise SpaceError(f"{len(self.values)} choices need as many weights above 0, not {list(self.weights)}")
+
+    def at(self, u: float) -> Value:
+        if self.weights is None:
+            return super().at(u)
+        mark, place = u * sum(self.weights), 0
+        while place < len(self.values) - 1 and mark >= self.weights[place]:
+            mark -= self.weights[place]
+            place += 1
+        return self.after(place)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed(Choice):
+    """One value, which is not searched."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._settle(default=self.value)
+
+    @property
+    def expects(self) -> str:
+        return f"{self.value!r}, to which it is fixed"
+
+    @property
+    def value(self) -> Value:
+        return self.after(0)
+
+
+def _other_kind_of_number(value: Value) -> Value:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 2**53:
+        return float(value)
+    return value

@@ -1,0 +1,98 @@
+"""What every dimension has: a default, its part in the structure, a condition; how it checks and samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from .errors import OutOfRange, SpaceError, WrongType
+from .values import REQUIRED, Default, Value, canonical, shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dimension:
+    """What a hyperparameter may be. Subclasses say `expects`, `check` and `at`."""
+
+    default: Default = REQUIRED
+    structural: bool = False
+    search: bool = True
+    when: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._settle(when={name: _alternatives(name, values) for name, values in self.when.items()})
+        if self.default is not REQUIRED:
+            self._settle(default=self.check(self.default, "the default"))
+        elif not self.search:
+            raise SpaceError("a dimension that is not searched (search=False) needs a default")
+
+    @property
+    def expects(self) -> str:
+        """What a value must be, as error messages say it."""
+        raise NotImplementedError
+
+    @property
+    def searched(self) -> Self:
+        """This dimension without the wider range that only a user may choose from."""
+        return self
+
+    def check(self, value: object, name: str) -> Value:
+        """The canonical form of `value`; raises WrongType or OutOfRange, which begin with `name`."""
+        raise NotImplementedError
+
+    def at(self, u: float) -> Value:
+        """The value at quantile `u` in [0, 1) of the prior."""
+        raise NotImplementedError
+
+    def _settle(self, **fields: object) -> None:
+        """Put fields in their canonical form while this frozen object is under construction."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _out_of_range(self, value: object, name: str) -> OutOfRange:
+        return OutOfRange(f"{name} must be {self.expects}, not {shown(value)}")
+
+    def _wrong_type(self, value: object, name: str) -> WrongType:
+        return WrongType(f"{name} must be {self.expects}, not {shown(value)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maybe(Dimension):
+    """None, or what `dimension` allows; half of the prior each. Whether it is None is structural."""
+
+    dimension: Dimension
+
+    def __post_init__(self) -> None:
+        inner = self.dimension
+        if not isinstance(inner, Dimension) or type(inner).__name__ in ("Maybe", "Fidelity", "Fixed"):
+            raise SpaceError(f"maybe() takes a dimension that is searched, not {type(inner).__name__}")
+        if inner.when:
+            raise SpaceError("write when= for maybe() itself, not for the dimension inside it")
+        self._settle(structural=self.structural or inner.structural)
+        if self.default is REQUIRED:
+            self._settle(default=inner.default)
+        super().__post_init__()
+
+    @property
+    def expects(self) -> str:
+        return f"None or {self.dimension.expects}"
+
+    def check(self, value: object, name: str) -> Value:
+        if value is None:
+            return None
+        try:
+            return self.dimension.check(value, name)
+        except WrongType:
+            raise self._wrong_type(value, name) from None
+        except OutOfRange:
+            raise self._out_of_range(value, name) from None
+
+    def at(self, u: float) -> Value:
+        return None if u < 0.5 else self.dimension.at(2 * u - 1)
+
+
+def _alternatives(name: str, values: object) -> tuple[Value, ...]:
+    alternatives = values if isinstance(values, tuple) else (values,)
+    if not alternatives:
+        raise SpaceError(f"when {name}: no value is named")
+    return tuple(canonical(value, f"when {name}") for value in alternatives)

@@ -1,0 +1,102 @@
+"""The words of a search space: one line says a hyperparameter's type, range, prior and default.
+
+    gamma=near_one(0.9, 0.9999, default=0.99)
+    num_steps=ordinal(32, 64, 128, 256, default=128, structural=True)
+    momentum=real(0.0, 0.99, default=0.0, when={"name": "sgd"})
+
+Every word also takes
+
+- default: what `Space.validate` fills in; without one the hyperparameter must be given.
+- structural: the value decides shapes or loop counts. Only trials that agree in it can train as one cohort, and
+  population-based training must leave it alone.
+- search: False for what a user may set but no study searches; it needs a default.
+- when: {name: value, or tuple of values}: the dimension exists only beside these values. A name is looked up beside
+  the dimension first, then further out; dotted names go down. What is named must be declared above.
+
+and ranges of numbers, and ordinals of numbers
+
+- accept: (low, high), a wider range that a user may choose from although a study does not search there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from .choices import Categorical, Fixed, Ordinal
+from .dimension import Dimension, Maybe
+from .ranges import Bounds, Fidelity, Integer, NearOne, Normal, Real
+
+
+class Common(TypedDict, total=False):
+    """What every word takes."""
+
+    default: Any
+    structural: bool
+    search: bool
+    when: Mapping[str, Any]
+
+
+def real(
+    low: float, high: float, *, step: float | None = None, accept: Bounds | None = None, **common: Unpack[Common]
+) -> Real:
+    """A float, uniform in [low, high]; `step` makes it one of low, low + step, ..., high."""
+    return Real(low=low, high=high, step=step, accept=accept, **common)
+
+
+def log_real(low: float, high: float, *, accept: Bounds | None = None, **common: Unpack[Common]) -> Real:
+    """A float, log-uniform in [low, high]."""
+    return Real(low=low, high=high, log=True, accept=accept, **common)
+
+
+def near_one(low: float, high: float, *, accept: Bounds | None = None, **common: Unpack[Common]) -> NearOne:
+    """A float in [low, high] inside [0.5, 1), log-uniform in 1 - x; drivers search `one_minus_<name>`."""
+    return NearOne(low=low, high=high, accept=accept, **common)
+
+
+def normal(mean: float, std: float, **common: Unpack[Common]) -> Normal:
+    """A float, normally distributed."""
+    return Normal(mean=mean, std=std, **common)
+
+
+def lognormal(mean: float, std: float, **common: Unpack[Common]) -> Normal:
+    """A float above 0 whose logarithm is normally distributed with this mean and deviation."""
+    return Normal(mean=mean, std=std, log=True, **common)
+
+
+def integer(
+    low: int,
+    high: int,
+    *,
+    log: bool = False,
+    step: int = 1,
+    accept: tuple[int, int] | None = None,
+    **common: Unpack[Common],
+) -> Integer:
+    """An int, uniform or (log) log-uniform in [low, high]; `step` makes it one of low, low + step, ..., high."""
+    return Integer(low=low, high=high, log=log, step=step, accept=accept, **common)
+
+
+def ordinal(*values: Any, accept: Bounds | None = None, **common: Unpack[Common]) -> Ordinal:
+    """One of `values` (None, numbers, strings, lists), in this order; drivers search its place, `<name>.index`."""
+    return Ordinal(values=values, accept=accept, **common)
+
+
+def categorical(*values: Any, weights: Sequence[float] | None = None, **common: Unpack[Common]) -> Categorical:
+    """One of `values`, without order; `weights` are relative."""
+    return Categorical(values=values, weights=weights, **common)
+
+
+def fidelity(low: int, high: int, base: int = 2, **common: Unpack[Common]) -> Fidelity:
+    """What a study may spend on a trial: low, low * base, ..., high. Its default, and every sample of it, is high."""
+    return Fidelity(low=low, high=high, base=base, **common)
+
+
+def fixed(value: Any, **common: Unpack[Common]) -> Fixed:
+    """This value; drivers do not see it."""
+    return Fixed(values=(value,), **common)
+
+
+def maybe(dimension: Dimension, **common: Unpack[Common]) -> Maybe:
+    """None or what `dimension` allows; drivers search `<name>.enabled` and `<name>.value`. Being None is structural."""
+    return Maybe(dimension=dimension, **common)

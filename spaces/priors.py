@@ -1,0 +1,133 @@
+"""Dimensions as texts, there and back: loguniform(1e-5, 0.01, default_value=0.001).
+
+The words are those of Orion wherever it has one, so that a text without the last four keywords is an Orion prior:
+
+    uniform(0.0, 1.0)                       real            uniform(0, 9, discrete=True)      integer
+    loguniform(1e-5, 0.01)                  log_real        loguniform(1, 9, discrete=True)   integer, log
+    choices(['a', 'b'])                     categorical     choices({'a': 0.2, 'b': 0.8})     the same, weighted
+    normal(0.0, 1.0), lognormal(0.0, 1.0)   normal          fidelity(1, 27, 3)                fidelity
+
+and here also ordinal([32, 64]), near_one(0.9, 0.999), fixed(3) and maybe(uniform(0.0, 1.0)); default_value=, and
+step=, accept=, structural=, search=, when=. Texts are parsed as literals and never evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from . import dimensions as words
+from .choices import Categorical, Choice, Fixed, Ordinal
+from .dimension import Dimension, Maybe
+from .errors import SpaceError
+from .ranges import Fidelity, Integer, NearOne, Normal, Range, Real
+from .values import REQUIRED, shown
+
+MAX_LENGTH = 20_000
+
+
+def render(dimension: Dimension) -> str:
+    """The text that `parse` reads as an equal dimension."""
+    word, arguments, keywords = _spell(dimension)
+    if isinstance(dimension, (Range, Ordinal)) and dimension.accept is not None:
+        keywords["accept"] = dimension.accept
+    implied = dimension.high if isinstance(dimension, Fidelity) else REQUIRED
+    if dimension.default is not implied and not isinstance(dimension, Fixed) and dimension.default != implied:
+        keywords["default_value"] = dimension.default
+    if not dimension.search:
+        keywords["search"] = False
+    if dimension.structural:
+        keywords["structural"] = True
+    if dimension.when:
+        keywords["when"] = {name: values if len(values) > 1 else values[0] for name, values in dimension.when.items()}
+    return f"{word}({', '.join([*arguments, *(f'{name}={value!r}' for name, value in keywords.items())])})"
+
+
+def parse(text: str, name: str = "prior") -> Dimension:
+    """The dimension that `text` describes; raises SpaceError, which begins with `name`, if it describes none."""
+    if not isinstance(text, str) or len(text) > MAX_LENGTH:
+        raise SpaceError(f"{name}: a prior is a text of at most {MAX_LENGTH} characters, not {shown(text)}")
+    try:
+        return _build(ast.parse(text.strip(), mode="eval").body)
+    except SpaceError as error:
+        raise type(error)(f"{name}: {text}: {error}") from error
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise SpaceError(f"{name}: {text}: a prior is a word with literals, such as uniform(0, 1): {error}") from error
+
+
+def _spell(dimension: Dimension) -> tuple[str, list[str], dict[str, Any]]:
+    match dimension:
+        case Real(low=low, high=high, log=log, step=step):
+            return ("loguniform" if log else "uniform"), [repr(low), repr(high)], {"step": step} if step else {}
+        case Integer(low=low, high=high, log=log, step=step):
+            keywords = {"discrete": True} | ({"step": step} if step != 1 else {})
+            return ("loguniform" if log else "uniform"), [repr(low), repr(high)], keywords
+        case NearOne(low=low, high=high):
+            return "near_one", [repr(low), repr(high)], {}
+        case Normal(mean=mean, std=std, log=log):
+            return ("lognormal" if log else "normal"), [repr(mean), repr(std)], {}
+        case Fidelity(low=low, high=high, base=base):
+            return "fidelity", [repr(low), repr(high), repr(base)], {}
+        case Fixed(value=value):
+            return "fixed", [repr(value)], {}
+        case Maybe(dimension=inner):
+            return "maybe", [render(inner)], {}
+        case Choice(values=values):
+            weights = dimension.weights if isinstance(dimension, Categorical) else None
+            word = "ordinal" if isinstance(dimension, Ordinal) else "choices"
+            return word, [repr(list(values))], {"weights": list(weights)} if weights else {}
+    raise SpaceError(f"{type(dimension).__name__} has no prior text")
+
+
+def _build(node: ast.expr) -> Dimension:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise SpaceError("a prior is written word(arguments)")
+    word = node.func.id
+    if word not in _WORDS:
+        raise SpaceError(f"there is no prior {word!r}; there are {', '.join(_WORDS)}")
+    keywords = {}
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            raise SpaceError("a prior takes no **")
+        keywords[{"default_value": "default"}.get(keyword.arg, keyword.arg)] = ast.literal_eval(keyword.value)
+    if word == "maybe":
+        return words.maybe(*map(_build, node.args), **keywords)
+    return _WORDS[word](*map(ast.literal_eval, node.args), **keywords)
+
+
+def _uniform(low: float, high: float, *, discrete: bool = False, **keywords: Any) -> Dimension:
+    return words.integer(low, high, **keywords) if discrete else words.real(low, high, **keywords)  # type: ignore[arg-type]
+
+
+def _loguniform(low: float, high: float, *, discrete: bool = False, **keywords: Any) -> Dimension:
+    return words.integer(low, high, log=True, **keywords) if discrete else words.log_real(low, high, **keywords)  # type: ignore[arg-type]
+
+
+def _choices(*values: Any, **keywords: Any) -> Dimension:
+    if len(values) == 1 and isinstance(values[0], dict):
+        return words.categorical(*values[0], weights=list(values[0].values()), **keywords)
+    return words.categorical(*_listed(values), **keywords)
+
+
+def _ordinal(*values: Any, **keywords: Any) -> Dimension:
+    return words.ordinal(*_listed(values), **keywords)
+
+
+def _listed(values: tuple[Any, ...]) -> Any:
+    return values[0] if len(values) == 1 and isinstance(values[0], (list, tuple)) else values
+
+
+_WORDS: dict[str, Callable[..., Dimension]] = {
+    "uniform": _uniform,
+    "loguniform": _loguniform,
+    "normal": words.normal,
+    "gaussian": words.normal,
+    "lognormal": words.lognormal,
+    "near_one": words.near_one,
+    "ordinal": _ordinal,
+    "choices": _choices,
+    "fidelity": words.fidelity,
+    "fixed": words.fixed,
+    "maybe": words.maybe,
+}

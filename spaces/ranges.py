@@ -1,0 +1,291 @@
+"""Dimensions of numbers: real, integer, near one, normal, and the fidelity."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from statistics import NormalDist
+from typing import Self
+
+from .dimension import Dimension
+from .errors import OutOfRange, SpaceError
+from .values import REQUIRED, canonical, shown
+
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Dimension):
+    """A number, kept as a float."""
+
+    def check(self, value: object, name: str) -> float:
+        number = canonical(value, name)
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            raise self._wrong_type(value, name)
+        return _float(number, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range(Number):
+    """A number in [low, high]; `accept` is a wider range that a user may choose from, but a study does not search."""
+
+    low: float
+    high: float
+    accept: Bounds | None = None
+
+    def __post_init__(self) -> None:
+        self._settle(low=self._bound(self.low), high=self._bound(self.high))
+        if self.low >= self.high:
+            raise SpaceError(f"a range needs low below high, not [{self.low}, {self.high}]; use fixed() for one value")
+        if self.accept is not None:
+            low, high = map(self._bound, self.accept)
+            self._settle(accept=(low, high))
+            if low > self.low or high < self.high:
+                raise SpaceError(f"accept must contain the searched [{self.low}, {self.high}], not be [{low}, {high}]")
+        super().__post_init__()
+
+    @property
+    def expects(self) -> str:
+        return "a number in [{}, {}]".format(*self._accepted)
+
+    @property
+    def searched(self) -> Self:
+        return replace(self, accept=None, default=REQUIRED, search=True)
+
+    def check(self, value: object, name: str) -> float:
+        number = super().check(value, name)
+        low, high = self._accepted
+        if not low <= number <= high:
+            raise self._out_of_range(value, name)
+        return number
+
+    @property
+    def _accepted(self) -> Bounds:
+        return self.accept or (self.low, self.high)
+
+    def _bound(self, value: object) -> float:
+        return bound(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Real(Range):
+    """A float in [low, high], uniform or (log) log-uniform; with step, one of low, low + step, ..., high."""
+
+    log: bool = False
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.log and bound(self.low) <= 0:
+            raise SpaceError(f"a log-uniform range must begin above 0, not at {self.low}")
+        if self.step is not None:
+            self._settle(step=bound(self.step))
+            _check_steps(bound(self.low), bound(self.high), self.step, self.log)
+        super().__post_init__()
+
+    @property
+    def expects(self) -> str:
+        return super().expects + (f" in steps of {self.step} from {self.low}" if self.step else "")
+
+    def check(self, value: object, name: str) -> float:
+        number = super().check(value, name)
+        if self.step is None:
+            return number
+        nearest = self.after(round((number - self.low) / self.step))
+        if not math.isclose(number, nearest, rel_tol=1e-9, abs_tol=1e-9 * self.step):
+            raise self._out_of_range(value, name)
+        return nearest
+
+    def at(self, u: float) -> float:
+        if self.step is not None:
+            return self.after(int(u * (self.steps + 1)))
+        if self.log:
+            number = math.exp(math.log(self.low) + u * (math.log(self.high) - math.log(self.low)))
+        else:
+            number = self.low + u * (self.high - self.low)
+        return min(max(number, self.low), self.high)
+
+    @property
+    def steps(self) -> int:
+        """How many steps lead from low to high."""
+        assert self.step is not None
+        return round((self.high - self.low) / self.step)
+
+    def after(self, steps: int) -> float:
+        """The value so many steps above low; in decimal, so that three steps of 0.1 from 0 are 0.3."""
+        return float(Decimal(repr(self.low)) + steps * Decimal(repr(self.step)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Integer(Range):
+    """An int in [low, high], uniform or (log) log-uniform; with step, one of low, low + step, ..., high."""
+
+    low: int
+    high: int
+    accept: tuple[int, int] | None = None
+    log: bool = False
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if self.log and bound(self.low) < 1:
+            raise SpaceError(f"a log-uniform range of integers must begin at 1 or more, not at {self.low}")
+        self._settle(step=_whole(self.step))
+        _check_steps(_whole(self.low), _whole(self.high), self.step, self.log and self.step > 1)
+        super().__post_init__()
+
+    @property
+    def expects(self) -> str:
+        text = "an integer in [{}, {}]".format(*self._accepted)
+        return text + (f" in steps of {self.step} from {self.low}" if self.step > 1 else "")
+
+    def check(self, value: object, name: str) -> int:
+        number = super().check(value, name)
+        if not float(number).is_integer():
+            raise self._wrong_type(value, name)
+        if (int(number) - self.low) % self.step:
+            raise self._out_of_range(value, name)
+        return int(number)
+
+    def at(self, u: float) -> int:
+        if not self.log:
+            return self.after(int(u * (self.steps + 1)))
+        # every integer owns the stretch from half below it to half above it
+        low, high = math.log(self.low - 0.5), math.log(self.high + 0.5)
+        return min(max(round(math.exp(low + u * (high - low))), self.low), self.high)
+
+    @property
+    def steps(self) -> int:
+        """How many steps lead from low to high."""
+        return (self.high - self.low) // self.step
+
+    def after(self, steps: int) -> int:
+        """The value so many steps above low."""
+        return self.low + steps * self.step
+
+    def _bound(self, value: object) -> int:
+        return _whole(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearOne(Range):
+    """A float just below one, log-uniform in its distance 1 - x from one.
+
+    0.99 and 0.999 look alike and differ tenfold in horizon: the distance is what matters, and what drivers search. From
+    one half upwards 1 - x and 1 - (1 - x) are exact in floating point, so nothing is lost on the way there and back.
+    """
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= bound(self.low) <= bound(self.high) < 1:
+            raise SpaceError(f"near_one searches inside [0.5, 1), not [{self.low}, {self.high}]; use real() there")
+        super().__post_init__()
+
+    def at(self, u: float) -> float:
+        return 1 - self.distance.at(u)
+
+    @property
+    def distance(self) -> Real:
+        """The dimension of 1 - x."""
+        return Real(low=1 - self.high, high=1 - self.low, log=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normal(Number):
+    """Any float, normally distributed, or (log) any positive one whose logarithm is."""
+
+    mean: float
+    std: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        self._settle(mean=bound(self.mean), std=bound(self.std))
+        if self.std <= 0:
+            raise SpaceError(f"a standard deviation must be above 0, not {self.std}")
+        super().__post_init__()
+
+    @property
+    def expects(self) -> str:
+        return "a number above 0" if self.log else "a number"
+
+    def check(self, value: object, name: str) -> float:
+        number = super().check(value, name)
+        if self.log and number <= 0:
+            raise self._out_of_range(value, name)
+        return number
+
+    def at(self, u: float) -> float:
+        number = NormalDist(self.mean, self.std).inv_cdf(max(u, 2.0**-53))
+        return math.exp(number) if self.log else number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fidelity(Number):
+    """How much a trial may cost, an int from low to high; studies raise it by factors of base, and do not search it."""
+
+    low: int
+    high: int
+    base: int = 2
+
+    def __post_init__(self) -> None:
+        self._settle(low=_whole(self.low), high=_whole(self.high), base=_whole(self.base))
+        if not (1 <= self.low <= self.high and self.base >= 2):
+            raise SpaceError(
+                "a fidelity needs 1 <= low <= high and a base of 2 or more,"
+                f" not low {self.low}, high {self.high}, base {self.base}"
+            )
+        if self.default is REQUIRED:
+            self._settle(default=self.high)
+        super().__post_init__()
+
+    @property
+    def expects(self) -> str:
+        return f"an integer in [{self.low}, {self.high}]"
+
+    def check(self, value: object, name: str) -> int:
+        number = super().check(value, name)
+        if not float(number).is_integer():
+            raise self._wrong_type(value, name)
+        if not self.low <= number <= self.high:
+            raise self._out_of_range(value, name)
+        return int(number)
+
+    def at(self, u: float) -> int:
+        return self.high
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """low, low * base, low * base**2, ..., and high."""
+        rungs = [self.low]
+        while rungs[-1] * self.base < self.high:
+            rungs.append(rungs[-1] * self.base)
+        return tuple(dict.fromkeys([*rungs, self.high]))
+
+
+def _float(number: float, name: str) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise OutOfRange(f"{name} must fit into a float, not be an integer of so many digits") from None
+
+
+def bound(value: object) -> float:
+    """A finite number that a range may begin or end with, as a float."""
+    number = canonical(value, "a bound")
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise SpaceError(f"a bound must be a number, not {shown(value)}")
+    return _float(number, "a bound")
+
+
+def _whole(value: object) -> int:
+    number = bound(value)
+    if not number.is_integer() or abs(number) >= 2**53:
+        raise SpaceError(f"the bounds and steps of integers must be integers below 2**53, not {shown(value)}")
+    return int(number)
+
+
+def _check_steps(low: float, high: float, step: float, log: bool) -> None:
+    if log:
+        raise SpaceError(f"a log-uniform range cannot have steps of {step}; use ordinal() with its values")
+    if step <= 0:
+        raise SpaceError(f"a step must be above 0, not {step}")
+    if (Decimal(repr(high)) - Decimal(repr(low))) % Decimal(repr(step)):
+        raise SpaceError(f"steps of {step} do not lead from {low} to {high}")

@@ -1,0 +1,396 @@
+"""A search space: named dimensions, nested, some of them conditional."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .choices import Choice, Fixed
+from .dimension import Dimension, Maybe
+from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType
+from .priors import parse, render
+from .ranges import Fidelity
+from .values import REQUIRED, Nested, Value, flatten, identity, read, shown, unflatten
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+VERSION = 1
+ENABLED = ".enabled"  # after a maybe()'s name: whether it is not None
+
+
+class Condition(NamedTuple):
+    """`path` must have one of `values`; `key` is how the dimension's `when` names it."""
+
+    key: str
+    path: str
+    values: tuple[Value, ...]
+
+    def holds(self, flat: Mapping[str, Value]) -> bool:
+        """Whether it does among these; a name that is absent does not apply itself."""
+        return self.path in flat and identity(flat[self.path]) in map(identity, self.values)
+
+    def __str__(self) -> str:
+        return f"{self.path} is {' or '.join(map(repr, self.values))}"
+
+
+class Row(NamedTuple):
+    """One dimension under its dotted name."""
+
+    path: str
+    dimension: Dimension
+    conditions: tuple[Condition, ...]
+
+    def applies(self, flat: Mapping[str, Value]) -> bool:
+        """Whether the hyperparameter exists beside the values decided so far."""
+        return all(condition.holds(flat) for condition in self.conditions)
+
+
+class Space(Mapping[str, "Dimension | Space"]):
+    """Named dimensions and spaces, in order; a mapping of them by nested or dotted name.
+
+    Values for it are nested dicts; what comes out is complete, checked, canonical JSON (see `values.canonical`).
+    Raises SpaceError for a name that is no identifier and for conditions that cannot hold.
+    """
+
+    def __init__(self, /, **entries: Dimension | Space) -> None:
+        for name, entry in entries.items():
+            if not name.isidentifier():
+                raise SpaceError(f"a hyperparameter's name must be an identifier, not {name!r}")
+            if not isinstance(entry, (Dimension, Space)):
+                raise SpaceError(f"{name} must be a dimension such as real(0, 1) or a Space, not {shown(entry)}")
+        self._entries = entries
+        self._flat: dict[str, Dimension] = {}
+        for name, entry in entries.items():
+            below = entry._flat.items() if isinstance(entry, Space) else [("", entry)]
+            self._flat |= {f"{name}.{path}".rstrip("."): dimension for path, dimension in below}
+        # a name that is not found may still be one of the space that this one goes into
+        self._unresolved: str | None = None
+        self._conditions = {path: self._resolve(path, dimension) for path, dimension in self._flat.items()}
+
+    # the mapping
+
+    def __getitem__(self, name: str) -> Dimension | Space:
+        first, _, rest = name.partition(".")
+        entry = self._entries[first]
+        if not rest:
+            return entry
+        if isinstance(entry, Dimension):
+            raise KeyError(name)
+        return entry[rest]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Space) and list(self._flat.items()) == list(other._flat.items())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Space({', '.join(f'{path}={render(dimension)}' for path, dimension in self._flat.items())})"
+
+    def flat(self) -> dict[str, Dimension]:
+        """The dimensions by dotted name, in order."""
+        return dict(self._flat)
+
+    # values
+
+    def defaults(self) -> Nested:
+        """The values that nobody needs to give; raises MissingParameter if some have no default."""
+        return self.validate({})
+
+    def sample(self, seed: int) -> Nested:
+        """Values drawn from the priors; each depends on `seed` and its own name and dimension only."""
+        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+            raise SpaceError(f"a seed must be an integer of 0 or more, not {shown(seed)}")
+
+        def draw(path: str, dimension: Dimension) -> Value:
+            if not dimension.search and dimension.default is not REQUIRED:
+                return dimension.default
+            entropy = [int(seed), zlib.crc32(path.encode())]
+            return dimension.at(np.random.default_rng(entropy).random())
+
+        return self.decide(draw)
+
+    def decide(self, choose: Callable[[str, Dimension], Value]) -> Nested:
+        """Values that `choose(dotted name, dimension)` picks, asked in order and only for those that apply."""
+        flat: dict[str, Value] = {}
+        for row in self.rows:
+            if row.applies(flat):
+                flat[row.path] = row.dimension.check(choose(row.path, row.dimension), row.path)
+        return unflatten(flat)
+
+    def validate(self, values: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None) -> Nested:
+        """`values` (nested or dotted) checked, in canonical form and completed by defaults: all that applies, no more.
+
+        `fixed` values stand in for those not given, and are left out where they do not apply; a space's None means its
+        defaults. Raises UnknownParameter, MissingParameter, WrongType or OutOfRange.
+        """
+        given = self._named(values)
+        instead = self._named(fixed or {})
+        flat: dict[str, Value] = {}
+        missing = []
+        for row in self.rows:
+            path, dimension = row.path, row.dimension
+            if not row.applies(flat):
+                if path in given:
+                    raise UnknownParameter(_inactive(row))
+            elif path in given:
+                flat[path] = dimension.check(given[path], path)
+                if path in instead and identity(flat[path]) != identity(dimension.check(instead[path], path)):
+                    raise SpaceError(f"{path} is fixed to {shown(instead[path])} and cannot be {shown(flat[path])}")
+            elif path in instead:
+                flat[path] = dimension.check(instead[path], path)
+            elif dimension.default is not REQUIRED:
+                flat[path] = dimension.check(dimension.default, path)
+            else:
+                missing.append(path)
+        if missing:
+            wanted = (f"{path} has no default: give {self._flat[path].expects}" for path in missing)
+            raise MissingParameter("; ".join(wanted))
+        return unflatten(flat)
+
+    def parse(self, *assignments: str) -> Nested:
+        """The values of a command line's `name=value` texts, checked: 'model.size=8' gives {'model': {'size': 8}}."""
+        flat: dict[str, Value] = {}
+        for assignment in assignments:
+            path, equals, text = assignment.partition("=")
+            path = path.strip()
+            if not equals:
+                raise SpaceError(f"{assignment!r} must be written name=value")
+            [(path, _)] = self._named({path: None}).items() or [("", None)]
+            dimension = self._flat[path]
+            value = read(text.strip())
+            if isinstance(dimension, Choice) and text.strip() in dimension.values:
+                value = text.strip()
+            if path in flat:
+                raise SpaceError(f"{path} is given twice")
+            flat[path] = dimension.check(value, path)
+        return unflatten(flat)
+
+    def structure(self, values: Mapping[str, Any]) -> dict[str, Value]:
+        """The part of `values` that decides shapes and loop counts, by dotted name: what a cohort has in common.
+
+        Of a maybe() that is not structural otherwise, it holds `<name>.enabled`.
+        """
+        structure: dict[str, Value] = {}
+        for path, value in flatten(self.validate(values)).items():
+            dimension = self._flat[path]
+            if dimension.structural and not isinstance(dimension, Fidelity):
+                structure[path] = value
+            elif isinstance(dimension, Maybe):
+                structure[path + ENABLED] = value is not None
+        return structure
+
+    def dynamic(self, values: Mapping[str, Any]) -> dict[str, Value]:
+        """The rest of `values` by dotted name, but for fidelities and None: what may differ within a cohort."""
+        dynamic: dict[str, Value] = {}
+        for path, value in flatten(self.validate(values)).items():
+            dimension = self._flat[path]
+            nothing = isinstance(dimension, Maybe) and value is None
+            if not (dimension.structural or isinstance(dimension, Fidelity) or nothing):
+                dynamic[path] = value
+        return dynamic
+
+    def split(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, bool]]:
+        """`values` by dotted name, unchecked; and from `<name>.enabled` among them, which maybe() is not None."""
+        flat = flatten(values)
+        enabled = {
+            path.removesuffix(ENABLED): flat.pop(path)
+            for path in list(flat)
+            if path.endswith(ENABLED) and isinstance(self._flat.get(path.removesuffix(ENABLED)), Maybe)
+        }
+        return self._named(flat), enabled
+
+    # other spaces
+
+    def fix(self, values: Mapping[str, Any]) -> Space:
+        """The space that is left open when these values are given: they are taken out, and what they decide is decided.
+
+        A value whose own condition is still open stays, as fixed(). `<name>.enabled` decides only whether a maybe() is
+        None, so what `structure` returns can be fixed as it is.
+        """
+        given, enabled = self.split(values)
+        known: dict[str, Value] = {}
+        left: dict[str, Dimension] = {}
+        for row in self.rows:
+            path = row.path
+            decided = [condition for condition in row.conditions if condition.path not in left]
+            if not all(condition.holds(known) for condition in decided):
+                if path in given or path in enabled:
+                    raise UnknownParameter(_inactive(row))
+                continue
+            dimension = replace(row.dimension, when={c.key: c.values for c in row.conditions if c not in decided})
+            if path in given:
+                dimension = _fixed(dimension, given[path], path)
+            elif path in enabled:
+                dimension = _enable(dimension, enabled[path], path)
+            if isinstance(dimension, Fixed) and not dimension.when:
+                known[path] = dimension.value
+                if path in given or path in enabled:
+                    continue
+            left[path] = dimension
+        return Space._of(left)
+
+    def searched(self) -> Space:
+        """What a study searches: every dimension that is not searched is fixed to its default."""
+        return Space._of({path: d if d.search else _fixed(d, d.default, path) for path, d in self._flat.items()})
+
+    def extend(self, **entries: Dimension | Space) -> Space:
+        """This space with more in it; raises SpaceError for a name that it has already."""
+        for name in entries:
+            if name in self._entries:
+                raise SpaceError(f"{name} is in the space already")
+        return Space(**self._entries, **entries)
+
+    def __add__(self, other: Space) -> Space:
+        return self.extend(**other._entries)
+
+    def fidelities(self) -> Space:
+        """The fidelities alone."""
+        return Space._of({path: d for path, d in self._flat.items() if isinstance(d, Fidelity)})
+
+    def without_fidelities(self) -> Space:
+        """All but the fidelities."""
+        return Space._of({path: d for path, d in self._flat.items() if not isinstance(d, Fidelity)})
+
+    # other forms
+
+    def priors(self) -> dict[str, str]:
+        """Every dimension as a text by dotted name, `from_priors` and `priors.parse` read it."""
+        return {path: render(dimension) for path, dimension in self._flat.items()}
+
+    @classmethod
+    def from_priors(cls, priors: Mapping[str, Any]) -> Space:
+        """The space of these texts, nested or dotted: {'optimizer.lr': 'loguniform(1e-5, 1e-2)'}."""
+        return cls._of({path: parse(text, path) for path, text in flatten(priors).items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """This space as JSON; a list, since the order of dimensions matters to drivers and JSON objects may lose it."""
+        return {"version": VERSION, "dimensions": [[path, text] for path, text in self.priors().items()]}
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any]) -> Space:
+        """The space of which this is the JSON; raises SpaceError for another version or another form."""
+        version = form.get("version")
+        if version != VERSION:
+            raise SpaceError(f"this Rekindle reads version {VERSION} of a space's JSON, not {version!r}")
+        try:
+            return cls._of({path: parse(text, path) for path, text in form["dimensions"]})
+        except (KeyError, TypeError) as error:
+            raise SpaceError(f"a space's JSON holds 'dimensions', a list of [name, prior]: {error!r}") from error
+
+    def to_optuna(self) -> dict[str, BaseDistribution]:
+        """Optuna's distributions by parameter name (see to_optuna.distributions)."""
+        from .to_optuna import distributions
+
+        return distributions(self)
+
+    def to_orion(self) -> dict[str, str]:
+        """Orion's priors by parameter name (see to_orion.priors)."""
+        from .to_orion import priors
+
+        return priors(self)
+
+    # inside
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The dimensions with their dotted names and conditions; what a condition names comes before it."""
+        if self._unresolved:
+            raise SpaceError(self._unresolved)
+        return tuple(Row(path, dimension, self._conditions[path]) for path, dimension in self._flat.items())
+
+    @classmethod
+    def _of(cls, flat: Mapping[str, Dimension]) -> Space:
+        def build(nested: Mapping[str, Any]) -> Space:
+            return cls(**{k: build(v) if isinstance(v, Mapping) else v for k, v in nested.items()})
+
+        return build(unflatten(flat))
+
+    def _resolve(self, path: str, dimension: Dimension) -> tuple[Condition, ...]:
+        conditions = []
+        for key, values in dimension.when.items():
+            found = _look_up(key, path, self._flat)
+            if found is None:
+                near = _near(key, self._flat)
+                self._unresolved = f"{path} exists only when {key} has a certain value, but there is no {key}{near}"
+                continue
+            paths = list(self._flat)
+            if paths.index(found) >= paths.index(path):
+                raise SpaceError(f"{path} depends on {found}, which must be declared above it")
+            values = tuple(self._flat[found].check(value, f"{path}'s when {key}") for value in values)
+            conditions.append(Condition(key, found, values))
+        return tuple(conditions)
+
+    def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """`values` by dotted name; raises UnknownParameter or WrongType for names and groups that the space lacks."""
+        flat: dict[str, Any] = {}
+        groups = {path.rpartition(".")[0] for path in self._flat}
+        for path, value in flatten(values).items():
+            if path not in self._flat:
+                if value is None and any(g == path or g.startswith(path + ".") for g in groups):
+                    continue
+                self._refuse(path, value)
+            flat[path] = value
+        return flat
+
+    def _refuse(self, path: str, value: object) -> None:
+        for name in self._flat:
+            if path.startswith(name + "."):
+                raise WrongType(f"{name} must be {self._flat[name].expects}, not a group of values")
+            if name.startswith(path + "."):
+                raise WrongType(f"{path} is a group of values and must be a dict, not {shown(value)}")
+        known = ", ".join(self._flat)
+        raise UnknownParameter(f"there is no hyperparameter {path!r}{_near(path, self._flat)} (there are: {known})")
+
+
+def _look_up(key: str, path: str, flat: Mapping[str, Dimension]) -> str | None:
+    scope = path.split(".")[:-1]
+    while True:
+        candidate = ".".join([*scope, key])
+        if candidate in flat:
+            return candidate
+        if not scope:
+            return None
+        scope.pop()
+
+
+def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:
+    """What is left of a maybe() when it is known whether it is None."""
+    assert isinstance(dimension, Maybe)
+    if not isinstance(enabled, bool):
+        raise WrongType(f"{path}{ENABLED} must be True or False, not {shown(enabled)}")
+    if not enabled:
+        return _fixed(dimension, None, path)
+    default = dimension.default if dimension.default is not None else dimension.dimension.default
+    return replace(dimension.dimension, default=default, when=dimension.when, structural=dimension.structural)
+
+
+def _fixed(dimension: Dimension, value: object, path: str) -> Fixed:
+    return Fixed(values=(dimension.check(value, path),), when=dimension.when, structural=dimension.structural)
+
+
+def _inactive(row: Row) -> str:
+    return f"{row.path} applies only when {' and '.join(map(str, row.conditions))}; leave it out"
+
+
+def _near(name: str, known: Mapping[str, object]) -> str:
+    """'; did you mean ...?' with the known names that are like this one, as a whole or in their last part."""
+    leaves: dict[str, list[str]] = {}
+    for path in known:
+        leaves.setdefault(path.rpartition(".")[2], []).append(path)
+    near = get_close_matches(name, known, cutoff=0.7)
+    for leaf in get_close_matches(name.rpartition(".")[2], leaves, cutoff=0.7):
+        near += [path for path in leaves[leaf] if path not in near]
+    return f"; did you mean {' or '.join(near[:3])}?" if near else ""

@@ -1,0 +1,102 @@
+"""Hyperparameter values: plain JSON ones, and the two ways to name them, nested and dotted."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from .errors import OutOfRange, SpaceError, WrongType
+
+Value: TypeAlias = "bool | int | float | str | list[Any] | None"
+Nested: TypeAlias = "dict[str, Any]"
+
+
+class Required(Enum):
+    """The type of REQUIRED, which stands where a dimension has no default."""
+
+    REQUIRED = "required"
+
+    def __repr__(self) -> str:
+        return "REQUIRED"
+
+
+REQUIRED: Final = Required.REQUIRED
+Default: TypeAlias = "Value | Literal[Required.REQUIRED]"
+
+
+def canonical(value: object, name: str) -> Value:
+    """The plain JSON value equal to `value`: numpy scalars become Python's, tuples become new lists.
+
+    Raises WrongType for anything that JSON does not have, OutOfRange for NaN and the infinities.
+    """
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise OutOfRange(f"{name} must be finite, not {value}")
+        return value + 0.0  # -0.0 and 0.0 are one value, so they must hash alike
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [canonical(item, name) for item in value]
+    raise WrongType(f"{name} must be None, a bool, a number, a string or a list of them, not {shown(value)}")
+
+
+def identity(value: Value) -> str:
+    """A text that is equal for equal values only: 1, 1.0, True and '1' are four different values."""
+    return json.dumps(value)
+
+
+def shown(value: object) -> str:
+    """`value` as error messages write it, with its type where the text alone could mislead."""
+    text = repr(value)
+    text = text if len(text) <= 80 else text[:77] + "..."
+    return text if value is None or isinstance(value, (bool, int, float)) else f"{text} ({type(value).__name__})"
+
+
+def read(text: str) -> Value:
+    """The value that a command line's `text` writes: JSON, a Python literal, or else the text itself."""
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return canonical(parse(text), "value")
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return text
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{'optimizer': {'lr': 1}} -> {'optimizer.lr': 1}; names that are dotted already stay so."""
+    return dict(_leaves(nested, prefix))
+
+
+def _leaves(nested: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in nested.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def unflatten(flat: Mapping[str, Any]) -> Nested:
+    """{'optimizer.lr': 1} -> {'optimizer': {'lr': 1}}.
+
+    Raises SpaceError if one name is both a value and a group of values.
+    """
+    nested: Nested = {}
+    for path, value in flat.items():
+        *groups, leaf = path.split(".")
+        place = nested
+        for group in groups:
+            place = place.setdefault(group, {})
+            if not isinstance(place, dict):
+                raise SpaceError(f"{path}: {group} is a value and cannot be a group of values too")
+        if leaf in place:
+            raise SpaceError(f"{path} is given twice, or is a value and a group of values")
+        place[leaf] = value
+    return nested
