@@ -25,12 +25,12 @@ Layers = list[tuple[Tensor, Tensor]]
 
 def silu(x: Tensor) -> Tensor:
     """x / (1 + exp(-x)); torch's own rounds by position in the array."""
-    return x / (1 + (-x).exp())
+    return x / (1 + (-x).clamp(max=87.0).exp())  # beyond, exp is infinite and the slope would be NaN
 
 
 def elu(x: Tensor) -> Tensor:
     """x for x > 0, exp(x) - 1 otherwise; torch's own rounds by position in the array."""
-    return x.clamp(min=0) + (x.clamp(max=0).exp() - 1)
+    return torch.where(x > 0, x, x.clamp(max=0).exp() - 1)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "silu": silu, "elu": elu}
