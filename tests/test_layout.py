@@ -1,0 +1,204 @@
+"""What holds the repository together: imports run one way, every module has one name, no package is forgotten."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Collection, Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+import rekindle
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("spaces", "tasks", "studies")
+MAY_IMPORT = {"spaces": {"spaces"}, "tasks": {"tasks", "spaces"}, "studies": {"studies", "tasks", "spaces"}}
+FACE = {"rekindle.__version__"}  # all that the folders may take from the root
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SOURCES = [ROOT / "__init__.py", *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))]
+
+
+def name_of(path: Path) -> str:
+    """The full name of the module in this file."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("rekindle", *parts)).removesuffix(".__init__")
+
+
+def imports(path: Path, *, for_types: bool = True) -> Iterator[tuple[int, str]]:
+    """(line, full name) of all that a file imports, wherever in it; without for_types, only what is ever executed."""
+    package = name_of(path).split(".")
+    if path.name != "__init__.py":
+        package.pop()
+    tree = ast.parse(path.read_text())
+    if not for_types:
+        tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and names_type_checking(node.test))]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            origin = ".".join(filter(None, (base, node.module)))
+            yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+
+
+def names_type_checking(test: ast.expr) -> bool:
+    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
+
+
+def run(code: str) -> str:
+    """What a new Python prints that runs this code outside the repository."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=ROOT.anchor, check=True, capture_output=True, text=True).stdout
+
+
+def under(name: str, packages: Collection[str]) -> bool:
+    """Whether a full name is one of these packages or in one of them."""
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_imports_run_one_way(folder: str) -> None:
+    own = [(path, *found) for path in sorted((ROOT / folder).rglob("*.py")) for found in imports(path)]
+    forbidden = tuple(f"rekindle.{other}" for other in FOLDERS if other not in MAY_IMPORT[folder])
+    wrong = [f"{path.relative_to(ROOT)}:{line} imports {name}" for path, line, name in own if under(name, forbidden)]
+    assert own, f"{folder} imports nothing"
+    assert not wrong
+
+
+def test_the_folders_take_nothing_from_the_lazy_root() -> None:
+    roots = {"rekindle"} | {f"rekindle.{name}" for name in rekindle.__all__ if name not in FOLDERS}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in SOURCES[1:]
+        for line, name in imports(path)
+        if name in roots - FACE
+    ]
+    assert not wrong
+
+
+def test_the_package_imports_itself_relatively() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+        if under(name, ("rekindle", *FOLDERS)) and not getattr(node, "level", 0)
+    ]
+    assert not wrong
+
+
+def test_only_the_converters_of_spaces_know_torch_or_a_driver() -> None:
+    allowed = {"to_optuna.py": {"optuna"}, "to_orion.py": {"orion"}}
+    wrong = [
+        f"{path.name}:{line} imports {name}"
+        for path in sorted((ROOT / "spaces").rglob("*.py"))
+        for line, name in imports(path, for_types=False)
+        if name.split(".")[0] not in {*sys.stdlib_module_names, "rekindle", "numpy", *allowed.get(path.name, ())}
+    ]
+    assert not wrong
+
+
+def test_tasks_know_no_database_and_no_driver() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sorted((ROOT / "tasks").rglob("*.py"))
+        for line, name in imports(path)
+        if name.split(".")[0] in {"sqlalchemy", "sqlite3", "psycopg", "optuna", "orion"}
+    ]
+    assert not wrong
+
+
+def test_every_import_is_a_declared_dependency() -> None:
+    project = PYPROJECT["project"]
+    extras = project["optional-dependencies"].values()
+    names = {normalized(line) for lines in (project["dependencies"], *extras) for line in lines}
+    owners = packages_distributions()
+    unknown = {
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in SOURCES
+        for line, name in imports(path)
+        if (top := name.split(".")[0]) not in {*sys.stdlib_module_names, "rekindle"}
+        and names.isdisjoint(normalized(owner) for owner in owners.get(top, [top]))
+        # what a Gymnasium extra brings: its own package is declared
+        and top not in {"mujoco", "ale_py", "Box2D"}
+    }
+    assert not unknown
+
+
+def normalized(requirement: str) -> str:
+    """The name in a requirement, in the one form that packages are compared in."""
+    name = "".join(c if c.isalnum() or c in "-_." else " " for c in requirement).split()[0]
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def test_every_package_is_listed_in_pyproject() -> None:
+    folders = {path.parent for path in SOURCES}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == {name_of(folder / "__init__.py") for folder in folders}
+
+
+def test_importing_rekindle_imports_nothing_heavy() -> None:
+    loaded = json.loads(run("import sys, json, rekindle; dir(rekindle); print(json.dumps(sorted(sys.modules)))"))
+    assert {"torch", "numpy", "optuna", "sqlalchemy", "gymnasium"}.isdisjoint(loaded)
+    assert [name for name in loaded if name.startswith("rekindle.")] == []
+
+
+def test_importing_spaces_imports_no_torch_and_no_driver() -> None:
+    loaded = json.loads(run("import sys, json, rekindle.spaces; print(json.dumps(sorted(sys.modules)))"))
+    # Orion's namespace is there from the start, through a .pth file of its own
+    assert {"torch", "optuna", "orion.core", "sqlalchemy", "gymnasium"}.isdisjoint(loaded)
+
+
+def test_every_module_is_loaded_under_one_name() -> None:
+    files = Counter(
+        str(Path(file).resolve())
+        for module in list(sys.modules.values())
+        if isinstance(file := getattr(module, "__file__", None), str)
+        if Path(file).resolve() in SOURCES
+    )
+    assert str(ROOT / "__init__.py") in files
+    assert [file for file, count in files.items() if count > 1] == []
+    assert {"spaces", "tasks", "studies"}.isdisjoint(sys.modules)
+
+
+def test_the_tests_run_the_code_beside_them() -> None:
+    assert Path(rekindle.__file__).resolve() == ROOT / "__init__.py"
+
+
+@pytest.mark.parametrize("name", rekindle.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(rekindle, name) is getattr(rekindle, name)
+    assert name in dir(rekindle)
+
+
+def test_the_lazy_names_are_those_that_type_checkers_see() -> None:
+    blocks = [node for node in ast.parse((ROOT / "__init__.py").read_text()).body if isinstance(node, ast.If)]
+    seen = {alias.name for node in ast.walk(blocks[0]) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen | {"__version__"} == set(rekindle.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'rekindle' has no attribute 'PPPO'"):
+        rekindle.PPPO  # noqa: B018
+
+
+def test_test_files_have_different_names() -> None:
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == [], "pytest imports tests by their file names alone"
+
+
+def test_pins_cover_every_package_that_make_installs() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    project = PYPROJECT["project"]
+    needed = [*project["dependencies"]]
+    for extra in ("orion", "postgres", "box2d", "mujoco", "test"):
+        needed += [line for line in project["optional-dependencies"][extra] if not line.startswith("rekindle[")]
+    assert {normalized(line) for line in needed} <= {normalized(name) for name in pins}
+    assert not any(name.lower().startswith(("nvidia", "cuda", "triton")) for name in pins)
