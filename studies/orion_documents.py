@@ -1,0 +1,248 @@
+"""Orion's documents: nested dicts as tagged JSON and back, and the queries, projections and updates that Orion makes.
+
+Orion thinks in MongoDB's terms. Text and bytes go to two columns: the JSON holds ``{"$bytes": [start, end]}`` in place
+of bytes, which are a slice of the second column. Tuples, datetimes and keys that JSON has not come back as what they
+were.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from operator import ge, gt, le, lt
+from typing import Any
+
+Document = dict[str, Any]
+
+
+class DocumentError(ValueError):
+    """A document, query or projection cannot be stored, read or understood."""
+
+
+class _Missing:
+    """What a document holds where it holds nothing."""
+
+
+MISSING = _Missing()
+
+
+def encode(document: Mapping[str, Any]) -> tuple[str, bytes]:
+    """A document as JSON text in ASCII, and the bytes that were in it."""
+    blob = bytearray()
+    try:
+        return json.dumps(_tag(document, "", blob), allow_nan=False, separators=(",", ":")), bytes(blob)
+    except RecursionError:
+        raise DocumentError(
+            "a document must be a finite tree, but this one is nested too deeply, or in itself"
+        ) from None
+
+
+def decode(text: str, blob: bytes | None) -> Document:
+    """What ``encode`` was given. Without the blob, each bytes value comes back empty."""
+    try:
+        document = _untag(json.loads(text), blob)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DocumentError(
+            f"a stored document must be the JSON that was written, but it is damaged: {error}"
+        ) from None
+    if not isinstance(document, dict):
+        raise DocumentError(f"a stored document must be a JSON object, but it is a {type(document).__name__}")
+    return document
+
+
+def _tag(value: Any, path: str, blob: bytearray) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": repr(float(value))}
+    if isinstance(value, datetime):
+        return {"$datetime": value.isoformat(timespec="microseconds")}
+    if isinstance(value, bytes | bytearray | memoryview):
+        blob += value
+        return {"$bytes": [len(blob) - len(value), len(blob)]}
+    if isinstance(value, list):
+        return [_tag(item, f"{path}[{i}]", blob) for i, item in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"$tuple": [_tag(item, f"{path}[{i}]", blob) for i, item in enumerate(value)]}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {str(key): _tag(item, f"{path}.{key}", blob) for key, item in value.items()}
+        return {"$map": [[_tag(k, f"{path}<key>", blob), _tag(v, f"{path}.{k}", blob)] for k, v in value.items()]}
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # one of numpy's numbers
+        return _tag(value.item(), path, blob)
+    raise DocumentError(f"a document holds numbers, text, bytes, datetimes, lists, tuples and dicts, but "
+                        f"{path.lstrip('.') or 'it'} is a {type(value).__name__}; make it one of those")  # fmt: skip
+
+
+def _untag(value: Any, blob: bytes | None) -> Any:
+    if isinstance(value, list):
+        return [_untag(item, blob) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        [(tag, content)] = value.items()
+        if tag.startswith("$"):
+            return _untag_one(tag, content, blob)
+    return {key: _untag(item, blob) for key, item in value.items()}
+
+
+def _untag_one(tag: str, content: Any, blob: bytes | None) -> Any:
+    if tag == "$datetime":
+        return datetime.fromisoformat(content)
+    if tag == "$float":
+        if content not in ("nan", "inf", "-inf"):
+            raise DocumentError(f"no number is written {content!r}")
+        return float(content)
+    if tag == "$tuple":
+        return tuple(_untag(item, blob) for item in content)
+    if tag == "$map":
+        return {_untag(key, blob): _untag(item, blob) for key, item in content}
+    if tag == "$bytes":
+        start, end = content
+        if blob is None:
+            return b""
+        if not 0 <= start <= end <= len(blob):
+            raise DocumentError(f"bytes {start} to {end} are not in {len(blob)} bytes")
+        return blob[start:end]
+    raise DocumentError(f"{tag} is not a tag")
+
+
+def index_text(value: Any) -> str | None:
+    """A scalar as text: two are the same text just if they are equal, and naive datetimes sort as text. Else None."""
+    if value is None:
+        return "null"
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return "t" + value.isoformat(timespec="microseconds")
+        return "u" + value.astimezone(UTC).isoformat(timespec="microseconds")
+    if isinstance(value, int | float):  # 1, 1.0 and True are one number to Orion's queries
+        whole = isinstance(value, int) or (math.isfinite(value) and value.is_integer())
+        return None if value != value else "n" + repr(int(value) if whole else float(value))
+    if isinstance(value, str):
+        text = "s" + json.dumps(str(value))
+        return text if len(text) <= 200 else "h" + hashlib.sha256(text.encode()).hexdigest()
+    return None
+
+
+def key_text(document: Document, fields: Iterable[str]) -> str:
+    """The values of a unique index, as text of fixed length; a field that is missing counts as None."""
+    values = [lookup(document, field) for field in fields]
+    texts = [index_text(v) if v is not MISSING else "null" for v in values]
+    parts = [t if t is not None else encode({"": v})[0] for t, v in zip(texts, values, strict=True)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def lookup(document: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key, or MISSING; a key that itself holds dots is found as well."""
+    if key in document:
+        return document[key]
+    at = key.find(".")
+    while at >= 0:
+        inner = document.get(key[:at])
+        if isinstance(inner, Mapping) and (found := lookup(inner, key[at + 1 :])) is not MISSING:
+            return found
+        at = key.find(".", at + 1)
+    return MISSING
+
+
+Condition = tuple[str, str, Any]  # dotted key, operator, value
+
+
+def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def test(held: Any, asked: Any) -> bool:
+        try:
+            return held is not None and bool(compare(held, asked))
+        except TypeError:  # a number is neither before nor after a datetime
+            return False
+
+    return test
+
+
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "$eq": lambda held, asked: bool(held == asked),
+    "$ne": lambda held, asked: bool(held != asked),
+    "$in": lambda held, asked: held in asked,
+    "$gte": _ordered(ge),
+    "$gt": _ordered(gt),
+    "$lte": _ordered(le),
+    "$lt": _ordered(lt),
+}
+
+
+def conditions(query: Mapping[str, Any] | None) -> list[Condition]:
+    """A query as a list of conditions that must all hold: ``{"a.b": 1, "c": {"$lte": 2}}`` are two."""
+    return list(_conditions(query or {}, ""))
+
+
+def _conditions(query: Mapping[str, Any], path: str) -> Iterable[Condition]:
+    for key, value in query.items():
+        *parents, last = key.split(".")
+        here = ".".join(filter(None, [path, *parents]))
+        if last.startswith("$"):
+            if last not in OPERATORS:
+                near = difflib.get_close_matches(last, OPERATORS, n=1)
+                raise DocumentError(f"a query knows the operators {', '.join(OPERATORS)}, but got {last!r} at "
+                                    f"{here!r}{f'; did you mean {near[0]}?' if near else ''}")  # fmt: skip
+            yield here, last, value
+        elif isinstance(value, Mapping) and value:
+            yield from _conditions(value, f"{path}.{key}" if path else key)
+        else:
+            yield f"{path}.{key}" if path else key, "$eq", value
+
+
+def matches(document: Document, asked: Sequence[Condition]) -> bool:
+    """Whether all conditions hold; none holds, not even $ne, of a key that the document lacks (as in Orion's own)."""
+    return all(
+        (held := lookup(document, key)) is not MISSING and OPERATORS[op](held, value) for key, op, value in asked
+    )
+
+
+def select(document: Document, selection: Mapping[str, Any] | None) -> Document:
+    """The projection: ``{key: 1}`` keeps these keys, ``{key: 0}`` drops them; ``_id`` stays unless dropped by name."""
+    flat = {key: bool(value) for key, _, value in _conditions(selection or {}, "")}
+    with_id = flat.pop("_id", None)
+    if len(set(flat.values())) > 1:
+        raise DocumentError(f"a projection keeps keys or drops them, but this one does both: {dict(selection or {})}")
+    keep = any(flat.values()) if flat else bool(with_id)
+    if not keep:
+        chosen = document
+        for key in flat:
+            chosen = _without(chosen, key)
+    else:
+        chosen = {}
+        for key in flat:
+            if (value := lookup(document, key)) is not MISSING:
+                put(chosen, key, value)
+    chosen = {key: value for key, value in chosen.items() if key != "_id"}
+    return chosen if with_id is False else {**chosen, "_id": document["_id"]}
+
+
+def _without(document: Document, key: str) -> Document:
+    if key in document:
+        return {k: v for k, v in document.items() if k != key}
+    head, _, rest = key.partition(".")
+    inner = document.get(head)
+    return {**document, head: _without(inner, rest)} if rest and isinstance(inner, dict) else document
+
+
+def put(document: Document, key: str, value: Any) -> None:
+    """Sets the value at a dotted key, making the dicts on the way."""
+    if key in document or "." not in key:
+        document[key] = value
+        return
+    head, _, rest = key.partition(".")
+    if not isinstance(document.get(head), dict):
+        document[head] = {}
+    put(document[head], rest, value)
+
+
+def assign(document: Document, data: Mapping[str, Any]) -> None:
+    """Sets the keys of ``data`` (MongoDB's ``$set``); ``_id`` never changes."""
+    for key, value in data.items():
+        if key == "_id" and value != document["_id"]:
+            raise DocumentError(f"the _id of a document never changes, but {document['_id']!r} was to become {value!r}")
+        put(document, key, value)

@@ -1,0 +1,73 @@
+"""The state of Orion's algorithms, read without running what it may hold.
+
+Orion keeps an algorithm's state as a pickle, and reading a pickle can run any function. Here it can only build what the
+states of Orion's own algorithms are made of; everything else is refused by name.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Collection
+from typing import Any
+
+_DATA = frozenset(
+    {
+        ("builtins", "set"),
+        ("builtins", "frozenset"),
+        ("collections", "OrderedDict"),
+        ("collections", "defaultdict"),
+        ("datetime", "datetime"),
+        ("datetime", "timedelta"),
+        ("numpy", "dtype"),
+        ("numpy", "ndarray"),
+        ("numpy._core.multiarray", "_reconstruct"),
+        ("numpy._core.multiarray", "scalar"),
+        ("numpy.core.multiarray", "_reconstruct"),
+        ("numpy.core.multiarray", "scalar"),
+        ("orion.algo.hyperband.hyperband", "BudgetTuple"),
+        ("orion.algo.pbt.pbt", "LineageNode"),
+        ("orion.algo.pbt.pbt", "Lineages"),
+        ("orion.core.utils.tree", "TreeNode"),
+        ("orion.core.worker.trial", "Trial"),
+        ("orion.core.worker.trial", "Trial.Param"),
+        ("orion.core.worker.trial", "Trial.Result"),
+    }
+)
+
+
+class UnreadableState(Exception):
+    """The state of an algorithm is damaged, or names something that only a program could need."""
+
+
+def dump_state(state: Any) -> bytes:
+    """The state in the form in which Orion itself keeps it, so that its own storage can read it too."""
+    return pickle.dumps(state)
+
+
+def load_state(data: bytes | None, trusted: Collection[str] = ()) -> Any:
+    """The state, built from data alone; ``trusted`` names further classes, as ``module:Class``."""
+    if data is None:
+        return None
+    try:
+        return _Reader(bytes(data), trusted).load()
+    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError, AttributeError, ImportError,
+            MemoryError, RecursionError, AssertionError) as error:  # fmt: skip
+        raise UnreadableState(
+            f"the state of an algorithm must be what Orion wrote, but it is damaged: {error}"
+        ) from error
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, data: bytes, trusted: Collection[str]):
+        super().__init__(io.BytesIO(data))
+        self._trusted = trusted
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _DATA or f"{module}:{name}" in self._trusted:
+            return super().find_class(module, name)
+        raise UnreadableState(
+            f"the state of an algorithm is made of numbers, arrays and trials, but this one names {module}:{name}. If "
+            "that is a class of an algorithm that you use, and all who can write to the database may run programs "
+            f"here, allow it: storage={{'type': 'rekindlestorage', 'trusted': ['{module}:{name}'], ...}}"
+        )
