@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..spaces import Space, flatten
 from . import streams
-from .envs import Envs, EnvSpec, make_envs
+from .envs import Envs, EnvSpec, make_envs, spaces_of
 from .errors import StateMismatch
 from .parts import Part
 from .state import Tree, check_same_form
@@ -67,6 +67,7 @@ class Learner:
         self.envs: Envs = make_envs(env, self.seeds, self.hp.num_envs)
         self.env_steps = self.iterations = self.epochs = 0
         self.tally: dict[str, np.ndarray] = {}
+        self.counts: dict[str, int] = {}  # of the iterations that reported it
         self.tallied = 0
         self._at_epoch_start = True
         self.build()
@@ -74,6 +75,16 @@ class Learner:
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         """Raises ValueError for hyperparameters that are each in range but do not go together."""
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        """Raises UnsupportedSpace for an environment that the algorithm cannot act in, and what `spaces_of` raises."""
+        spaces_of(env)
+
+    @classmethod
+    def algorithm(cls) -> str:
+        """How messages name the algorithm."""
+        return cls.__name__.removesuffix("Learner")
 
     def build(self) -> None:
         """Makes the parts, from the members' own streams."""
@@ -108,12 +119,13 @@ class Learner:
     def _add_to_tally(self, metrics: Mapping[str, Tensor]) -> None:
         for name, value in metrics.items():
             self.tally[name] = self.tally.get(name, 0.0) + value.detach().to("cpu", torch.float64).reshape(-1).numpy()
+            self.counts[name] = self.counts.get(name, 0) + 1
         self.tallied += 1
 
     def _take_metrics(self) -> list[Metrics]:
         episodes = self.envs.take_episodes()
-        means = {name: total / self.tallied for name, total in self.tally.items()}
-        self.tally, self.tallied = {}, 0
+        means = {name: total / self.counts[name] for name, total in self.tally.items()}
+        self.tally, self.counts, self.tallied = {}, {}, 0
         rows = []
         for i in range(self.members):
             row = {"env_steps": float(self.env_steps), **{name: float(mean[i]) for name, mean in means.items()}}
@@ -144,7 +156,7 @@ class Learner:
         """Everything that one member's future depends on; copies."""
         tree: Tree = {
             "counters": {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")},
-            "tally": {"count": self.tallied, **{name: float(total[member]) for name, total in self.tally.items()}},
+            "tally": {"count": self.tallied, **{name: [float(total[member]), self.counts[name]] for name, total in self.tally.items()}},
             "envs": self.envs.member_state(member),
         }
         return tree | {name: part.member_state(member) for name, part in self.live_parts.items()}
@@ -162,8 +174,9 @@ class Learner:
         self.env_steps, self.iterations, self.epochs = (counters[n] for n in ("env_steps", "iterations", "epochs"))
         tally = dict(tree["tally"])
         self.tallied = tally.pop("count")
-        for name, total in tally.items():
+        for name, (total, count) in tally.items():
             self.tally.setdefault(name, np.zeros(self.members))[member] = total
+            self.counts[name] = count
         self._at_epoch_start = self.tallied == 0
         self.envs.load_member(member, tree["envs"])
         for name, part in self.live_parts.items():

@@ -18,7 +18,7 @@ from .envs import EnvSpec
 from .errors import NotInitialized, StateMismatch
 from .guard import BadResumeGuard
 from .learner import EVALUATION_EPISODES, Learner
-from .state import Packed, Tree, canonical_json, pack, unpack
+from .state import Packed, Tree, canonical_json, pack, settled, unpack
 from .storage import Lease, Metrics, Storage, Write
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class Task:
         self.suggested_epochs = given.pop(FIDELITY, None)
         values = self.learner.hyperparameters.validate({**flatten(given), **self._without_overwriting(given)})
         self.learner.check(values)
+        self.learner.check_env(self.env)
         self.hyperparameters = values
         self.uid = uid or self._hash()
         self._open()
@@ -240,9 +241,13 @@ class Task:
     def state_dict(self) -> Tree:
         """All that the future depends on, as a tree of copied tensors and JSON values; see `tasks.state`."""
         with BadResumeGuard(self):
-            seat = self._seated()
-            return {"format": STATE_FORMAT, "identity": self.identity, "structure": self.structure,
-                    "learner": seat.learner.member_state(seat.member)}  # fmt: skip
+            return settled(self._live_state())
+
+    def _live_state(self) -> Tree:
+        """The state with views of live data in it, see `tasks.segments`."""
+        seat = self._seated()
+        return {"format": STATE_FORMAT, "identity": self.identity, "structure": self.structure,
+                "learner": seat.learner.member_state(seat.member)}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, perturb: bool = False) -> None:
         """Takes over a state; the argument is left alone, and nothing is changed if it does not fit.
@@ -299,7 +304,8 @@ class Task:
     def pending_write(self) -> Write:
         """The state, and the metrics and events since the last write, for the storage."""
         assert self._lease is not None
-        packed: Packed = pack(self.state_dict())
+        with BadResumeGuard(self):
+            packed: Packed = pack(self._live_state())
         events, self.events = self.events, []
         return Write(self._lease, self.epochs, packed.manifest, packed.blobs, packed.digest, self.history[self.written :], events)
 
@@ -343,7 +349,7 @@ class Task:
             self.written = len(self.history)
         self.release()
         if self.seat is not None:
-            self._state = self._member_state()
+            self._state = settled(self._member_state() or {})
             self.seat = None
 
     # --- looking ---

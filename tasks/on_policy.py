@@ -1,0 +1,95 @@
+"""What PPO, A2C and their kind share: an actor-critic that learns from rollouts of its own policy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..spaces import Space, categorical, integer, log_real, maybe, near_one, ordinal, real
+from .actor_critic import ActorCritic, model_space
+from .distributions import distribution_for
+from .envs import EnvSpec, spaces_of
+from .gae import gae
+from .learner import Learner
+from .normalizers import ObservationNormalizer, RewardNormalizer
+from .optimizers import Optimizer, optimizer_space, schedule, schedule_space
+from .rollout import Rollout, by_member, collect, draw_noise, evaluate_values
+
+
+def on_policy_space(lr: float, optimizer: str = "adam", eps: float = 1e-5, num_steps: int = 128, **more: Any) -> Space:
+    """The hyperparameters that all on-policy algorithms have, and `more` of an algorithm's own."""
+    return Space(
+        optimizer=optimizer_space(lr=lr, name=optimizer, eps=eps),
+        lr_schedule=schedule_space(),
+        model=model_space(),
+        gamma=near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
+        gae_lambda=near_one(0.8, 0.999, default=0.95, accept=(0.0, 1.0)),
+        ent_coef=log_real(1e-6, 1e-1, default=1e-3, accept=(0.0, 1e3)),
+        vf_coef=real(0.2, 1.0, default=0.5, accept=(0.0, 1e3)),
+        max_grad_norm=maybe(log_real(0.1, 5.0, accept=(1e-6, 1e6)), default=0.5),
+        **more,
+        num_steps=ordinal(32, 64, 128, 256, default=num_steps, accept=(1, 1_000_000), structural=True),
+        num_envs=integer(1, 65536, default=8, structural=True, search=False),
+        epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
+        normalize_advantage=categorical(False, True, default=True, structural=True, search=False),
+        normalize_obs=categorical(False, True, default=False, structural=True, search=False),
+        normalize_reward=categorical(False, True, default=False, structural=True, search=False),
+    )
+
+
+class OnPolicyLearner(Learner):
+    """P members that act for num_steps, value what they saw, learn from it once, and forget it."""
+
+    parts = ("policy", "optimizer", "obs_normalizer", "reward_normalizer")
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        distribution_for(spaces_of(env).action, f"{cls.algorithm()} on {env.id}")
+
+    def build(self) -> None:
+        hp, place = self.hp, f"{self.algorithm()} on {self.env.id}"
+        self.policy = ActorCritic(self.envs.obs_shape, self.envs.action_space, hp.model, self.seeds, place, self.device)
+        self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
+        self.obs_normalizer = ObservationNormalizer(self.members, math.prod(self.envs.obs_shape)) if hp.normalize_obs else None
+        gamma = hp.gamma.cpu().double().numpy()
+        self.reward_normalizer = RewardNormalizer(self.members, hp.num_envs, gamma) if hp.normalize_reward else None
+        self.action_keys, self.order_keys = self.keys("action"), self.keys("order")
+
+    def rollout(self) -> dict[str, Tensor]:
+        """num_steps in every environment, and what a loss needs of them, each (P, T * N, ...)."""
+        hp = self.hp
+        noise = draw_noise(self.policy, self.action_keys, self.iterations, (hp.num_steps, hp.num_envs), self.device)
+        rollout = collect(self.envs, self.policy, noise, self.obs_normalizer, self.reward_normalizer)
+        self.env_steps += hp.num_steps * hp.num_envs
+        return self.prepare(rollout)
+
+    @torch.inference_mode()
+    def prepare(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Values, advantages and returns of a rollout beside what was seen and done, each (P, T * N, ...)."""
+        values, next_values = evaluate_values(rollout, self.policy.value)
+        advantages = gae(rollout.rewards, values, next_values, rollout.terminated, rollout.ended, self.hp.gamma, self.hp.gae_lambda)
+        obs, actions = rollout.obs[:, :-1].flatten(1, 2), rollout.actions.flatten(1, 2)
+        log_probs, _ = self.policy.distribution.log_prob_and_entropy(self.policy.policy(obs), actions)
+        return {"obs": obs, "actions": actions, "log_probs": log_probs, "values": by_member(values),
+                "advantages": by_member(advantages), "returns": by_member(advantages + values)}  # fmt: skip
+
+    def learning_rate(self) -> Tensor:
+        """The members' learning rates (P, 1) by the schedule, at this moment."""
+        steps = torch.full_like(self.hp.optimizer.lr, self.env_steps)
+        lr: Tensor = self.hp.optimizer.lr * schedule(self.hp.lr_schedule, steps)
+        return lr
+
+    @torch.inference_mode()
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        seen = obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn=False)
+        params = self.policy.policy(torch.from_numpy(np.ascontiguousarray(seen)).to(self.device))
+        return self.policy.distribution.mode(params).cpu().numpy()
+
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""
+        raise NotImplementedError
