@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from ..tasks.storage import Metrics, Saved, Write
 from .database import Database, insert
 from .errors import DamagedCheckpoint
-from .retention import CHUNK
-from .schema import Now, blob, checkpoint, checkpoint_blob, metric
+from .retention import CHUNK, drop
+from .schema import Now, blob, checkpoint, checkpoint_blob, metric, task
 
 
 def put_blobs(connection: Connection, blobs: Mapping[str, bytes]) -> None:
@@ -42,6 +42,7 @@ def put_checkpoint(connection: Connection, write: Write, token: int) -> None:
     row = {"uid": write.lease.uid, "epochs": write.epochs, "digest": digest, "manifest": write.manifest}
     new = checkpoint.insert().values(**row, lease_epoch=token, created=Now()).returning(checkpoint.c.id)
     id = connection.execute(new).scalar_one()
+    connection.execute(task.update().where(task.c.uid == write.lease.uid).values(epochs=write.epochs))
     if write.blobs:
         connection.execute(
             checkpoint_blob.insert(), [{"checkpoint": id, "digest": name} for name in sorted(write.blobs)]
@@ -71,6 +72,19 @@ def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Me
     put_metrics(connection, [(uid, epoch, {**known.get(epoch, {}), **data}) for epoch, data in rows])
 
 
+def go_back(connection: Connection, uid: str, epochs: int, damaged: Sequence[str]) -> None:
+    """Drops the checkpoints and metrics of a task after ``epochs``, and marks blobs as damaged.
+
+    A marked blob is written again by whoever has the right bytes: training is exact, so the same blob comes back, and
+    other checkpoints may name it.
+    """
+    later = sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid, checkpoint.c.epochs > epochs)
+    drop(connection, connection.scalars(later).all())
+    connection.execute(blob.update().where(blob.c.digest.in_(damaged)).values(size=-1))
+    connection.execute(metric.delete().where(metric.c.uid == uid, metric.c.epoch > epochs))
+    connection.execute(task.update().where(task.c.uid == uid).values(epochs=epochs))
+
+
 @dataclass(frozen=True)
 class Damage:
     """What is wrong with a checkpoint: ``blobs`` are the digests of those whose bytes are wrong."""
@@ -84,23 +98,34 @@ class Damage:
         return f"the checkpoint of task {self.uid} at {self.epochs} epochs is damaged: {self.what}"
 
 
+@dataclass(frozen=True)
+class Head:
+    """A checkpoint without its blobs."""
+
+    id: int
+    epochs: int
+    digest: str
+    manifest: bytes
+
+
 class Reader:
     """Reads the checkpoints of one task."""
 
     def __init__(self, database: Database, uid: str):
         self.database, self.uid = database, uid
 
-    def checkpoints(self, epochs: int | None = None) -> Sequence[sa.Row[tuple[int, int, str, bytes]]]:
-        """(id, epochs, digest, manifest), the newest first; only that of ``epochs`` if given."""
+    def heads(self, epochs: int | None = None) -> list[Head]:
+        """The checkpoints, the newest first; only that of ``epochs`` if given."""
         c = checkpoint.c
         query = sa.select(c.id, c.epochs, c.digest, c.manifest).where(c.uid == self.uid).order_by(c.id.desc())
         if epochs is not None:
             query = query.where(c.epochs == epochs)
-        return self.database.read(lambda connection: connection.execute(query).all())
+        rows = self.database.read(lambda connection: connection.execute(query).all())
+        return [Head(id, epochs, digest, bytes(manifest)) for id, epochs, digest, manifest in rows]
 
     def last(self, epochs: int | None = None) -> Saved | None:
-        """The newest checkpoint (or that of ``epochs``), None if there is none; DamagedCheckpoint says what can be done."""
-        rows = self.checkpoints(epochs)
+        """The newest checkpoint (or that of ``epochs``) or None; DamagedCheckpoint if it is not whole."""
+        rows = self.heads(epochs)
         if not rows:
             return None
         if damage := self.examine(rows[0]):
@@ -111,7 +136,7 @@ class Reader:
     def last_sound(self) -> tuple[Saved | None, list[Damage]]:
         """The newest checkpoint that is whole, and what is wrong with those after it."""
         damages: list[Damage] = []
-        for row in self.checkpoints():
+        for row in self.heads():
             damage = self.examine(row)
             if damage is None:
                 return self.saved(row), damages
@@ -120,7 +145,7 @@ class Reader:
             raise DamagedCheckpoint(f"{'; '.join(map(str, damages))}. {_cure(None)}")
         return None, damages
 
-    def examine(self, row: sa.Row[tuple[int, int, str, bytes]]) -> Damage | None:
+    def examine(self, row: Head) -> Damage | None:
         """Reads every byte of a checkpoint, one blob at a time, and says what is wrong with it."""
         if hashlib.sha256(row.manifest).hexdigest() != row.digest:
             return Damage(
@@ -131,7 +156,7 @@ class Reader:
         bad = dict(self._damaged(names))
         return Damage(self.uid, row.epochs, "; ".join(bad.values()), tuple(bad)) if bad else None
 
-    def saved(self, row: sa.Row[tuple[int, int, str, bytes]]) -> Saved:
+    def saved(self, row: Head) -> Saved:
         """A checkpoint as a task takes it."""
 
         def fetch(digest: str) -> bytes:
@@ -165,5 +190,5 @@ class Reader:
 
 def _cure(before: int | None) -> str:
     if before is None:
-        return "No sound one is left: restore the database from a copy, or discard() the task's checkpoints to start it again"
-    return f"The one at {before} epochs is sound: load(allow_previous=True) carries on from there, and trains the rest again"
+        return "No sound one is left: restore the database from a copy, or start the task again with Lease.discard()"
+    return f"The one at {before} epochs is sound: Lease.load(allow_previous=True) carries on from there"

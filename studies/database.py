@@ -1,7 +1,7 @@
-"""One database behind a URL: how it is opened, and transactions that are whole, tried again, and explained when they fail.
+"""One database behind a URL: its opening, and transactions that are whole, tried again, and explained when they fail.
 
-SQLite runs in WAL mode, where readers never wait; a writer says so at once (BEGIN IMMEDIATE), because a transaction that
-reads first and writes later cannot wait for its turn. PostgreSQL goes through psycopg 3.
+SQLite runs in WAL mode, where readers never wait; a writer says so at once (BEGIN IMMEDIATE), because a transaction
+that reads first and writes later cannot wait for its turn. PostgreSQL goes through psycopg 3.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import difflib
 import os
 import random
 import re
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +21,11 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from .errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
+from .schema import BLOB_IN_USE
 
 T = TypeVar("T")
 _WRITES = "rekindle_writes"  # the execution option by which a connection knows what it is for
-_BUSY_SECONDS = 5.0  # how long SQLite itself waits for another writer before it says "database is locked"
+_BUSY_SECONDS = 5.0  # how long the database itself waits for a lock before it gives up, and we try again
 
 
 def insert(connection: Connection, table: sa.Table) -> Any:
@@ -39,17 +41,18 @@ class Database:
     Attributes:
         name: the URL without its password, for messages.
         patience: seconds for which a transaction is tried again while the database is locked or lost.
+        stall: seconds after which PostgreSQL ends the transaction of a process that was paused within it.
     """
 
-    def __init__(self, url: str, patience: float):
+    def __init__(self, url: str, patience: float, stall: float = 60.0):
         self.url = _checked(url)
         self.name = _masked(self.url.render_as_string(hide_password=True))
-        self.patience = patience
+        self.patience, self.stall = patience, stall
         self._answered = False
         self.connect()
 
     def connect(self) -> None:
-        """Makes a new pool of connections; the old one, if any, is left alone (a fork's parent owns it)."""
+        """Makes a pool of connections; a fork's child does so again, and leaves its parent's connections alone."""
         sqlite = self.url.get_backend_name() == "sqlite"
         arguments: dict[str, Any] = {"timeout": _BUSY_SECONDS} if sqlite else {}
         if not sqlite and "connect_timeout" not in self.url.query:
@@ -62,7 +65,9 @@ class Database:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
             self._reader = self._engine
-        else:  # all of a reader's statements see one moment
+        else:
+            sa.event.listen(self._engine, "connect", self._prepare_postgresql)
+            # all of a reader's statements see one moment
             self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._writer = self._engine.execution_options(**{_WRITES: True})
 
@@ -94,6 +99,12 @@ class Database:
                     raise problem from error
             time.sleep(pause * random.uniform(0.5, 1.5))  # jitter: those who collided do not collide again
             pause = min(2 * pause, 1.0)
+
+    def _prepare_postgresql(self, connection: Any, record: object) -> None:
+        limits = {"lock_timeout": _BUSY_SECONDS, "idle_in_transaction_session_timeout": self.stall}
+        for name, seconds in limits.items():
+            connection.execute(f"SET {name} = {round(1000 * seconds)}")
+        connection.commit()
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:
@@ -155,14 +166,19 @@ def _explain(error: DBAPIError, where: str) -> tuple[StoreError, bool]:
     """The error in our words, and whether trying again may help."""
     cause = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
     text = _masked(f"{where}: {cause}")
-    if code := getattr(error.orig, "sqlite_errorname", ""):
-        return _explain_sqlite(code, text)
-    return _explain_postgresql(getattr(error.orig, "sqlstate", None) or "", text, error.connection_invalidated)
+    if isinstance(error.orig, sqlite3.Error):
+        return _explain_sqlite(getattr(error.orig, "sqlite_errorname", "no code"), text)
+    state, diagnosis = getattr(error.orig, "sqlstate", None) or "", getattr(error.orig, "diag", None)
+    if getattr(diagnosis, "constraint_name", "") == BLOB_IN_USE:
+        return StoreLocked(f"another process kept dropping a blob between two statements: {text}; try again"), True
+    return _explain_postgresql(state, text, error.connection_invalidated)
 
 
 def _explain_sqlite(code: str, text: str) -> tuple[StoreError, bool]:
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return StoreLocked(f"other processes kept the database busy: {text}; use fewer workers, or PostgreSQL"), True
+        return StoreLocked(
+            f"other processes kept the database busy: {text}; end a worker that is paused, use fewer, or use PostgreSQL"
+        ), True
     if code.startswith("SQLITE_READONLY"):
         return StoreReadOnly(
             f"the database must be writable: {text}; check the rights on the file and its directory"
@@ -181,8 +197,7 @@ def _explain_sqlite(code: str, text: str) -> tuple[StoreError, bool]:
 
 
 def _explain_postgresql(state: str, text: str, lost: bool) -> tuple[StoreError, bool]:
-    if state in ("40001", "40P01", "55P03", "23503"):
-        # 23503, a foreign key: another transaction dropped a blob between two of our statements
+    if state in ("40001", "40P01", "55P03"):
         return StoreLocked(f"other processes kept the database busy: {text}; try again"), True
     if state in ("25006", "42501"):
         return StoreReadOnly(f"the database must be writable: {text}; use a role and a server that may write"), False
@@ -190,7 +205,7 @@ def _explain_postgresql(state: str, text: str, lost: bool) -> tuple[StoreError, 
         return StoreFull(f"no room to write: {text}; free some space on the server, then run the same again"), False
     if state.startswith("28") or state == "3D000":
         return StoreUnreachable(f"the server refuses: {text}; check user, password and database name"), False
-    if lost or not state or state.startswith(("08", "53", "57P")):
+    if lost or not state or state.startswith(("08", "25P03", "53", "57P")):
         return StoreUnreachable(
             f"no answer from {text}; check that the server runs and that host and port are right"
         ), True

@@ -1,4 +1,4 @@
-"""The SQL of leases: take one, prove that it is still held, let it go. Each runs inside a caller's write transaction."""
+"""The SQL of leases: take one, prove that it is still held, let it go; each inside a caller's write transaction."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from sqlalchemy import Connection
 
 from .database import insert
 from .errors import IdentityMismatch, LeaseLost, TaskBusy
-from .leases import Owner, StoreLease, held_here
+from .leases import StoreLease, held_here
+from .owner import Owner
 from .schema import Now, event, task
 
 _left = (task.c.lease_expires - Now()).label("seconds")
 
 
 def take(
-    connection: Connection, uid: str, identity: Mapping[str, Any] | None, seconds: float, note: Mapping[str, Any] = {}
+    connection: Connection, uid: str, identity: Mapping[str, Any] | None, seconds: float, note: Mapping[str, Any]
 ) -> int:
-    """Takes the lease of a task (made if it is new) and returns its fencing token; TaskBusy if it is held."""
+    """Takes the lease of a task (made if it is new) and gives its fencing token; TaskBusy if it is held.
+
+    An event says so: start, resume (there is a checkpoint), or takeover (the last owner did not release it).
+    """
     new = insert(connection, task).values(
         uid=uid, identity=identity, lease_epoch=0, lease_expires=0, epochs=0, created=Now()
     )
@@ -39,7 +43,7 @@ def take(
     if why != "free":
         kind, data = "takeover", {**data, "previous": row.lease_owner, "why": why}
     add_events(connection, [(uid, kind, data)])
-    return token
+    return int(token)
 
 
 def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | None:
@@ -80,10 +84,10 @@ def fence(connection: Connection, leases: Iterable[StoreLease], seconds: float) 
         raise LeaseLost([lease.uid for lease in lost])
 
 
-def release(connection: Connection, leases: Iterable[StoreLease]) -> None:
-    """Lets leases go; those that were lost are left to their new owner."""
-    for lease in sorted(leases, key=lambda lease: lease.uid):
-        held = sa.and_(task.c.uid == lease.uid, task.c.lease_epoch == lease.token)
+def release(connection: Connection, tokens: Mapping[str, int]) -> None:
+    """Lets leases go, given as uid and token; those that were lost are left to their new owner."""
+    for uid, token in sorted(tokens.items()):
+        held = sa.and_(task.c.uid == uid, task.c.lease_epoch == token)
         connection.execute(task.update().where(held).values(lease_owner=None, lease_expires=Now()))
 
 

@@ -1,87 +1,18 @@
-"""Who holds a task: the identity of a process, the lease it holds, and the thread that keeps its leases alive."""
+"""Leases: the right to write a task, those that this process holds, and the thread that keeps them alive."""
 
 from __future__ import annotations
 
 import os
-import socket
-import sys
 import threading
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Self
-
-import psutil
 
 from ..tasks.storage import Saved
 from .errors import LeaseLost, StoreError
 
 if TYPE_CHECKING:
     from .store import Store
-
-
-@dataclass(frozen=True)
-class Owner:
-    """A process, told apart from every other one, also from a later one with the same pid.
-
-    Attributes:
-        host: its machine's name.
-        boot: which start of the machine, and which pid namespace (a container's pids are not its host's).
-        started: when the process started, in the system's own unit; no change of the clock changes it.
-    """
-
-    host: str
-    boot: str
-    pid: int
-    started: str
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.boot}:{self.pid}:{self.started}"
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The owner of a string that ``str`` made."""
-        host, boot, pid, started = text.rsplit(":", 3)
-        return cls(host, boot, int(pid), started)
-
-    @classmethod
-    def current(cls) -> Self:
-        """This process."""
-        return cls(socket.gethostname(), _boot(), os.getpid(), _started(os.getpid()) or "")
-
-    def is_dead(self) -> bool:
-        """Whether this process certainly no longer runs; False for one on another machine, which nobody can know."""
-        here = Owner.current()
-        if (self.host, self.boot) != (here.host, here.boot) or not here.boot:
-            return False
-        if not psutil.pid_exists(self.pid):
-            return True
-        started = _started(self.pid)
-        return started is not None and started != self.started
-
-
-def _boot() -> str:
-    if not sys.platform.startswith("linux"):
-        return str(int(psutil.boot_time()))
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return ""  # unknown: then no process counts as dead before its lease ends
-
-
-def _started(pid: int) -> str | None:
-    """When a process started; "zombie" if it ended and only waits to be buried; None if that cannot be seen."""
-    try:
-        if sys.platform.startswith("linux"):
-            # field 22, in ticks since boot (psutil's time since 1970 moves with the clock); the name may hold spaces
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            return "zombie" if fields[0] in "ZX" else fields[19]
-        return f"{psutil.Process(pid).create_time():.2f}"
-    except (OSError, psutil.Error):
-        return None
-
 
 # Every lease that lives in this process, whatever its Store. A row that names this process but none of these is left
 # over from a commit whose answer was lost, or from a Lease that was dropped without release: it may be taken again.
@@ -94,7 +25,7 @@ class StoreLease:
     Attributes:
         uid: the task.
         token: the fencing token; every write names it, and a smaller one than the task's is refused.
-        lost: whether the heartbeat has seen that another process took over.
+        lost: whether it was released, or the heartbeat has seen that another process took over.
     """
 
     def __init__(self, store: Store, uid: str, token: int):
@@ -116,7 +47,7 @@ class StoreLease:
 
     def release(self) -> None:
         """Lets another process take the task; does nothing if that happened already."""
-        self.store._release([self])
+        self.store._release(self)
 
     def check(self) -> None:
         """Raises LeaseLost if this process cannot hold the lease."""
@@ -160,3 +91,57 @@ class Heartbeat:
                 continue  # the database may come back before the leases end
             finally:
                 del beat  # do not keep the store alive while waiting
+
+
+class Holdings:
+    """The leases that one store holds, and the heartbeat that runs once there is one; safe between threads."""
+
+    def __init__(self, beat: Callable[[], None], seconds: float):
+        self._beat, self._seconds = beat, seconds
+        self._lock = threading.Lock()
+        self._held: weakref.WeakValueDictionary[str, StoreLease] = weakref.WeakValueDictionary()
+        self._tokens: dict[str, int] = {}  # of what is held, and of leases that were dropped without release
+        self._claimed: dict[str, StoreLease] = {}  # taken for a task that is not open yet
+        self._heartbeat: Heartbeat | None = None
+
+    def add(self, lease: StoreLease, claimed: bool = False) -> None:
+        """Holds a lease that was just taken."""
+        with self._lock:
+            self._held[lease.uid] = lease
+            self._tokens[lease.uid] = lease.token
+            if claimed:
+                self._claimed[lease.uid] = lease
+            if self._heartbeat is None:
+                self._heartbeat = Heartbeat(self._beat, self._seconds)
+
+    def hand_over(self, uid: str) -> StoreLease | None:
+        """The lease that was claimed for a task, once."""
+        with self._lock:
+            return self._claimed.pop(uid, None)
+
+    def all(self) -> list[StoreLease]:
+        """What is held."""
+        with self._lock:
+            return list(self._held.values())
+
+    def drop(self, leases: Iterable[StoreLease]) -> dict[str, int]:
+        """Holds these no longer; gives the tokens, by uid, of those that were held."""
+        with self._lock:
+            mine = {lease.uid: lease for lease in leases if self._held.get(lease.uid) is lease}
+            for uid, lease in mine.items():
+                lease.lost = True
+                del self._held[uid]
+                self._claimed.pop(uid, None)
+            return {uid: self._tokens.pop(uid) for uid in mine}
+
+    def forgotten(self) -> dict[str, int]:
+        """The tokens, by uid, of leases that nobody in this process holds in hand any more."""
+        with self._lock:
+            return {uid: self._tokens.pop(uid) for uid in [*self._tokens] if uid not in self._held}
+
+    def stop(self) -> None:
+        """Ends the heartbeat."""
+        with self._lock:
+            heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat:
+            heartbeat.stop()

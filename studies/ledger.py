@@ -1,5 +1,8 @@
-"""Studies, trials and segments as rows. Rows are added if they are not there and finished once, so that workers who plan
-or finish the same thing at once agree without talking to each other."""
+"""Studies, trials and segments as rows.
+
+A row is added if it is not there and finished once, so workers that plan or finish the same thing at once agree
+without talking to each other.
+"""
 
 from __future__ import annotations
 
@@ -123,9 +126,11 @@ def finish_trial(connection: Connection, name: str, number: int, state: str, err
         _same_again(f"trial {number} of study {name!r}", found, {"state": state})
 
 
-def _same_again(what: str, found: sa.Row[Any] | None, values: dict[str, Any]) -> None:
+def _same_again(what: str, found: Any, values: dict[str, Any]) -> None:
     if found is None:
         raise ResultMismatch(f"only what was added can be finished, but there is no {what}; add it first")
     if dict(found._mapping) != values:
-        raise ResultMismatch(f"{what} is finished once, with {dict(found._mapping)}, but now got {values}; the first result "
-                             "stands. Equal work gives equal results on one kind of machine and versions: compare these")  # fmt: skip
+        raise ResultMismatch(
+            f"{what} is finished once, with {dict(found._mapping)}, but now got {values}; the first result stands. "
+            "Equal work gives equal results on one kind of machine and versions of libraries: compare these"
+        )

@@ -60,7 +60,7 @@ def prune(connection: Connection, uid: str, keep: Keep) -> None:
         measured: dict[int, Metrics] = {}
         if keep.best:
             found = sa.select(metric.c.epoch, metric.c.data).where(metric.c.uid == uid, metric.c.epoch.in_(list(kept)))
-            measured = dict(connection.execute(found))
+            measured = {row.epoch: row.data for row in connection.execute(found)}
         gone |= {kept[epochs] for epochs in keep.dropped(kept, measured)}
     drop(connection, gone)
 

@@ -75,6 +75,7 @@ def _now_postgresql(element: Now, compiler: Any, **options: Any) -> str:
 
 
 metadata = MetaData()
+BLOB_IN_USE = "rk_blob_in_use"  # the constraint that a blob may not be dropped while a checkpoint names it
 
 schema = Table("rk_schema", metadata, Column("version", Integer, nullable=False))
 
@@ -111,7 +112,7 @@ checkpoint = Table(
 checkpoint_blob = Table(
     "rk_checkpoint_blob", metadata,
     Column("checkpoint", ForeignKey("rk_checkpoint.id"), primary_key=True),
-    Column("digest", ForeignKey("rk_blob.digest"), primary_key=True),
+    Column("digest", ForeignKey("rk_blob.digest", name=BLOB_IN_USE), primary_key=True),
     Index("rk_checkpoint_blob_digest", "digest"),
 )  # fmt: skip
 

@@ -6,33 +6,31 @@
         store.save([Write(lease, epochs=1, ...)])  # all or nothing; LeaseLost if the lease was taken over
         lease.release()
 
-Any number of processes may share a database. A task is written by the one that holds its lease; each taking of the lease
-raises its fencing token, and every write names the token in the same transaction, so a process that was paused past its
-lease cannot write a row or a blob afterwards. A thread renews the leases of this process while it lives. The lease of a
-dead process is free at once on the same machine, and when it ends elsewhere, by the database's clock.
+Any number of processes may share a database. A task is written by the one that holds its lease; each taking of the
+lease raises its fencing token, and every write names the token in the same transaction, so a process that was paused
+past its lease cannot write a row or a blob afterwards. A thread renews the leases of this process while it lives. The
+lease of a dead process is free at once on the same machine, and when it ends elsewhere, by the database's clock.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-import threading
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ..tasks.storage import Metrics, Saved, Write
-from . import fencing, ledger, schema
-from .checkpoints import Reader, merge_metrics, metrics_until, put_blobs, put_checkpoint, put_metrics
+from . import fencing, ledger, queries, schema
+from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blobs, put_checkpoint, put_metrics
 from .database import Database
 from .errors import StoreError, TaskBusy
-from .leases import Heartbeat, Owner, StoreLease, held_here
-from .retention import Keep, drop, prune
+from .leases import Holdings, StoreLease, held_here
+from .retention import Keep, prune
 from .rows import CheckpointRow, Event, Segment, Study, TaskRow, Trial
-from .schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task
 
 KEEP = Keep()
 
@@ -51,8 +49,8 @@ class Store:
         if not (math.isfinite(lease_seconds) and lease_seconds > 0):
             raise ValueError(f"Store: lease_seconds must be above 0, but got {lease_seconds}")
         self.lease_seconds, self.keep = lease_seconds, keep
-        self._database = Database(url, patience)
-        self._forget()
+        self._database = Database(url, patience, stall=max(lease_seconds, 1.0))
+        self._holdings = Holdings(self._renew, lease_seconds / 4)
         version = self._database.read(schema.version_of)
         schema.check(version, self.url)
         if version < schema.VERSION:
@@ -72,12 +70,11 @@ class Store:
         Hands over the lease that ``claim`` took, if it did. TaskBusy if a living process holds it (this one, too);
         IdentityMismatch if the uid belongs to another identity.
         """
-        with self._lock:
-            claimed = self._claimed.pop(uid, None)
+        claimed = self._holdings.hand_over(uid)
         if claimed is not None and not claimed.lost:
             self._database.write(lambda connection: fencing.identify(connection, uid, identity))
             return claimed
-        return self._take(uid, identity, {})
+        return self._take(uid, identity)
 
     def claim(self, study: str, uids: Iterable[str], limit: int | None = None) -> list[StoreLease]:
         """Takes the leases of those of the tasks that are free, in the order given, at most ``limit``.
@@ -93,11 +90,9 @@ class Store:
                 break
             if uid in free:
                 try:
-                    leases.append(self._take(uid, None, {"study": study}))
+                    leases.append(self._take(uid, None, study))
                 except TaskBusy:
                     continue  # another worker was quicker
-        with self._lock:
-            self._claimed.update((lease.uid, lease) for lease in leases)
         return leases
 
     def save(self, writes: Sequence[Write]) -> None:
@@ -112,7 +107,6 @@ class Store:
             for write, lease in zip(writes, leases, strict=True):
                 if write.manifest is not None:
                     put_checkpoint(connection, write, lease.token)
-                    connection.execute(task.update().where(task.c.uid == lease.uid).values(epochs=write.epochs))
                     prune(connection, lease.uid, self.keep)
             fencing.add_events(connection, [(write.lease.uid, *row) for write in writes for row in write.events])
 
@@ -121,41 +115,20 @@ class Store:
     # Tasks, for everybody
 
     def load(self, uid: str, epochs: int | None = None) -> Saved | None:
-        """The last checkpoint of a task (or that of ``epochs``), checked, without taking its lease; None if there is none."""
+        """The last checkpoint of a task (or that of ``epochs``), checked, or None; needs no lease."""
         return Reader(self._database, uid).last(epochs)
 
     def tasks(self, uids: Collection[str] | None = None) -> list[TaskRow]:
         """The tasks (all, or those given), the oldest first."""
-        left = task.c.lease_expires - Now()
-        query = sa.select(
-            task.c.uid, task.c.identity, task.c.lease_owner, task.c.lease_epoch, left, task.c.epochs, task.c.created
-        )
-        if uids is not None:
-            query = query.where(task.c.uid.in_(uids))
-        return [TaskRow(*row) for row in self._read(query.order_by(task.c.created, task.c.uid))]
+        return self._database.read(lambda connection: queries.tasks(connection, uids))
 
     def workers(self) -> list[str]:
-        """The processes that hold leases and live, as ``host:boot:pid:started``."""
-        query = (
-            sa.select(task.c.lease_owner)
-            .distinct()
-            .where(task.c.lease_owner.is_not(None), task.c.lease_expires > Now())
-        )
-        return sorted(owner for (owner,) in self._read(query) if not Owner.parse(owner).is_dead())
+        """The processes that hold leases and are not known to be dead, as ``host:boot:pid:started``."""
+        return self._database.read(queries.workers)
 
     def checkpoints(self, uid: str) -> list[CheckpointRow]:
         """The checkpoints of a task, the oldest first."""
-        c, named = checkpoint.c, checkpoint_blob.c
-        rows = self._read(
-            sa.select(c.id, c.uid, c.epochs, c.digest, c.lease_epoch, c.created).where(c.uid == uid).order_by(c.id)
-        )
-        query = (
-            sa.select(named.checkpoint, blob.c.digest, blob.c.size).join_from(checkpoint_blob, blob).join(checkpoint)
-        )
-        blobs: dict[int, dict[str, int]] = {}
-        for id, digest, size in self._read(query.where(c.uid == uid)):
-            blobs.setdefault(id, {})[digest] = size
-        return [CheckpointRow(*row, blobs.get(row.id, {})) for row in rows]
+        return self._database.read(lambda connection: queries.checkpoints(connection, uid))
 
     def metrics(self, uid: str) -> list[tuple[int, Metrics]]:
         """(epoch, metrics) of a task, in order."""
@@ -163,11 +136,7 @@ class Store:
 
     def events(self, uid: str) -> list[Event]:
         """What happened to a task, the oldest first."""
-        c = event.c
-        return [
-            Event(*row)
-            for row in self._read(sa.select(c.uid, c.created, c.kind, c.data).where(c.uid == uid).order_by(c.id))
-        ]
+        return self._database.read(lambda connection: queries.events(connection, uid))
 
     # Studies
 
@@ -241,13 +210,9 @@ class Store:
 
     def close(self) -> None:
         """Releases every lease and closes the connections. Does nothing the second time."""
-        if self._heartbeat:
-            self._heartbeat.stop()
-            self._heartbeat = None
-        try:
-            self._release(list(self._held.values()), patience=1.0)
-        except StoreError:
-            pass  # the database is gone; the leases end by themselves
+        self._holdings.stop()
+        with contextlib.suppress(StoreError):  # if the database is gone, the leases end by themselves
+            self._let_go(self._holdings.drop(self._holdings.all()) | self._holdings.forgotten(), patience=1.0)
         self._database.close()
 
     def __enter__(self) -> Self:
@@ -259,46 +224,32 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
 
-    # Leases
+    # What a lease asks of its store
 
-    def _take(self, uid: str, identity: Mapping[str, Any] | None, note: Mapping[str, Any]) -> StoreLease:
-        token = self._database.write(
-            lambda connection: fencing.take(connection, uid, identity, self.lease_seconds, note)
-        )
+    def _take(self, uid: str, identity: Mapping[str, Any] | None, study: str | None = None) -> StoreLease:
+        note = {} if study is None else {"study": study}
+        seconds = self.lease_seconds
+        token = self._database.write(lambda connection: fencing.take(connection, uid, identity, seconds, note))
         lease = StoreLease(self, uid, token)
-        with self._lock:
-            self._held[uid] = lease
-            if self._heartbeat is None:
-                self._heartbeat = Heartbeat(self._renew, self.lease_seconds / 4)
+        self._holdings.add(lease, claimed=study is not None)
         return lease
 
     def _renew(self) -> None:
-        with self._lock:
-            leases = sorted(self._held.values(), key=lambda lease: lease.uid)
+        leases = sorted(self._holdings.all(), key=lambda lease: lease.uid)
 
         def work(connection: Connection) -> list[StoreLease]:
             return [lease for lease in leases if not fencing.renewed(connection, lease, self.lease_seconds)]
 
-        lost = self._database.write(work, patience=self.lease_seconds / 4) if leases else []
-        with self._lock:
-            for lease in lost:
-                lease.lost = True
-                self._drop(lease)
+        if leases:
+            self._holdings.drop(self._database.write(work, patience=self.lease_seconds / 4))
+        self._let_go(self._holdings.forgotten(), self.lease_seconds / 4)
 
-    def _release(self, leases: Sequence[StoreLease], patience: float | None = None) -> None:
-        with self._lock:
-            mine = [lease for lease in leases if self._held.get(lease.uid) is lease]
-            for lease in mine:
-                lease.lost = True
-                self._drop(lease)
-        if mine:
-            self._database.write(lambda connection: fencing.release(connection, mine), patience)
+    def _release(self, lease: StoreLease) -> None:
+        self._let_go(self._holdings.drop([lease]))
 
-    def _drop(self, lease: StoreLease) -> None:
-        if self._held.get(lease.uid) is lease:
-            del self._held[lease.uid]
-        if self._claimed.get(lease.uid) is lease:
-            del self._claimed[lease.uid]
+    def _let_go(self, tokens: Mapping[str, int], patience: float | None = None) -> None:
+        if tokens:
+            self._database.write(lambda connection: fencing.release(connection, tokens), patience)
 
     def _load(self, lease: StoreLease, allow_previous: bool) -> Saved | None:
         lease.check()
@@ -307,38 +258,27 @@ class Store:
             return reader.last()
         saved, damages = reader.last_sound()
         if saved is not None and damages:
-            self._go_back(lease, saved.epochs, "damaged", {"damage": [str(damage) for damage in damages]},
-                          [name for damage in damages for name in damage.blobs])  # fmt: skip
+            note = {"damage": [str(damage) for damage in damages]}
+            self._go_back(lease, saved.epochs, "damaged", note, [name for damage in damages for name in damage.blobs])
         return saved
 
     def _discard(self, lease: StoreLease) -> None:
         self._go_back(lease, 0, "discarded", {}, [])
 
-    def _go_back(self, lease: StoreLease, epochs: int, kind: str, data: Mapping[str, Any], bad: Sequence[str]) -> None:
-        """Drops the checkpoints and metrics of a task after ``epochs``."""
+    def _go_back(self, lease: StoreLease, epochs: int, kind: str, note: Mapping[str, Any], bad: Sequence[str]) -> None:
         leases = _checked([lease])
-        later = sa.select(checkpoint.c.id).where(checkpoint.c.uid == lease.uid, checkpoint.c.epochs > epochs)
 
         def work(connection: Connection) -> None:
             fencing.fence(connection, leases, self.lease_seconds)
-            drop(connection, connection.scalars(later).all())
-            # whoever has the right bytes of a damaged blob that others share shall write them again
-            connection.execute(blob.update().where(blob.c.digest.in_(bad)).values(size=-1))
-            connection.execute(metric.delete().where(metric.c.uid == lease.uid, metric.c.epoch > epochs))
-            connection.execute(task.update().where(task.c.uid == lease.uid).values(epochs=epochs))
-            fencing.add_events(connection, [(lease.uid, kind, {"epochs": epochs, **data})])
+            go_back(connection, lease.uid, epochs, bad)
+            fencing.add_events(connection, [(lease.uid, kind, {"epochs": epochs, **note})])
 
         self._database.write(work)
 
-    def _read(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
-        return self._database.read(lambda connection: connection.execute(query).all())
-
-    def _forget(self) -> None:
-        """Holds nothing: at the start, and in a child after fork, whose parent keeps its leases, thread and connections."""
-        self._lock = threading.Lock()
-        self._held: weakref.WeakValueDictionary[str, StoreLease] = weakref.WeakValueDictionary()
-        self._claimed: dict[str, StoreLease] = {}
-        self._heartbeat: Heartbeat | None = None
+    def _after_fork(self) -> None:
+        """A child holds nothing: its parent keeps the leases, the thread and the connections."""
+        self._holdings = Holdings(self._renew, self.lease_seconds / 4)
+        self._database.connect()
 
 
 def _checked(leases: Iterable[Any]) -> list[StoreLease]:
@@ -354,8 +294,7 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 def _after_fork() -> None:
     held_here.clear()
     for store in _stores:
-        store._forget()
-        store._database.connect()
+        store._after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,80 @@
+"""Who a process is, so that another one can name it, and know for certain that it is dead."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Self
+
+import psutil  # type: ignore[import-untyped]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, told apart from every other one, also from a later one with the same pid.
+
+    Attributes:
+        host: its machine's name.
+        boot: which start of the machine, and which pid namespace (a container's pids are not its host's).
+        started: when the process started, in the system's own unit; no change of the clock changes it.
+    """
+
+    host: str
+    boot: str
+    pid: int
+    started: str
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.boot}:{self.pid}:{self.started}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The owner of a string that ``str`` made."""
+        host, boot, pid, started = text.rsplit(":", 3)
+        return cls(host, boot, int(pid), started)
+
+    @classmethod
+    def current(cls) -> Self:
+        """This process."""
+        return cls(*_process(os.getpid()))
+
+    def is_dead(self) -> bool:
+        """Whether this process certainly no longer runs; False for one on another machine, which nobody can know."""
+        here = Owner.current()
+        if (self.host, self.boot) != (here.host, here.boot) or not here.boot:
+            return False
+        if not psutil.pid_exists(self.pid):
+            return True
+        started = _started(self.pid)
+        return started is not None and started != self.started
+
+
+@lru_cache(maxsize=1)  # by pid, so that a fork's child finds out who it is
+def _process(pid: int) -> tuple[str, str, int, str]:
+    return socket.gethostname(), _boot(), pid, _started(pid) or ""
+
+
+def _boot() -> str:
+    if platform.system() != "Linux":
+        return str(int(psutil.boot_time()))
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return ""  # unknown: then no process counts as dead before its lease ends
+
+
+def _started(pid: int) -> str | None:
+    """When a process started; "zombie" if it ended and only waits to be buried; None if that cannot be seen."""
+    try:
+        if platform.system() == "Linux":
+            # field 22, in ticks since boot (psutil's time since 1970 moves with the clock); the name may hold spaces
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            return "zombie" if fields[0] in "ZX" else fields[19]
+        return f"{psutil.Process(pid).create_time():.2f}"
+    except (OSError, psutil.Error):
+        return None

