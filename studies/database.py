@@ -25,6 +25,7 @@ from .schema import BLOB_IN_USE
 
 T = TypeVar("T")
 _WRITES = "rekindle_writes"  # the execution option by which a connection knows what it is for
+_REFUSED = re.compile("authentication failed|does not exist|no pg_hba")  # refused connections come without a code
 _BUSY_SECONDS = 5.0  # how long the database itself waits for a lock before it gives up, and we try again
 
 
@@ -68,7 +69,7 @@ class Database:
         else:
             sa.event.listen(self._engine, "connect", self._prepare_postgresql)
             # all of a reader's statements see one moment
-            self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._writer = self._engine.execution_options(**{_WRITES: True})
 
     def read(self, work: Callable[[Connection], T], patience: float | None = None) -> T:
@@ -203,7 +204,7 @@ def _explain_postgresql(state: str, text: str, lost: bool) -> tuple[StoreError, 
         return StoreReadOnly(f"the database must be writable: {text}; use a role and a server that may write"), False
     if state == "53100":
         return StoreFull(f"no room to write: {text}; free some space on the server, then run the same again"), False
-    if state.startswith("28") or state == "3D000":
+    if state.startswith("28") or state == "3D000" or (not state and _REFUSED.search(text)):
         return StoreUnreachable(f"the server refuses: {text}; check user, password and database name"), False
     if lost or not state or state.startswith(("08", "25P03", "53", "57P")):
         return StoreUnreachable(

@@ -49,8 +49,11 @@ def _finite(value: Any) -> Any:
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+_SPECIAL = [{"float": name} for name in ("nan", "inf", "-inf")]
+
+
 def _special(value: dict[str, Any]) -> Any:
-    return float(value["float"]) if value.keys() == {"float"} and isinstance(value["float"], str) else value
+    return float(value["float"]) if value in _SPECIAL else value
 
 
 def _refuse(name: str) -> float:

@@ -51,16 +51,23 @@ class Store:
         self.lease_seconds, self.keep = lease_seconds, keep
         self._database = Database(url, patience, stall=max(lease_seconds, 1.0))
         self._holdings = Holdings(self._renew, lease_seconds / 4)
-        version = self._database.read(schema.version_of)
-        schema.check(version, self.url)
-        if version < schema.VERSION:
-            self._database.write(lambda connection: schema.upgrade(connection, self.url))
+        try:
+            self._prepare()
+        except BaseException:
+            self._database.close()
+            raise
         _stores.add(self)
 
     @property
     def url(self) -> str:
         """The URL without its password."""
         return self._database.name
+
+    def _prepare(self) -> None:
+        version = self._database.read(schema.version_of)
+        schema.check(version, self.url)
+        if version < schema.VERSION:
+            self._database.write(lambda connection: schema.upgrade(connection, self.url))
 
     # Tasks, for the process that holds them
 

@@ -163,16 +163,16 @@ def test_a_lease_that_was_dropped_without_release_is_let_go(url: str, wait_until
 
 
 def test_a_heartbeat_ends_with_its_object(wait_until: Callable[..., None]) -> None:
+    beats: list[None] = []
+
     class Beating:
-        beats = 0
-
         def beat(self) -> None:
-            self.beats += 1
+            beats.append(None)
 
-    object = Beating()
-    heartbeat = Heartbeat(object.beat, 0.01)
-    wait_until(lambda: object.beats > 2)
-    del object
+    beating = Beating()
+    heartbeat = Heartbeat(beating.beat, 0.01)
+    wait_until(lambda: len(beats) > 2)
+    del beating
     gc.collect()
     wait_until(lambda: not heartbeat._thread.is_alive())
 

@@ -220,7 +220,7 @@ def test_a_damaged_blob_that_others_share_is_healed_by_whoever_makes_it_again(st
                 [(a, 1, {}), (a, 2, {name: data}), (b, 1, {name: data})]])  # fmt: skip
     change(store, blob.update().values(data=b"shbred"))
     assert a.load(allow_previous=True) is not None
-    with pytest.raises(DamagedCheckpoint, match="No sound one is left: .*discard"):
+    with pytest.raises(DamagedCheckpoint, match=r"No sound one is left: .*discard"):
         b.load(allow_previous=True)
     store.save([Write(a, 2, b"2", {name: data})])
     saved = b.load()
