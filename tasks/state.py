@@ -17,50 +17,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from .errors import DamagedState, StateMismatch
+from .segments import SEGMENT, Blobs, Segmented, segment_bytes, segment_rows
 
 Tree = dict[str, Any]
 FORMAT = 1
-SEGMENT = 1 << 20  # bytes
-
-
-@dataclass(frozen=True)
-class Segmented:
-    """A large tensor whose owner knows which parts of it changed: a leaf that packs to the very bytes that the tensor would.
-
-    Segments whose digest is known are neither copied nor hashed again. It is a view of live data: it is to be packed,
-    settled or loaded before its owner goes on.
-
-    Attributes:
-        digests: of the segments, as far as known; the owner keeps the list, `pack` fills it in.
-        written: rows from here on were never written, and are zero.
-    """
-
-    tensor: Tensor
-    digests: list[str | None]
-    written: int
-
-    def __post_init__(self) -> None:
-        if not self.digests:
-            self.digests.extend([None] * -(-len(self.tensor) // segment_rows(self.tensor)))
-
-    def changed(self, rows: NDArray[np.int64]) -> None:
-        """Forgets the digests of the segments of these rows."""
-        for segment in np.unique(rows // segment_rows(self.tensor)).tolist():
-            self.digests[segment] = None
-
-
-def segment_rows(tensor: Tensor) -> int:
-    """How many rows of a large tensor make a segment."""
-    return max(1, SEGMENT * len(tensor) // max(1, tensor.nbytes))
 
 
 def settled(tree: Mapping[str, Any]) -> Tree:
@@ -144,31 +111,6 @@ class Packed:
         return hashlib.sha256(self.manifest).hexdigest()
 
 
-class Blobs(Mapping[str, bytes]):
-    """Blobs by their sha256, of which those that were packed before are made again only if they are asked for."""
-
-    def __init__(self, made: dict[str, bytes], known: dict[str, Tensor]):
-        self.made, self.known = made, known
-
-    def __getitem__(self, name: str) -> bytes:
-        if name in self.made:
-            return self.made[name]
-        data = _segment_bytes(self.known[name])
-        if hashlib.sha256(data).hexdigest() != name:
-            raise StateMismatch(f"blob {name[:12]} must be read before training goes on, but its rows have changed since")
-        return data
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self.made, **self.known})
-
-    def __len__(self) -> int:
-        return len(self.made.keys() | self.known.keys())
-
-
-def _segment_bytes(part: Tensor) -> bytes:
-    return save_safetensors({"segment": part.clone()})
-
-
 def canonical_json(value: Any) -> bytes:
     """JSON with sorted keys and no spaces: equal values are equal bytes. NaN and infinity are refused."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
@@ -197,7 +139,7 @@ def pack(tree: Mapping[str, Any]) -> Packed:
         elif isinstance(leaf, Segmented):
             segments[path] = _pack_segmented(leaf, add, known)
         else:
-            segments[path] = [add(_segment_bytes(part)) for part in tensor.split(segment_rows(tensor))]
+            segments[path] = [add(segment_bytes(part)) for part in tensor.split(segment_rows(tensor))]
     tensors = add(save_safetensors(small)) if small else None
     manifest = {"format": FORMAT, "values": values, "segments": segments, "tensors": tensors}
     return Packed(canonical_json(manifest), Blobs(blobs, known) if known else blobs)
@@ -210,7 +152,7 @@ def _pack_segmented(leaf: Segmented, add: Callable[[bytes], str], known: dict[st
     for i, part in enumerate(leaf.tensor.split(rows)):
         name = leaf.digests[i]
         if name is None:
-            name = blank.get(len(part)) or add(_segment_bytes(part))
+            name = blank.get(len(part)) or add(segment_bytes(part))
             leaf.digests[i] = name
             if i * rows >= leaf.written:
                 blank[len(part)] = name
@@ -233,7 +175,7 @@ class Blobs(Mapping[str, bytes]):
     def __getitem__(self, name: str) -> bytes:
         if name in self.made:
             return self.made[name]
-        data = _segment_bytes(self.known[name])
+        data = segment_bytes(self.known[name])
         if hashlib.sha256(data).hexdigest() != name:
             raise StateMismatch(f"blob {name[:12]} must be read before training goes on, but its rows have changed since")
         return data
@@ -245,7 +187,7 @@ class Blobs(Mapping[str, bytes]):
         return len(self.made.keys() | self.known.keys())
 
 
-def _segment_bytes(part: Tensor) -> bytes:
+def segment_bytes(part: Tensor) -> bytes:
     return save_safetensors({"segment": part.clone()})
 
 
