@@ -11,6 +11,7 @@ import os
 import random
 import re
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,7 @@ class Database:
         self.name = _masked(self.url.render_as_string(hide_password=True))
         self.patience, self.stall = patience, stall
         self._answered = False
+        self._thread = threading.local()
         self.connect()
 
     def connect(self) -> None:
@@ -80,12 +82,23 @@ class Database:
         """What ``work`` returns; all that it wrote is visible afterwards, or nothing is. It may run more than once."""
         return self._run(self._writer, work, patience)
 
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is within a transaction (a garbage collection there may run anybody's finalizer)."""
+        return getattr(self._thread, "depth", 0) > 0
+
     def close(self) -> None:
         """Closes the idle connections."""
         self._engine.dispose()
 
     def _run(self, engine: Engine, work: Callable[[Connection], T], patience: float | None) -> T:
-        deadline = time.monotonic() + (self.patience if patience is None else patience)
+        depth = self._thread.depth = getattr(self._thread, "depth", 0) + 1
+        try:
+            return self._attempt(engine, work, time.monotonic() + (self.patience if patience is None else patience))
+        finally:
+            self._thread.depth = depth - 1
+
+    def _attempt(self, engine: Engine, work: Callable[[Connection], T], deadline: float) -> T:
         pause = 0.005
         while True:
             try:

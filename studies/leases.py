@@ -98,7 +98,7 @@ class Holdings:
 
     def __init__(self, beat: Callable[[], None], seconds: float):
         self._beat, self._seconds = beat, seconds
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a garbage collection under it may release a lease
         self._held: weakref.WeakValueDictionary[str, StoreLease] = weakref.WeakValueDictionary()
         self._tokens: dict[str, int] = {}  # of what is held, and of leases that were dropped without release
         self._claimed: dict[str, StoreLease] = {}  # taken for a task that is not open yet
@@ -133,6 +133,14 @@ class Holdings:
                 del self._held[uid]
                 self._claimed.pop(uid, None)
             return {uid: self._tokens.pop(uid) for uid in mine}
+
+    def forget(self, lease: StoreLease) -> None:
+        """Holds a lease no longer, and leaves it to the heartbeat to let it go."""
+        with self._lock:
+            if self._held.get(lease.uid) is lease:
+                lease.lost = True
+                del self._held[lease.uid]
+                self._claimed.pop(lease.uid, None)
 
     def forgotten(self) -> dict[str, int]:
         """The tokens, by uid, of leases that nobody in this process holds in hand any more."""

@@ -252,7 +252,10 @@ class Store:
         self._let_go(self._holdings.forgotten(), self.lease_seconds / 4)
 
     def _release(self, lease: StoreLease) -> None:
-        self._let_go(self._holdings.drop([lease]))
+        if self._database.busy:  # called by a finalizer within a transaction, which a second one would wait for
+            self._holdings.forget(lease)
+        else:
+            self._let_go(self._holdings.drop([lease]))
 
     def _let_go(self, tokens: Mapping[str, int], patience: float | None = None) -> None:
         if tokens:

@@ -162,6 +162,18 @@ def test_a_lease_that_was_dropped_without_release_is_let_go(url: str, wait_until
         wait_until(lambda: store.tasks()[0].owner is None)
 
 
+def test_a_release_within_a_transaction_is_left_to_the_heartbeat(url: str, wait_until: Callable[..., None]) -> None:
+    def collect(connection: sa.Connection) -> None:
+        connection.execute(task.update().values(epochs=0))
+        lease.release()  # as the finalizer of a task would, if a garbage collection came just now
+
+    with Store(url, lease_seconds=0.2) as store:
+        lease = store.open("a", {})
+        store._database.write(collect)
+        assert lease.lost
+        wait_until(lambda: store.tasks()[0].owner is None)
+
+
 def test_a_heartbeat_ends_with_its_object(wait_until: Callable[..., None]) -> None:
     beats: list[None] = []
 
