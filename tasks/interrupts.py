@@ -30,6 +30,8 @@ class Interrupts:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if error is None:
+            self.raise_if_pending()  # a signal after the last step's question
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.pending is not None:
