@@ -97,8 +97,12 @@ class Envs(ABC):
         """All that member i's future depends on, as a tree of tensors and JSON values that shares nothing."""
 
     @abstractmethod
-    def load_member(self, i: int, tree: Tree) -> None:
-        """Puts a state of ``member_state`` into member i; StateMismatch if it is another environment's or mode's."""
+    def load_member(self, i: int, tree: Tree, *, strict: bool = True) -> None:
+        """Puts a state of ``member_state`` into member i; StateMismatch if it is another environment's or mode's.
+
+        Where a replayed episode is not the recorded one (other versions of a simulator), that is a StateMismatch too;
+        unless ``strict``, the episode begins again, and the environments are no longer ``exact``.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Frees what the environments hold; twice is fine."""

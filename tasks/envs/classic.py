@@ -130,7 +130,7 @@ class ClassicEnvs(Envs):
             "returns": to_tensor(self.returns[rows]),
         }
 
-    def load_member(self, i: int, tree: Tree) -> None:
+    def load_member(self, i: int, tree: Tree, *, strict: bool = True) -> None:
         """Puts a member's state into place i."""
         rows = self._rows(i)
         self._check_head(tree)

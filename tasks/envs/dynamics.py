@@ -83,7 +83,7 @@ def acrobot(xp: Any, state: State, action: Any) -> Outcome:
     theta_1, theta_2 = _wrap(xp, theta_1), _wrap(xp, theta_2)
     speed_1, speed_2 = xp.clip(speed_1, -MAX_VEL_1, MAX_VEL_1), xp.clip(speed_2, -MAX_VEL_2, MAX_VEL_2)
     terminated = -xp.cos(theta_1) - xp.cos(theta_2 + theta_1) > 1.0
-    return (theta_1, theta_2, speed_1, speed_2), terminated - 1.0, terminated
+    return (theta_1, theta_2, speed_1, speed_2), terminated * 1.0 - 1.0, terminated
 
 
 def _move(state: State, h: float, derivative: State) -> State:

@@ -90,9 +90,10 @@ def test_a_limit_truncates_and_a_fall_terminates() -> None:
     assert [k for k, step in enumerate(ends) if step.truncated[0, 1]] == [5, 11, 17]
     assert not any(step.terminated.any() for step in ends)
     free = make_envs("CartPole-v1", [1], 2)
-    fallen = [k for k in range(12) if free.step(np.zeros((1, 2), np.int64)).terminated.all()]
-    assert fallen
-    assert np.abs(free.obs).max() < 1
+    step = next(step for _ in range(12) if (step := free.step(np.zeros((1, 2), np.int64))).terminated.any())
+    assert not step.truncated.any()
+    assert (np.abs(step.next_obs[step.terminated][:, 2]) > 0.2).all()
+    assert (np.abs(free.obs[step.terminated]) <= 0.05).all()
 
 
 def test_next_obs_is_the_last_one_and_obs_the_first_of_the_next_episode() -> None:

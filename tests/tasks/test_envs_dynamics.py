@@ -5,6 +5,7 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.envs import classic_control
 from rekindle.tasks.envs.dynamics import MODELS, _acrobot_derivative
 
@@ -84,3 +85,16 @@ def test_a_place_in_the_array_does_not_change_the_result(name: str) -> None:
             assert all(np.array_equal(x, y[cut]) for x, y in zip(part, whole, strict=True))
             assert np.array_equal(np.broadcast_to(reward, size), rewards[cut])
             assert np.array_equal(ended, ends[cut])
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_the_same_equations_run_on_torch(name: str) -> None:
+    model, rng = MODELS[name], np.random.default_rng(7)
+    state = tuple(rng.uniform(-3, 3, 50).astype(model.dtype) for _ in model.start)
+    actions = draw_actions(getattr(classic_control, model.scalar)().action_space, rng, 50)
+    numpys, torches = [
+        (*model.observe(xp, (step := model.step(xp, tuple(map(of, state)), of(actions)))[0]), *step[0], *step[1:])
+        for xp, of in ((np, np.asarray), (torch, torch.from_numpy))
+    ]
+    for x, y in zip(numpys, torches, strict=True):
+        assert np.allclose(x, np.asarray(y), rtol=1e-6)
