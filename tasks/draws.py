@@ -1,4 +1,4 @@
-"""Random numbers by position, computed ahead: a number is a function of key and position, so a cache of them is no state."""
+"""Random numbers by position, computed ahead: a number is a function of its position, so a cache is no state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How training acts other than greedily: uniformly, epsilon-greedily, or with normal noise. Evaluation uses none of them.
+"""How training acts other than greedily: uniformly, epsilon-greedily, with normal noise. Evaluation uses none of them.
 
 Every number comes from the member's own stream at the position that it is asked for, so nothing here is state.
 
@@ -34,21 +34,27 @@ def epsilon_space() -> Space:
     )
 
 
-def epsilon(hp: SimpleNamespace, env_steps: int) -> NDArray[np.float64]:
-    """The probability (P, 1) of a random action; hp: the values of `epsilon_space`.
+class Epsilon:
+    """The probability of a random action.
 
         linear:       start + (final - start) min(1, t / horizon)
         exponential:  final + (start - final) exp(-t / horizon)
 
     The horizon is a hyperparameter, so training further than planned never bends the schedule.
     """
-    progress = env_steps / hp.horizon.double()
-    if hp.name == "linear":
-        value = hp.start + (hp.final - hp.start) * progress.clamp(max=1.0)
-    else:
-        value = hp.final + (hp.start - hp.final) * (-progress).exp()
-    numbers: NDArray[np.float64] = value.cpu().numpy()
-    return numbers
+
+    def __init__(self, hp: SimpleNamespace):
+        """hp: the values of `epsilon_space`."""
+        self.linear = hp.name == "linear"
+        self.start, self.final, self.horizon = (x.cpu().double().numpy() for x in (hp.start, hp.final, hp.horizon))
+
+    def __call__(self, env_steps: int) -> NDArray[np.float64]:
+        """(P, 1), after so many environment steps."""
+        progress = env_steps / self.horizon
+        if self.linear:
+            return self.start + (self.final - self.start) * np.minimum(progress, 1.0)
+        value: NDArray[np.float64] = self.final + (self.start - self.final) * np.exp(-progress)
+        return value
 
 
 class UniformActions:
@@ -59,23 +65,26 @@ class UniformActions:
 
     def __init__(self, keys: streams.Bits, space: gym.Space[Any], num_envs: int, place: str):
         """keys: the members' streams, (P,); place: named in errors."""
-        self.space = space
+        self.sizes: NDArray[np.int64] | None = None
+        self.shape: tuple[int, ...] = ()
         match space:
             case gym.spaces.Discrete():
-                self.sizes, self.shape = np.array([space.n]), ()
+                self.sizes = np.array([space.n])
             case gym.spaces.MultiDiscrete():
                 self.sizes, self.shape = space.nvec.reshape(-1), space.nvec.shape
             case gym.spaces.MultiBinary():
                 self.sizes, self.shape = np.full(math.prod(space.shape), 2), space.shape
             case gym.spaces.Box():
-                self.sizes, self.shape = None, space.shape
+                self.shape = space.shape
                 self.low, self.high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
             case _:
                 raise UnsupportedSpace(
-                    f"{place}: random actions are known for Discrete, MultiDiscrete, MultiBinary and Box spaces, not {space}"
+                    f"{place}: random actions are known for Discrete, MultiDiscrete, MultiBinary and Box, not {space}"
                 )
         self.size = math.prod(self.shape)
-        self.type = np.int8 if isinstance(space, gym.spaces.MultiBinary) else np.float32 if self.sizes is None else np.int64
+        bits = isinstance(space, gym.spaces.MultiBinary)
+        self.type = np.int8 if bits else np.float32 if self.sizes is None else np.int64
+        self.largest = 0 if self.sizes is None else int(self.sizes.max()) - 1  # of the indices that it draws
         self.draws = Draws(keys, (num_envs, self.size * (2 if self.sizes is None else 1)))
 
     def __call__(self, position: int) -> Array:

@@ -1,7 +1,7 @@
 """A replay memory: the last transitions of N environments for each of P members, in a ring.
 
 A transition holds what really followed (next_obs), and tells an end of the world (terminated) from an end of time
-(truncated), so it never leads into another episode. The ring moves one slot, of N transitions, per step of the environments.
+(truncated), so it never leads into another episode. The ring moves by one slot, of N transitions, per step.
 
 Notation: P members, N environments, B batch; a row is a slot and an environment in it, row = slot * N + environment.
 """
@@ -20,7 +20,8 @@ from torch import Tensor
 from . import streams
 from .draws import Draws
 from .errors import StateMismatch
-from .state import Segmented, Tree
+from .segments import Segmented
+from .state import Tree
 
 EXACT_INTEGERS = 1 << 24  # integers up to this are kept exactly in float32
 Index = NDArray[np.int64]
@@ -35,7 +36,8 @@ class Field(NamedTuple):
 
 def transition_fields(obs: Field, action: Field) -> dict[str, Field]:
     """The fields of (s, a, r, s'), by name."""
-    return {"obs": obs, "next_obs": obs, "action": action, "reward": Field(()), "terminated": Field(()), "truncated": Field(())}
+    number = Field(())
+    return {"obs": obs, "next_obs": obs, "action": action, "reward": number, "terminated": number, "truncated": number}
 
 
 class Replay:
@@ -48,12 +50,20 @@ class Replay:
 
     scratch = ("_digests", "_known_at")
 
-    def __init__(self, members: int, capacity: int, num_envs: int, fields: Mapping[str, Field], device: torch.device | str = "cpu"):
-        """capacity: in transitions, rounded down to whole steps; device: where batches go, the memory itself is the host's."""
-        self.fields, self.num_envs, self.slots, self.device = dict(fields), num_envs, capacity // num_envs, torch.device(device)
-        if self.slots < 1:
-            raise ValueError(f"a memory must hold a step of its {num_envs} environments, but has room for {capacity} transitions")
-        self.members, self.rows, self.steps, self.start = members, self.slots * num_envs, 0, 0
+    def __init__(
+        self,
+        members: int,
+        capacity: int,
+        num_envs: int,
+        fields: Mapping[str, Field],
+        device: torch.device | str = "cpu",
+    ):
+        """capacity: in transitions, rounded down to whole steps; device: where batches go, the memory is the host's."""
+        if capacity < num_envs:
+            raise ValueError(f"a memory must hold a step of its {num_envs} environments, but has room for {capacity}")
+        self.fields, self.members, self.num_envs, self.device = dict(fields), members, num_envs, torch.device(device)
+        self.slots = capacity // num_envs
+        self.rows, self.steps, self.start = self.slots * num_envs, 0, 0
         place = (members, self.slots, num_envs)
         self.columns: dict[str, slice] = {}
         width = 0
@@ -112,7 +122,7 @@ class Replay:
         return picked
 
     def returns(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
-        """What an n-step target needs of transitions (P, B): obs, action, reward, discount and the next_obs to bootstrap from.
+        """What an n-step target needs of transitions (P, B): obs, action, reward, discount, next_obs.
 
             reward = Σ_{k<m} γᵏ rₜ₊ₖ,   discount = γᵐ (1 - terminatedₜ₊ₘ₋₁),   next_obs = s'ₜ₊ₘ₋₁
 
@@ -140,7 +150,7 @@ class Replay:
                 "reward": total, "discount": discount * bootstrap}  # fmt: skip
 
     def member_state(self, member: int) -> Tree:
-        """The ring is given as a view, so that a checkpoint copies and hashes only what was written since the last one."""
+        """The ring is a view, so that a checkpoint copies and hashes only what was written since the last one."""
         written, known = min(self.steps, self.slots), self._known_at[member]
         changed = np.unique(np.arange(max(known, self.steps - self.slots), self.steps) % self.slots)
         tree: Tree = {"steps": self.steps, "start": self.start}
@@ -154,7 +164,7 @@ class Replay:
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         at = (tree["steps"], tree["start"])
         if member > 0 and at != (self.steps, self.start):
-            raise StateMismatch(f"members must have written as much, but got memories at steps {at} and {(self.steps, self.start)}")
+            raise StateMismatch(f"memories must be at the same step, but got {at} and {(self.steps, self.start)}")
         self.steps, self.start = at
         for name, table in self._tables.items():
             leaf = tree[name]

@@ -7,7 +7,7 @@ that a few thousand transitions were added to, one or two segments are new, and 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ SEGMENT = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Segmented:
-    """A large tensor whose owner knows which parts of it changed: a leaf that packs to the very bytes that the tensor would.
+    """A large tensor whose owner knows which parts changed; as a leaf it packs to the bytes that the tensor would.
 
     Segments whose digest is known are neither copied nor hashed again. It is a view of live data: it is to be packed,
     settled or loaded before its owner goes on.
@@ -62,7 +62,7 @@ class Blobs(Mapping[str, bytes]):
             return self.made[name]
         data = segment_bytes(self.known[name])
         if hashlib.sha256(data).hexdigest() != name:
-            raise StateMismatch(f"blob {name[:12]} must be read before training goes on, but its rows have changed since")
+            raise StateMismatch(f"blob {name[:12]} must be read before training goes on, but its rows have changed")
         return data
 
     def __iter__(self) -> Iterator[str]:
@@ -75,3 +75,19 @@ class Blobs(Mapping[str, bytes]):
 def segment_bytes(part: Tensor) -> bytes:
     """A segment as the blob that it is stored in."""
     return save_safetensors({"segment": part.clone()})
+
+
+def pack_segmented(leaf: Segmented, add: Callable[[bytes], str], known: dict[str, Tensor]) -> list[str]:
+    """The digests of all segments; those with an unknown digest are added as blobs, the others are noted as known."""
+    rows = segment_rows(leaf.tensor)
+    blank: dict[int, str] = {}  # by their length: segments that were never written are all the same
+    for i, part in enumerate(leaf.tensor.split(rows)):
+        name = leaf.digests[i]
+        if name is None:
+            name = blank.get(len(part)) or add(segment_bytes(part))
+            leaf.digests[i] = name
+            if i * rows >= leaf.written:
+                blank[len(part)] = name
+        else:
+            known[name] = part
+    return [name for name in leaf.digests if name is not None]

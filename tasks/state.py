@@ -24,7 +24,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from .errors import DamagedState, StateMismatch
-from .segments import SEGMENT, Blobs, Segmented, segment_bytes, segment_rows
+from .segments import SEGMENT, Blobs, Segmented, pack_segmented, segment_bytes, segment_rows
 
 Tree = dict[str, Any]
 FORMAT = 1
@@ -32,7 +32,8 @@ FORMAT = 1
 
 def settled(tree: Mapping[str, Any]) -> Tree:
     """The tree with copies in the place of views of live data."""
-    return unflatten({path: leaf.tensor.clone() if isinstance(leaf, Segmented) else leaf for path, leaf in flatten(tree)})
+    leaves = dict(flatten(tree))
+    return unflatten({path: x.tensor.clone() if isinstance(x, Segmented) else x for path, x in leaves.items()})
 
 
 def _tensor(leaf: Any) -> Any:
@@ -65,7 +66,7 @@ def unflatten(leaves: Mapping[str, Any]) -> Tree:
 def copy(tree: Mapping[str, Any]) -> Tree:
     """A deep copy that shares no tensor with the original."""
     leaves = {path: _tensor(leaf) for path, leaf in flatten(tree)}
-    return unflatten({path: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for path, leaf in leaves.items()})
+    return unflatten({path: x.detach().clone() if isinstance(x, Tensor) else x for path, x in leaves.items()})
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
@@ -137,90 +138,12 @@ def pack(tree: Mapping[str, Any]) -> Packed:
         if tensor.nbytes <= SEGMENT or tensor.ndim == 0 or len(tensor) == 1:
             small[path] = tensor.clone()  # of its own: safetensors takes neither parts of a tensor nor one twice
         elif isinstance(leaf, Segmented):
-            segments[path] = _pack_segmented(leaf, add, known)
+            segments[path] = pack_segmented(leaf, add, known)
         else:
             segments[path] = [add(segment_bytes(part)) for part in tensor.split(segment_rows(tensor))]
     tensors = add(save_safetensors(small)) if small else None
     manifest = {"format": FORMAT, "values": values, "segments": segments, "tensors": tensors}
     return Packed(canonical_json(manifest), Blobs(blobs, known) if known else blobs)
-
-
-def _pack_segmented(leaf: Segmented, add: Callable[[bytes], str], known: dict[str, Tensor]) -> list[str]:
-    """The digests of all segments; those with an unknown digest are added as blobs, the others are noted as known."""
-    rows = segment_rows(leaf.tensor)
-    blank: dict[int, str] = {}  # by their length: segments that were never written are all the same
-    for i, part in enumerate(leaf.tensor.split(rows)):
-        name = leaf.digests[i]
-        if name is None:
-            name = blank.get(len(part)) or add(segment_bytes(part))
-            leaf.digests[i] = name
-            if i * rows >= leaf.written:
-                blank[len(part)] = name
-        else:
-            known[name] = part
-    return [name for name in leaf.digests if name is not None]
-
-
-def digest(self) -> str:
-        """sha256 of the manifest."""
-        return hashlib.sha256(self.manifest).hexdigest()
-
-
-class Blobs(Mapping[str, bytes]):
-    """Blobs by their sha256, of which those that were packed before are made again only if they are asked for."""
-
-    def __init__(self, made: dict[str, bytes], known: dict[str, Tensor]):
-        self.made, self.known = made, known
-
-    def __getitem__(self, name: str) -> bytes:
-        if name in self.made:
-            return self.made[name]
-        data = segment_bytes(self.known[name])
-        if hashlib.sha256(data).hexdigest() != name:
-            raise StateMismatch(f"blob {name[:12]} must be read before training goes on, but its rows have changed since")
-        return data
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self.made, **self.known})
-
-    def __len__(self) -> int:
-        return len(self.made.keys() | self.known.keys())
-
-
-def segment_bytes(part: Tensor) -> bytes:
-    return save_safetensors({"segment": part.clone()})
-
-
-def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys and no spaces: equal values are equal bytes. NaN and infinity are refused."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
-
-
-def pack(tree: Mapping[str, Any]) -> Packed:
-    """The state as bytes. Equal states give equal bytes; TypeError names a leaf that is no data."""
-    values: dict[str, Any] = {}
-    small: dict[str, Tensor] = {}
-    blobs: dict[str, bytes] = {}
-    known: dict[str, Tensor] = {}
-    segments: dict[str, list[str]] = {}
-
-    def add(data: bytes) -> str:
-        name = hashlib.sha256(data).hexdigest()
-        blobs[name] = data
-        return name
-
-    for path, leaf in flatten(tree):
-        if not isinstance(leaf, Tensor):
-            values[path] = _plain(path, leaf)
-            continue
-        tensor = leaf.detach().to("cpu").contiguous()
-        if tensor.nbytes <= SEGMENT or tensor.ndim == 0 or len(tensor) == 1:
-            small[path] = tensor.clone()  # of its own: safetensors takes neither parts of a tensor nor one twice
-        else:
-            rows = max(1, SEGMENT * len(tensor) // tensor.nbytes)
-            segments[path] = [add({"segment": part.clone()}) for part in tensor.split(rows)]
-    manifest = {"format": FORMAT, "values": values, "segments": segments, "tensors": add(small) if small else None}
-    return Packed(canonical_json(manifest), blobs)
 
 
 def digest(tree: Mapping[str, Any]) -> str:
