@@ -1,5 +1,5 @@
 # Two commands are all: `make tune` runs the main job, `make test` the tests. Both make their own environment first.
-PYTHON ?= $(or $(shell command -v python3.11),python3)
+PYTHON ?= $(shell for python in python3.11 python3; do $$python -c '' 2> /dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
