@@ -35,7 +35,7 @@ class Spaces(NamedTuple):
 
 @lru_cache(maxsize=64)
 def spaces_of(spec: EnvSpec) -> Spaces:
-    """The spaces of an environment before any training; EnvSpecError or UnsupportedSpace if it cannot be made or seen."""
+    """The spaces before any training; EnvSpecError if it cannot be made, UnsupportedSpace if it cannot be seen."""
     env = make_env(spec)
     spaces = Spaces(env.observation_space, env.action_space)
     env.close()
