@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from difflib import get_close_matches
+
 
 class SpaceError(ValueError):
     """A space that means nothing, or values that do not belong to it."""
@@ -21,3 +24,13 @@ class OutOfRange(SpaceError):
 
 class WrongType(SpaceError):
     """A value of another type than the dimension's."""
+
+
+def near(name: str, known: Collection[str]) -> str:
+    """'; did you mean ...?' with the dotted names that are like this one in the last part or else as a whole, or ''."""
+    leaves: dict[str, list[str]] = {}
+    for path in known:
+        leaves.setdefault(path.rpartition(".")[2], []).append(path)
+    alike = [path for leaf in get_close_matches(name.rpartition(".")[2], leaves, cutoff=0.7) for path in leaves[leaf]]
+    found = get_close_matches(name, alike, cutoff=0) or get_close_matches(name, list(known), cutoff=0.7)
+    return f"; did you mean {' or '.join(found)}?" if found else ""

@@ -58,22 +58,22 @@ class Dialect(NamedTuple):
     def decode(self, space: Space, ask: Ask, fixed: Mapping[str, Any] | None = None) -> Nested:
         """The space's values when `ask(parameter)` says a parameter's; it is asked only for those that apply.
 
-        `fixed` values (see `Space.fix`) are not asked for, and are in the result.
+        It is not asked for what `fixed` says: values, nested or dotted, or `<name>.enabled` for a maybe().
         """
+        given, enabled = space.split(fixed or {})
+        given = {path: space.flat()[path].check(value, path) for path, value in given.items()}
 
         def choose(path: str, dimension: Dimension) -> Value:
             parameters = self._parameters(path, dimension)
-            if not parameters:
-                return _unasked(dimension)
+            if path in given or not parameters:
+                return given[path] if path in given else _unasked(dimension)
             *gate, parameter = parameters
-            if gate and not ask(gate[0]):
+            if gate and not (enabled[path] if path in enabled else ask(gate[0])):
                 return None
             value = _within(parameter.dimension, ask(parameter))
             return parameter.decode(parameter.dimension.check(value, parameter.name))
 
-        given, enabled = space.split(fixed or {})
-        chosen = space.fix(fixed or {}).decide(choose)
-        return space.validate(chosen, fixed=given | {path: None for path, on in enabled.items() if not on})
+        return space.decide(choose)
 
     def read(self, space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
         """The space's values from the driver's `params`; those that do not apply are left out.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from .choices import Choice, Fixed
+from .conditions import Row, Unresolved, rows
 from .dimension import Dimension, Maybe
-from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType
+from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, near
 from .priors import parse, render
 from .ranges import Fidelity
 from .values import REQUIRED, Nested, Value, flatten, identity, read, shown, unflatten
@@ -23,33 +24,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 ENABLED = ".enabled"  # after a maybe()'s name: whether it is not None
-
-
-class Condition(NamedTuple):
-    """`path` must have one of `values`; `key` is how the dimension's `when` names it."""
-
-    key: str
-    path: str
-    values: tuple[Value, ...]
-
-    def holds(self, flat: Mapping[str, Value]) -> bool:
-        """Whether it does among these; a name that is absent does not apply itself."""
-        return self.path in flat and identity(flat[self.path]) in map(identity, self.values)
-
-    def __str__(self) -> str:
-        return f"{self.path} is {' or '.join(map(repr, self.values))}"
-
-
-class Row(NamedTuple):
-    """One dimension under its dotted name."""
-
-    path: str
-    dimension: Dimension
-    conditions: tuple[Condition, ...]
-
-    def applies(self, flat: Mapping[str, Value]) -> bool:
-        """Whether the hyperparameter exists beside the values decided so far."""
-        return all(condition.holds(flat) for condition in self.conditions)
 
 
 class Space(Mapping[str, "Dimension | Space"]):
@@ -70,9 +44,8 @@ class Space(Mapping[str, "Dimension | Space"]):
         for name, entry in entries.items():
             below = entry._flat.items() if isinstance(entry, Space) else [("", entry)]
             self._flat |= {f"{name}.{path}".rstrip("."): dimension for path, dimension in below}
-        # a name that is not found may still be one of the space that this one goes into
-        self._unresolved: str | None = None
-        self._conditions = {path: self._resolve(path, dimension) for path, dimension in self._flat.items()}
+        with suppress(Unresolved):  # what is not found here may be in the space that this one goes into
+            _ = self.rows
 
     # the mapping
 
@@ -92,7 +65,8 @@ class Space(Mapping[str, "Dimension | Space"]):
         return len(self._entries)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Space) and list(self._flat.items()) == list(other._flat.items())
+        # by their texts, which tell 1, 1.0 and True apart
+        return isinstance(other, Space) and list(self.priors().items()) == list(other.priors().items())
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -144,7 +118,7 @@ class Space(Mapping[str, "Dimension | Space"]):
             path, dimension = row.path, row.dimension
             if not row.applies(flat):
                 if path in given:
-                    raise UnknownParameter(_inactive(row))
+                    raise row.refusal()
             elif path in given:
                 flat[path] = dimension.check(given[path], path)
                 if path in instead and identity(flat[path]) != identity(dimension.check(instead[path], path)):
@@ -164,18 +138,16 @@ class Space(Mapping[str, "Dimension | Space"]):
         """The values of a command line's `name=value` texts, checked: 'model.size=8' gives {'model': {'size': 8}}."""
         flat: dict[str, Value] = {}
         for assignment in assignments:
-            path, equals, text = assignment.partition("=")
-            path = path.strip()
+            path, equals, text = (part.strip() for part in assignment.partition("="))
             if not equals:
                 raise SpaceError(f"{assignment!r} must be written name=value")
-            [(path, _)] = self._named({path: None}).items() or [("", None)]
-            dimension = self._flat[path]
-            value = read(text.strip())
-            if isinstance(dimension, Choice) and text.strip() in dimension.values:
-                value = text.strip()
+            if path not in self._flat:
+                self._refuse(path, text)
             if path in flat:
                 raise SpaceError(f"{path} is given twice")
-            flat[path] = dimension.check(value, path)
+            dimension = self._flat[path]
+            is_text = isinstance(dimension, Choice) and text in dimension.values
+            flat[path] = dimension.check(text if is_text else read(text), path)
         return unflatten(flat)
 
     def structure(self, values: Mapping[str, Any]) -> dict[str, Value]:
@@ -218,17 +190,20 @@ class Space(Mapping[str, "Dimension | Space"]):
         """The space that is left open when these values are given: they are taken out, and what they decide is decided.
 
         A value whose own condition is still open stays, as fixed(). `<name>.enabled` decides only whether a maybe() is
-        None, so what `structure` returns can be fixed as it is.
+        None, so what `structure` returns can be fixed as it is. The maybe() is then no more, for drivers too; `suggest`
+        with `fixed` values keeps their names.
         """
         given, enabled = self.split(values)
         known: dict[str, Value] = {}
         left: dict[str, Dimension] = {}
         for row in self.rows:
             path = row.path
-            decided = [condition for condition in row.conditions if condition.path not in left]
+            decided = [
+                condition for condition in row.conditions if condition.path in known or not condition.is_open(left)
+            ]
             if not all(condition.holds(known) for condition in decided):
                 if path in given or path in enabled:
-                    raise UnknownParameter(_inactive(row))
+                    raise row.refusal()
                 continue
             dimension = replace(row.dimension, when={c.key: c.values for c in row.conditions if c not in decided})
             if path in given:
@@ -243,10 +218,11 @@ class Space(Mapping[str, "Dimension | Space"]):
         return Space._of(left)
 
     def searched(self) -> Space:
-        """What a study searches: every dimension that is not searched is fixed to its default."""
-        return Space._of({path: d if d.search else _fixed(d, d.default, path) for path, d in self._flat.items()})
+        """What a study searches: what is not searched is fixed to its default, and what that decides is decided."""
+        flat = {path: d if d.search else _fixed(d, d.default, path) for path, d in self._flat.items()}
+        return Space._of(flat).fix({})
 
-    def extend(self, **entries: Dimension | Space) -> Space:
+    def extend(self, /, **entries: Dimension | Space) -> Space:
         """This space with more in it; raises SpaceError for a name that it has already."""
         for name in entries:
             if name in self._entries:
@@ -267,7 +243,7 @@ class Space(Mapping[str, "Dimension | Space"]):
     # other forms
 
     def priors(self) -> dict[str, str]:
-        """Every dimension as a text by dotted name, `from_priors` and `priors.parse` read it."""
+        """Every dimension as a text, by dotted name; `from_priors` reads them."""
         return {path: render(dimension) for path, dimension in self._flat.items()}
 
     @classmethod
@@ -287,7 +263,9 @@ class Space(Mapping[str, "Dimension | Space"]):
             raise SpaceError(f"this Rekindle reads version {VERSION} of a space's JSON, not {version!r}")
         try:
             return cls._of({path: parse(text, path) for path, text in form["dimensions"]})
-        except (KeyError, TypeError) as error:
+        except SpaceError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
             raise SpaceError(f"a space's JSON holds 'dimensions', a list of [name, prior]: {error!r}") from error
 
     def to_optuna(self) -> dict[str, BaseDistribution]:
@@ -307,9 +285,7 @@ class Space(Mapping[str, "Dimension | Space"]):
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The dimensions with their dotted names and conditions; what a condition names comes before it."""
-        if self._unresolved:
-            raise SpaceError(self._unresolved)
-        return tuple(Row(path, dimension, self._conditions[path]) for path, dimension in self._flat.items())
+        return tuple(rows(self._flat))
 
     @classmethod
     def _of(cls, flat: Mapping[str, Dimension]) -> Space:
@@ -318,52 +294,24 @@ class Space(Mapping[str, "Dimension | Space"]):
 
         return build(unflatten(flat))
 
-    def _resolve(self, path: str, dimension: Dimension) -> tuple[Condition, ...]:
-        conditions = []
-        for key, values in dimension.when.items():
-            found = _look_up(key, path, self._flat)
-            if found is None:
-                near = _near(key, self._flat)
-                self._unresolved = f"{path} exists only when {key} has a certain value, but there is no {key}{near}"
-                continue
-            paths = list(self._flat)
-            if paths.index(found) >= paths.index(path):
-                raise SpaceError(f"{path} depends on {found}, which must be declared above it")
-            values = tuple(self._flat[found].check(value, f"{path}'s when {key}") for value in values)
-            conditions.append(Condition(key, found, values))
-        return tuple(conditions)
-
     def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """`values` by dotted name; raises UnknownParameter or WrongType for names and groups that the space lacks."""
         flat: dict[str, Any] = {}
-        groups = {path.rpartition(".")[0] for path in self._flat}
         for path, value in flatten(values).items():
-            if path not in self._flat:
-                if value is None and any(g == path or g.startswith(path + ".") for g in groups):
-                    continue
+            if path in self._flat:
+                flat[path] = value
+            elif value is not None or not isinstance(self.get(path), Space):
                 self._refuse(path, value)
-            flat[path] = value
         return flat
 
-    def _refuse(self, path: str, value: object) -> None:
+    def _refuse(self, path: str, value: object) -> NoReturn:
         for name in self._flat:
             if path.startswith(name + "."):
                 raise WrongType(f"{name} must be {self._flat[name].expects}, not a group of values")
             if name.startswith(path + "."):
                 raise WrongType(f"{path} is a group of values and must be a dict, not {shown(value)}")
         known = ", ".join(self._flat)
-        raise UnknownParameter(f"there is no hyperparameter {path!r}{_near(path, self._flat)} (there are: {known})")
-
-
-def _look_up(key: str, path: str, flat: Mapping[str, Dimension]) -> str | None:
-    scope = path.split(".")[:-1]
-    while True:
-        candidate = ".".join([*scope, key])
-        if candidate in flat:
-            return candidate
-        if not scope:
-            return None
-        scope.pop()
+        raise UnknownParameter(f"there is no hyperparameter {path!r}{near(path, self._flat)} (there are: {known})")
 
 
 def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:
@@ -379,18 +327,3 @@ def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:
 
 def _fixed(dimension: Dimension, value: object, path: str) -> Fixed:
     return Fixed(values=(dimension.check(value, path),), when=dimension.when, structural=dimension.structural)
-
-
-def _inactive(row: Row) -> str:
-    return f"{row.path} applies only when {' and '.join(map(str, row.conditions))}; leave it out"
-
-
-def _near(name: str, known: Mapping[str, object]) -> str:
-    """'; did you mean ...?' with the known names that are like this one, as a whole or in their last part."""
-    leaves: dict[str, list[str]] = {}
-    for path in known:
-        leaves.setdefault(path.rpartition(".")[2], []).append(path)
-    near = get_close_matches(name, known, cutoff=0.7)
-    for leaf in get_close_matches(name.rpartition(".")[2], leaves, cutoff=0.7):
-        near += [path for path in leaves[leaf] if path not in near]
-    return f"; did you mean {' or '.join(near[:3])}?" if near else ""

@@ -55,6 +55,7 @@ def identity(value: Value) -> str:
 
 def shown(value: object) -> str:
     """`value` as error messages write it, with its type where the text alone could mislead."""
+    value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
     text = repr(value)
     text = text if len(text) <= 80 else text[:77] + "..."
     return text if value is None or isinstance(value, (bool, int, float)) else f"{text} ({type(value).__name__})"
@@ -70,9 +71,19 @@ def read(text: str) -> Value:
     return text
 
 
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{'optimizer': {'lr': 1}} -> {'optimizer.lr': 1}; names that are dotted already stay so."""
-    return dict(_leaves(nested, prefix))
+def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """{'optimizer': {'lr': 1}} -> {'optimizer.lr': 1}; names that are dotted already stay so.
+
+    Raises WrongType for what is no mapping, and SpaceError if one name is given both ways.
+    """
+    if not isinstance(nested, Mapping):
+        raise WrongType(f"values must be a dict by name, not {shown(nested)}")
+    flat: dict[str, Any] = {}
+    for path, value in _leaves(nested, ""):
+        if path in flat:
+            raise SpaceError(f"{path} is given twice")
+        flat[path] = value
+    return flat
 
 
 def _leaves(nested: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

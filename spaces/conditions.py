@@ -1,0 +1,87 @@
+"""When a dimension exists: names in `when` looked up from where they stand, and held against values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from .choices import Fixed
+from .dimension import Dimension
+from .errors import SpaceError, UnknownParameter, near
+from .values import Value, identity
+
+
+class Condition(NamedTuple):
+    """The value under `path` must be one of `values`; `key` is how the dimension's `when` names it."""
+
+    key: str
+    path: str
+    values: tuple[Value, ...]
+
+    def holds(self, flat: Mapping[str, Value]) -> bool:
+        """Whether it does among these values; what is absent does not exist itself."""
+        return self.path in flat and identity(flat[self.path]) in map(identity, self.values)
+
+    def is_open(self, left: Mapping[str, Dimension]) -> bool:
+        """Whether it may hold or not, where these dimensions are left open."""
+        dimension = left.get(self.path)
+        if isinstance(dimension, Fixed):
+            return self.holds({self.path: dimension.value})
+        return dimension is not None
+
+    def __str__(self) -> str:
+        return f"{self.path} is {' or '.join(map(repr, self.values))}"
+
+
+class Row(NamedTuple):
+    """One dimension of a space: its dotted name and its conditions."""
+
+    path: str
+    dimension: Dimension
+    conditions: tuple[Condition, ...]
+
+    def applies(self, flat: Mapping[str, Value]) -> bool:
+        """Whether the dimension exists beside the values decided so far."""
+        return all(condition.holds(flat) for condition in self.conditions)
+
+    def refusal(self) -> UnknownParameter:
+        """The error for a value where the dimension does not exist."""
+        return UnknownParameter(
+            f"{self.path} applies only when {' and '.join(map(str, self.conditions))}; leave it out"
+        )
+
+
+class Unresolved(SpaceError):
+    """A condition names nothing in this space; it may still name something in a space around it."""
+
+
+def rows(flat: Mapping[str, Dimension]) -> Iterator[Row]:
+    """The dimensions with their conditions looked up, in order; what a condition names comes before it.
+
+    Raises SpaceError for a name that comes later and a value that it cannot have, Unresolved for an unknown name.
+    """
+    above: dict[str, Dimension] = {}
+    for path, dimension in flat.items():
+        conditions = []
+        for key, values in dimension.when.items():
+            found = _look_up(key, path, flat)
+            if found not in above:
+                raise SpaceError(f"{path} depends on {found}, which must be declared above it")
+            one = above[found]
+            # a dimension fixed afterwards can no longer have every value that was named: those just never hold
+            checked = values if isinstance(one, Fixed) else tuple(one.check(v, f"{path}: when {key}") for v in values)
+            conditions.append(Condition(key, found, checked))
+        above[path] = dimension
+        yield Row(path, dimension, tuple(conditions))
+
+
+def _look_up(key: str, path: str, flat: Mapping[str, Dimension]) -> str:
+    """The dotted name that `key` means to the dimension at `path`: beside it, or else further out."""
+    scope = path.split(".")[:-1]
+    while True:
+        name = ".".join([*scope, key])
+        if name in flat:
+            return name
+        if not scope:
+            raise Unresolved(f"{path} depends on {key}, which is not there{near(key, flat)}")
+        scope.pop()
