@@ -45,24 +45,30 @@ class Keep:
         return set(epochs) - set(newest) - {epoch for _, epoch in ranked[: self.best]}
 
 
-def prune(connection: Connection, uid: str, keep: Keep) -> None:
-    """Drops the checkpoints of a task that ``keep`` lets go.
+def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
+    """Drops the checkpoints of these tasks that ``keep`` lets go.
 
     Those of as many epochs as the newest row, or more, go as well: they are there only if training went back to an
     earlier checkpoint, and then they are of a past that is gone.
     """
-    query = sa.select(checkpoint.c.id, checkpoint.c.epochs).where(checkpoint.c.uid == uid).order_by(checkpoint.c.id)
-    *rows, (newest, last) = connection.execute(query).all()
-    older = {epochs: id for id, epochs in rows if epochs < last}
-    gone = {id for id, _ in rows} - set(older.values())
-    kept = {**older, last: newest}
-    if keep.latest is not None and len(kept) > keep.latest:
-        measured: dict[int, Metrics] = {}
-        if keep.best:
-            found = sa.select(metric.c.epoch, metric.c.data).where(metric.c.uid == uid, metric.c.epoch.in_(list(kept)))
-            measured = {row.epoch: row.data for row in connection.execute(found)}
-        gone |= {kept[epochs] for epochs in keep.dropped(kept, measured)}
+    c = checkpoint.c
+    rows: dict[str, list[tuple[int, int]]] = {uid: [] for uid in uids}
+    for uid, id, epochs in connection.execute(sa.select(c.uid, c.id, c.epochs).where(c.uid.in_(uids)).order_by(c.id)):
+        rows[uid].append((epochs, id))
+    gone: set[int] = set()
+    for uid, found in rows.items():
+        last, _ = found[-1]
+        kept = dict(row for row in found[:-1] if row[0] < last) | dict(found[-1:])
+        gone |= {id for _, id in found} - set(kept.values())
+        gone |= {kept[epochs] for epochs in keep.dropped(kept, _measured(connection, uid, kept, keep))}
     drop(connection, gone)
+
+
+def _measured(connection: Connection, uid: str, epochs: Collection[int], keep: Keep) -> dict[int, Metrics]:
+    if not keep.best:
+        return {}
+    query = sa.select(metric.c.epoch, metric.c.data).where(metric.c.uid == uid, metric.c.epoch.in_(epochs))
+    return {row.epoch: row.data for row in connection.execute(query)}
 
 
 def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
@@ -71,7 +77,9 @@ def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
     if not ids:
         return
     named = checkpoint_blob.c.checkpoint.in_(ids)
-    digests = sorted(set(connection.scalars(sa.select(checkpoint_blob.c.digest).where(named))))
+    # locked in one order: of two that drop the last two names of a blob at once, the second sees what the first did
+    query = sa.select(blob.c.digest).join(checkpoint_blob).where(named).order_by(blob.c.digest)
+    digests = list(dict.fromkeys(connection.scalars(query.with_for_update(of=blob, key_share=True))))
     connection.execute(checkpoint_blob.delete().where(named))
     connection.execute(checkpoint.delete().where(checkpoint.c.id.in_(ids)))
     elsewhere = sa.exists().where(checkpoint_blob.c.digest == blob.c.digest)

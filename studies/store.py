@@ -111,10 +111,10 @@ class Store:
             fencing.fence(connection, leases, self.lease_seconds)
             put_blobs(connection, blobs)
             put_metrics(connection, [(write.lease.uid, *row) for write in writes for row in write.metrics])
-            for write, lease in zip(writes, leases, strict=True):
-                if write.manifest is not None:
-                    put_checkpoint(connection, write, lease.token)
-                    prune(connection, lease.uid, self.keep)
+            kept = [(write, lease) for write, lease in zip(writes, leases, strict=True) if write.manifest is not None]
+            for write, lease in kept:
+                put_checkpoint(connection, write, lease.token)
+            prune(connection, {lease.uid for _, lease in kept}, self.keep)
             fencing.add_events(connection, [(write.lease.uid, *row) for write in writes for row in write.events])
 
         self._database.write(work)
