@@ -67,6 +67,9 @@ class Cohort:
             raise ValueError(f"epochs must be an integer of at least 0, the total to reach, but got {epochs!r}")
         with BadResumeGuard(*self.tasks):
             pass  # refuses bad tasks before any training
+        for task in self.tasks:
+            if task.epochs < epochs:
+                task.check_lease()
         with Interrupts() as interrupts, one_thread():
             while behind := [task for task in self.tasks if task.bad is None and task.epochs < epochs]:
                 behind.sort(key=lambda task: task.env_steps)

@@ -164,9 +164,9 @@ class Learner:
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         """Puts a state in one member's place; StateMismatch before anything is changed if it does not fit."""
         expected = self.member_state(member)
+        if missing := [name for name in expected if name not in tree]:
+            raise StateMismatch(f"{type(self).__name__}: the state lacks {', '.join(missing)}")
         for name in ("counters", *self.live_parts):
-            if name not in tree:
-                raise StateMismatch(f"the state lacks {name}")
             check_same_form({name: expected[name]}, {name: tree[name]}, type(self).__name__)
         counters = tree["counters"]
         if member > 0 and counters["env_steps"] != self.env_steps:

@@ -15,7 +15,7 @@ from .. import __version__
 from ..spaces import Space, flatten
 from .cohort import Cohort, Context, EpochEvent, one_thread
 from .envs import EnvSpec
-from .errors import NotInitialized, StateMismatch
+from .errors import NotInitialized, StateMismatch, TaskError
 from .guard import BadResumeGuard
 from .learner import EVALUATION_EPISODES, Learner
 from .state import Packed, Tree, canonical_json, pack, settled, unpack
@@ -124,7 +124,12 @@ class Task:
         self.learner.check_env(self.env)
         self.hyperparameters = values
         self.uid = uid or self._hash()
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            self.release()  # another try, or another process, shall find the task free
+            self.hyperparameters, self.uid = None, ""
+            raise
         return self
 
     def _without_overwriting(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +217,8 @@ class Task:
         """The loss and its parts on a batch of (B, ...) tensors, as the algorithm's `loss` takes them; changes no state."""
         place = self._seated()
         stacked = {name: x.unsqueeze(0).expand(place.learner.members, *x.shape) for name, x in batch.items()}
-        losses, report = place.learner.loss(stacked)
+        with torch.no_grad(), one_thread():
+            losses, report = place.learner.loss(stacked)
         return {name: float(x[place.member]) for name, x in {"loss": losses, **report}.items()}
 
     def build_learner(self, tasks: Sequence[Task]) -> Learner:
@@ -240,6 +246,7 @@ class Task:
 
     def state_dict(self) -> Tree:
         """All that the future depends on, as a tree of copied tensors and JSON values; see `tasks.state`."""
+        self._values()  # outside of the guard: asking too early breaks nothing
         with BadResumeGuard(self):
             return settled(self._live_state())
 
@@ -257,6 +264,7 @@ class Task:
         identity, and a uid, of its own that names the state it started from. With `strict` false a state may lack
         nothing, but may hold more than is needed.
         """
+        self._values()
         with BadResumeGuard(self):
             self._refuse_foreign(state, perturb)
             learner_state = {**state["learner"]}
@@ -330,6 +338,12 @@ class Task:
         self._state, self.history, self.written = state["learner"], list(saved.metrics), len(saved.metrics)
         self.resumed = True
         self.events.append(("resume", {"epochs": saved.epochs, "digest": saved.digest, **fingerprint()}))
+
+    def check_lease(self) -> None:
+        """Raises TaskError if the task has a storage but let go of it, so that nothing it learned could be kept."""
+        if self.storage is not None and self._lease is None:
+            raise TaskError(f"{self} let go of its storage, where another process may train it by now. Build a new task with "
+                            "the same hyperparameters: it carries on from the last checkpoint")  # fmt: skip
 
     def fail(self, error: BaseException) -> None:
         """Marks the task bad and lets go of its lease, so that a clean one can carry on from the last good checkpoint."""
