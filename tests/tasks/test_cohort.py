@@ -1,0 +1,246 @@
+"""Tasks that train together: their results are those that they have alone, whatever happens to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from rekindle.studies.store import Store
+from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent
+from rekindle.tasks.errors import Diverged
+from rekindle.tasks.ppo import PPOLearner
+from rekindle.tasks.state import difference
+
+SMALL: dict[str, Any] = {"num_steps": 16, "num_envs": 3, "num_minibatches": 2, "update_epochs": 2, "epoch_steps": 96,
+                         "model": {"width": 16, "layers": 1}}  # fmt: skip
+RATES = [1e-3, 3e-3, 1e-2, 1e-4]
+
+
+def make(seed: int, storage: Store | None = None, env: str = "CartPole-v1", **changes: Any) -> PPO:
+    values = {**SMALL, "optimizer": {"lr": RATES[seed % 4]}, **changes}
+    return PPO(env, seed=seed, storage=storage).init(**values)
+
+
+def alone(seed: int, epochs: int, **changes: Any) -> PPO:
+    task = make(seed, **changes)
+    task.fit(epochs)
+    return task
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(f"sqlite:///{tmp_path / 'studies.db'}") as store:
+        yield store
+
+
+def assert_as_alone(tasks: list[PPO], epochs: int, **changes: Any) -> None:
+    for task in tasks:
+        other = alone(task.seed, epochs, **changes)
+        assert difference(task.state_dict(), other.state_dict()) == []
+        assert task.history == other.history
+        assert task.epochs == epochs
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_members_end_as_they_do_alone(size: int) -> None:
+    tasks = [make(seed) for seed in range(size)]
+    Cohort(tasks).fit(2)
+    assert_as_alone(tasks, 2)
+
+
+def test_the_order_and_the_company_do_not_matter() -> None:
+    tasks = [make(seed) for seed in (3, 0, 2)]
+    Cohort(tasks).fit(1)
+    Cohort([tasks[1], make(7), tasks[0]]).fit(2)
+    Cohort(tasks[::-1]).fit(3)
+    assert_as_alone(tasks, 3)
+
+
+def test_members_at_different_epochs_end_together() -> None:
+    tasks = [make(seed) for seed in range(4)]
+    for task, epochs in zip(tasks, (0, 2, 1, 3), strict=True):
+        task.fit(epochs)
+    Cohort(tasks).fit(3)
+    assert_as_alone(tasks, 3)
+
+
+def test_those_who_are_behind_train_up_to_the_others_first() -> None:
+    heard: list[tuple[int, int]] = []
+    tasks = [make(0), make(1), make(2)]
+    tasks[1].fit(2)
+    Cohort(tasks).fit(4, lambda event: heard.append((event.epoch, event.task.seed)))
+    assert sorted(heard[:4]) == [(1, 0), (1, 2), (2, 0), (2, 2)]
+    assert sorted(heard[4:]) == [(3, 0), (3, 1), (3, 2), (4, 0), (4, 1), (4, 2)]
+
+
+def test_members_who_are_done_are_left_alone() -> None:
+    done = alone(0, 5)
+    digest = done.digest
+    other = make(1)
+    Cohort([done, other]).fit(2)
+    assert done.digest == digest
+    assert_as_alone([other], 2)
+
+
+def test_a_member_can_be_taken_out_and_trained_alone() -> None:
+    tasks = [make(seed) for seed in range(3)]
+    Cohort(tasks).fit(1)
+    tasks[1].fit(2)
+    assert_as_alone([tasks[1]], 2)
+    Cohort(tasks).fit(2)
+    assert_as_alone(tasks, 2)
+
+
+def test_what_a_member_can_be_asked_while_it_is_in_a_cohort() -> None:
+    tasks = [make(seed) for seed in range(3)]
+    Cohort(tasks).fit(1)
+    other = alone(1, 1)
+    assert tasks[1].evaluate(3) == other.evaluate(3)
+    assert all(a.equal(b) for a, b in zip(tasks[1].parameters(), other.parameters(), strict=True))
+    assert tasks[1].digest == other.digest
+    assert tasks[1].report() == other.report()
+
+
+# Who may train together
+
+
+def test_a_cohort_has_members() -> None:
+    with pytest.raises(ValueError, match="at least one task"):
+        Cohort([])
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"num_steps": 32}, "num_steps"),
+        ({"model": {"width": 32, "layers": 1}}, "model.width"),
+        ({"optimizer": {"name": "sgd"}}, "optimizer.name"),
+        ({"lr_schedule": {"name": "linear"}}, "lr_schedule.name"),
+        ({"max_grad_norm": None}, "max_grad_norm"),
+        ({"target_kl": 0.01}, "target_kl"),
+        ({"env": "CartPole-v0"}, "env"),
+        ({"normalize_obs": True}, "normalize_obs"),
+    ],
+)
+def test_members_of_other_structure_are_refused_by_the_difference(changes: dict[str, Any], name: str) -> None:
+    one, other = make(0), make(1, **changes)
+    with pytest.raises(ValueError, match="must have the same structure") as caught:
+        Cohort([one, other])
+    message = str(caught.value)
+    assert f" {name}" in message
+    assert str(one) in message
+    assert str(other) in message
+
+
+def test_members_that_differ_in_numbers_only_may_train_together() -> None:
+    changes = [{"gamma": 0.9}, {"ent_coef": 0.1, "optimizer": {"lr": 1e-2}}, {"max_grad_norm": 3.0}]
+    tasks = [make(seed, **change) for seed, change in enumerate(changes)]
+    Cohort(tasks).fit(2)
+    for task, change in zip(tasks, changes, strict=True):
+        assert_as_alone([task], 2, **change)
+
+
+def test_the_same_task_cannot_be_a_member_twice() -> None:
+    task = make(0)
+    for other in (task, make(0)):
+        with pytest.raises(ValueError, match="two have the same uid"):
+            Cohort([task, other])
+
+
+def test_members_on_different_devices_are_refused() -> None:
+    other = PPO("CartPole-v1", seed=1, device="cpu:0").init(**SMALL)
+    with pytest.raises(ValueError, match="differ in device"):
+        Cohort([make(0), other])
+
+
+# Faults
+
+
+DIVERGING = {"optimizer": {"name": "sgd", "lr": 100.0}, "max_grad_norm": None}
+STEADY = {"optimizer": {"name": "sgd", "lr": 1e-3}, "max_grad_norm": None}
+
+
+def test_a_member_that_diverges_is_left_behind_and_the_others_go_on(store: Store) -> None:
+    tasks = [make(0, store, **STEADY), make(1, store, **DIVERGING), make(2, store, **STEADY)]
+    Cohort(tasks).fit(20)
+    assert isinstance(tasks[1].bad, Diverged)
+    assert "seed 1" in str(tasks[1].bad)
+    assert_as_alone([tasks[0], tasks[2]], 20, **STEADY)
+    other = make(1, **DIVERGING)
+    with pytest.raises(Diverged) as caught:
+        other.fit(20)
+    assert str(caught.value) == str(tasks[1].bad)
+    assert other.history == tasks[1].history
+    for task in (tasks[0], tasks[2]):
+        assert store.metrics(task.uid) == task.history
+    with pytest.raises(BadResume, match="broke with Diverged"):
+        Cohort(tasks).fit(21)
+    Cohort([tasks[0], tasks[2]]).fit(21)
+    assert_as_alone([tasks[0], tasks[2]], 21, **STEADY)
+
+
+def test_when_all_members_diverge_training_ends() -> None:
+    tasks = [make(seed, **DIVERGING) for seed in range(2)]
+    Cohort(tasks).fit(10**6)
+    assert all(isinstance(task.bad, Diverged) for task in tasks)
+
+
+def test_an_exception_in_a_step_breaks_every_member(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [make(seed, store) for seed in range(2)]
+    Cohort(tasks).fit(1)
+
+    def fail(self: PPOLearner, batch: Any) -> Any:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(PPOLearner, "loss", fail)
+    with pytest.raises(MemoryError):
+        Cohort(tasks).fit(2)
+    monkeypatch.undo()
+    for task in tasks:
+        with pytest.raises(BadResume, match="MemoryError: no room"):
+            task.fit(2)
+    again = [make(seed, store) for seed in range(2)]
+    assert all(task.resumed and task.epochs == 1 for task in again)
+    Cohort(again).fit(2)
+    assert_as_alone(again, 2)
+
+
+def test_a_pruned_member_stops_the_cohort_between_two_steps(store: Store) -> None:
+    tasks = [make(seed, store) for seed in range(3)]
+
+    def prune(event: EpochEvent) -> None:
+        if (event.task.seed, event.epoch) == (1, 2):
+            raise optuna.TrialPruned
+
+    with pytest.raises(optuna.TrialPruned):
+        Cohort(tasks).fit(4, prune)
+    assert all(task.bad is None and task.epochs == 2 for task in tasks)
+    for task in tasks:
+        saved = store.load(task.uid)
+        assert saved is not None
+        assert (saved.epochs, saved.metrics) == (2, task.history)
+    Cohort([tasks[0], tasks[2]]).fit(3)
+    assert_as_alone([tasks[0], tasks[2]], 3)
+
+
+def test_members_are_stored_as_if_alone_and_carry_on_in_other_company(store: Store, tmp_path: Path) -> None:
+    tasks = [make(seed, store) for seed in range(3)]
+    Cohort(tasks).fit(2)
+    for task in tasks:
+        task.finish()
+    resumed = [make(seed, store) for seed in (2, 0)]
+    assert all(task.resumed for task in resumed)
+    Cohort([*resumed, make(9, store)]).fit(3)
+    assert_as_alone(resumed, 3)
+
+
+def test_members_may_have_different_storages_or_none(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path / 'a.db'}") as a, Store(f"sqlite:///{tmp_path / 'b.db'}") as b:
+        tasks = [make(0, a), make(1, b), make(2)]
+        Cohort(tasks).fit(1)
+        assert a.metrics(tasks[0].uid) == tasks[0].history
+        assert b.metrics(tasks[1].uid) == tasks[1].history
+        assert len(a.tasks()) == len(b.tasks()) == 1
