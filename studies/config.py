@@ -1,0 +1,181 @@
+"""What a study is, as the JSON that its row holds: all that its trials depend on, and how many there are to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ..spaces import Space, flatten, unflatten
+from ..spaces.choices import Fixed
+from .errors import StoreError
+
+if TYPE_CHECKING:
+    from ..tasks.storage import Storage
+    from ..tasks.task import Task
+
+VERSION = 1
+SAMPLERS = ("tpe", "random", "gp")
+BASE = 3  # of every three trials, one is carried on to three times the epochs
+
+
+class BadConfig(ValueError):
+    """What was asked of a study means nothing."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The configuration of a study.
+
+    Attributes:
+        task, task_version: the algorithm.
+        env: the environment's JSON.
+        seed: of every trial's training and of the suggestions.
+        space: the space that is searched, as prior texts by dotted name, in order.
+        fixed: hyperparameters, by dotted name, that are not.
+        epochs: [low, high, base]: rungs at low, low * base, ... and high.
+        trials: how many there were to be when the study was made, and after each time it was extended.
+        generation: how many trials are suggested at once and halved among each other.
+        cohort: how many trials in a row share their structure, so that they can train as one cohort.
+        sampler: the name of the sampler.
+    """
+
+    task: str
+    task_version: int
+    env: Mapping[str, Any]
+    seed: int
+    space: Mapping[str, Any]
+    fixed: Mapping[str, Any]
+    epochs: Sequence[int]
+    trials: Sequence[int]
+    generation: int = 8
+    cohort: int = 4
+    sampler: str = "tpe"
+    direction: str = "maximize"
+    version: int = field(default=VERSION)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON that a study's row holds."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, form: Mapping[str, Any], name: str) -> Config:
+        """The configuration in a study's row; StoreError if this Rekindle cannot have written it."""
+        if form.get("version") != VERSION:
+            raise StoreError(
+                f"study {name!r} must have a configuration of version {VERSION}, but got "
+                f"{form.get('version')!r}; use the Rekindle that made it, or another name"
+            )
+        try:
+            return cls(**form)
+        except TypeError as error:
+            raise StoreError(f"the configuration of study {name!r} is not one: {error}") from None
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """Epochs in all at the end of each rung, rising."""
+        low, high, base = self.epochs
+        rungs = [low]
+        while rungs[-1] < high:
+            rungs.append(min(rungs[-1] * base, high))
+        return tuple(rungs)
+
+    @property
+    def brackets(self) -> tuple[range, ...]:
+        """The trials, by number, that are suggested together and halved among each other.
+
+        A study of 20 trials that is extended to 32 keeps its last bracket of four.
+        """
+        brackets, start = [], 0
+        for total in self.trials:
+            brackets += [range(n, min(n + self.generation, total)) for n in range(start, total, self.generation)]
+            start = total
+        return tuple(brackets)
+
+    def load_task(self) -> type[Task]:
+        """The algorithm; StoreError if the installed one is of another version than the study's."""
+        from ..tasks import load
+
+        algorithm = load(self.task)
+        if algorithm.version != self.task_version:
+            raise StoreError(
+                f"a study goes on with the version of its task that it began with, {self.task} "
+                f"{self.task_version}, but {algorithm.version} is installed; use the Rekindle that made the "
+                "study, or another name for a new one"
+            )
+        return algorithm
+
+    @property
+    def open(self) -> list[str]:
+        """The dotted names of what is really searched."""
+        return [name for name, dimension in self.searched.flat().items() if not isinstance(dimension, Fixed)]
+
+    @cached_property
+    def searched(self) -> Space:
+        """The space that suggestions come from."""
+        return Space.from_priors(self.space)
+
+    def make_task(self, algorithm: type[Task], values: Mapping[str, Any], storage: Storage | None) -> Task:
+        """The task of a trial with these hyperparameters, initialized."""
+        task = algorithm(self.env, seed=self.seed, storage=storage)
+        return task.init(**unflatten(flatten(values)))
+
+
+def make_config(
+    algorithm: type[Task],
+    env: Any,
+    *,
+    trials: int,
+    epochs: Sequence[int],
+    seed: int = 0,
+    fixed: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Config:
+    """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong."""
+    task = algorithm(env, seed=seed, **(fixed or {}))
+    config = Config(
+        task=algorithm.name,
+        task_version=algorithm.version,
+        env=task.env.to_json(),
+        seed=seed,
+        space=task.get_space().priors(),
+        fixed=task.fixed,
+        epochs=check_epochs(epochs),
+        trials=[trials],
+        **options,
+    )
+    for name in ("generation", "cohort"):
+        _check_count(name, getattr(config, name))
+    _check_count("trials", trials)
+    if config.sampler not in SAMPLERS:
+        near = get_close_matches(config.sampler, SAMPLERS, n=1)
+        raise BadConfig(
+            f"sampler must be one of {', '.join(SAMPLERS)}, but got {config.sampler!r}"
+            + (f"; did you mean {near[0]}?" if near else "")
+        )
+    return config
+
+
+def check_epochs(epochs: Sequence[int]) -> list[int]:
+    """[low, high, base] of a number, of (low, high) or of all three; BadConfig if they make no rungs."""
+    filled = [*epochs, *epochs] if len(epochs) == 1 else [*epochs]
+    low, high, base = filled = [*filled, BASE] if len(filled) == 2 else filled
+    for name, value, least in (("low", low, 1), ("high", high, low), ("base", base, 2)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise BadConfig(f"epochs are low:high:base with 1 <= low <= high and base >= 2, but {name} is {value!r}")
+    return filled
+
+
+def parse_epochs(text: str) -> list[int]:
+    """[low, high, base] of ``27``, ``1:27`` or ``1:27:3``."""
+    parts = text.split(":")
+    if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() for part in parts):
+        raise BadConfig(f"epochs must be written high, low:high or low:high:base, such as 1:27, but got {text!r}")
+    return check_epochs([int(part) for part in parts])
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadConfig(f"{name} must be an integer of at least 1, but got {value!r}")

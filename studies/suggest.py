@@ -1,0 +1,127 @@
+"""Hyperparameters for the next trials, from an Optuna study that is rebuilt from rows each time.
+
+Optuna is asked and told in memory only, with a sampler freshly seeded for every trial, so a suggestion is a function of
+the configuration, the trial's number and the rows that the schedule lets it see.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from ..spaces import Space, SpaceError, flatten
+from ..spaces.to_optuna import distributions, params
+from ..spaces.to_optuna import suggest as suggest_values
+from ..tasks import streams
+from .config import BadConfig, Config
+from .rows import Trial
+from .schedule import Plan
+
+ATTEMPTS = 100  # at values that go together
+
+
+def suggest(
+    config: Config,
+    trials: Iterable[Trial],
+    plan: Plan,
+    check: Callable[[Mapping[str, Any]], None] = lambda values: None,
+) -> list[dict[str, Any]]:
+    """Nested values of the searched space for each trial that the plan asks for, in order.
+
+    The first trial of a study takes the defaults. The first of every `config.cohort` is free, the others share its
+    structure. `check` raises ValueError for values that do not go together; others are drawn then.
+    """
+    assert plan.ask is not None
+    study = _study(config, trials, plan)
+    found: list[dict[str, Any]] = []
+    for place, number in enumerate(plan.ask):
+        values = _defaults(config.searched, check) if number == 0 else None
+        if values is None:
+            leader = found[place - place % config.cohort] if place % config.cohort else None
+            values = _draw(config, study, number, leader, check)
+        found.append(values)
+    return found
+
+
+def history(config: Config, trials: Iterable[Trial], seen: Mapping[int, list[tuple[int, float]]]) -> list[FrozenTrial]:
+    """What is seen of the trials, as Optuna's: complete at the top rung, pruned below it, failed without a score."""
+    space = config.searched
+    known = space.flat().keys()
+    spread = distributions(space)
+    frozen = []
+    for trial in trials:
+        if trial.number not in seen:
+            continue
+        scores = seen[trial.number]
+        names = params(space, {name: value for name, value in trial.params.items() if name in known})
+        # Samplers other than TPE learn from complete trials only.
+        complete = bool(scores) and (config.sampler != "tpe" or scores[-1][0] == config.rungs[-1])
+        state = TrialState.COMPLETE if complete else TrialState.PRUNED if scores else TrialState.FAIL
+        frozen.append(
+            create_trial(
+                state=state,
+                value=scores[-1][1] if complete else None,
+                params=names,
+                distributions={name: spread[name] for name in names},
+                intermediate_values=dict(scores),
+            )
+        )
+    return frozen
+
+
+def make_sampler(config: Config, number: int, attempt: int = 0) -> BaseSampler:
+    """The study's sampler, seeded for one trial."""
+    seed = streams.seed_of(config.seed, "suggest", number, attempt)
+    if config.sampler == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    if config.sampler == "gp":
+        return optuna.samplers.GPSampler(seed=seed, n_startup_trials=config.generation, deterministic_objective=True)
+    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=config.generation)
+
+
+def _study(config: Config, trials: Iterable[Trial], plan: Plan) -> optuna.Study:
+    study = optuna.create_study(direction="maximize")
+    if config.sampler != "random":
+        study.add_trials(history(config, trials, plan.seen))
+    return study
+
+
+def _draw(
+    config: Config,
+    study: optuna.Study,
+    number: int,
+    leader: Mapping[str, Any] | None,
+    check: Callable[[Mapping[str, Any]], None],
+) -> dict[str, Any]:
+    space = config.searched
+    shared = space.structure(leader) if leader else {}
+    for attempt in range(ATTEMPTS):
+        study.sampler = make_sampler(config, number, attempt)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            trial = study.ask()  # stays running: those that follow keep their distance from it
+            values = suggest_values(space, trial, fixed=shared)
+        try:
+            check(values)
+        except ValueError as error:
+            refusal = error
+            study.tell(trial, state=TrialState.FAIL)
+            continue
+        return values
+    raise BadConfig(f"trial {number} needs hyperparameters that go together, but {ATTEMPTS} draws did not: {refusal}")
+
+
+def _defaults(space: Space, check: Callable[[Mapping[str, Any]], None]) -> dict[str, Any] | None:
+    """The defaults, if they are in the space that is searched and go together."""
+    try:
+        values = space.defaults()
+        params(space, flatten(values))
+        check(values)
+    except (SpaceError, ValueError):
+        return None
+    return values
