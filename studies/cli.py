@@ -1,0 +1,213 @@
+"""The command line: ``rekindle tune``, ``train``, ``worker``, ``status``, ``trials`` and ``show``.
+
+Results go to stdout, progress and errors to stderr. Exit status: 0 done; 1 it failed (a loss became NaN, the database
+went away, ...); 2 what was asked makes no sense; 130 and 143 stopped by SIGINT and SIGTERM, with everything saved.
+
+With ``--json`` stdout is one JSON object, whose names are stable within one "format" (now 1; new names may be added):
+
+    tune, trials  format, study, state ("running", "complete"), task, env {id, kwargs, wrappers, max_episode_steps},
+                  seed, sampler, rungs [epochs], fixed {dotted name: value}, trials_total,
+                  counts {complete, pruned, failed, running}, best (a trial or null), trials [trial]
+      trial       number, uid, state ("running", "complete", "pruned", "failed"), bracket, epochs, return, digest,
+                  hyperparameters {dotted name: value}, error (text or null),
+                  rungs [{rung, epochs, state ("ready", "done", "failed"), return, digest}]
+                  epochs, return and digest are those of its last finished rung (0 and null before the first)
+    train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
+    status        format, storage, studies [as tune, without trials], workers [{host, pid}], tasks (how many)
+    show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,
+                  trials [{study, number, state}], metrics [{epoch, name: number}],
+                  checkpoints [{epochs, digest, bytes, created}], events [{time, kind, ...}]
+
+``return`` is the mean undiscounted return of greedy evaluation episodes on seeds that no training uses; ``digest`` is
+the sha256 of the canonical form of the whole training state; times are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from .. import __version__
+
+URL_VARIABLE = "REKINDLE_STORAGE"
+DEFAULT_URL = "sqlite:///rekindle.db"
+FAILED, USAGE = 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    if arguments.debug:
+        return _run(arguments)
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return _say("stopped", 130)
+    except BrokenPipeError:  # of `rekindle trials x | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - people get one line; --debug shows the rest
+        return _explain(error)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from . import commands  # takes a while, and --help does not need it
+
+    run: Callable[[argparse.Namespace], int] = getattr(commands, arguments.command)
+    return run(arguments)
+
+
+def _explain(error: Exception) -> int:
+    """Says in one line what is wrong; the exit status."""
+    from ..tasks.errors import Diverged, Stopped
+    from .errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
+    from .tune import Interrupted
+
+    if isinstance(error, Interrupted):
+        return _say(str(error), 128 + error.signal)
+    if isinstance(error, Stopped):
+        return _say(str(error), 143)
+    if isinstance(error, DamagedCheckpoint):
+        return _say(f"{error}; or run the same command with --use-previous", FAILED)
+    asked = isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError)
+    if asked or isinstance(error, StoreError | Diverged):
+        return _say(f"error: {error}", USAGE if asked else FAILED)
+    return _say(f"error: {type(error).__name__}: {error} (the same command with --debug says where)", FAILED)
+
+
+def _say(text: str, status: int) -> int:
+    print("rekindle: " + " ".join(text.split()), file=sys.stderr, flush=True)
+    return status
+
+
+# --- the parser ---
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"rekindle: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        sys.exit(USAGE)
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 1, but got {text!r}")
+    return number
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**63 - 1, but got {text!r}")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="rekindle",
+        description="Hyperparameter optimization for reinforcement learning, where every trial "
+        "can be stopped and carried on exactly.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"rekindle {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+
+    tune = _command(commands, "tune", "search good hyperparameters; the same command again carries on")
+    _what_to_train(
+        tune,
+        "low:high[:base], such as 1:27: train all trials for low epochs, the best third three times as long, ... "
+        "up to high; base 3 unless given",
+        "1:27",
+        "fix a hyperparameter instead of searching it",
+    )
+    tune.add_argument(
+        "--trials", type=_count, default=16, metavar="N", help="how many configurations in all (default: 16)"
+    )
+    tune.add_argument("--study", metavar="NAME", help="name of the study (default: TASK-ENV)")
+    tune.add_argument(
+        "--workers",
+        type=_count,
+        default=_cores(),
+        metavar="N",
+        help="worker processes (default: the cores, %(default)s)",
+    )
+    tune.add_argument("--sampler", default="tpe", metavar="NAME", help="tpe, random or gp (default: tpe)")
+    tune.add_argument(
+        "--generation", type=_count, default=8, metavar="N", help="trials suggested at a time (default: 8)"
+    )
+    tune.add_argument(
+        "--cohort",
+        type=_count,
+        default=4,
+        metavar="N",
+        help="trials in a row that share their structure, so that they train as one (default: 4)",
+    )
+    _use_previous(tune)
+
+    train = _command(commands, "train", "train one task; the same command again carries on")
+    _what_to_train(train, "epochs in all", "27", "set a hyperparameter; the others take their defaults")
+
+    _use_previous(train)
+
+    worker = _command(commands, "worker", "join a study, from any machine that reaches its storage", json=False)
+    worker.add_argument("--study", required=True, metavar="NAME")
+    worker.add_argument(
+        "--workers",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="how many workers share the study (default: as many as hold trials)",
+    )
+    worker.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    worker.add_argument("--with-parent", action="store_true", help=argparse.SUPPRESS)  # stop when stdin ends
+    _use_previous(worker)
+
+    _command(commands, "status", "all studies of a storage")
+    trials = _command(commands, "trials", "the trials of a study, rung by rung")
+    trials.add_argument("study", metavar="STUDY")
+    show = _command(
+        commands, "show", "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
+    )
+    show.add_argument("uid", metavar="UID", help="as `rekindle trials` shows it; its first characters will do")
+    return parser
+
+
+def _command(commands: Any, name: str, text: str, json: bool = True) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+    )
+    command.add_argument(
+        "--storage",
+        default=os.environ.get(URL_VARIABLE) or DEFAULT_URL,
+        metavar="URL",
+        help=f"sqlite:///file.db or postgresql://user:password@host/name (default: ${URL_VARIABLE}, or {DEFAULT_URL})",
+    )
+    if json:
+        command.add_argument("--json", action="store_true", help="print the result as JSON")
+    command.add_argument("--debug", action="store_true", help="show where an error comes from")
+    return command
+
+
+def _what_to_train(command: argparse.ArgumentParser, epochs: str, default: str, setting: str) -> None:
+    command.add_argument("task", metavar="TASK", help="the algorithm, such as ppo")
+    command.add_argument("env", metavar="ENV", help="a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON")
+    command.add_argument("--epochs", default=default, metavar="EPOCHS", help=f"{epochs} (default: {default})")
+    command.add_argument("--seed", type=_seed, default=0, metavar="N", help="of all randomness (default: 0)")
+    command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=f"{setting}; may be repeated")
+
+
+def _use_previous(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--use-previous", action="store_true", help="where a checkpoint is damaged, carry on from the one before it"
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

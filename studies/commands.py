@@ -1,0 +1,288 @@
+"""What the commands of the command line do; each takes the parsed arguments and returns the exit status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from . import report
+from .config import make_config, parse_epochs
+from .engine import start_study
+from .errors import StoreError
+from .mirror import UID as MIRROR
+from .owner import Owner
+from .store import Store
+
+if TYPE_CHECKING:
+    from ..tasks.cohort import EpochEvent
+    from ..tasks.task import Task
+
+FAILED = 1
+LEARNING_CURVE = ("epoch", "env_steps", "episode_return", "return", "loss", "approx_kl", "entropy")
+
+
+def tune(arguments: argparse.Namespace) -> int:
+    """Runs a study to its end with workers of its own, and shows the best trials."""
+    from ..tasks import load
+    from .progress import Progress, look
+    from .tune import Tuning
+
+    algorithm = load(arguments.task)
+    config = make_config(
+        algorithm,
+        _env(arguments.env),
+        trials=arguments.trials,
+        epochs=parse_epochs(arguments.epochs),
+        seed=arguments.seed,
+        fixed=_values(algorithm, arguments.set),
+        sampler=arguments.sampler,
+        generation=arguments.generation,
+        cohort=arguments.cohort,
+    )
+    name = arguments.study or f"{arguments.task}-{config.env['id']}"
+    errors = _console(stderr=True)
+    with Store(arguments.storage) as store:
+        if name not in {study.name for study in store.studies()}:
+            # environments and networks are made once, so that what cannot work is said before a study is made of it
+            config.make_task(algorithm, config.fixed, None).parameters()
+        config = start_study(store, name, config)
+        if look(store, name).complete:
+            _note(errors, f"study {name} is complete; more --trials than {config.trials[-1]} go on with it")
+        else:
+            extra = ["--use-previous"] if arguments.use_previous else []
+            with Progress(errors, name, store.url) as progress:
+                Tuning(store, arguments.storage, name, arguments.workers, progress, extra).run()
+        _mirror(store, arguments.storage, name, errors)
+        result = report.study_json(store, name)
+    return _print_json(result) if arguments.json else _print_study(result, config.open, store.url)
+
+
+def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
+    """Shows the study to Optuna; that it cannot be shown is no reason to fail."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from .mirror import mirror
+
+    try:
+        mirror(store, url, name)
+    except (StoreError, SQLAlchemyError, RuntimeError) as error:
+        _note(errors, f"Optuna's tables were left as they are: {' '.join(str(error).split())}")
+
+
+def _print_study(study: Mapping[str, Any], searched: Sequence[str], url: str) -> int:
+    out = _console()
+    counts = ", ".join(f"{count} {state}" for state, count in study["counts"].items() if count)
+    if study["best"] is None:
+        _note(out, f"no trial has a result: {counts}; `rekindle trials {study['study']}` says why")
+        return FAILED
+    out.print(report.best_table(study, searched))
+    _note(out, f"{study['trials_total']} trials: {counts}\n")
+    storage = shlex.quote(url)
+    for command, what in (
+        (f"rekindle show {study['best']['uid'][:8]} --storage {storage}", "the best trial, from its first start on"),
+        (f"rekindle trials {shlex.quote(study['study'])} --storage {storage}", "all trials, rung by rung"),
+        (f"optuna-dashboard {storage}", "the same study in Optuna's dashboard"),
+    ):
+        out.print(f"[bright_black]# {what}[/]\n[cyan]{command}[/]", soft_wrap=True)
+    return 0
+
+
+def worker(arguments: argparse.Namespace) -> int:
+    """Works on a study until it is complete or until it is asked to stop."""
+    import optuna
+
+    from .worker import run_worker
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with _existing(arguments.storage) as store:
+        if not arguments.quiet:
+            _note(
+                _console(stderr=True),
+                f"process works on study {arguments.study} in {store.url} until it is complete; Ctrl-C saves and stops",
+            )
+        return run_worker(
+            store,
+            arguments.study,
+            workers=arguments.workers,
+            use_previous=arguments.use_previous,
+            with_parent=arguments.with_parent,
+        )
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Trains one task, from its last checkpoint if there is one."""
+    from ..tasks import load
+    from .worker import TaskStorage
+
+    algorithm = load(arguments.task)
+    low, epochs, _ = parse_epochs(arguments.epochs)
+    if low != epochs:
+        raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {arguments.epochs}")
+    env, values = _env(arguments.env), _values(algorithm, arguments.set)
+    algorithm(env, seed=arguments.seed).init(**values)  # what is wrong with them is said before a database is made
+    with Store(arguments.storage) as store:
+        task = algorithm(env, seed=arguments.seed, storage=TaskStorage(store, arguments.use_previous)).init(**values)
+        try:
+            result = _fit(task, epochs, _console(stderr=True))
+        finally:
+            task.release()
+    if arguments.json:
+        return _print_json(result)
+    out = _console()
+    shown = {name: result[name] for name in ("uid", "epochs", "return", "digest")}
+    out.print(report.pairs_table(str(task), {**shown, **result["hyperparameters"]}))
+    out.print(f"[cyan]rekindle show {task.uid[:8]} --storage {shlex.quote(store.url)}[/]", soft_wrap=True)
+    return 0
+
+
+def _fit(task: Task, epochs: int, errors: Console) -> dict[str, Any]:
+    if task.epochs > epochs:
+        raise ValueError(
+            f"training only goes forward, but {task} has done {task.epochs} epochs and {epochs} were asked for; "
+            "ask for more, or use another --storage"
+        )
+    begins = f"carries on after epoch {task.epochs}" if task.resumed else "starts"
+    _note(errors, f"{task} {begins}; {epochs} epochs in all")
+
+    def at_epoch_end(event: EpochEvent) -> None:
+        if event.epoch == epochs:
+            event.metrics[report.RETURN] = event.task.evaluate()
+        shown = (name for name in ("env_steps", "episode_return", report.RETURN) if name in event.metrics)
+        _note(
+            errors, f"epoch {event.epoch}/{epochs}  " + "  ".join(f"{name} {event.metrics[name]:.5g}" for name in shown)
+        )
+
+    metrics = task.fit(epochs, at_epoch_end)
+    return {
+        "format": report.FORMAT,
+        "uid": task.uid,
+        "task": task.name,
+        "env": task.env.to_json(),
+        "seed": task.seed,
+        "epochs": task.epochs,
+        "return": metrics[report.RETURN] if report.RETURN in metrics else task.evaluate(),
+        "digest": task.digest,
+        "resumed": task.resumed,
+        "hyperparameters": task.identity["hyperparameters"],
+        "metrics": metrics,
+    }
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """All studies of a storage."""
+    with _existing(arguments.storage) as store:
+        result = report.status_json(store)
+    if arguments.json:
+        return _print_json(result)
+    out = _console()
+    if result["studies"]:
+        out.print(report.status_table(result))
+    else:
+        _note(out, f"{result['storage']}: no study yet")
+    working = ", ".join(f"{worker['pid']} on {worker['host']}" for worker in result["workers"])
+    _note(out, f"{result['tasks']} tasks; processes that train them now: {working or 'none'}")
+    return 0
+
+
+def trials(arguments: argparse.Namespace) -> int:
+    """The trials of a study."""
+    with _existing(arguments.storage) as store:
+        study = report.study_json(store, arguments.study)
+    if arguments.json:
+        return _print_json(study)
+    out = _console()
+    out.print(report.trials_table(study))
+    for trial in study["trials"]:
+        if trial["error"]:
+            _note(out, f"trial {trial['number']} failed: {trial['error'].strip().splitlines()[-1]}")
+    return 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Everything that is stored of one task."""
+    with _existing(arguments.storage) as store:
+        task = report.task_json(store, _whole_uid(store, arguments.uid))
+    if arguments.json:
+        return _print_json(task)
+    out = _console()
+    head = {name: task[name] for name in ("uid", "seed", "epochs", "return", "digest")}
+    head["trained by"] = _process(task["owner"]) if task["owner"] else "nobody at the moment"
+    head |= {f"in {trial['study']}": f"trial {trial['number']}, {trial['state']}" for trial in task["trials"]}
+    out.print(report.pairs_table(f"{task['task']} on {(task['env'] or {}).get('id')}", head))
+    out.print(report.pairs_table("hyperparameters", task["hyperparameters"]))
+    names = [name for name in LEARNING_CURVE if any(name in row for row in task["metrics"])]
+    out.print(report.rows_table("metrics", task["metrics"], names))
+    out.print(report.rows_table("checkpoints", task["checkpoints"], ("epochs", "bytes", "digest")))
+    events = [_event(event) for event in task["events"]]
+    out.print(report.rows_table("events", events, ("time", "kind", "epochs", "process", "more")))
+    return 0
+
+
+def _existing(url: str) -> Store:
+    """The store at this URL; looking does not make a database of a misspelled name."""
+    kind, _, path = url.partition(":///")
+    if kind.startswith("sqlite") and path and not Path(path.partition("?")[0]).exists():
+        raise ValueError(f"there is no database {path} yet; give --storage, or let `rekindle tune` make it")
+    return Store(url)
+
+
+def _event(event: Mapping[str, Any]) -> dict[str, Any]:
+    """An event as a row for people."""
+    row: dict[str, Any] = {"time": f"{datetime.fromtimestamp(event['time']).astimezone():%Y-%m-%d %H:%M:%S}"}
+    row |= {name: event[name] for name in ("kind", "epochs") if name in event}
+    more = {name: event[name] for name in event if name not in ("time", "kind", "epochs", "owner", "token")}
+    if "owner" in event:
+        row["process"] = _process(event["owner"])
+    if "previous" in more:
+        more["previous"] = _process(more["previous"])
+    return row | {"more": ", ".join(f"{name} {str(value)[:24]}" for name, value in more.items())}
+
+
+def _process(owner: str) -> str:
+    parsed = Owner.parse(owner)
+    return f"{parsed.pid} on {parsed.host}"
+
+
+def _whole_uid(store: Store, start: str) -> str:
+    """The one uid that begins so."""
+    uids = [task.uid for task in store.tasks() if not task.uid.startswith(MIRROR)]
+    found = [uid for uid in uids if uid.startswith(start)]
+    if start in found or len(found) == 1:
+        return start if start in found else found[0]
+    if found:
+        raise ValueError(f"a uid may be cut short as long as one task begins so, but {start!r} begins {len(found)}")
+    raise ValueError(f"no task of {store.url} has a uid that begins with {start!r}; `rekindle trials STUDY` shows them")
+
+
+def _env(text: str) -> Any:
+    """A Gymnasium id, or an EnvSpec's JSON."""
+    return json.loads(text) if text.lstrip().startswith("{") else text
+
+
+def _values(algorithm: type[Task], assignments: Sequence[str]) -> dict[str, Any]:
+    """The nested values of --set, checked."""
+    values: dict[str, Any] = algorithm.learner.hyperparameters.parse(*assignments)
+    return values
+
+
+def _print_json(result: Mapping[str, Any]) -> int:
+    print(json.dumps(result, indent=2))
+    return 0
+
+
+def _console(stderr: bool = False) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = 200  # tables in files and pipes are not folded to the width of no terminal
+    return console
+
+
+def _note(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)

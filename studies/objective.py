@@ -1,0 +1,154 @@
+"""A resumable task as the objective of a user's own Optuna study, with any sampler and any pruner.
+
+    study = optuna.create_study(direction="maximize", storage=url, sampler=..., pruner=...)
+    study.optimize(rekindle.Objective(PPO, "CartPole-v1", epochs=27, storage=url), n_trials=20)
+
+The checkpoint is found by the hyperparameters, not by the number: a trial that died is carried on where it stopped,
+whether Optuna retries it (heartbeat_interval, RetryHeartbeatStaleTrialCallback), a user enqueues its parameters again,
+or a sampler suggests them a second time.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import optuna
+
+from ..spaces.to_optuna import suggest
+from ..tasks.cohort import EpochEvent
+from ..tasks.errors import Diverged
+from .config import check_epochs
+from .errors import TaskBusy
+from .report import RETURN
+from .store import Store
+
+if TYPE_CHECKING:
+    from ..tasks.task import Task
+
+POLL = (0.1, 2.0)  # seconds between two attempts at a task that another one trains: at first, and at most
+
+
+class Objective:
+    """Suggests hyperparameters, trains a task epoch by epoch, reports its evaluation return, and obeys the pruner.
+
+    The value of a trial is the return after the last epoch, to be maximised. Attributes set on the trial: ``rk_uid``,
+    ``rk_epochs`` and ``rk_digest`` (of the whole state). A trial whose numbers become NaN fails, with the reason as
+    ``rk_error``, and the study goes on; every other error is raised.
+
+    Args:
+        task: the algorithm, such as PPO.
+        env: see `Task`.
+        epochs: how many each trial is trained for, in all.
+        storage: a URL, or a Store; may be the database of the study itself.
+        seed: of the training of every trial.
+        report: report and ask the pruner after every so many epochs; 0 never does.
+        fixed: hyperparameters that are not suggested, nested.
+    """
+
+    def __init__(
+        self,
+        task: type[Task],
+        env: Any,
+        *,
+        epochs: int,
+        storage: str | Store,
+        seed: int = 0,
+        report: int = 1,
+        **fixed: Any,
+    ):
+        check_epochs([epochs])
+        if isinstance(report, bool) or not isinstance(report, int) or report < 0:
+            raise ValueError(
+                f"Objective: report must be 0 or how many epochs lie between two reports, but got {report!r}"
+            )
+        self.algorithm, self.epochs, self.seed, self.report, self.fixed = task, epochs, seed, report, fixed
+        first = task(env, seed=seed, **fixed)  # checks all that was given
+        self.env, self.space = first.env, first.get_space()
+        self._url = storage
+        self._store = storage if isinstance(storage, Store) else None
+        self._lock = threading.Lock()
+
+    @property
+    def store(self) -> Store:
+        """Where the tasks are kept; opened when it is first needed."""
+        with self._lock:  # study.optimize(n_jobs=...) calls from several threads
+            if self._store is None:
+                assert isinstance(self._url, str)
+                self._store = Store(self._url)
+            return self._store
+
+    def __call__(self, trial: optuna.Trial) -> float:
+        """The return of one trial; TrialPruned if the pruner says so."""
+        values = suggest(self.space, trial)
+        with self._open(values) as task:
+            trial.set_user_attr("rk_uid", task.uid)
+            # What is stored may be further than this study goes: the same bits are trained anew, without the storage.
+            if task.epochs > self.epochs:
+                task = self._make(None).init(**values)
+            try:
+                return self._train(trial, task)
+            except Diverged as error:
+                trial.set_user_attr("rk_error", f"{type(error).__name__}: {error}")
+                return math.nan  # which is how Optuna is told that a trial failed
+
+    def _train(self, trial: optuna.Trial, task: Task) -> float:
+        told = _told(trial)
+
+        def at_epoch_end(event: EpochEvent) -> None:
+            if self._reports(event.epoch) or event.epoch == self.epochs:
+                event.metrics[RETURN] = event.task.evaluate()
+                self._tell(trial, told, event.epoch, event.metrics[RETURN])
+
+        try:
+            for epoch, metrics in task.history:  # of an earlier run, which may have ended anywhere
+                if RETURN in metrics:
+                    self._tell(trial, told, epoch, metrics[RETURN])
+            task.fit(self.epochs, at_epoch_end)
+        finally:
+            if task.bad is None:
+                trial.set_user_attr("rk_epochs", task.epochs)
+                trial.set_user_attr("rk_digest", task.digest)
+        return task.metrics[RETURN] if RETURN in task.metrics else task.evaluate()
+
+    def _reports(self, epoch: int) -> bool:
+        return self.report > 0 and epoch % self.report == 0
+
+    def _tell(self, trial: optuna.Trial, told: Collection[int], epoch: int, value: float) -> None:
+        if not self._reports(epoch):
+            return
+        if epoch not in told:
+            trial.report(value, epoch)
+        if epoch < self.epochs and trial.should_prune():
+            raise optuna.TrialPruned(f"pruned after {epoch} epochs with a return of {value:.1f}")
+
+    def _make(self, storage: Store | None) -> Task:
+        return self.algorithm(self.env, seed=self.seed, storage=storage, **self.fixed)
+
+    @contextmanager
+    def _open(self, values: dict[str, Any]) -> Iterator[Task]:
+        """The task of these hyperparameters; waits while another process or thread trains it."""
+        pause = POLL[0]
+        while True:
+            task = self._make(self.store)
+            try:
+                task.init(**values)
+            except TaskBusy:
+                time.sleep(pause)
+                pause = min(2 * pause, POLL[1])
+                continue
+            try:
+                yield task
+            finally:
+                task.finish()
+            return
+
+
+def _told(trial: optuna.Trial) -> Collection[int]:
+    """The epochs that a retried trial has inherited reports of; Optuna warns of a second report."""
+    study = getattr(trial, "study", None)  # a FixedTrial has none
+    return study.get_trials(deepcopy=False)[trial.number].intermediate_values if study else ()

@@ -1,0 +1,247 @@
+"""What is known of studies, trials and tasks: as JSON for programs (the cli documents it) and as tables for people.
+
+``FORMAT`` is raised when a name in the JSON changes its meaning or goes away; new names may come without that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE
+from rich.table import Table
+from rich.text import Text
+
+from ..spaces import flatten
+from .config import Config
+from .mirror import UID as MIRROR
+from .owner import Owner
+from .rows import Segment, Trial
+from .schedule import plan
+
+if TYPE_CHECKING:
+    from .store import Store
+
+FORMAT = 1
+RETURN = "return"  # the metric under which an evaluation is stored with its epoch
+Json = dict[str, Any]
+STATES = ("complete", "pruned", "failed", "running")
+
+
+def trial_json(trial: Trial, segments: Sequence[Segment]) -> Json:
+    """A trial; ``epochs``, ``return`` and ``digest`` are those of its last finished rung."""
+    mine = [row for row in segments if row.number == trial.number]
+    last = max((row for row in mine if row.state == "done"), key=lambda row: row.rung, default=None)
+    return {
+        "number": trial.number,
+        "uid": trial.uid,
+        "state": trial.state,
+        "bracket": trial.attrs.get("bracket"),
+        "epochs": last.epochs if last else 0,
+        "return": last.score if last else None,
+        "digest": last.digest if last else None,
+        "hyperparameters": dict(trial.params),
+        "error": trial.error,
+        "rungs": [
+            {"rung": row.rung, "epochs": row.epochs, "state": row.state, "return": row.score, "digest": row.digest}
+            for row in mine
+        ],
+    }
+
+
+def rank(trials: Sequence[Json]) -> list[Json]:
+    """Those with a result, the best first: by the epochs that they were found worth, then by their return."""
+    done = [trial for trial in trials if trial["return"] is not None]
+    return sorted(done, key=lambda trial: (-trial["epochs"], -trial["return"], trial["number"]))
+
+
+def study_json(store: Store, name: str) -> Json:
+    """A study with all its trials."""
+    study = store.study(name)
+    config = Config.from_json(study.config, name)
+    segments, trials = store.segments(name), store.trials(name)
+    by_number: dict[int, list[Segment]] = {}
+    for row in segments:
+        by_number.setdefault(row.number, []).append(row)
+    shown = [trial_json(trial, by_number.get(trial.number, [])) for trial in trials]
+    counts = {state: sum(trial.state == state for trial in trials) for state in STATES}
+    return {
+        "format": FORMAT,
+        "study": name,
+        "state": "complete" if plan(config, trials, segments).complete else "running",
+        "task": config.task,
+        "env": config.env,
+        "seed": config.seed,
+        "sampler": config.sampler,
+        "rungs": list(config.rungs),
+        "fixed": dict(config.fixed),
+        "trials_total": config.trials[-1],
+        "counts": counts,
+        "best": next(iter(rank(shown)), None),
+        "trials": shown,
+    }
+
+
+def status_json(store: Store) -> Json:
+    """All studies of a storage, without their trials, and the processes that work on it."""
+    studies = [
+        {key: value for key, value in study_json(store, study.name).items() if key not in ("format", "trials")}
+        for study in store.studies()
+    ]
+    workers = [{"host": owner.host, "pid": owner.pid} for owner in map(Owner.parse, store.workers())]
+    return {
+        "format": FORMAT,
+        "storage": store.url,
+        "studies": studies,
+        "workers": workers,
+        "tasks": sum(not task.uid.startswith(MIRROR) for task in store.tasks()),
+    }
+
+
+def task_json(store: Store, uid: str) -> Json:
+    """Everything that is stored of one task."""
+    [row] = store.tasks([uid])
+    checkpoints = store.checkpoints(uid)
+    metrics = [{"epoch": epoch, **values} for epoch, values in store.metrics(uid)]
+    measured = {row["epoch"]: row[RETURN] for row in metrics if RETURN in row}
+    last = checkpoints[-1] if checkpoints else None
+    identity = row.identity or {}
+    return {
+        "format": FORMAT,
+        "uid": uid,
+        "task": identity.get("task"),
+        "env": identity.get("env"),
+        "seed": identity.get("seed"),
+        "epochs": row.epochs,
+        "return": measured.get(row.epochs),
+        "digest": last.digest if last else None,
+        "owner": row.owner,
+        "hyperparameters": identity.get("hyperparameters", {}),
+        "trials": [
+            {"study": study.name, "number": trial.number, "state": trial.state}
+            for study in store.studies()
+            for trial in store.trials(study.name)
+            if trial.uid == uid
+        ],
+        "metrics": metrics,
+        "checkpoints": [
+            {"epochs": c.epochs, "digest": c.digest, "bytes": sum(c.blobs.values()), "created": c.created}
+            for c in checkpoints
+        ],
+        "events": [{"time": event.created, "kind": event.kind, **event.data} for event in store.events(uid)],
+    }
+
+
+# --- for people ---
+
+
+def number(value: Any) -> str:
+    """A hyperparameter or metric, short."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "none" if value is None else str(value)
+
+
+def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5) -> Table:
+    """The best trials side by side, with the hyperparameters that were searched."""
+    best = rank(study["trials"])[:limit]
+    table = Table(
+        title=f"best trials of {study['study']}", title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False
+    )
+    table.add_column("trial", no_wrap=True)
+    for trial in best:
+        table.add_column(str(trial["number"]), justify="right", no_wrap=True)
+    table.add_row("return", *(Text(f"{trial['return']:.1f}", "bold green") for trial in best))
+    table.add_row("epochs", *(str(trial["epochs"]) for trial in best))
+    table.add_row("uid", *(Text(trial["uid"][:8], "cyan") for trial in best), end_section=True)
+    for name in searched:
+        row = [trial["hyperparameters"].get(name, ...) for trial in best]
+        if any(value is not ... for value in row):
+            table.add_row(name, *("" if value is ... else number(value) for value in row))
+    return table
+
+
+def trials_table(study: Json) -> Table:
+    """All trials of a study, with the return at each rung."""
+    table = Table(
+        title=f"{study['study']}: {study['task']} on {study['env']['id']}, seed {study['seed']}",
+        title_style="bold",
+        header_style="bold",
+        box=SIMPLE,
+        pad_edge=False,
+    )
+    for name in ("trial", "bracket", "uid", "state"):
+        table.add_column(name, justify="left" if name in ("uid", "state") else "right", no_wrap=True)
+    for epochs in study["rungs"]:
+        table.add_column(f"epoch {epochs}", justify="right", no_wrap=True)
+    table.add_column("digest", no_wrap=True)
+    colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "running": "yellow"}
+    for trial in study["trials"]:
+        returns = {row["rung"]: _result(row) for row in trial["rungs"]}
+        table.add_row(
+            str(trial["number"]),
+            number(trial["bracket"]),
+            Text(trial["uid"][:8], "cyan"),
+            Text(trial["state"], colors[trial["state"]]),
+            *(returns.get(rung, "") for rung in range(len(study["rungs"]))),
+            (trial["digest"] or "")[:12],
+        )
+    return table
+
+
+def status_table(status: Json) -> Table:
+    """All studies of a storage."""
+    table = Table(title=status["storage"], title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False)
+    for name in (
+        "study",
+        "state",
+        "task",
+        "env",
+        "trials",
+        "complete",
+        "pruned",
+        "failed",
+        "running",
+        "best return",
+        "best uid",
+    ):
+        table.add_column(name, justify="left" if name in ("study", "state", "task", "env", "best uid") else "right")
+    for study in status["studies"]:
+        best = study["best"] or {"return": None, "uid": ""}
+        table.add_row(
+            study["study"],
+            Text(study["state"], "green" if study["state"] == "complete" else "yellow"),
+            study["task"],
+            study["env"]["id"],
+            f"{sum(study['counts'].values())}/{study['trials_total']}",
+            *(str(study["counts"][state]) for state in STATES),
+            "" if best["return"] is None else f"{best['return']:.1f}",
+            Text(best["uid"][:8], "cyan"),
+        )
+    return table
+
+
+def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
+    """Names and values."""
+    table = Table(title=title, title_style="bold", title_justify="left", show_header=False, box=SIMPLE, pad_edge=False)
+    for name, value in flatten(pairs).items():
+        table.add_row(name, number(value))
+    return table
+
+
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+    """One row for each mapping; a name that it lacks is left empty."""
+    table = Table(
+        title=title, title_style="bold", title_justify="left", header_style="bold", box=SIMPLE, pad_edge=False
+    )
+    for name in columns:
+        table.add_column(
+            name, justify="left" if any(isinstance(row.get(name), str) for row in rows) else "right", no_wrap=True
+        )
+    for row in rows:
+        table.add_row(*(number(row[name]) if name in row else "" for name in columns))
+    return table
+
+
+def _result(rung: Json) -> str:
+    return f"{rung['return']:.1f}" if rung["state"] == "done" else {"ready": "...", "failed": "failed"}[rung["state"]]
