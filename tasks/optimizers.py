@@ -6,7 +6,8 @@ The learning rate is an argument of each step and no state of the optimizer: a n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import torch
@@ -67,6 +68,17 @@ def clip_norm(gradient: Tensor, limit: Tensor | None) -> Tensor:
     return gradient.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
 
 
+@contextmanager
+def flushed_denormals(tiny: float = 5e-324) -> Iterator[None]:
+    """Takes numbers below 1e-38 for zero: processors are up to a hundred times slower with them than with all others."""
+    before = tiny * 1.0 == 0.0  # already so for this thread
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
 class Optimizer(Stacked):
     """Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), RMSprop, SGD."""
 
@@ -89,6 +101,7 @@ class Optimizer(Stacked):
         for tensor, old in zip([self.vector, *self.tensors.values()], before, strict=True):
             tensor.copy_(torch.where(active, tensor, old))
 
+    @flushed_denormals()  # the moments of a unit that died decay down to there, and stay
     def _step(self, gradient: Tensor, lr: Tensor) -> None:
         self.tensors["steps"] += 1
         if self.hp.name == "adamw":
