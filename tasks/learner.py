@@ -58,6 +58,7 @@ class Learner:
 
     hyperparameters: ClassVar[Space]
     parts: ClassVar[tuple[str, ...]] = ()
+    scratch: ClassVar[tuple[str, ...]] = ("_evaluation",)  # what no future depends on
 
     def __init__(self, env: EnvSpec, seeds: Sequence[int], values: Sequence[Mapping[str, Any]], device: torch.device | str = "cpu"):
         """values: the complete hyperparameters of each member, equal in their structural part."""
@@ -70,6 +71,7 @@ class Learner:
         self.counts: dict[str, int] = {}  # of the iterations that reported it
         self.tallied = 0
         self._at_epoch_start = True
+        self._evaluation: Envs | None = None
         self.build()
 
     @classmethod
@@ -137,19 +139,19 @@ class Learner:
 
     def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
         """Mean undiscounted return (P,) of greedy episodes on fixed seeds that no training uses; changes no state."""
-        envs = make_envs(self.env, [EVALUATION_SEED] * self.members, episodes, purpose="evaluation")
-        try:
-            envs.begin_epoch(np.zeros(self.members, dtype=np.int64))
-            returns = np.zeros((self.members, episodes))
-            running = np.ones((self.members, episodes), dtype=bool)
-            for _ in range(EVALUATION_STEPS):
-                if not running.any():
-                    break
-                step = envs.step(self.act(envs.obs))
-                returns += step.reward * running
-                running &= ~(step.terminated | step.truncated)
-        finally:
-            envs.close()
+        envs = self._evaluation
+        if envs is None or envs.num_envs != episodes:
+            envs = self._evaluation = make_envs(self.env, [EVALUATION_SEED] * self.members, episodes, purpose="evaluation")
+        envs.reset()
+        envs.begin_epoch(np.zeros(self.members, dtype=np.int64))
+        returns = np.zeros((self.members, episodes))
+        running = np.ones((self.members, episodes), dtype=bool)
+        for _ in range(EVALUATION_STEPS):
+            if not running.any():
+                break
+            step = envs.step(self.act(envs.obs))
+            returns += step.reward * running
+            running &= ~(step.terminated | step.truncated)
         return returns.mean(1)
 
     def member_state(self, member: int) -> Tree:
