@@ -37,6 +37,20 @@ class Corridor(gym.Env[Any, Any]):
         return np.array([self.place, 1], np.float32)
 
 
+class Remembering(Corridor):
+    """A corridor that shows how many episodes it has had, so that it can be restored at the ends of epochs only."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.episodes += 1
+        return super().reset(seed=seed)
+
+    def show(self) -> Any:
+        return np.array([self.place, self.episodes], np.float32)
+
+
+gym.register("Remembering-v0", entry_point=Remembering, max_episode_steps=100)
 gym.register("Corridor-v0", entry_point=Corridor, max_episode_steps=100)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import torch
 from rekindle.spaces import SpaceError, fidelity, flatten
 from rekindle.studies.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent, StateMismatch, TaskError, load, names
-from rekindle.tasks.errors import Diverged, NotInitialized
+from rekindle.tasks.errors import Diverged, NotInitialized, Stopped
 from rekindle.tasks.ppo import PPOLearner
 from rekindle.tasks.state import copy, difference, pack
 
@@ -401,6 +403,42 @@ def test_control_flow_within_a_step_does_not(monkeypatch: pytest.MonkeyPatch) ->
         task.fit(3)
 
 
+def signal_at(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """Sends SIGTERM to this process in the given iteration, counted from 1."""
+    calls = []
+    original = PPOLearner.iterate
+
+    def iterate(self: PPOLearner) -> Any:
+        calls.append(1)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self)
+
+    monkeypatch.setattr(PPOLearner, "iterate", iterate)
+
+
+@pytest.mark.parametrize(
+    ("env", "steps"), [("CartPole-v1", 192), ("fakes:Corridor-v0", 192), ("fakes:Remembering-v0", 256)]
+)
+def test_a_signal_is_obeyed_after_the_step_that_it_met(
+    env: str, steps: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of the second epoch, or at its end if the environment cannot be saved before."""
+    task = make(env=env, storage=store)
+    signal_at(monkeypatch, 3)
+    with pytest.raises(Stopped):
+        task.fit(4)
+    assert task.bad is None
+    assert task.env_steps == steps
+    task.finish()
+    resumed = make(env=env, storage=store)
+    assert resumed.resumed
+    assert resumed.env_steps == steps
+    resumed.fit(4)
+    assert resumed.digest == whole(4, env=env).digest
+    assert resumed.history == whole(4, env=env).history
+
+
 def test_a_listener_that_fails_breaks_the_task_but_not_its_checkpoint(store: Store) -> None:
     task = make(storage=store)
     with pytest.raises(ZeroDivisionError):
@@ -619,9 +657,10 @@ def test_a_stored_task_carries_on_and_ends_as_the_one_that_was_never_stopped(sto
     second.finish()
     assert second.digest == whole(3).digest
     assert store.metrics(second.uid) == whole(3).history
-    first_event, second_event = [event for event in store.events(second.uid) if "torch" in event.data]
-    assert (first_event.kind, second_event.kind) == ("start", "resume")
-    assert second_event.data["digest"] == whole(2).digest
+    first_told, second_told = [event.data for event in store.events(second.uid) if "torch" in event.data]
+    assert first_told["torch"] == torch.__version__
+    assert second_told["epochs"] == 2
+    assert second_told["digest"] == whole(2).digest
 
 
 def test_everything_is_stored_at_the_end_of_fit(store: Store) -> None:
