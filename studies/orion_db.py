@@ -79,12 +79,14 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
             return
         with _translated():
             opened = sql.Database(self._url, self._timeout)
+            weakref.finalize(self, opened.close)
             self._url, self.host = opened.url.render_as_string(hide_password=False), opened.name
             with _gate:
                 version = opened.read(schema_version)
                 if version is None:
                     opened.write(create_tables)
         if version not in (None, VERSION):
+            opened.close()
             raise DatabaseError(f"this Rekindle knows version {VERSION} of the tables rk_orion_*, but those in "
                                 f"{self.host} are of version {version}; use the Rekindle that made them")  # fmt: skip
         self._sql = opened

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import ge, gt, le, lt
@@ -72,6 +73,8 @@ def _tag(value: Any, path: str, blob: bytearray) -> Any:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
             return {str(key): _tag(item, f"{path}.{key}", blob) for key, item in value.items()}
         return {"$map": [[_tag(k, f"{path}<key>", blob), _tag(v, f"{path}.{k}", blob)] for k, v in value.items()]}
+    if isinstance(value, os.PathLike):  # a working directory; Orion itself makes it text sooner or later
+        return os.fspath(value)
     if hasattr(value, "item") and getattr(value, "shape", None) == ():  # one of numpy's numbers
         return _tag(value.item(), path, blob)
     raise DocumentError(f"a document holds numbers, text, bytes, datetimes, lists, tuples and dicts, but "

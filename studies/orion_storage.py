@@ -52,7 +52,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         database: the configuration of the database; its type is ``rekindlesql``.
         lock_seconds: how long the algorithm's lock outlives the last sign of life of its holder. A holder that ended
             on this machine is noticed at once.
-        exact: never to have more trials completed and reserved than ``max_trials``. A worker that finds no trial then
+        exact: never to have more trials completed and at work than ``max_trials``. A worker that finds no trial then
             waits for the others, for Orion's ``idle_timeout`` at most. Experiments that branch are not held to it.
         trusted: classes, as ``module:Class``, that the state of an algorithm may hold besides those of Orion's own.
     """
@@ -63,8 +63,9 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             database = {"type": "rekindlesql", **database}
         super().__init__(database=database, setup=setup)
         if not isinstance(self._db, RekindleSQL):
-            raise DatabaseError("the storage rekindlestorage needs a database of type rekindlesql, but got "
-                                f"{type(self._db).__name__.lower()}; set storage.database.type, or ORION_DB_TYPE")  # fmt: skip
+            got = type(self._db).__name__.lower()
+            raise DatabaseError(f"the storage rekindlestorage needs a database of type rekindlesql, but got {got}; "
+                                "set storage.database.type, or ORION_DB_TYPE")  # fmt: skip
         self.lock_seconds, self.exact, self.trusted = float(lock_seconds), bool(exact), tuple(trusted)
         self._start()
 
@@ -135,17 +136,14 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
         Raises WaitingForTrials if there may be no more than ``max_trials`` and others are at work on the last ones.
         """
-        token, limit = _token(), self._limit(experiment)
+        token, limit, uid = _token(), self._limit(experiment), experiment.id
 
         def work(rows: Collections) -> tuple[Document | None, bool]:
-            if limit is not None:
-                rows.lock("experiments", {"_id": experiment.id})
-                taken = {"experiment": experiment.id, "status": {"$in": ["completed", "reserved"]}}
-                if rows.count("trials", taken) >= limit:
-                    return None, rows.count("trials", {"experiment": experiment.id, "status": "completed"}) < limit
             now = rows.now()
+            if limit is not None and self._taken(rows, uid, now) >= limit:
+                return None, rows.count("trials", {"experiment": uid, "status": "completed"}) < limit
             data = {"status": "reserved", "start_time": now, "heartbeat": now, "worker": token}
-            return rows.update_first("trials", {"experiment": experiment.id, "status": _PENDING}, data), False
+            return rows.update_first("trials", {"experiment": uid, "status": _PENDING}, data), False
 
         document, wait = self._db.transact(work)
         if wait:
@@ -162,6 +160,13 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         node = getattr(experiment, "node", None)
         branches = node is not None and (node.parent is not None or node.children)
         return getattr(experiment, "max_trials", None) if self.exact and not branches else None
+
+    def _taken(self, rows: Collections, uid: Any, now: datetime) -> int:
+        """How many trials are completed or at work; until the transaction ends, nobody else takes one."""
+        rows.lock("experiments", {"_id": uid})
+        taken = rows.count("trials", {"experiment": uid, "status": {"$in": ["completed", "reserved"]}})
+        silent = {"$lt": now - timedelta(seconds=self.lock_seconds)}  # lost soon; their place may be filled
+        return taken - rows.count("trials", {"experiment": uid, "status": "reserved", "heartbeat": silent})
 
     def push_trial_results(self, trial: Trial) -> int:
         """Writes a trial's results, or raises FailedUpdate if the trial is no longer its worker's."""
@@ -185,7 +190,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         validate_status(was)
         row = {"experiment": trial.experiment, "id": trial.id, "status": was}
         if was == "reserved":
-            row = _owned(trial) if trial.worker in self._mine() else _seen(trial)
+            row = _owned(trial) if _is_ours(trial.worker) else _seen(trial)
         token = _token() if status == "reserved" else trial.worker
         given = heartbeat if isinstance(heartbeat, datetime) else None  # Orion's client gives a number of seconds
 
@@ -203,7 +208,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
     def update_heartbeat(self, trial: Trial) -> int:
         """Gives a sign of life for a trial that this process holds; 0 if it does not hold it."""
-        if trial.worker is not None and trial.worker not in self._mine():
+        if trial.worker is not None and not _is_ours(trial.worker):
             return 0
         return self._touch("trials", _owned(trial))
 
@@ -231,7 +236,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         if not ended:
             return
         with suppress(LockAcquisitionTimeout), experiment.acquire_algorithm_lock() as algorithm:
-            missed = [trial for trial in ended if not algorithm.has_observed(trial)]
+            missed = [trial for trial in ended if algorithm.has_suggested(trial) and not algorithm.has_observed(trial)]
             algorithm.observe(missed)
             self._observed.update((experiment.id, trial.id) for trial in ended)
             if missed:
@@ -314,6 +319,11 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 def _token() -> str:
     """A name for one reservation: the process, and which of its many."""
     return f"{Owner.current()}#{uuid.uuid4().hex[:16]}"
+
+
+def _is_ours(token: Any) -> bool:
+    """Whether a token was made by this process."""
+    return str(token).partition("#")[0] == str(Owner.current())
 
 
 def _is_dead(token: Any) -> bool:

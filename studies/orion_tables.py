@@ -129,7 +129,7 @@ class Collections:
             body = {"_id": number} | dict(document)
             row, body = _columns(body)
             statement = insert(self._connection, _documents).values(collection=collection, number=number, **row)
-            if self._connection.execute(statement.on_conflict_do_nothing()).rowcount == 0:
+            if not self._inserted(statement, _documents.c.number):
                 raise DuplicateKey(f"two documents of {collection} cannot have one _id: {body['_id']!r}")
             self._claim(collection, number, body, unique)
             given.append(body["_id"])
@@ -233,7 +233,8 @@ class Collections:
         where, exact = _where(collection, asked)
         table = _documents.c
         chosen = sa.select(table.number, table.body, table.blob.is_not(None).label("with_blob"))
-        chosen = chosen.where(*where).order_by(table.number)
+        # A sum is in no index: otherwise SQLite walks through the collection in order rather than to what matches.
+        chosen = chosen.where(*where).order_by(table.number + 0)
         if lock and self._locks:
             chosen = chosen.with_for_update(skip_locked=lock == "free")
         if first and exact:
@@ -241,6 +242,8 @@ class Collections:
         needs_bytes = any(isinstance(value, bytes) for _, _, value in asked)
         for number, body, with_blob in self._connection.execute(chosen).all():
             document = decode(body, self._blob(collection, number) if with_blob and needs_bytes else None)
+            if "_id" not in document:
+                raise DocumentError(f"document {number} of {collection} has no _id: it is damaged")
             if not matches(document, asked):
                 continue
             if with_blob and with_blobs:
@@ -272,10 +275,13 @@ class Collections:
     def _claim(self, collection: str, number: int, document: Document, unique: Mapping[str, Sequence[str]]) -> None:
         for name, fields in unique.items():
             key = {"collection": collection, "name": name, "digest": key_text(document, fields), "number": number}
-            statement = insert(self._connection, _keys).values(**key).on_conflict_do_nothing()
-            if self._connection.execute(statement).rowcount == 0:
+            if not self._inserted(insert(self._connection, _keys).values(**key), _keys.c.number):
                 values = {field: document.get(field) for field in fields}
                 raise DuplicateKey(f"two documents of {collection} cannot have one value of {name}: {values}")
+
+    def _inserted(self, statement: Any, column: sa.ColumnElement[Any]) -> bool:
+        """Runs an INSERT; False if a row with such a key exists, of another transaction too once that is done."""
+        return self._connection.execute(statement.on_conflict_do_nothing().returning(column)).first() is not None
 
 
 def _one(statement: Any, collection: str) -> Any:
@@ -325,4 +331,4 @@ def _clause(column: sa.ColumnElement[Any], operator: str, value: Any) -> sa.Colu
     if not (isinstance(value, datetime) and value.tzinfo is None):
         return None
     compare = {"$gte": column >= text, "$gt": column > text, "$lte": column <= text, "$lt": column < text}[operator]
-    return sa.and_(compare, column.between("t", "u"))  # only what is a datetime as well
+    return sa.and_(compare, column >= "t", column < "u")  # only what is a datetime as well
