@@ -13,9 +13,9 @@ import statistics
 import time
 from typing import Any
 
-import torch
-
+import numpy as np
 import rekindle
+import torch
 from rekindle.spaces import flatten, unflatten
 
 
@@ -51,8 +51,8 @@ def stable_baselines(env: str, seed: int, steps: int, hp: dict[str, Any]) -> flo
                 max_grad_norm=hp["max_grad_norm"] or 1e9, normalize_advantage=hp["normalize_advantage"],
                 policy_kwargs={"net_arch": {"pi": nets, "vf": nets}, "activation_fn": activation})  # fmt: skip
     model.learn(steps)
-    mean, _ = evaluate_policy(model, make_vec_env(env, n_envs=1, seed=10_000), n_eval_episodes=20)
-    return float(mean)
+    returns, _ = evaluate_policy(model, make_vec_env(env, n_envs=1, seed=10_000), n_eval_episodes=20)
+    return float(np.mean(returns))
 
 
 def main() -> None:

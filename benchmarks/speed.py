@@ -12,12 +12,18 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-
-import torch
+from typing import Any
 
 import rekindle
+import torch
 
-SETTINGS = {"num_envs": 8, "num_steps": 128, "update_epochs": 4, "num_minibatches": 4, "epoch_steps": 1024}
+SETTINGS: dict[str, Any] = {
+    "num_envs": 8,
+    "num_steps": 128,
+    "update_epochs": 4,
+    "num_minibatches": 4,
+    "epoch_steps": 1024,
+}
 
 
 def stable_baselines(steps: int) -> float:
@@ -25,8 +31,9 @@ def stable_baselines(steps: int) -> float:
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
 
-    model = PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=8, seed=0), n_steps=128, batch_size=256, n_epochs=4, seed=0,
-                device="cpu", policy_kwargs={"net_arch": {"pi": [64, 64], "vf": [64, 64]}})  # fmt: skip
+    env = make_vec_env("CartPole-v1", n_envs=8, seed=0)
+    nets = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}}
+    model = PPO("MlpPolicy", env, n_steps=128, batch_size=256, n_epochs=4, seed=0, device="cpu", policy_kwargs=nets)
     model.learn(2 * 1024)
     start = time.perf_counter()
     model.learn(steps, reset_num_timesteps=False)

@@ -13,7 +13,7 @@ from ..tasks.storage import Metrics, Saved, Write
 from .database import Database, insert
 from .errors import DamagedCheckpoint
 from .retention import CHUNK, drop
-from .schema import Now, blob, checkpoint, checkpoint_blob, metric, task
+from .schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task
 
 
 def put_blobs(connection: Connection, blobs: Mapping[str, bytes]) -> None:
@@ -168,7 +168,10 @@ class Reader:
             return data
 
         metrics = self.database.read(lambda connection: metrics_until(connection, self.uid, row.epochs))
-        return Saved(row.epochs, row.manifest, fetch, row.digest, metrics)
+        inits = sa.select(event.c.data).where(event.c.uid == self.uid, event.c.kind == "init")
+        last = inits.order_by(event.c.id.desc()).limit(1)
+        fingerprint = self.database.read(lambda connection: connection.scalar(last))
+        return Saved(row.epochs, row.manifest, fetch, row.digest, metrics, fingerprint or {})
 
     def _damaged(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
         for name in names:

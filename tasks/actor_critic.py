@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import gymnasium as gym
 import torch
@@ -27,9 +28,9 @@ def model_space() -> Space:
 class ActorCritic(Stacked):
     """π(a|s) and v(s) of P members."""
 
-    def __init__(self, obs_shape: tuple[int, ...], action_space: gym.Space, hp: SimpleNamespace, seeds: list[int], place: str,
-                 device: torch.device | str = "cpu"):  # fmt: skip
-        """obs_shape: (D,) of vectors or (H, W, C) of images; hp: the values of `model_space`; place: named in errors."""
+    def __init__(self, obs_shape: tuple[int, ...], action_space: gym.Space[Any], hp: SimpleNamespace, seeds: list[int],
+                 place: str, device: torch.device | str = "cpu"):  # fmt: skip
+        """obs_shape: (D,) of vectors or (H, W, C) of images; hp: values of `model_space`; place: named in errors."""
         self.distribution: Distribution = distribution_for(action_space, place)
         self.cnn = NatureCNN("features", obs_shape) if len(obs_shape) == 3 else None
         inputs = self.cnn.features if self.cnn else obs_shape[0]

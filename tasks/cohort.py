@@ -60,8 +60,9 @@ class Cohort:
     def fit(self, epochs: int, context: Context | None = None) -> None:
         """Trains every member until it has done `epochs` epochs in all.
 
-        A member whose numbers become NaN is marked bad and left behind, the others go on; at the end Diverged is raised
-        if a single task was trained. `context` is called for each member at each epoch's end and may raise control flow.
+        A member whose numbers become NaN is marked bad and left behind, the others go on; Diverged is raised at the end
+        if a single task was trained. `context` is called for each member at each epoch's end, and may raise control
+        flow.
         """
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
             raise ValueError(f"epochs must be an integer of at least 0, the total to reach, but got {epochs!r}")
@@ -74,7 +75,9 @@ class Cohort:
             while behind := [task for task in self.tasks if task.bad is None and task.epochs < epochs]:
                 behind.sort(key=lambda task: task.env_steps)
                 group, *ahead = (list(tasks) for _, tasks in groupby(behind, key=lambda task: task.env_steps))
-                target = min([epochs, *(task.epochs for tasks in ahead for task in tasks if task.epochs > group[0].epochs)])
+                target = min(
+                    [epochs, *(task.epochs for tasks in ahead for task in tasks if task.epochs > group[0].epochs)]
+                )
                 _Run(group, context, interrupts).train(max(target, group[0].epochs + 1))
         if len(self.tasks) == 1 and self.tasks[0].bad is not None:
             raise self.tasks[0].bad

@@ -1,8 +1,8 @@
 """Action distributions of P members at once, sampled from given noise.
 
 Every function is elementwise or reduces the last axis only, so that a member's numbers do not depend on its neighbours.
-`params` is what the policy network puts out, (..., outputs); `noise` is drawn before a rollout, (..., noise_size), which
-leaves an addition and an argmax to each step.
+`params` is what the policy network puts out, (..., outputs); `noise` is drawn before a rollout, (..., noise_size),
+which leaves an addition and an argmax to each step.
 
 Only exp, log, tanh and arithmetic are used: torch computes sigmoid, softplus and pow with other last bits at the end of
 an array than in its middle, which would make a member's result depend on its place in the cohort.
@@ -11,7 +11,7 @@ an array than in its middle, which would make a member's result depend on its pl
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -99,7 +99,7 @@ class MultiCategorical:
         self.sizes = nvec
         self.choices = [Categorical(n) for n in nvec]
         self.outputs = self.noise_size = sum(nvec)
-        self.action_shape = (len(nvec),)
+        self.action_shape: tuple[int, ...] = (len(nvec),)
 
     def noise(self, uniforms: Array) -> Array:
         return gumbel(uniforms)
@@ -172,7 +172,7 @@ class Gaussian:
         return log_prob, (log_std + 0.5 * (1 + LOG_2_PI)).sum(-1)
 
 
-def distribution_for(space: gym.Space, place: str) -> Distribution:
+def distribution_for(space: gym.Space[Any], place: str) -> Distribution:
     """The distribution over an action space; UnsupportedSpace names the space and the place otherwise."""
     match space:
         case gym.spaces.Discrete():

@@ -10,7 +10,13 @@ from torch import Tensor
 
 
 def gae(
-    rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, ended: Tensor, gamma: Tensor, gae_lambda: Tensor
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    ended: Tensor,
+    gamma: Tensor,
+    gae_lambda: Tensor,
 ) -> Tensor:
     """Generalized advantage estimates, (T, P, N).
 

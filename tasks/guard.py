@@ -48,13 +48,15 @@ class BadResumeGuard:
         for task in self.tasks:
             if task.bad is not None:
                 raise BadResume(
-                    f"{task} broke with {type(task.bad).__name__}: {task.bad}. Its state may be half-changed, so it is not "
-                    "used again. Build a new task with the same hyperparameters and storage: it carries on from the last "
-                    "good checkpoint"
+                    f"{task} broke with {type(task.bad).__name__}: {task.bad}. Its state may be half-changed, so it "
+                    "is not used again. Build a new task with the same hyperparameters and storage: it carries on from "
+                    "the last good checkpoint"
                 ) from task.bad
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is None:
             return
         for task in self.tasks:

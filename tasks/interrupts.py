@@ -27,7 +27,9 @@ class Interrupts:
             self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         if error is None:
@@ -43,4 +45,6 @@ class Interrupts:
         if self.pending == signal.SIGINT:
             raise KeyboardInterrupt
         if self.pending is not None:
-            raise Stopped("training was asked to stop by SIGTERM; the state is saved, and the same call carries on from it")
+            raise Stopped(
+                "training was asked to stop by SIGTERM; the state is saved, and the same call carries on from it"
+            )

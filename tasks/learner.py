@@ -1,7 +1,7 @@
 """The base of every algorithm: P members with the same structure, trained as one batched computation.
 
-An algorithm declares `hyperparameters` and `parts`, makes its parts in `build`, and does one iteration of its paper's box
-in `iterate`. Seeds, environments, counters, tallies, evaluation and state are here.
+An algorithm declares `hyperparameters` and `parts`, makes its parts in `build`, and does one iteration of its paper's
+box in `iterate`. Seeds, environments, counters, tallies, evaluation and state are here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ EVALUATION_EPISODES = 20
 EVALUATION_STEPS = 100_000  # an episode of an environment without a time limit is cut here
 
 
-def stack_hyperparameters(space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str) -> SimpleNamespace:
+def stack_hyperparameters(
+    space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str
+) -> SimpleNamespace:
     """Nested hyperparameters of P members: structural ones as plain values, all others as tensors (P, 1)."""
     columns = [space.dynamic(member) for member in values]
     flat: dict[str, Any] = {name: value for name, value in flatten(values[0]).items() if name not in columns[0]}
@@ -60,7 +62,13 @@ class Learner:
     parts: ClassVar[tuple[str, ...]] = ()
     scratch: ClassVar[tuple[str, ...]] = ("_evaluation",)  # what no future depends on
 
-    def __init__(self, env: EnvSpec, seeds: Sequence[int], values: Sequence[Mapping[str, Any]], device: torch.device | str = "cpu"):
+    def __init__(
+        self,
+        env: EnvSpec,
+        seeds: Sequence[int],
+        values: Sequence[Mapping[str, Any]],
+        device: torch.device | str = "cpu",
+    ):
         """values: the complete hyperparameters of each member, equal in their structural part."""
         self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
         self.members = len(self.seeds)
@@ -94,6 +102,10 @@ class Learner:
 
     def iterate(self) -> Mapping[str, Tensor]:
         """One iteration; advances `env_steps`. Returns what to report of it, each (P,)."""
+        raise NotImplementedError
+
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""
         raise NotImplementedError
 
     def act(self, obs: np.ndarray) -> np.ndarray:
@@ -141,7 +153,9 @@ class Learner:
         """Mean undiscounted return (P,) of greedy episodes on fixed seeds that no training uses; changes no state."""
         envs = self._evaluation
         if envs is None or envs.num_envs != episodes:
-            envs = self._evaluation = make_envs(self.env, [EVALUATION_SEED] * self.members, episodes, purpose="evaluation")
+            envs = self._evaluation = make_envs(
+                self.env, [EVALUATION_SEED] * self.members, episodes, purpose="evaluation"
+            )
         envs.reset()
         envs.begin_epoch(np.zeros(self.members, dtype=np.int64))
         returns = np.zeros((self.members, episodes))
@@ -158,7 +172,10 @@ class Learner:
         """Everything that one member's future depends on; copies."""
         tree: Tree = {
             "counters": {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")},
-            "tally": {"count": self.tallied, **{name: [float(total[member]), self.counts[name]] for name, total in self.tally.items()}},
+            "tally": {
+                "count": self.tallied,
+                **{name: [float(total[member]), self.counts[name]] for name, total in self.tally.items()},
+            },
             "envs": self.envs.member_state(member),
         }
         return tree | {name: part.member_state(member) for name, part in self.live_parts.items()}
@@ -172,7 +189,9 @@ class Learner:
             check_same_form({name: expected[name]}, {name: tree[name]}, type(self).__name__)
         counters = tree["counters"]
         if member > 0 and counters["env_steps"] != self.env_steps:
-            raise StateMismatch(f"members must be at the same point, but got {counters['env_steps']} and {self.env_steps} env_steps")
+            raise StateMismatch(
+                f"members must be at the same point, but got {counters['env_steps']} and {self.env_steps} env_steps"
+            )
         self.env_steps, self.iterations, self.epochs = (counters[n] for n in ("env_steps", "iterations", "epochs"))
         tally = dict(tree["tally"])
         self.tallied = tally.pop("count")

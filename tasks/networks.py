@@ -1,7 +1,7 @@
 """Networks of P members at once: all parameters of a member are one vector, all products are batched.
 
-The vector is padded to a multiple of 64 numbers, so that no element ever falls into the tail of a vectorized loop, where
-some operations round differently: a member's bits would otherwise depend on its place in the cohort.
+The vector is padded to a multiple of 64 numbers, so that no element ever falls into the tail of a vectorized loop,
+where some operations round differently: a member's bits would otherwise depend on its place in the cohort.
 
 Notation: P members, B batch, D numbers in a member's parameter vector.
 """
@@ -74,7 +74,7 @@ class Parameters(Stacked):
         """The gradient (P, D) of each member's loss (P,) in its own parameters; unused parameters get zeros."""
         gradients = torch.autograd.grad(losses.sum(), list(self.leaves.values()), allow_unused=True)
         members = len(self.vector)
-        flat = [torch.zeros(members, math.prod(shape), device=self.vector.device) if g is None else g.reshape(members, -1)
+        flat = [self.vector.new_zeros(members, math.prod(shape)) if g is None else g.reshape(members, -1)
                 for g, shape in zip(gradients, self.shapes.values(), strict=True)]  # fmt: skip
         if self.padding:
             flat.append(self.vector.new_zeros(members, self.padding))
@@ -135,7 +135,7 @@ class MLP:
 class NatureCNN:
     """The convolutions of Mnih et al. (2015), doi:10.1038/nature14236, from (P, B, H, W, C) bytes to (P, B, features).
 
-    Members are convolved one after another: a grouped convolution over all of them is another algorithm with other bits.
+    Members are convolved one after another: a grouped convolution over all is another algorithm with other bits.
     """
 
     KERNELS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, kernel, stride
@@ -165,6 +165,8 @@ class NatureCNN:
             x = batch.permute(0, 3, 1, 2).float() / 255
             for layer, (_, _, stride) in enumerate(self.KERNELS):
                 name = f"{self.prefix}.conv{layer}"
-                x = torch.relu(functional.conv2d(x, tensors[f"{name}.weight"][member], tensors[f"{name}.bias"][member], stride))
+                x = torch.relu(
+                    functional.conv2d(x, tensors[f"{name}.weight"][member], tensors[f"{name}.bias"][member], stride)
+                )
             outputs.append(x.flatten(1))
         return torch.stack(outputs)

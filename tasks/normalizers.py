@@ -37,7 +37,9 @@ class RunningMoments:
         variance = np.square(batch - mean[:, None]).mean(1)
         total = self.count + number
         delta = mean - self.mean
-        self.variance = (self.variance * self.count + variance * number + delta**2 * self.count * number / total) / total
+        self.variance = (
+            self.variance * self.count + variance * number + delta**2 * self.count * number / total
+        ) / total
         self.mean = self.mean + delta * number / total
         self.count = total
 

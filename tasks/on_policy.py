@@ -55,7 +55,9 @@ class OnPolicyLearner(Learner):
         hp, place = self.hp, f"{self.algorithm()} on {self.env.id}"
         self.policy = ActorCritic(self.envs.obs_shape, self.envs.action_space, hp.model, self.seeds, place, self.device)
         self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
-        self.obs_normalizer = ObservationNormalizer(self.members, math.prod(self.envs.obs_shape)) if hp.normalize_obs else None
+        self.obs_normalizer = (
+            ObservationNormalizer(self.members, math.prod(self.envs.obs_shape)) if hp.normalize_obs else None
+        )
         gamma = hp.gamma.cpu().double().numpy()
         self.reward_normalizer = RewardNormalizer(self.members, hp.num_envs, gamma) if hp.normalize_reward else None
         self.action_keys, self.order_keys = self.keys("action"), self.keys("order")
@@ -72,7 +74,9 @@ class OnPolicyLearner(Learner):
     def prepare(self, rollout: Rollout) -> dict[str, Tensor]:
         """Values, advantages and returns of a rollout beside what was seen and done, each (P, T * N, ...)."""
         values, next_values = evaluate_values(rollout, self.policy.value)
-        advantages = gae(rollout.rewards, values, next_values, rollout.terminated, rollout.ended, self.hp.gamma, self.hp.gae_lambda)
+        advantages = gae(
+            rollout.rewards, values, next_values, rollout.terminated, rollout.ended, self.hp.gamma, self.hp.gae_lambda
+        )
         obs, actions = rollout.obs[:, :-1].flatten(1, 2), rollout.actions.flatten(1, 2)
         log_probs, _ = self.policy.distribution.log_prob_and_entropy(self.policy.policy(obs), actions)
         return {"obs": obs, "actions": actions, "log_probs": log_probs, "values": by_member(values),

@@ -36,7 +36,9 @@ def schedule_space() -> Space:
     """How the learning rate changes from its start over a fixed horizon of environment steps."""
     decaying = {"name": ("linear", "exponential", "cosine")}
     return Space(
-        name=categorical("constant", "linear", "exponential", "cosine", default="constant", structural=True, search=False),
+        name=categorical(
+            "constant", "linear", "exponential", "cosine", default="constant", structural=True, search=False
+        ),
         horizon=integer(1, 10**12, default=100_000, search=False, when=decaying),
         final=log_real(1e-3, 1.0, default=0.1, accept=(1e-12, 1.0), when={"name": ("exponential", "cosine")}),
         warmup=integer(0, 10**12, default=0, search=False),
@@ -46,7 +48,7 @@ def schedule_space() -> Space:
 def schedule(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
     """The factor on the learning rate, (P, 1), at these environment steps (P, 1).
 
-    The horizon is a hyperparameter and thus part of a checkpoint: training further than planned never bends the schedule.
+    The horizon is a hyperparameter and thus part of a checkpoint: training further than planned never bends it.
     """
     factor = torch.ones_like(env_steps)
     if hp.name != "constant":
@@ -70,7 +72,7 @@ def clip_norm(gradient: Tensor, limit: Tensor | None) -> Tensor:
 
 @contextmanager
 def flushed_denormals(tiny: float = 5e-324) -> Iterator[None]:
-    """Takes numbers below 1e-38 for zero: processors are up to a hundred times slower with them than with all others."""
+    """Takes numbers below 1e-38 for zero: processors are up to a hundred times slower with them than with others."""
     before = tiny * 1.0 == 0.0  # already so for this thread
     torch.set_flush_denormal(True)
     try:
@@ -80,13 +82,18 @@ def flushed_denormals(tiny: float = 5e-324) -> Iterator[None]:
 
 
 class Optimizer(Stacked):
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), RMSprop, SGD."""
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), RMSprop, SGD"""
 
     def __init__(self, vector: Tensor, hp: SimpleNamespace):
         """vector: (P, D), changed in place by `step`; hp: the values of `optimizer_space`."""
         self.vector, self.hp = vector, hp
         self._direction: Callable[[Tensor], Tensor] = getattr(self, f"_{hp.name}")
-        moments = {"adam": ("mean", "square"), "adamw": ("mean", "square"), "sgd": ("velocity",), "rmsprop": ("square", "velocity")}
+        moments = {
+            "adam": ("mean", "square"),
+            "adamw": ("mean", "square"),
+            "sgd": ("velocity",),
+            "rmsprop": ("square", "velocity"),
+        }
         self.tensors = {name: torch.zeros_like(vector) for name in moments[hp.name]}
         self.tensors["steps"] = torch.zeros(len(vector), 1, device=vector.device)
 

@@ -40,7 +40,9 @@ class Rollout:
     cuts: list[tuple[int, NDArray[np.bool_], NDArray[Any]]]
 
 
-def draw_noise(policy: ActorCritic, keys: streams.Bits, iteration: int, shape: tuple[int, int], device: torch.device) -> Tensor:
+def draw_noise(
+    policy: ActorCritic, keys: streams.Bits, iteration: int, shape: tuple[int, int], device: torch.device
+) -> Tensor:
     """Noise for the actions of one rollout, (T, P, N, noise_size); keys (P,), shape (T, N)."""
     steps, num_envs = shape
     size = steps * num_envs * policy.distribution.noise_size
@@ -76,7 +78,9 @@ def collect(
         obs_t.copy_(current)
         action = dist.sample(policy.policy(current), noise_t)
         if action.is_floating_point():
-            action = torch.nan_to_num(action)  # a diverged member is found at the epoch's end; until then it must not crash
+            action = torch.nan_to_num(
+                action
+            )  # a diverged member is found at the epoch's end; until then it must not crash
         action_t.copy_(action)
         step = envs.step(action.cpu().numpy())
         rewards[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
@@ -106,7 +110,9 @@ def evaluate_values(rollout: Rollout, value: Callable[[Tensor], Tensor]) -> tupl
     return values[:-1], next_values
 
 
-def _value_cuts(rollout: Rollout, value: Callable[[Tensor], Tensor], next_values: Tensor, members: int, num_envs: int) -> None:
+def _value_cuts(
+    rollout: Rollout, value: Callable[[Tensor], Tensor], next_values: Tensor, members: int, num_envs: int
+) -> None:
     """Values final observations in packs of N per member.
 
     A pack has the same shape whatever happens in the neighbours, because the last bits of a matrix product depend on

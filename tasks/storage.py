@@ -22,6 +22,7 @@ class Saved:
         fetch: gives the bytes of a blob by its sha256, or raises if they are damaged.
         digest: sha256 of the manifest.
         metrics: (epoch, metrics) of every epoch up to the checkpoint.
+        fingerprint: what the task's last "init" event recorded, if any: the versions that wrote the checkpoint.
     """
 
     epochs: int
@@ -29,6 +30,7 @@ class Saved:
     fetch: Callable[[str], bytes]
     digest: str
     metrics: list[tuple[int, Metrics]]
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Lease(Protocol):

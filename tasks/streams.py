@@ -63,9 +63,9 @@ def bits(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> Bi
 
 def uniform(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> NDArray[np.float64]:
     """Numbers in [0, 1) with 53 random bits for every pair of key and counter, broadcast."""
-    return (bits(keys, counters) >> TO_53_BITS) * TWO_53
+    return np.asarray((bits(keys, counters) >> TO_53_BITS) * TWO_53, dtype=np.float64)
 
 
 def open_uniform(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> NDArray[np.float64]:
     """Numbers in (0, 1), for transforms that take a logarithm; 52 bits, for with 53 the last one would round to 1."""
-    return ((bits(keys, counters) >> TO_52_BITS) + 0.5) * TWO_52
+    return np.asarray(((bits(keys, counters) >> TO_52_BITS) + 0.5) * TWO_52, dtype=np.float64)

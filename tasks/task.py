@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
@@ -11,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from .. import __version__
 from ..spaces import Space, flatten
 from .cohort import Cohort, Context, EpochEvent, one_thread
 from .envs import EnvSpec
 from .errors import NotInitialized, StateMismatch, TaskError
+from .fingerprint import changes, fingerprint
 from .guard import BadResumeGuard
 from .learner import EVALUATION_EPISODES, Learner
 from .state import Packed, Tree, canonical_json, pack, settled, unpack
@@ -49,6 +48,7 @@ class Task:
         hyperparameters: the complete nested values, None before `init`.
         uid: names the result: a hash of everything that it depends on but the number of epochs.
         resumed: whether `init` found a checkpoint to carry on from.
+        inexact: versions or hardware that changed since it was written, so that the last bits may differ from then on.
         history: (epoch, metrics) of every epoch done.
         bad: the exception that broke the task, or None.
     """
@@ -87,6 +87,7 @@ class Task:
         self.uid = ""
         self.suggested_epochs: int | None = None
         self.resumed = False
+        self.inexact: list[str] = []
         self.history: list[tuple[int, Metrics]] = []
         self.written = 0  # how many rows of the history are in the storage
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -103,7 +104,7 @@ class Task:
     # --- hyperparameters ---
 
     def get_space(self, **fidelities: Any) -> Space:
-        """The hyperparameters that are still open, nested, plus the fidelities named, e.g. ``epochs=fidelity(1, 27)``."""
+        """The hyperparameters still open, nested, and the fidelities named, e.g. ``epochs=fidelity(1, 27)``."""
         return self._space.searched().extend(**fidelities)
 
     def init(self, *, uid: str | None = None, **hyperparameters: Any) -> Self:
@@ -192,7 +193,7 @@ class Task:
         return self.history[-1][1] if self.history else {}
 
     def fit(self, epochs: int | None = None, context: Context | None = None) -> Metrics:
-        """Trains until `epochs` epochs are done in all and returns the last epoch's metrics; done already, it does nothing.
+        """Trains until `epochs` epochs are done in all, which may need nothing; returns the last epoch's metrics.
 
         Without `epochs` it takes those that `init` was given with the sampled space. `context` is called with an
         EpochEvent at each epoch's end. SIGTERM and SIGINT are obeyed between two steps, after the state is saved.
@@ -214,7 +215,7 @@ class Task:
             return float(place.learner.evaluate(episodes)[place.member])
 
     def eval_loss(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """The loss and its parts on a batch of (B, ...) tensors, as the algorithm's `loss` takes them; changes no state."""
+        """The loss and its parts on a batch of (B, ...) tensors, as the algorithm's `loss` takes them."""
         place = self._seated()
         stacked = {name: x.unsqueeze(0).expand(place.learner.members, *x.shape) for name, x in batch.items()}
         with torch.no_grad(), one_thread():
@@ -271,7 +272,9 @@ class Task:
             fresh = self.learner(self.env, [self.seed], [self._values()], self.device)
             unknown = sorted(learner_state.keys() - fresh.member_state(0).keys())
             if unknown and strict:
-                raise StateMismatch(f"{self}: the state has unknown {', '.join(unknown)}; pass strict=False to leave it out")
+                raise StateMismatch(
+                    f"{self}: the state has unknown {', '.join(unknown)}; pass strict=False to leave it out"
+                )
             fresh.load_member(0, {name: part for name, part in learner_state.items() if name not in unknown})
             if perturb and state["identity"] != self.identity:
                 self._branch_from(state)
@@ -281,17 +284,22 @@ class Task:
 
     def _refuse_foreign(self, state: Mapping[str, Any], perturb: bool) -> None:
         if missing := sorted({"format", "identity", "structure", "learner"} - state.keys()):
-            raise StateMismatch(f"{self}: a state must have format, identity, structure and learner, but lacks {', '.join(missing)}")
+            raise StateMismatch(
+                f"{self}: a state must have format, identity, structure and learner, but lacks {', '.join(missing)}"
+            )
         if state["format"] != STATE_FORMAT:
             raise StateMismatch(f"{self}: a state must have format {STATE_FORMAT}, but got {state['format']!r}")
         mine, theirs = self.identity, dict(state["identity"])
         names = ("task", "version", "env") if perturb else sorted(mine.keys() | theirs.keys())
         for name in names:
             if mine.get(name) != theirs.get(name):
-                raise StateMismatch(f"{self}: the state is of another task: {_difference(name, mine.get(name), theirs.get(name))}"
-                                    + ("" if perturb else "; pass perturb=True to change it on purpose"))  # fmt: skip
+                cure = "" if perturb else "; pass perturb=True to change it on purpose"
+                differs = _difference(name, mine.get(name), theirs.get(name))
+                raise StateMismatch(f"{self}: the state is of another task: {differs}{cure}")
         if state["structure"] != self.structure:
-            raise StateMismatch(f"{self}: the state is of another structure, {state['structure']}; it cannot be perturbed into this one")
+            raise StateMismatch(
+                f"{self}: the state is of another structure, {state['structure']}; it cannot be perturbed into this one"
+            )
 
     def _branch_from(self, state: Mapping[str, Any]) -> None:
         """Gives the task the identity of "these hyperparameters, from that state on"."""
@@ -315,7 +323,9 @@ class Task:
         with BadResumeGuard(self):
             packed: Packed = pack(self._live_state())
         events, self.events = self.events, []
-        return Write(self._lease, self.epochs, packed.manifest, packed.blobs, packed.digest, self.history[self.written :], events)
+        return Write(
+            self._lease, self.epochs, packed.manifest, packed.blobs, packed.digest, self.history[self.written :], events
+        )
 
     # --- storage ---
 
@@ -330,23 +340,27 @@ class Task:
             return
         lease = self._take_lease()
         saved = lease.load()
+        now = fingerprint(self.device)
         if saved is None:
-            self.events.append(("start", fingerprint()))
+            self.events.append(("init", now))
             return
         state = unpack(saved.manifest, saved.fetch)
         self._refuse_foreign(state, perturb=False)
         self._state, self.history, self.written = state["learner"], list(saved.metrics), len(saved.metrics)
         self.resumed = True
-        self.events.append(("resume", {"epochs": saved.epochs, "digest": saved.digest, **fingerprint()}))
+        self.inexact = changes(saved.fingerprint, now)
+        self.events.append(("init", {"epochs": saved.epochs, "digest": saved.digest, "inexact": self.inexact, **now}))
 
     def check_lease(self) -> None:
         """Raises TaskError if the task has a storage but let go of it, so that nothing it learned could be kept."""
         if self.storage is not None and self._lease is None:
-            raise TaskError(f"{self} let go of its storage, where another process may train it by now. Build a new task with "
-                            "the same hyperparameters: it carries on from the last checkpoint")  # fmt: skip
+            raise TaskError(
+                f"{self} let go of its storage, where another process may train it by now. Build a new task with the "
+                "same hyperparameters: it carries on from the last checkpoint"
+            )
 
     def fail(self, error: BaseException) -> None:
-        """Marks the task bad and lets go of its lease, so that a clean one can carry on from the last good checkpoint."""
+        """Marks the task bad and lets go of its lease: a clean one can then carry on from the last good checkpoint."""
         self.bad = error
         self.release()
 
@@ -388,21 +402,27 @@ class Task:
 
     def report(self) -> dict[str, Any]:
         """What is known of the task, as JSON."""
-        return {"uid": self.uid, "task": self.name, "env": self.env.to_json(), "seed": self.seed, "epochs": self.epochs,
-                "env_steps": self.env_steps, "resumed": self.resumed, "bad": str(self.bad) if self.bad else None,
-                "hyperparameters": self.hyperparameters, "metrics": self.metrics}  # fmt: skip
+        return {
+            "uid": self.uid,
+            "task": self.name,
+            "env": self.env.to_json(),
+            "seed": self.seed,
+            "epochs": self.epochs,
+            "env_steps": self.env_steps,
+            "resumed": self.resumed,
+            "inexact": self.inexact,
+            "bad": str(self.bad) if self.bad else None,
+            "hyperparameters": self.hyperparameters,
+            "metrics": self.metrics,
+        }
 
     def summary(self) -> str:
         """A few lines for people."""
         lines = [f"{self}: {self.epochs} epochs, {self.env_steps} env steps" + (", resumed" if self.resumed else "")]
+        lines += [f"  not bit-exact since {change}" for change in self.inexact]
         lines += [f"  {name} = {value}" for name, value in flatten(self.hyperparameters or {}).items()]
         lines += [f"  {name}: {value:.6g}" for name, value in self.metrics.items()]
         return "\n".join(lines)
-
-
-def fingerprint() -> dict[str, Any]:
-    """What bits may depend on besides the identity: recorded with every start and resume, never part of the uid."""
-    return {"rekindle": __version__, "torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
 
 
 def _difference(name: str, mine: Any, theirs: Any) -> str:

@@ -10,6 +10,8 @@ It needs no test framework; pytest finds the methods by their names. A class tha
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import subprocess
 import sys
@@ -32,15 +34,17 @@ from .state import copy, difference, pack, unpack
 from .task import Task
 
 CONTINUE = """
-import sys, importlib
+import importlib, json, sys
 from pathlib import Path
 from rekindle.tasks.state import unpack
 folder, module, name, env, seed, hyperparameters, epochs = sys.argv[1:]
-task = getattr(importlib.import_module(module), name)(eval_json(env), seed=int(seed)).init(**eval_json(hyperparameters))
-task.load_state_dict(unpack((Path(folder) / "manifest").read_bytes(), lambda digest: (Path(folder) / digest).read_bytes()))
+task = getattr(importlib.import_module(module), name)(json.loads(env), seed=int(seed))
+task.init(**json.loads(hyperparameters))
+read = lambda name: (Path(folder) / name).read_bytes()
+task.load_state_dict(unpack(read("manifest"), read))
 task.fit(int(epochs))
 print(task.digest)
-""".replace("eval_json", "__import__('json').loads")
+"""
 
 
 class ExactnessSuite:
@@ -71,7 +75,9 @@ class ExactnessSuite:
         searched = {name for name, dimension in space.flat().items() if dimension.search}
         assert task.hyperparameters is not None
         dynamic = space.dynamic(task.hyperparameters)
-        return {k: v for k, v in dynamic.items() if k in searched and isinstance(v, float | int) and not isinstance(v, bool)}
+        return {
+            k: v for k, v in dynamic.items() if k in searched and isinstance(v, float | int) and not isinstance(v, bool)
+        }
 
     def test_resuming_equals_not_stopping(self) -> None:
         for changes in self.variants:
@@ -95,8 +101,6 @@ class ExactnessSuite:
         with tempfile.TemporaryDirectory() as folder:
             for name, data in {"manifest": packed.manifest, **packed.blobs}.items():
                 (Path(folder) / name).write_bytes(data)
-            import json
-
             env, values = json.dumps(first.env.to_json()), json.dumps(first.hyperparameters)
             arguments = [folder, type(first).__module__, type(first).__name__, env, str(first.seed), values, "2"]
             result = subprocess.run([sys.executable, "-c", CONTINUE, *arguments], capture_output=True, text=True,
@@ -105,8 +109,6 @@ class ExactnessSuite:
         assert result.stdout.strip() == whole.digest
 
     def _environment(self) -> dict[str, str]:
-        import os
-
         folders = [*self.path, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
 
@@ -143,13 +145,13 @@ class ExactnessSuite:
 
     def test_global_random_state_is_untouched(self) -> None:
         torch.manual_seed(1)
-        np.random.seed(1)  # noqa: NPY002 - the global state is what is watched
+        np.random.seed(1)
         random.seed(1)
-        before = (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate())  # noqa: NPY002
+        before = (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate())
         task = self.make()
         task.fit(1)
         task.evaluate(2)
-        after = (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate())  # noqa: NPY002
+        after = (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate())
         assert before == after
 
     def test_a_member_of_a_cohort_equals_the_trial_alone(self) -> None:
@@ -244,7 +246,7 @@ def forgotten_state(trained: Learner, fresh: Learner, state: Mapping[str, Any]) 
 
 
 def _differences(a: Any, b: Any, visited: set[int], path: str = "") -> Iterator[str]:
-    """Paths at which two object graphs hold other data; functions, modules and other libraries' objects are passed over."""
+    """Paths at which two object graphs hold other data; functions and other libraries' objects are passed over."""
     if id(a) in visited:
         return
     if isinstance(a, Tensor):
@@ -274,7 +276,9 @@ def _children_differ(a: Any, b: Any, visited: set[int], path: str) -> Iterator[s
             yield path
         for index, (x, y) in enumerate(zip(a, b, strict=False)):
             yield from _differences(x, y, visited, prefix + str(index))
-    elif hasattr(a, "__dict__") and not type(a).__module__.startswith(("torch", "numpy", "gymnasium", "mujoco", "Box2D", "builtins")):
+    elif hasattr(a, "__dict__") and not type(a).__module__.startswith(
+        ("torch", "numpy", "gymnasium", "mujoco", "Box2D", "builtins")
+    ):
         scratch = getattr(a, "scratch", ())
         left = {name: value for name, value in vars(a).items() if name not in scratch}
         right = {name: value for name, value in vars(b).items() if name not in scratch}
