@@ -27,16 +27,20 @@ if TYPE_CHECKING:
     from .studies.objective import Objective
     from .studies.store import Store
     from .tasks.cohort import Cohort
+    from .tasks.dqn import DQN
     from .tasks.envs.spec import EnvSpec
     from .tasks.errors import BadResume
     from .tasks.guard import BadResumeGuard
     from .tasks.ppo import PPO
+    from .tasks.sac import SAC
     from .tasks.task import Task
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "DQN",
     "PPO",
+    "SAC",
     "BadResume",
     "BadResumeGuard",
     "Cohort",
@@ -64,7 +68,9 @@ __all__ = [
 
 _FOLDERS = ("spaces", "studies", "tasks")
 _HOMES = {
+    "DQN": ".tasks.dqn",
     "PPO": ".tasks.ppo",
+    "SAC": ".tasks.sac",
     "BadResume": ".tasks.errors",
     "BadResumeGuard": ".tasks.guard",
     "Cohort": ".tasks.cohort",

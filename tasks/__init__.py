@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .task import Task
 
-ALGORITHMS = {"ppo": ".ppo:PPO"}
+ALGORITHMS = {"dqn": ".dqn:DQN", "ppo": ".ppo:PPO", "sac": ".sac:SAC"}
 ENTRY_POINTS = "rekindle.tasks"  # the group in which other packages offer tasks: name = "package.module:Class"
 _HOMES = {
+    "DQN": ".dqn",
     "PPO": ".ppo",
+    "SAC": ".sac",
     "Task": ".task",
     "Learner": ".learner",
     "Cohort": ".cohort",
@@ -30,7 +32,7 @@ _HOMES = {
     "Stopped": ".errors",
     "TaskError": ".errors",
 }
-__all__ = ["ALGORITHMS", "load", "names", *_HOMES]  # noqa: PLE0604 - the lazy names
+__all__ = ["ALGORITHMS", "load", "names", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
@@ -54,4 +56,6 @@ def load(name: str) -> type[Task]:
         offered: type[Task] = point.load()
         return offered
     near = get_close_matches(name, names(), n=1)
-    raise ValueError(f"a task must be one of {', '.join(names())}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
+    raise ValueError(
+        f"a task must be one of {', '.join(names())}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+    )

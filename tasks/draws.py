@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from . import streams
 
@@ -36,3 +38,31 @@ class Draws:
             self._values.flags.writeable = False
         values: NDArray[np.float64] = self._values[place]
         return values
+
+
+class Normals:
+    """Standard normal numbers for P members, as tensors: Box and Muller (1958), both numbers of every pair."""
+
+    scratch = ("_block", "_values")
+
+    def __init__(self, keys: streams.Bits, shape: tuple[int, ...], device: torch.device | str = "cpu"):
+        """keys: the members' streams, (P,); shape: of one member's numbers at one position."""
+        self.keys, self.shape, self.device = keys[:, None], shape, torch.device(device)
+        size = math.prod(shape)
+        whole = 16 // math.gcd(16, size)  # a block is made of whole vector registers, two halves of them
+        self.ahead = -(-max(1, AT_ONCE // max(1, size)) // whole) * whole
+        self.count = self.ahead * size
+        self._block = -1
+        self._values = torch.empty(0)
+
+    def __call__(self, position: int) -> Tensor:
+        """(P, *shape), float32, to be read only."""
+        block, place = divmod(position, self.ahead)
+        if block != self._block:
+            counters = np.arange(block * self.count, (block + 1) * self.count).reshape(2, -1)
+            radius = np.sqrt(-2 * np.log1p(-streams.uniform(self.keys, counters[0])))
+            angle = 2 * np.pi * streams.uniform(self.keys, counters[1])
+            pair = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], 1).astype(np.float32)
+            numbers = torch.from_numpy(pair).reshape(len(pair), self.ahead, *self.shape)
+            self._values, self._block = numbers.transpose(0, 1).contiguous().to(self.device), block
+        return self._values[place]

@@ -65,11 +65,14 @@ class Replay:
         self.slots = capacity // num_envs
         self.rows, self.steps, self.start = self.slots * num_envs, 0, 0
         place = (members, self.slots, num_envs)
-        self.columns: dict[str, slice] = {}
+        self.columns: dict[str, int | slice] = {}  # of the numbers in a transition, where a field is; an int if it is one
         width = 0
         for name, field in self.fields.items():
             if field.type != torch.uint8:
-                self.columns[name] = slice(width, width := width + math.prod(field.shape))
+                end = width + math.prod(field.shape)
+                self.columns[name] = slice(width, end) if field.shape else width
+                width = end
+        self._first = self.rows * np.arange(members)[:, None]  # of each member's rows among those of all
         self.numbers = np.zeros((*place, width), np.float32)
         self.images = {name: np.zeros((*place, *field.shape), np.uint8) for name, field in self.fields.items()
                        if field.type == torch.uint8}  # fmt: skip
@@ -87,7 +90,7 @@ class Replay:
         here = self.numbers[:, slot]
         for name, columns in self.columns.items():
             value = values[name]
-            here[..., columns] = value.reshape(self.members, self.num_envs, -1)
+            here[..., columns] = value if value.ndim <= 3 else value.reshape(self.members, self.num_envs, -1)
         for name, image in self.images.items():
             image[:, slot] = values[name]
         self.steps += 1
@@ -108,17 +111,19 @@ class Replay:
 
     def batch(self, rows: Index, names: tuple[str, ...]) -> dict[str, Tensor]:
         """Fields of these rows (P, B), each (P, B, ...) and contiguous."""
-        index = torch.from_numpy((rows + self.rows * np.arange(self.members)[:, None]).reshape(-1))
-        flat = torch.from_numpy(self.numbers).flatten(0, 2)
+        index = torch.from_numpy((rows + self._first).reshape(-1))
         picked: dict[str, Tensor] = {}
-        numbers = flat.index_select(0, index) if any(name in self.columns for name in names) else flat
+        numbers = torch.from_numpy(self.numbers.reshape(-1, self.numbers.shape[-1])).index_select(0, index)
+        numbers = numbers.view(*rows.shape, -1).to(self.device)
         for name in names:
-            field = self.fields[name]
+            shape, kind = self.fields[name]
             if name in self.images:
-                value = torch.from_numpy(self.images[name]).flatten(0, 2).index_select(0, index)
+                image = torch.from_numpy(self.images[name]).flatten(0, 2).index_select(0, index)
+                picked[name] = image.view(*rows.shape, *shape).to(self.device)
             else:
-                value = numbers[:, self.columns[name]]
-            picked[name] = value.to(self.device, field.type).reshape(*rows.shape, *field.shape).contiguous()
+                value = numbers[..., self.columns[name]].contiguous()
+                value = value if kind == torch.float32 else value.to(kind)
+                picked[name] = value if len(shape) < 2 else value.unflatten(-1, shape)
         return picked
 
     def returns(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:

@@ -1,0 +1,180 @@
+"""Deep Q-learning: Mnih et al. (2015), doi:10.1038/nature14236, with the options of Rainbow that stand on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..spaces import Space, categorical, integer, log_real, maybe, ordinal
+from .envs import EnvSpec, spaces_of
+from .errors import UnsupportedSpace
+from .exploration import Epsilon, EpsilonGreedy, epsilon_space
+from .networks import MLP, NatureCNN, Parameters
+from .off_policy import OffPolicyLearner, off_policy_space
+from .optimizers import Optimizer, clip_norm, optimizer_space, schedule_space
+from .parts import Stacked
+from .task import Task
+
+
+class QNetwork(Stacked):
+    """q(s, ·) of P members; duelling: q = v + a - mean a, Wang et al. (2016), arXiv:1511.06581, eq. 9."""
+
+    def __init__(
+        self, obs_shape: tuple[int, ...], actions: int, hp: SimpleNamespace, seeds: list[int], device: torch.device
+    ):
+        """obs_shape: (D,) of vectors or (H, W, C) of images; hp: the values of `model`."""
+        self.cnn = NatureCNN("features", obs_shape) if len(obs_shape) == 3 else None
+        hidden = [self.cnn.features if self.cnn else obs_shape[0], *[hp.width] * hp.layers]
+        self.heads = [MLP("q", [*hidden, actions], hp.activation, last_gain=1.0)]
+        if hp.duelling:
+            self.heads.append(MLP("value", [*hidden, 1], hp.activation, last_gain=1.0))
+        networks: list[NatureCNN | MLP] = [*([self.cnn] if self.cnn else []), *self.heads]
+        shapes = {name: shape for network in networks for name, shape in network.shapes.items()}
+        self.parameters, self.target = (Parameters(shapes, len(seeds), device) for _ in range(2))
+        for member, seed in enumerate(seeds):
+            for network in networks:
+                network.initialize(self.parameters, member, seed)
+        self.target.vector.copy_(self.parameters.vector)
+        self.tensors = {"vector": self.parameters.vector, "target": self.target.vector}
+        self._views, self._leaves, self._target_views = (
+            (tensors, [head.layers(tensors) for head in self.heads])
+            for tensors in (self.parameters.views, self.parameters.leaves, self.target.views)
+        )
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """q(s, ·) with gradients, (P, B, actions), of observations (P, B, ...)."""
+        return self._q(*self._leaves, obs)
+
+    def values(self, obs: Tensor) -> Tensor:
+        """q(s, ·) without gradients."""
+        return self._q(*self._views, obs)
+
+    def target_values(self, obs: Tensor) -> Tensor:
+        """q(s, ·) of the target network."""
+        return self._q(*self._target_views, obs)
+
+    def _q(self, tensors, layers, obs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        features = self.cnn(tensors, obs) if self.cnn else obs
+        q, *value = (head(weights, features) for head, weights in zip(self.heads, layers, strict=True))
+        return value[0] + q - q.mean(-1, keepdim=True) if value else q
+
+    @torch.no_grad()
+    def move_target(self, tau: Tensor, now: NDArray[np.bool_]) -> None:
+        """θ' ← (1 - tau) θ' + tau θ, tau (P, 1), of the members whose time is `now` (P, 1); tau = 1 copies exactly."""
+        moved = (1 - tau) * self.target.vector + tau * self.parameters.vector
+        self.target.vector.copy_(torch.where(torch.from_numpy(now).to(moved.device), moved, self.target.vector))
+
+
+class DQNLearner(OffPolicyLearner):
+    """P members of DQN."""
+
+    hyperparameters = Space(
+        optimizer=optimizer_space(lr=1e-3, eps=1e-8),
+        lr_schedule=schedule_space(),
+        model=Space(
+            width=ordinal(32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
+            layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
+            activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
+            duelling=categorical(False, True, default=False, structural=True),
+        ),
+        exploration=epsilon_space(),
+        double=categorical(False, True, default=False, structural=True),
+        # Every `target_interval` gradient steps the target network moves by the fraction `tau` towards the online one:
+        # tau = 1 copies it, as the paper does; target_interval = 1 with a small tau is Polyak averaging.
+        target_interval=integer(1, 1000, log=True, default=100, accept=(1, 10**9)),
+        tau=log_real(0.003, 1.0, default=1.0, accept=(0.0, 1.0)),
+        max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=10.0),
+        **off_policy_space(),
+    )
+    parts = ("policy", "optimizer", "replay", "priorities", "progress")
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        super().check_env(env)
+        space = spaces_of(env).action
+        if not isinstance(space, gym.spaces.Discrete):
+            raise UnsupportedSpace(
+                f"{cls.algorithm()} on {env.id} chooses among the actions of a Discrete space, but got {space}; "
+                "use PPO, or wrap the environment in a gymnasium.ActionWrapper that offers a Discrete space"
+            )
+
+    def build(self) -> None:
+        super().build()
+        hp, actions = self.hp, self.uniform_actions.largest + 1
+        self.policy = QNetwork(self.envs.obs_shape, actions, hp.model, self.seeds, self.device)
+        self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
+        self.exploration = EpsilonGreedy(self.keys("explore"), actions, hp.num_envs)
+        self.epsilon = Epsilon(hp.exploration)
+        self.target_interval = hp.target_interval.long().cpu().numpy()
+
+    def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
+        explores = self.exploration.explores(position, self.epsilon(self.env_steps))
+        uniform = self.exploration.uniform(position)
+        return uniform if explores.all() else np.where(explores, uniform, self.act(obs))
+
+    def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        errors, q = self.errors(batch)
+        losses = huber(errors, batch.get("weight"))
+        gradient = clip_norm(self.policy.parameters.gradient(losses), self.hp.max_grad_norm)
+        self.optimizer.step(gradient, lr)
+        due = self.progress.updates % self.target_interval == 0
+        if due.any():
+            self.policy.move_target(self.hp.tau, due)
+        return {"loss": losses, "q": q.detach().mean(1)}, errors.detach()
+
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Each member's loss (P,) on a batch (P, B, ...), and what to report of it."""
+        errors, q = self.errors(batch)
+        return huber(errors, batch.get("weight")), {"q": q.detach().mean(1)}
+
+    def errors(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Temporal-difference errors δ and q(s, a) of a batch (P, B, ...), each (P, B).
+
+            δ = r + discount q'(s', a') - q(s, a),   a' = argmax q'(s', ·), or argmax q(s', ·) if `double`
+
+        where a is the action that was taken. Double: van Hasselt et al. (2016), arXiv:1509.06461, eq. 4.
+        """
+        q = self.policy(batch["obs"]).gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
+        with torch.no_grad():
+            next_q = self.policy.target_values(batch["next_obs"])
+            if self.hp.double:
+                chosen = self.policy.values(batch["next_obs"]).argmax(-1, keepdim=True)
+                value = next_q.gather(-1, chosen).squeeze(-1)
+            else:
+                value = next_q.amax(-1)
+            target = batch["reward"] + batch["discount"] * value
+        return target - q, q
+
+    @torch.inference_mode()
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        rows = obs.shape[1]
+        if rows == 1:
+            obs = obs.repeat(2, 1)  # a single row takes another path through the matrix products, see `affine`
+        seen = torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
+        actions: np.ndarray = self.policy.values(seen)[:, :rows].argmax(-1).cpu().numpy()
+        return actions
+
+
+def huber(errors: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The mean over a batch (P, B) of δ²/2 for |δ| <= 1 and |δ| - 1/2 beyond, (P,): Huber (1964)."""
+    slope = errors.detach().clamp(-1, 1)
+    losses = slope * (errors - 0.5 * slope)  # its derivative is the slope, inside and beyond
+    return losses.mean(1) if weights is None else (weights * losses).mean(1)
+
+
+class DQN(Task):
+    """Deep Q-learning on Discrete actions, with epsilon-greedy exploration.
+
+    Mnih et al. (2015), doi:10.1038/nature14236, with Adam by default and the clipped error written as a Huber loss.
+    Options: double, duelling, n-step returns, prioritized replay.
+    """
+
+    name = "dqn"
+    version = 1
+    learner = DQNLearner

@@ -1,0 +1,179 @@
+"""The base of algorithms that learn from a replay memory: a few environment steps, a few gradient steps, and again.
+
+Notation: P members, N environments, B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..spaces import Dimension, Space, categorical, integer, near_one, ordinal
+from .envs import Step
+from .errors import UnsupportedSpace
+from .exploration import UniformActions
+from .learner import Learner
+from .optimizers import schedule
+from .priorities import PrioritizedSampler, replay_space
+from .replay import EXACT_INTEGERS, Field, Replay, UniformSampler, transition_fields
+from .state import Tree
+from .storage import Metrics
+
+Array = NDArray[Any]
+
+
+def off_policy_space() -> dict[str, Dimension | Space]:
+    """The hyperparameters that all of these algorithms have.
+
+    `num_steps` steps in each of `num_envs` environments are followed by `num_updates` gradient steps. The first
+    `learning_starts` environment steps only fill the memory, at random. `eval_interval` is in epochs, 0 for never; it
+    adds `eval_return` to the metrics of those epochs.
+    """
+    return {
+        "gamma": near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
+        "n_step": ordinal(1, 3, 5, default=1, accept=(1, 1000), structural=True),
+        "replay": replay_space(),
+        "buffer_size": integer(1, 10**9, default=50_000, structural=True, search=False),
+        "batch_size": ordinal(32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
+        "learning_starts": integer(1, 10**9, default=1000, structural=True, search=False),
+        "use_trained_policy_for_refill": categorical(False, True, default=False, structural=True, search=False),
+        "num_steps": ordinal(1, 2, 4, 8, default=4, accept=(1, 1_000_000), structural=True),
+        "num_updates": ordinal(1, 2, 4, default=2, accept=(1, 1_000_000), structural=True),
+        "num_envs": integer(1, 65536, default=1, structural=True, search=False),
+        "epoch_steps": integer(1, 10**9, default=4096, structural=True, search=False),
+        "eval_interval": integer(0, 10**9, default=0, structural=True, search=False),
+    }
+
+
+class Progress:
+    """How far learning is; equal for all members.
+
+    Attributes:
+        updates: gradient steps so far.
+        fills: how often the memory was filled; full_at: the environment steps at which it is filled enough to learn.
+    """
+
+    def __init__(self, full_at: int):
+        self.updates, self.fills, self.full_at = 0, 1, full_at
+
+    def member_state(self, member: int) -> Tree:
+        return dict(vars(self))
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        self.updates, self.fills, self.full_at = (tree[name] for name in ("updates", "fills", "full_at"))
+
+
+class OffPolicyLearner(Learner):
+    """P members that learn from their memories.
+
+    Subclasses call this `build` in theirs, and say `explore` and `update`.
+    """
+
+    progress: Progress
+    replay: Replay
+    sampler: UniformSampler | PrioritizedSampler
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        buffer, batch, starts, n, envs, epoch = (
+            values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs", "epoch_steps")
+        )
+        window = n * envs
+        laws = [
+            (batch <= buffer, f"batch_size ({batch}) must be at most buffer_size ({buffer})"),
+            (window <= buffer, f"n_step * num_envs ({window}) must be at most buffer_size ({buffer})"),
+            (starts <= buffer, f"learning_starts ({starts}) must be at most buffer_size ({buffer})"),
+            (batch <= starts, f"batch_size ({batch}) must be at most learning_starts ({starts})"),
+            (window <= starts, f"n_step * num_envs ({window}) must be at most learning_starts ({starts})"),
+            (starts <= epoch, f"learning_starts ({starts}) must be at most epoch_steps ({epoch}), to learn in the first"),
+        ]
+        for holds, law in laws:
+            if not holds:
+                raise ValueError(f"{cls.algorithm()}: {law}; raise the latter or lower the former")
+
+    def build(self) -> None:
+        hp, space = self.hp, self.envs.action_space
+        place = f"{self.algorithm()} on {self.env.id}"
+        self.uniform_actions = UniformActions(self.keys("fill"), space, hp.num_envs, place)
+        if self.uniform_actions.largest >= EXACT_INTEGERS:
+            raise UnsupportedSpace(f"{place}: actions must be below {EXACT_INTEGERS}, but the environment has {space}")
+        kind = torch.float32 if self.envs.obs_kind == "vector" else torch.uint8
+        action = Field(self.uniform_actions.shape, torch.from_numpy(self.uniform_actions(0)).dtype)
+        fields = transition_fields(Field(self.envs.obs_shape, kind), action)
+        self.replay = Replay(self.members, hp.buffer_size, hp.num_envs, fields, self.device)
+        keys = self.keys("replay")
+        self.sampler = (
+            UniformSampler(self.replay, keys, hp.batch_size, hp.n_step) if hp.replay.name == "uniform"
+            else PrioritizedSampler(self.replay, keys, hp.batch_size, hp.n_step, hp.replay)
+        )  # fmt: skip
+        self.priorities = self.sampler if isinstance(self.sampler, PrioritizedSampler) else None
+        self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
+        self.progress = Progress(full_at=hp.learning_starts)
+
+    def explore(self, obs: Array, position: int) -> Array:
+        """Actions (P, N, ...) for training, with the random numbers of this position."""
+        raise NotImplementedError
+
+    def observe(self, step: Step) -> None:  # noqa: B027
+        """Sees every step of training, for statistics that are state."""
+
+    def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+        """One gradient step on (P, B, ...) at learning rates (P, 1): what to report, (P,) each, and errors (P, B)."""
+        raise NotImplementedError
+
+    @property
+    def filling(self) -> bool:
+        """Whether the memory is not yet filled enough to learn from."""
+        return self.env_steps < self.progress.full_at
+
+    def refill(self) -> None:
+        """Forgets the memory and fills it again, with the trained policy if `use_trained_policy_for_refill`."""
+        self.replay.clear()
+        self.progress.fills += 1
+        self.progress.full_at = self.env_steps + self.hp.learning_starts
+
+    def iterate(self) -> dict[str, Tensor]:
+        filling = self.filling
+        trained = self.progress.fills > 1 and self.hp.use_trained_policy_for_refill
+        self.collect(at_random=filling and not trained)
+        return {} if filling else self.learn()
+
+    @torch.inference_mode()
+    def collect(self, at_random: bool) -> None:
+        """`num_steps` steps in every environment."""
+        for _ in range(self.hp.num_steps):
+            obs, position = self.envs.obs, self.env_steps // self.hp.num_envs
+            actions = self.uniform_actions(position) if at_random else self.explore(obs, position)
+            step = self.envs.step(actions)
+            self.replay.add(obs=obs, next_obs=step.next_obs, action=actions, reward=step.reward,
+                            terminated=step.terminated, truncated=step.truncated)  # fmt: skip
+            self.observe(step)
+            self.env_steps += self.hp.num_envs
+
+    def learn(self) -> dict[str, Tensor]:
+        """`num_updates` gradient steps; what to report of the last one."""
+        lr = self.hp.optimizer.lr
+        if not self.constant_lr:
+            lr = lr * schedule(self.hp.lr_schedule, torch.full_like(lr, self.env_steps))
+        report: Mapping[str, Tensor] = {}
+        for _ in range(self.hp.num_updates):
+            rows = self.sampler.rows(self.progress.updates)
+            batch = self.replay.returns(rows, self.hp.gamma, self.hp.n_step)
+            if self.priorities is not None:
+                batch["weight"] = self.priorities.weights(rows, self.env_steps)
+            self.progress.updates += 1
+            report, errors = self.update(batch, lr)
+            if self.priorities is not None:
+                self.priorities.update(rows, errors)
+        return {**report, "lr": lr.squeeze(1)}
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        rows = super().run_epoch(stop)
+        if rows is not None and self.hp.eval_interval and self.epochs % self.hp.eval_interval == 0:
+            for row, value in zip(rows, self.evaluate(), strict=True):
+                row["eval_return"] = float(value)
+        return rows
