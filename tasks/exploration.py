@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..spaces import Space, categorical, integer, log_real, real
 from . import streams
-from .draws import Draws
+from .draws import Draws, Normals
 from .errors import UnsupportedSpace
 
 Array = NDArray[Any]
@@ -53,7 +53,8 @@ class Epsilon:
         progress = env_steps / self.horizon
         if self.linear:
             return self.start + (self.final - self.start) * np.minimum(progress, 1.0)
-        value: NDArray[np.float64] = self.final + (self.start - self.final) * np.exp(-progress)
+        decay = np.array([[math.exp(-x)] for x in progress[:, 0]])  # numpy's exp may round by the place in an array
+        value: NDArray[np.float64] = self.final + (self.start - self.final) * decay
         return value
 
 
@@ -85,22 +86,26 @@ class UniformActions:
         bits = isinstance(space, gym.spaces.MultiBinary)
         self.type = np.int8 if bits else np.float32 if self.sizes is None else np.int64
         self.largest = 0 if self.sizes is None else int(self.sizes.max()) - 1  # of the indices that it draws
-        self.draws = Draws(keys, (num_envs, self.size * (2 if self.sizes is None else 1)))
+        self.draws = Draws(keys, (num_envs, self.size))
+        self.normals: Normals | None = None
+        if isinstance(space, gym.spaces.Box) and not space.is_bounded():
+            self.normals = Normals(~keys, (num_envs, self.size))
 
     def __call__(self, position: int) -> Array:
         """The actions (P, N, *shape) of the step with this number."""
         uniforms = self.draws(position)
-        flat = self._bounded(uniforms) if self.sizes is None else uniforms * self.sizes
+        flat = self._of_box(uniforms, position) if self.sizes is None else uniforms * self.sizes
         return flat.astype(self.type).reshape(*uniforms.shape[:2], *self.shape)
 
-    def _bounded(self, uniforms: NDArray[np.float64]) -> Array:
-        u, v = uniforms[..., : self.size], uniforms[..., self.size :]
+    def _of_box(self, uniforms: NDArray[np.float64], position: int) -> Array:
         below, above = np.isfinite(self.low), np.isfinite(self.high)
-        normal = standard_normal(u, v)
         low, high = np.where(below, self.low, 0.0), np.where(above, self.high, 0.0)
+        bounded = low + (high - low) * uniforms
+        if self.normals is None:
+            return bounded
+        normal = self.normals(position).cpu().double().numpy()
         one_sided = np.where(below, low + np.abs(normal), high - np.abs(normal))
-        unbounded = np.where(below | above, one_sided, normal)
-        return np.where(below & above, low + (high - low) * u, unbounded)
+        return np.where(below & above, bounded, np.where(below | above, one_sided, normal))
 
 
 class EpsilonGreedy:
@@ -135,17 +140,10 @@ class NormalNoise:
         self.low, self.high = space.low, space.high
         self.scale = (space.high - space.low) / 2
         self.shape, self.size = space.shape, math.prod(space.shape)
-        self.draws = Draws(keys, (2, num_envs, self.size))
+        self.draws = Normals(keys, (num_envs, self.size))
 
     def __call__(self, actions: Array, position: int, std: torch.Tensor) -> Array:
         """The actions (P, N, *shape) with noise of standard deviations (P, 1), for the step with this number."""
-        uniforms = self.draws(position)
-        noise = standard_normal(uniforms[:, 0], uniforms[:, 1]) * std.cpu().double().numpy()[:, :, None]
+        noise = (self.draws(position) * std.unsqueeze(-1)).cpu().numpy()
         noisy = actions + self.scale * noise.reshape(actions.shape)
         return np.clip(noisy, self.low, self.high).astype(np.float32)
-
-
-def standard_normal(u: NDArray[np.float64], v: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Standard normal numbers from two uniform ones each, u in [0, 1): Box and Muller (1958)."""
-    normal: NDArray[np.float64] = np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)
-    return normal

@@ -89,7 +89,9 @@ def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where
     if missing := sorted(left.keys() - right.keys()):
         raise StateMismatch(f"{where}: the state lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}")
     if unknown := sorted(right.keys() - left.keys()):
-        raise StateMismatch(f"{where}: the state has unknown {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''}")
+        raise StateMismatch(
+            f"{where}: the state has unknown {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''}"
+        )
     for path, want in left.items():
         want, have = _tensor(want), _tensor(right[path])
         if isinstance(want, Tensor) != isinstance(have, Tensor):
@@ -172,7 +174,9 @@ def _read(manifest: bytes) -> tuple[dict[str, Any], dict[str, list[str]], str | 
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedState(f"{law}: {error}") from None
     if version != FORMAT:
-        raise StateMismatch(f"a checkpoint must have format {FORMAT}, but got {version!r}; use the Rekindle that wrote it")
+        raise StateMismatch(
+            f"a checkpoint must have format {FORMAT}, but got {version!r}; use the Rekindle that wrote it"
+        )
     if not (isinstance(values, dict) and isinstance(segments, dict) and isinstance(tensors, str | None)
             and all(_are_digests(names) for names in segments.values())):  # fmt: skip
         raise DamagedState(f"{law}, each of its own type, but one of them is of another")
@@ -205,6 +209,8 @@ def _load(name: str, fetch: Callable[[str], bytes]) -> dict[str, Tensor]:
 
 
 def _bytes_of(tensor: Tensor) -> bytes:
+    if not tensor.numel():
+        return b""  # an empty tensor cannot be viewed as bytes
     return bytes(tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 

@@ -45,5 +45,5 @@ class TestOnLunarLander(ExactnessSuite):
 class TestOnFrozenLake(ExactnessSuite):
     task = DQN
     env = "FrozenLake-v1"
-    hyperparameters: ClassVar = {**SMALL, "epoch_steps": 96, "model.duelling": True}
+    hyperparameters: ClassVar = {**SMALL, "epoch_steps": 96, "model.duelling": True, "max_grad_norm": 0.01}
     cohort_size = 4
