@@ -201,7 +201,9 @@ def _what_to_train(command: argparse.ArgumentParser, epochs: str, default: str, 
 
 def _use_previous(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--use-previous", action="store_true", help="where a checkpoint is damaged, carry on from the one before it"
+        "--use-previous",
+        action="store_true",
+        help="where a checkpoint is damaged, carry on from a sound one before it, or start anew",
     )
 
 

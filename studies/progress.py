@@ -200,7 +200,9 @@ class Progress:
         rows.add_column(style="bright_black")
         rows.add_column()
         dots = Text(" ").join(Text(*LOOKS[state]) for state in snapshot.states[-40:])
-        counts = Text(" · ").join(Text(f"{count} {state}", LOOKS[state][1]) for state, count in _counts(snapshot))
+        counts = Text("   ").join(
+            Text(f"{LOOKS[state][0]} {count} {state}", LOOKS[state][1]) for state, count in _counts(snapshot)
+        )
         rows.add_row("trials", dots)
         rows.add_row("", counts)
         rows.add_row("rungs", Text("  →  ").join(_rung(*rung) for rung in snapshot.rungs))
@@ -223,7 +225,7 @@ class Progress:
             title_align="left",
             subtitle=self.where,
             subtitle_align="right",
-            expand=False,
+            width=76,
             border_style="bright_black",
             padding=(0, 2),
         )

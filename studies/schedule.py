@@ -67,7 +67,8 @@ class _Halving:
             if all(settled[h] >= min(g - h, self.top + 1) for h in range(g)):
                 plan.ask, plan.seen = numbers, self._seen(g)
             break
-        plan.complete = plan.ask is None and all(rungs == self.top + 1 for rungs in settled)
+        settled_all = all(rungs == self.top + 1 for rungs in settled)
+        plan.complete = settled_all and not (plan.ask or plan.segments or plan.finished)
         return plan
 
     def _follow(self, numbers: range, plan: Plan) -> int:

@@ -80,7 +80,7 @@ def make_sampler(config: Config, number: int, attempt: int = 0) -> BaseSampler:
     if config.sampler == "random":
         return optuna.samplers.RandomSampler(seed=seed)
     if config.sampler == "gp":
-        return optuna.samplers.GPSampler(seed=seed, n_startup_trials=config.generation, deterministic_objective=True)
+        return optuna.samplers.GPSampler(seed=seed, n_startup_trials=config.generation)
     return optuna.samplers.TPESampler(seed=seed, n_startup_trials=config.generation)
 
 

@@ -17,12 +17,14 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-from ..tasks.cohort import Cohort, EpochEvent
+from ..tasks.cohort import Cohort, EpochEvent, one_thread
 from ..tasks.errors import BadResume, DamagedState, Diverged, Stopped
 from ..tasks.guard import is_control_flow
+from ..tasks.learner import Learner
+from ..tasks.storage import Write
 from ..tasks.task import Task
 from .engine import Engine, Ready
-from .errors import LeaseLost, StoreError, TaskBusy
+from .errors import DamagedCheckpoint, LeaseLost, StoreError, TaskBusy
 from .leases import StoreLease
 from .report import RETURN
 from .store import Store
@@ -99,8 +101,9 @@ class Worker:
         return {(row.number, row.rung) for row in self.store.segments(self.study) if row.state == "ready"}
 
     def _train(self, items: Sequence[Ready]) -> None:
+        training = _Training(self, items)
         try:
-            _Training(self, items).run()
+            training.run()
         except (LeaseLost, TaskBusy):
             return  # another worker has what we had; whatever we did was not written
         except StoreError as error:
@@ -112,7 +115,9 @@ class Worker:
                 self._train_alone(items)
         except (Stopped, MemoryError):
             raise
-        except Exception as error:  # noqa: BLE001 - an environment may raise anything; it belongs to the trial
+        except Exception as error:
+            if training.storage.busy:
+                raise
             if len(items) == 1:
                 self._fail(items[0], _report(error))
             else:
@@ -139,7 +144,7 @@ class _Training:
         self.store, self.engine = worker.store, worker.engine
         self.storage = TaskStorage(worker.store, worker.use_previous)
         self.epochs = items[0].segment.epochs
-        self.returns: dict[int, list[float]] = {}  # by id of a learner: of its members
+        self.returns: dict[tuple[Learner, int], list[float]] = {}  # at an epoch, of all members
 
     def run(self) -> None:
         tasks: dict[str, Task] = {}
@@ -164,17 +169,19 @@ class _Training:
                 task.release()
 
     def _evaluate(self, event: EpochEvent) -> None:
-        """Stores the return with the last epoch's metrics, all members' measured at once."""
-        if event.epoch == self.epochs:
+        """Stores the return with the metrics of the last epoch of a rung, all members' measured at once."""
+        if event.epoch in self.engine.config.rungs:
             event.metrics[RETURN] = self._return(event.task)
 
     def _return(self, task: Task) -> float:
         if task.seat is None:
             return task.evaluate()
         learner, member = task.seat
-        if id(learner) not in self.returns:
-            self.returns[id(learner)] = learner.evaluate().tolist()
-        return self.returns[id(learner)][member]
+        measured = self.returns.get((learner, learner.epochs))
+        if measured is None:
+            with one_thread():
+                measured = self.returns[learner, learner.epochs] = learner.evaluate().tolist()
+        return measured[member]
 
     def _finish(self, item: Ready, task: Task) -> None:
         """Writes down what the task came to."""
@@ -207,18 +214,33 @@ class _Training:
 
 
 class TaskStorage:
-    """The store as tasks use it; keeps their leases at hand for the results."""
+    """The store as tasks use it.
+
+    Attributes:
+        leases: of the tasks, by uid; results are written under them.
+        busy: true after an error that came out of the store; that is no fault of a trial's.
+    """
 
     def __init__(self, store: Store, use_previous: bool):
         self.store, self.use_previous = store, use_previous
         self.leases: dict[str, StoreLease] = {}
-        self.save = store.save
+        self.busy = False
 
     def open(self, uid: str, identity: Mapping[str, Any]) -> StoreLease:
+        self.busy = True
         lease = self.leases[uid] = self.store.open(uid, identity)
         if self.use_previous:
-            lease.load(allow_previous=True)  # drops what is damaged; the task then finds the sound one before it
+            try:  # drops what is damaged, so that the task finds the sound one before it
+                lease.load(allow_previous=True)
+            except DamagedCheckpoint:  # there is none; it starts anew, and ends the same
+                lease.discard()
+        self.busy = False
         return lease
+
+    def save(self, writes: Sequence[Write]) -> None:
+        self.busy = True
+        self.store.save(writes)
+        self.busy = False
 
 
 def _report(error: BaseException) -> str:
