@@ -89,7 +89,7 @@ class OffPolicyLearner(Learner):
             (starts <= buffer, f"learning_starts ({starts}) must be at most buffer_size ({buffer})"),
             (batch <= starts, f"batch_size ({batch}) must be at most learning_starts ({starts})"),
             (window <= starts, f"n_step * num_envs ({window}) must be at most learning_starts ({starts})"),
-            (starts <= epoch, f"learning_starts ({starts}) must be at most epoch_steps ({epoch}), to learn in the first"),
+            (starts <= epoch, f"learning_starts ({starts}) must be at most epoch_steps ({epoch})"),
         ]
         for holds, law in laws:
             if not holds:
@@ -118,7 +118,7 @@ class OffPolicyLearner(Learner):
         """Actions (P, N, ...) for training, with the random numbers of this position."""
         raise NotImplementedError
 
-    def observe(self, step: Step) -> None:  # noqa: B027
+    def observe(self, step: Step) -> None:
         """Sees every step of training, for statistics that are state."""
 
     def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
@@ -173,6 +173,8 @@ class OffPolicyLearner(Learner):
 
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
         rows = super().run_epoch(stop)
+        if rows is not None and self.envs.mode == "restart":
+            self.replay.cut()  # the environments of the next epoch are new ones
         if rows is not None and self.hp.eval_interval and self.epochs % self.hp.eval_interval == 0:
             for row, value in zip(rows, self.evaluate(), strict=True):
                 row["eval_return"] = float(value)

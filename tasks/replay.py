@@ -65,7 +65,7 @@ class Replay:
         self.slots = capacity // num_envs
         self.rows, self.steps, self.start = self.slots * num_envs, 0, 0
         place = (members, self.slots, num_envs)
-        self.columns: dict[str, int | slice] = {}  # of the numbers in a transition, where a field is; an int if it is one
+        self.columns: dict[str, int | slice] = {}  # where a field is among the numbers of a transition
         width = 0
         for name, field in self.fields.items():
             if field.type != torch.uint8:
@@ -94,6 +94,11 @@ class Replay:
         for name, image in self.images.items():
             image[:, slot] = values[name]
         self.steps += 1
+
+    def cut(self) -> None:
+        """Notes that the newest transitions were the last of their episodes, as a truncation does."""
+        self.numbers[:, self.newest(), :, self.columns["truncated"]] = 1
+        self._known_at = [min(known, self.steps - 1) for known in self._known_at]
 
     def clear(self) -> None:
         """Forgets everything."""
