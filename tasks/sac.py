@@ -1,0 +1,194 @@
+"""Soft actor-critic: Haarnoja et al. (2018), arXiv:1812.05905; on choices Christodoulou (2019), arXiv:1910.07207.
+
+A gradient step goes critics -> actor -> entropy coefficient -> targets: the actor sees the new critics, the coefficient
+moves by the entropy that the actor had before its own step, and the targets follow the new critics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..spaces import Space, categorical, integer, log_real, maybe, ordinal, real
+from .draws import Draws, Normals
+from .envs import EnvSpec, Step, spaces_of
+from .envs.encode import Observations
+from .errors import UnsupportedSpace
+from .normalizers import RewardNormalizer
+from .off_policy import OffPolicyLearner, off_policy_space
+from .optimizers import Optimizer, clip_norm, optimizer_space, schedule, schedule_space
+from .soft_actions import Sample, SoftActions
+from .soft_networks import EntropyCoefficients, SoftActorCritic
+from .task import Task
+
+
+class SACLearner(OffPolicyLearner):
+    """P members of SAC."""
+
+    hyperparameters = Space(
+        optimizer=optimizer_space(lr=3e-4, eps=1e-8),
+        lr_schedule=schedule_space(),
+        model=Space(
+            width=ordinal(32, 64, 128, 256, default=256, accept=(1, 65536), structural=True),
+            layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
+            activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
+        ),
+        # `alpha` is the entropy coefficient, or the first one where it is learned. The entropy to learn for is
+        # -`target` per number and `choice_target` log n for a choice of n.
+        entropy=Space(
+            learn=categorical(True, False, default=True, structural=True),
+            alpha=log_real(1e-3, 1.0, default=1.0, accept=(1e-12, 1e6)),
+            lr=maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False),  # None: the optimizer's
+            target=real(0.25, 2.0, default=1.0, accept=(-100.0, 100.0), when={"learn": True}),
+            choice_target=real(0.05, 0.98, default=0.3, accept=(0.0, 1.0), when={"learn": True}),
+        ),
+        critic_lr=maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False),  # None: the optimizer's
+        # Every `target_update_interval` gradient steps the targets take the fraction `tau` from the online critics.
+        tau=log_real(0.001, 0.1, default=0.005, accept=(0.0, 1.0)),
+        target_update_interval=integer(1, 10, default=1, accept=(1, 10**9)),
+        max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=None),
+        scale_reward=categorical(False, True, default=False, structural=True, search=False),
+        **{
+            **off_policy_space(),
+            "buffer_size": integer(1, 10**9, default=1_000_000, structural=True, search=False),
+            "batch_size": ordinal(64, 128, 256, 512, default=256, accept=(1, 65536), structural=True),
+            "num_steps": ordinal(1, 2, 4, 8, default=1, accept=(1, 1_000_000), structural=True),
+            "num_updates": ordinal(1, 2, 4, default=1, accept=(1, 1_000_000), structural=True),
+        },
+    )
+    parts = ("policy", "actor_optimizer", "critic_optimizer", "coefficients", "rewards",
+             "replay", "priorities", "progress")  # fmt: skip
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        spaces, place = spaces_of(env), f"{cls.algorithm()} on {env.id}"
+        SoftActions(spaces.action, place)
+        seen = Observations(spaces.observation, env.id)
+        if seen.kind != "vector":
+            raise UnsupportedSpace(
+                f"{place} sees vectors, but got images of shape {seen.shape}; use DQN or PPO, or add a wrapper that "
+                "makes vectors of them"
+            )
+
+    def build(self) -> None:
+        super().build()
+        hp, envs, place = self.hp, self.envs, f"{self.algorithm()} on {self.env.id}"
+        actions = self.actions = SoftActions(envs.action_space, place)
+        self.policy = SoftActorCritic(envs.obs_shape[0], actions, hp.model, self.seeds, self.device)
+        self.actor_optimizer = Optimizer(self.policy.actor_vector, hp.optimizer)
+        self.critic_optimizer = Optimizer(self.policy.critic_vector, hp.optimizer)
+        self.coefficients, self.target_entropy = None, torch.zeros(0)
+        if hp.entropy.learn:
+            self.coefficients = EntropyCoefficients(hp.entropy.alpha, actions.terms, hp.optimizer)
+            of_numbers = [-hp.entropy.target * actions.numbers] if actions.numbers else []
+            of_choices = [hp.entropy.choice_target * math.log(actions.choices)] if actions.choices > 1 else []
+            self.target_entropy = torch.cat(of_numbers + of_choices, 1)
+        gamma = hp.gamma.cpu().double().numpy()
+        self.rewards = RewardNormalizer(self.members, hp.num_envs, gamma) if hp.scale_reward else None
+        numbers = max(1, actions.numbers)
+        self.update_noise = Normals(self.keys("policy"), (2, hp.batch_size, numbers), self.device)
+        self.action_noise = Normals(self.keys("action"), (hp.num_envs, numbers), self.device)
+        self.choice_noise = Draws(self.keys("choice"), (hp.num_envs, actions.choices))
+        self.target_interval = hp.target_update_interval.long()
+
+    # --- acting ---
+
+    def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
+        return self.actions.act(self._outputs(obs), self.action_noise(position), self.choice_noise(position))
+
+    @torch.inference_mode()
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        return self.actions.act(self._outputs(obs), None, None)
+
+    def _outputs(self, obs: np.ndarray) -> Tensor:
+        rows = obs.shape[1]
+        if rows == 1:
+            obs = obs.repeat(2, 1)  # a single row takes another path through the matrix products, see `affine`
+        return self.policy.policy(torch.from_numpy(np.ascontiguousarray(obs)).to(self.device))[:, :rows]
+
+    def observe(self, step: Step) -> None:
+        if self.rewards is not None:
+            self.rewards(step.reward, step.terminated | step.truncated)
+
+    # --- learning ---
+
+    def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        hp, policy = self.hp, self.policy
+        noise = self.update_noise(self.progress.updates)
+        alpha = hp.entropy.alpha if self.coefficients is None else self.coefficients.alpha
+
+        losses, errors, q = self.critic_loss(batch, noise[:, 0], alpha)
+        gradient = policy.critic.gradient(losses).view_as(policy.critic_vector)
+        self.critic_optimizer.step(clip_norm(gradient, hp.max_grad_norm), self.rate(hp.critic_lr, lr))
+
+        sample = Sample(self.actions, policy.policy(batch["obs"], learn=True), noise[:, 1])
+        values = sample.value(policy.q(batch["obs"], sample.numbers), alpha).mean(1)
+        gradient = policy.actor.gradient(-values)
+        self.actor_optimizer.step(clip_norm(gradient, hp.max_grad_norm), lr)
+
+        entropies = sample.minus_log_probs.detach().mean(1)
+        if self.coefficients is not None:
+            self.coefficients.step(entropies, self.target_entropy, self.rate(hp.entropy.lr, lr))
+        policy.move_target(hp.tau * (self.progress.updates % self.target_interval == 0))
+        report = {"critic_loss": losses, "actor_loss": -values, "q": q.detach().mean((1, 2)),
+                  "alpha": alpha.mean(1), "entropy": entropies.sum(1)}  # fmt: skip
+        return report, errors
+
+    def rate(self, own: Tensor | None, lr: Tensor) -> Tensor:
+        """The optimizer's learning rate `lr`, or an `own` one on the same schedule."""
+        if own is None:
+            return lr
+        return own * schedule(self.hp.lr_schedule, torch.full_like(own, self.env_steps))
+
+    def critic_loss(self, batch: Mapping[str, Tensor], noise: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Σᵢ ½ (y - qᵢ(s, a))², its mean over the batch (P,); errors y - q₁ (P, B) without gradients; q (P, 2, B).
+
+            y = r + discount V'(s')
+
+        arXiv:1812.05905, eq. 5, with the actions taken; V' is the soft value of the target critics.
+        """
+        with torch.no_grad():
+            following = Sample(self.actions, self.policy.policy(batch["next_obs"]), noise)
+            next_values = following.value(self.policy.target_q(batch["next_obs"], following.numbers), alpha)
+            targets = self.scaled(batch["reward"]) + batch["discount"] * next_values
+        numbers, choices = self.actions.unit(batch["action"])
+        q = self.policy.q(batch["obs"], numbers, learn=True)
+        if choices is not None:
+            q = q.gather(-1, choices[:, None, :, None].expand(-1, 2, -1, 1))
+        q = q.squeeze(-1)
+        errors = targets.unsqueeze(1) - q
+        squares = errors.square().sum(1)
+        if "weight" in batch:
+            squares = squares * batch["weight"]
+        return 0.5 * squares.mean(1), errors[:, 0].detach(), q
+
+    def scaled(self, reward: Tensor) -> Tensor:
+        """Rewards over the standard deviation of the discounted return, as it is known now."""
+        if self.rewards is None:
+            return reward
+        std = np.sqrt(self.rewards.moments.variance + 1e-8)
+        return reward / torch.from_numpy(std).to(reward)
+
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Each member's critic loss (P,) on a batch (P, B, ...), with the next actions at their medians."""
+        alpha = self.hp.entropy.alpha if self.coefficients is None else self.coefficients.alpha
+        noise = torch.zeros(*batch["reward"].shape, max(1, self.actions.numbers), device=self.device)
+        losses, _, q = self.critic_loss(batch, noise, alpha)
+        return losses, {"q": q.mean((1, 2))}
+
+
+class SAC(Task):
+    """Soft actor-critic with twin critics, on bounded Box and on Discrete actions.
+
+    Haarnoja et al. (2018), arXiv:1812.05905; Christodoulou (2019), arXiv:1910.07207. tau is the fraction that the
+    targets take from the online critics (others name the fraction kept). Departs from the papers in what its options
+    add: prioritized replay, n-step targets (without the entropies on the way), running reward scale.
+    """
+
+    name = "sac"
+    version = 1
+    learner = SACLearner
