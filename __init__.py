@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from .studies.objective import Objective
     from .studies.store import Store
+    from .tasks.a2c import A2C
     from .tasks.cohort import Cohort
     from .tasks.dqn import DQN
     from .tasks.envs.spec import EnvSpec
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "A2C",
     "DQN",
     "PPO",
     "SAC",
@@ -68,6 +70,7 @@ __all__ = [
 
 _FOLDERS = ("spaces", "studies", "tasks")
 _HOMES = {
+    "A2C": ".tasks.a2c",
     "DQN": ".tasks.dqn",
     "PPO": ".tasks.ppo",
     "SAC": ".tasks.sac",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,16 @@ from .envs import EnvSpec, spaces_of
 from .gae import gae
 from .learner import Learner
 from .normalizers import ObservationNormalizer, RewardNormalizer
-from .optimizers import Optimizer, optimizer_space, schedule, schedule_space
-from .rollout import Rollout, by_member, collect, draw_noise, evaluate_values
+from .optimizers import Optimizer, clip_norm, optimizer_space, schedule, schedule_space
+from .rollout import Rollout, by_member, collect, draw_noise, evaluate_values, permutations, shuffled
 
 
-def on_policy_space(lr: float, optimizer: str = "adam", eps: float = 1e-5, num_steps: int = 128, **more: Any) -> Space:
-    """The hyperparameters that all on-policy algorithms have, and `more` of an algorithm's own."""
+def on_policy_space(
+    lr: float, optimizer: str = "adam", num_steps: int = 128, steps: Sequence[int] = (32, 64, 128, 256), **more: Any
+) -> Space:
+    """The hyperparameters that all on-policy algorithms have, and `more` of an algorithm's own; `steps`: to search."""
     return Space(
-        optimizer=optimizer_space(lr=lr, name=optimizer, eps=eps),
+        optimizer=optimizer_space(lr=lr, name=optimizer, eps=1e-5),
         lr_schedule=schedule_space(),
         model=model_space(),
         gamma=near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
@@ -33,19 +35,32 @@ def on_policy_space(lr: float, optimizer: str = "adam", eps: float = 1e-5, num_s
         vf_coef=real(0.2, 1.0, default=0.5, accept=(0.0, 1e3)),
         max_grad_norm=maybe(log_real(0.1, 5.0, accept=(1e-6, 1e6)), default=0.5),
         **more,
-        num_steps=ordinal(32, 64, 128, 256, default=num_steps, accept=(1, 1_000_000), structural=True),
+        num_steps=ordinal(*steps, default=num_steps, accept=(1, 1_000_000), structural=True),
         num_envs=integer(1, 65536, default=8, structural=True, search=False),
         epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
-        normalize_advantage=categorical(False, True, default=True, structural=True, search=False),
         normalize_obs=categorical(False, True, default=False, structural=True, search=False),
         normalize_reward=categorical(False, True, default=False, structural=True, search=False),
     )
 
 
 class OnPolicyLearner(Learner):
-    """P members that act for num_steps, value what they saw, learn from it once, and forget it."""
+    """P members that act for num_steps, value what they saw, learn from it once, and forget it.
+
+    Attributes:
+        coupling: what turns the members' gradients (P, D) into others, where members learn from one another.
+    """
 
     parts = ("policy", "optimizer", "obs_normalizer", "reward_normalizer")
+    coupling: Callable[[Tensor], Tensor] | None = None
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        size, parts = values["num_steps"] * values["num_envs"], values.get("num_minibatches", 1)
+        if size % parts:
+            raise ValueError(
+                f"{cls.algorithm()}: num_steps * num_envs ({size}) must be divisible by num_minibatches ({parts}); "
+                f"try num_minibatches={math.gcd(size, parts)}"
+            )
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -64,13 +79,17 @@ class OnPolicyLearner(Learner):
 
     def rollout(self) -> dict[str, Tensor]:
         """num_steps in every environment, and what a loss needs of them, each (P, T * N, ...)."""
+        return self.prepare(self.play())
+
+    def play(self) -> Rollout:
+        """num_steps in every environment."""
         hp = self.hp
         noise = draw_noise(self.policy, self.action_keys, self.iterations, (hp.num_steps, hp.num_envs), self.device)
         rollout = collect(self.envs, self.policy, noise, self.obs_normalizer, self.reward_normalizer)
         self.env_steps += hp.num_steps * hp.num_envs
-        return self.prepare(rollout)
+        return rollout
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def prepare(self, rollout: Rollout) -> dict[str, Tensor]:
         """Values, advantages and returns of a rollout beside what was seen and done, each (P, T * N, ...)."""
         values, next_values = evaluate_values(rollout, self.policy.value)
@@ -81,6 +100,19 @@ class OnPolicyLearner(Learner):
         log_probs, _ = self.policy.distribution.log_prob_and_entropy(self.policy.policy(obs), actions)
         return {"obs": obs, "actions": actions, "log_probs": log_probs, "values": by_member(values),
                 "advantages": by_member(advantages), "returns": by_member(advantages + values)}  # fmt: skip
+
+    def minibatches(self, batch: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
+        """`num_minibatches` parts of the batch in random order, `update_epochs` times, each (P, B, ...)."""
+        hp, size = self.hp, batch["returns"].shape[1]
+        for order in permutations(self.order_keys, self.iterations, hp.update_epochs, size):
+            yield from shuffled(batch, order, hp.num_minibatches)
+
+    def descend(self, losses: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
+        """One step down each member's loss (P,) at learning rates (P, 1), of the members that are `active` (P, 1)."""
+        gradient = self.policy.parameters.gradient(losses)
+        if self.coupling is not None:
+            gradient = self.coupling(gradient)
+        self.optimizer.step(clip_norm(gradient, self.hp.max_grad_norm), lr, active)
 
     def learning_rate(self) -> Tensor:
         """The members' learning rates (P, 1) by the schedule, at this moment."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..spaces import integer, log_real, maybe, ordinal, real
+from ..spaces import categorical, integer, log_real, maybe, ordinal, real
 from .gae import explained_variance, standardize
 from .on_policy import OnPolicyLearner, on_policy_space
-from .optimizers import clip_norm
-from .rollout import permutations, shuffled
 from .task import Task
 
 
@@ -27,29 +23,19 @@ class PPOLearner(OnPolicyLearner):
         target_kl=maybe(log_real(3e-3, 0.1, accept=(1e-6, 1e3)), default=None),
         update_epochs=integer(1, 10, default=4, accept=(1, 1000), structural=True),
         num_minibatches=ordinal(2, 4, 8, default=4, accept=(1, 65536), structural=True),
+        normalize_advantage=categorical(False, True, default=True, structural=True, search=False),
     )
-
-    @classmethod
-    def check(cls, values: Mapping[str, Any]) -> None:
-        size, parts = values["num_steps"] * values["num_envs"], values["num_minibatches"]
-        if size % parts:
-            raise ValueError(
-                f"{cls.algorithm()}: num_steps * num_envs ({size}) must be divisible by num_minibatches ({parts}); "
-                f"try num_minibatches={math.gcd(size, parts)}"
-            )
 
     def iterate(self) -> dict[str, Tensor]:
         hp = self.hp
         lr = self.learning_rate()
         batch = self.rollout()
         active = None if hp.target_kl is None else torch.ones_like(lr, dtype=torch.bool)
-        for order in permutations(self.order_keys, self.iterations, hp.update_epochs, batch["returns"].shape[1]):
-            for minibatch in shuffled(batch, order, hp.num_minibatches):
-                losses, report = self.loss(minibatch)
-                gradient = clip_norm(self.policy.parameters.gradient(losses), hp.max_grad_norm)
-                if active is not None:
-                    active &= report["approx_kl"].unsqueeze(1) <= 1.5 * hp.target_kl
-                self.optimizer.step(gradient, lr, active)
+        for minibatch in self.minibatches(batch):
+            losses, report = self.loss(minibatch)
+            if active is not None:
+                active &= report["approx_kl"].unsqueeze(1) <= 1.5 * hp.target_kl
+            self.descend(losses, lr, active)
         report["explained_variance"] = explained_variance(batch["values"], batch["returns"])
         return {**report, "lr": lr.squeeze(1)}
 
