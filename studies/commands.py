@@ -48,10 +48,9 @@ def tune(arguments: argparse.Namespace) -> int:
     )
     name = arguments.study or f"{arguments.task}-{config.env['id']}"
     errors = _console(stderr=True)
+    # Environments and networks are made once, so that what cannot work is said before a study is made of it.
+    config.make_task(algorithm, config.fixed, None).parameters()
     with Store(arguments.storage) as store:
-        if name not in {study.name for study in store.studies()}:
-            # environments and networks are made once, so that what cannot work is said before a study is made of it
-            config.make_task(algorithm, config.fixed, None).parameters()
         config = start_study(store, name, config)
         if look(store, name).complete:
             _note(errors, f"study {name} is complete; more --trials than {config.trials[-1]} go on with it")
@@ -102,10 +101,11 @@ def worker(arguments: argparse.Namespace) -> int:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with _existing(arguments.storage) as store:
+        store.study(arguments.study)
         if not arguments.quiet:
             _note(
                 _console(stderr=True),
-                f"process works on study {arguments.study} in {store.url} until it is complete; Ctrl-C saves and stops",
+                f"works on study {arguments.study} in {store.url} until it is complete; Ctrl-C saves and stops",
             )
         return run_worker(
             store,
