@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from rekindle import DQN, Cohort, EnvSpec
+from rekindle.spaces import flatten, unflatten
 from rekindle.tasks.dqn import DQNLearner, huber
 from rekindle.tasks.envs import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace
+from rekindle.tasks.state import difference, settled
 from rekindle.tasks.testing import ExactnessSuite
 
 SMALL: dict[str, Any] = {
@@ -47,3 +49,251 @@ class TestOnFrozenLake(ExactnessSuite):
     env = "FrozenLake-v1"
     hyperparameters: ClassVar = {**SMALL, "epoch_steps": 96, "model.duelling": True, "max_grad_norm": 0.01}
     cohort_size = 4
+
+
+# What it learns from
+
+
+def learner(members: int = 1, env: str | EnvSpec = "CartPole-v1", **changes: Any) -> DQNLearner:
+    tasks = [DQN(env, seed=seed).init(**unflatten({**flatten(SMALL), **flatten(changes)})) for seed in range(members)]
+    return DQNLearner(EnvSpec.of(env), range(members), [task.hyperparameters or {} for task in tasks])
+
+
+def batch_of(size: int = 6, members: int = 1, discount: float = 0.9) -> dict[str, torch.Tensor]:
+    rng = np.random.default_rng(0)
+    numbers = {
+        name: torch.from_numpy(rng.standard_normal((members, size, 4)).astype(np.float32))
+        for name in ("obs", "next_obs")
+    }
+    return {
+        **numbers,
+        "action": torch.from_numpy(rng.integers(0, 2, (members, size))),
+        "reward": torch.from_numpy(rng.standard_normal((members, size)).astype(np.float32)),
+        "discount": torch.full((members, size), discount),
+    }
+
+
+def test_the_prediction_is_of_the_action_taken_not_of_the_best_one() -> None:
+    dqn, batch = learner(), batch_of()
+    _, q = dqn.errors(batch)
+    every = dqn.policy.values(batch["obs"])
+    taken = torch.stack([every[0, i, a] for i, a in enumerate(batch["action"][0])])
+    assert torch.equal(q[0].detach(), taken)
+    assert not torch.equal(taken, every.amax(-1)[0])
+    other, _ = dqn.loss({**batch, "action": 1 - batch["action"]})
+    assert other != dqn.loss(batch)[0]
+
+
+def test_the_target_is_the_best_value_of_the_target_network() -> None:
+    dqn, batch = learner(), batch_of()
+    dqn.policy.target.vector.mul_(0.5)
+    errors, q = dqn.errors(batch)
+    best = dqn.policy.target_values(batch["next_obs"]).amax(-1)
+    assert torch.allclose(errors + q, batch["reward"] + 0.9 * best)
+
+
+def test_double_lets_the_online_network_choose_and_the_target_network_judge() -> None:
+    dqn, batch = learner(double=True), batch_of(50)
+    dqn.policy.target.vector.neg_()
+    errors, q = dqn.errors(batch)
+    chosen = dqn.policy.values(batch["next_obs"]).argmax(-1, keepdim=True)
+    judged = dqn.policy.target_values(batch["next_obs"]).gather(-1, chosen).squeeze(-1)
+    assert torch.allclose(errors + q, batch["reward"] + 0.9 * judged)
+    assert (judged < dqn.policy.target_values(batch["next_obs"]).amax(-1)).any()
+
+
+def test_duelling_separates_the_value_from_the_mean_of_the_advantages() -> None:
+    policy, obs = learner(**{"model.duelling": True}).policy, batch_of()["obs"]
+    value = policy.heads[1](policy._views[1][1], obs)
+    assert torch.allclose(policy.values(obs).mean(-1, keepdim=True), value, atol=1e-6)
+
+
+def test_huber_is_quadratic_near_zero_and_linear_beyond_one() -> None:
+    errors = torch.tensor([[0.5], [-0.5], [3.0], [-3.0], [1.0]], requires_grad=True)
+    losses = huber(errors)
+    assert losses.tolist() == [0.125, 0.125, 2.5, 2.5, 0.5]
+    losses.sum().backward()
+    assert errors.grad is not None
+    assert errors.grad[:, 0].tolist() == [0.5, -0.5, 1, -1, 1]
+    reference = torch.nn.functional.huber_loss(errors, torch.zeros(5, 1), reduction="none")
+    assert torch.equal(reference[:, 0], losses)
+
+
+def test_importance_weights_scale_the_loss_of_their_transition() -> None:
+    errors = torch.tensor([[0.5, 3.0]])
+    assert huber(errors, torch.tensor([[1.0, 0.5]])).tolist() == [(0.125 + 1.25) / 2]
+
+
+def test_the_target_network_begins_as_a_copy_of_the_online_one() -> None:
+    dqn = learner(2)
+    assert torch.equal(dqn.policy.target.vector, dqn.policy.parameters.vector)
+
+
+def test_the_target_interval_counts_gradient_steps() -> None:
+    dqn = learner(target_interval=3, num_updates=1, num_steps=40)
+    dqn.iterate()
+    assert dqn.progress.updates == 0  # the memory was being filled
+    copies = []
+    for _ in range(7):
+        dqn.iterate()
+        copies.append(torch.equal(dqn.policy.target.vector, dqn.policy.parameters.vector))
+    assert dqn.progress.updates == 7
+    assert copies == [False, False, True, False, False, True, False]
+
+
+def test_tau_moves_a_part_of_the_way() -> None:
+    policy = learner(2).policy
+    policy.parameters.vector.fill_(1)
+    policy.target.vector.fill_(0)
+    policy.move_target(torch.tensor([[0.25], [1.0]]), np.array([[True], [False]]))
+    assert policy.target.vector[:, 0].tolist() == [0.25, 0]
+
+
+def test_a_member_that_does_not_move_its_target_keeps_every_bit_of_it() -> None:
+    policy = learner(2).policy
+    policy.target.vector.fill_(-0.0)
+    policy.move_target(torch.ones(2, 1), np.array([[True], [False]]))
+    assert policy.target.vector[1].signbit().all()
+
+
+def test_a_gradient_step_lowers_the_loss_on_its_batch() -> None:
+    dqn, batch = learner(2, target_interval=1000), batch_of(64, members=2)
+    before, _ = dqn.loss(batch)
+    for _ in range(20):
+        dqn.update(batch, torch.full((2, 1), 1e-3))
+    assert (dqn.loss(batch)[0] < before).all()
+
+
+def test_values_in_a_corridor_are_those_of_the_theory() -> None:
+    env = EnvSpec("fakes:Corridor-v0", {"length": 3}, max_episode_steps=20)
+    task = DQN(env, seed=0).init(
+        epoch_steps=2000,
+        learning_starts=200,
+        gamma=0.5,
+        num_updates=4,
+        optimizer={"lr": 3e-3},
+        exploration={"final": 0.5, "horizon": 1},
+        target_interval=50,
+    )
+    task.fit(1)
+    assert task.seat is not None
+    places = torch.tensor([[[0.0, 1], [1, 1], [2, 1]]])
+    q = task.seat.learner.policy.values(places)[0]
+    # The best is to stay at place 2 for ever, worth 2 + 2/2 + 2/4 + ... = 4, though not to the end that the limit makes.
+    assert q[:, 0].tolist() == pytest.approx([0 + 3 / 2, 1 + 4 / 2, 2 + 4 / 2], abs=0.1)
+    assert q[:, 1].tolist() == pytest.approx([1 + 4 / 2, 2 + 4 / 2, 3], abs=0.1)
+    assert task.evaluate(3) == 1 + 2 + 2 * 18
+
+
+# How the memory is filled
+
+
+def test_the_memory_is_filled_by_a_random_policy_first() -> None:
+    dqn = learner(num_steps=20, learning_starts=40, **{"exploration.start": 0.0, "exploration.final": 0.0})
+    dqn.policy.parameters.vector.fill_(0)  # greedy is action 0
+    assert dqn.iterate() == {}
+    assert dqn.filling
+    dqn.iterate()
+    assert 5 < dqn.replay.numbers[0, :40, 0, dqn.replay.columns["action"]].sum() < 35
+    dqn.collect(at_random=False)
+    assert dqn.replay.numbers[0, 40:60, 0, dqn.replay.columns["action"]].sum() == 0
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_refill_is_by_the_policy_that_was_asked_for(trained: bool) -> None:
+    dqn = learner(num_steps=20, use_trained_policy_for_refill=trained,
+                  **{"exploration.start": 0.0, "exploration.final": 0.0})  # fmt: skip
+    for _ in range(4):
+        dqn.iterate()
+    updates = dqn.progress.updates
+    dqn.refill()
+    assert dqn.replay.size == 0
+    dqn.policy.parameters.vector.fill_(0)
+    dqn.iterate()
+    dqn.iterate()
+    assert dqn.progress.updates == updates
+    actions = dqn.replay.numbers[0, 80:120, 0, dqn.replay.columns["action"]]
+    assert (actions.sum() == 0) == trained
+    dqn.iterate()
+    assert dqn.progress.updates > updates
+
+
+def test_a_state_in_the_middle_of_filling_is_whole() -> None:
+    one, other = learner(num_steps=20), learner(num_steps=20)
+    one.iterate()
+    other.load_member(0, settled(one.member_state(0)))
+    for dqn in (one, other):
+        dqn.iterate()
+        dqn.iterate()
+    assert difference(one.member_state(0), other.member_state(0)) == []
+
+
+def test_evaluation_is_greedy() -> None:
+    dqn = learner(**{"exploration.start": 1.0, "exploration.final": 1.0})
+    dqn.policy.parameters.vector.fill_(0)
+    assert (dqn.act(dqn.envs.obs) == 0).all()
+    assert dqn.evaluate(20)[0] < 11  # always to the left
+
+
+def test_evaluation_has_an_interval_of_its_own_and_leaves_no_placeholders() -> None:
+    task = DQN("CartPole-v1").init(**SMALL, eval_interval=2)
+    task.fit(4)
+    assert [epoch for epoch, row in task.history if "eval_return" in row] == [2, 4]
+    assert task.history[-1][1]["eval_return"] == task.evaluate()
+    assert all(np.isfinite(list(row.values())).all() for _, row in task.history)
+
+
+def test_losses_are_means_over_the_iterations_that_learned() -> None:
+    task = DQN("CartPole-v1").init(**{**SMALL, "learning_starts": 128, "optimizer.lr": 1e-9})
+    task.fit(1)
+    assert "loss" not in task.metrics
+    task.fit(2)
+    assert task.metrics["lr"] == pytest.approx(1e-9)
+
+
+def test_the_loss_can_be_asked_for() -> None:
+    task = DQN("CartPole-v1").init(**SMALL)
+    batch = {name: x[0] for name, x in batch_of().items()}
+    assert task.eval_loss(batch).keys() == {"loss", "q"}
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"buffer_size": 16}, r"DQN: batch_size \(32\) must be at most buffer_size \(16\)"),
+        ({"learning_starts": 300, "epoch_steps": 400}, r"learning_starts \(300\) must be at most buffer_size \(200\)"),
+        ({"learning_starts": 31}, r"batch_size \(32\) must be at most learning_starts \(31\)"),
+        ({"learning_starts": 129}, r"learning_starts \(129\) must be at most epoch_steps \(128\)"),
+        ({"n_step": 5, "num_envs": 9}, r"n_step \* num_envs \(45\) must be at most learning_starts \(40\)"),
+        ({"n_step": 5, "num_envs": 90}, r"n_step \* num_envs \(450\) must be at most buffer_size \(200\)"),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_refused_before_training(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DQN("CartPole-v1").init(**{**SMALL, **changes})
+
+
+def test_actions_that_it_cannot_choose_among_are_refused_before_training() -> None:
+    with pytest.raises(UnsupportedSpace, match="DQN on Pendulum-v1 chooses among the actions of a Discrete space"):
+        DQN("Pendulum-v1").init()
+
+
+def test_an_unknown_environment_is_refused_before_training() -> None:
+    with pytest.raises(EnvSpecError):
+        DQN("NoSuchThing-v0").init()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_sample_of_the_space_can_be_trained(seed: int) -> None:
+    task = DQN("CartPole-v1")
+    task.init(**task.get_space().sample(seed))
+
+
+@pytest.mark.slow
+def test_the_defaults_learn_cartpole() -> None:
+    tasks = [DQN("CartPole-v1", seed=seed).init() for seed in range(5)]
+    Cohort(tasks).fit(13)  # 53,000 steps
+    assert float(np.median([task.evaluate() for task in tasks])) > 400

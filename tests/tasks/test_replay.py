@@ -297,7 +297,7 @@ def test_a_checkpoint_makes_only_the_segments_that_changed() -> None:
     first = pack(replay.member_state(0))
     assert len(first.blobs) == 2  # all blank ones are one, and the last is shorter
     stored = dict(first.blobs)
-    for steps, new in ((100, 1), (100, 1), (60_000, 2), (140_000, 5), (10, 1), (200_000, 5))  # of 5
+    for steps, new in ((100, 1), (100, 1), (60_000, 2), (140_000, 5), (10, 1), (200_000, 5)):  # of 5
         grow(replay, steps)
         live = replay.member_state(0)
         packed = pack(live)
