@@ -93,18 +93,17 @@ class _Run:
 
     def train(self, epochs: int) -> None:
         with BadResumeGuard(*self.tasks):
-            try:
-                while self.learner.epochs < epochs and self.living():
-                    with self.changing():
-                        metrics = self.learner.run_epoch(stop=lambda: self.interrupts.pending is not None)
-                    if metrics is not None:
+            while self.learner.epochs < epochs and self.living():
+                with self.changing():
+                    metrics = self.learner.run_epoch(stop=lambda: self.interrupts.pending is not None)
+                if metrics is not None:
+                    try:
                         self.record(metrics)
-                    self.save_if_due(finished=metrics is None or self.learner.epochs >= epochs)
-                    self.interrupts.raise_if_pending()
-            except BaseException:
-                if all(task.between_steps for task in self.tasks):
-                    self.save()  # what was trained is kept, whoever asked to stop
-                raise
+                    except BaseException:
+                        self.save()  # what was trained is kept, whoever asked to stop
+                        raise
+                self.save_if_due(finished=metrics is None or self.learner.epochs >= epochs)
+                self.interrupts.raise_if_pending()
 
     def living(self) -> list[Task]:
         return [task for task in self.tasks if task.bad is None]

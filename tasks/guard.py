@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import Protocol, Self
 
-from .errors import BadResume, Stopped
+from .errors import BadResume, StateMismatch, Stopped
 
 
 class Guarded(Protocol):
@@ -38,7 +38,8 @@ class BadResumeGuard:
     """Entered around fit, state_dict and load_state_dict.
 
     An exception inside marks the task bad, and a bad task raises BadResume with that first cause when it is entered
-    again. Control flow (KeyboardInterrupt, SystemExit, Stopped, optuna.TrialPruned) between two steps leaves it clean.
+    again. Between two steps, control flow (KeyboardInterrupt, SystemExit, Stopped, optuna.TrialPruned) and the refusal
+    of a foreign state leave it clean.
     """
 
     def __init__(self, *tasks: Guarded):
@@ -60,5 +61,6 @@ class BadResumeGuard:
         if error is None:
             return
         for task in self.tasks:
-            if task.bad is None and not (task.between_steps and is_control_flow(error)):
+            harmless = is_control_flow(error) or isinstance(error, StateMismatch)  # a refusal comes before any change
+            if task.bad is None and not (task.between_steps and harmless):
                 task.fail(error)

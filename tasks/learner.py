@@ -181,7 +181,7 @@ class Learner:
         return tree | {name: part.member_state(member) for name, part in self.live_parts.items()}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        """Puts a state in one member's place; StateMismatch before anything is changed if it does not fit."""
+        """Puts a state in one member's place; StateMismatch if it does not fit: the learner is to be dropped then."""
         expected = self.member_state(member)
         if missing := [name for name in expected if name not in tree]:
             raise StateMismatch(f"{type(self).__name__}: the state lacks {', '.join(missing)}")
@@ -199,7 +199,10 @@ class Learner:
             self.tally.setdefault(name, np.zeros(self.members))[member] = total
             self.counts[name] = count
         self._at_epoch_start = self.tallied == 0
-        self.envs.load_member(member, tree["envs"])
+        try:
+            self.envs.load_member(member, tree["envs"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StateMismatch(f"the state of {self.env.id} is not of the form that this Rekindle writes: {error!r}") from error
         for name, part in self.live_parts.items():
             part.load_member(member, tree[name])
 

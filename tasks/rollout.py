@@ -51,7 +51,6 @@ def draw_noise(
     return torch.from_numpy(np.ascontiguousarray(noise.transpose(1, 0, 2, 3))).to(device)
 
 
-@torch.inference_mode()
 def collect(
     envs: Envs,
     policy: ActorCritic,
@@ -61,9 +60,9 @@ def collect(
 ) -> Rollout:
     """Acts for len(noise) steps in every environment."""
     steps, members, num_envs = noise.shape[:3]
-    device = noise.device
-    dist = policy.distribution
+    device, dist = noise.device, policy.distribution
     kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
+    # Made outside of inference mode, since a loss will be differentiated through them.
     obs = torch.empty(members, steps + 1, num_envs, *envs.obs_shape, dtype=kind, device=device)
     actions = torch.empty(members, steps, num_envs, *dist.action_shape, dtype=dist.action_type, device=device)
     rewards, terminated, truncated = (np.empty((steps, members, num_envs), dtype=t) for t in (np.float32, bool, bool))
@@ -73,30 +72,29 @@ def collect(
         current = envs.obs if normalize_obs is None else normalize_obs(envs.obs, learn)
         return torch.from_numpy(np.ascontiguousarray(current)).to(device)
 
-    for t, (obs_t, action_t, noise_t) in enumerate(zip(obs.unbind(1), actions.unbind(1), noise, strict=False)):
-        current = see(learn=True)
-        obs_t.copy_(current)
-        action = dist.sample(policy.policy(current), noise_t)
-        if action.is_floating_point():
-            action = torch.nan_to_num(
-                action
-            )  # a diverged member is found at the epoch's end; until then it must not crash
-        action_t.copy_(action)
-        step = envs.step(action.cpu().numpy())
-        rewards[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
-        if normalize_reward is not None:
-            rewards[t] = normalize_reward(rewards[t], terminated[t] | truncated[t])
-        cut = truncated[t] & ~terminated[t]
-        if cut.any():
-            final = step.next_obs if normalize_obs is None else normalize_obs(step.next_obs, learn=False)
-            cuts.append((t, cut, final))
-    obs[:, steps] = see(learn=False)
-    ended = terminated | truncated
-    to_float = lambda x: torch.from_numpy(x.astype(np.float32)).to(device)  # noqa: E731
-    return Rollout(obs, actions, to_float(rewards), to_float(terminated), to_float(ended), cuts)
+    with torch.inference_mode():
+        for t, (obs_t, action_t, noise_t) in enumerate(zip(obs.unbind(1), actions.unbind(1), noise, strict=False)):
+            current = see(learn=True)
+            obs_t.copy_(current)
+            action = dist.sample(policy.policy(current), noise_t)
+            if action.is_floating_point():
+                # A diverged member is found at the epoch's end; until then it must not crash a simulator.
+                action = torch.nan_to_num(action)
+            action_t.copy_(action)
+            step = envs.step(action.cpu().numpy())
+            rewards[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
+            if normalize_reward is not None:
+                rewards[t] = normalize_reward(rewards[t], terminated[t] | truncated[t])
+            cut = truncated[t] & ~terminated[t]
+            if cut.any():
+                final = step.next_obs if normalize_obs is None else normalize_obs(step.next_obs, learn=False)
+                cuts.append((t, cut, final))
+        obs[:, steps] = see(learn=False)
+    as_float = (torch.from_numpy(x.astype(np.float32)).to(device) for x in (rewards, terminated, terminated | truncated))
+    return Rollout(obs, actions, *as_float, cuts)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def evaluate_values(rollout: Rollout, value: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
     """vₜ and v'ₜ, both (T, P, N): the values of what was seen, and of what really followed.
 
