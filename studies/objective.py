@@ -106,6 +106,8 @@ class Objective:
 
         try:
             for epoch, metrics in task.history:  # of an earlier run, which may have ended anywhere
+                if RETURN not in metrics and epoch == task.epochs and self._reports(epoch):
+                    metrics[RETURN] = task.evaluate()
                 if RETURN in metrics:
                     self._tell(trial, told, epoch, metrics[RETURN])
             task.fit(self.epochs, at_epoch_end)

@@ -1,0 +1,261 @@
+"""The objective inside a user's own Optuna study: reports, pruning, crashes, retries, trials held elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import rekindle
+from optuna.trial import TrialState
+from rekindle.studies.objective import Objective
+from rekindle.studies.store import Store
+from rekindle.tasks.ppo import PPO, PPOLearner
+
+FIXED: dict[str, Any] = {"epoch_steps": 64, "num_envs": 2, "num_steps": 32, "num_minibatches": 2, "update_epochs": 1}
+FIXED["model"] = {"width": 16, "layers": 1, "activation": "tanh"}
+
+
+def objective(url: str, epochs: int = 4, **options: Any) -> Objective:
+    return Objective(PPO, "CartPole-v1", epochs=epochs, storage=url, **{**FIXED, **options})
+
+
+def new_study(**options: Any) -> optuna.Study:
+    return optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1), **options)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every epoch that is really trained, in order."""
+    epochs: list[int] = []
+    run_epoch = PPOLearner.run_epoch
+
+    def counted(learner: PPOLearner, *args: Any, **kwargs: Any) -> Any:
+        metrics = run_epoch(learner, *args, **kwargs)
+        epochs.append(learner.epochs)
+        return metrics
+
+    monkeypatch.setattr(PPOLearner, "run_epoch", counted)
+    return epochs
+
+
+class Crash(RuntimeError):
+    """Stands for whatever ends a worker."""
+
+
+@pytest.fixture
+def crash_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets the evaluation of an epoch fail, once."""
+    evaluate = PPO.evaluate
+
+    def arm(epoch: int) -> None:
+        armed = [True]
+
+        def fails(task: PPO, *args: Any) -> float:
+            if task.epochs == epoch and armed:
+                armed.clear()
+                raise Crash
+            return evaluate(task, *args)
+
+        monkeypatch.setattr(PPO, "evaluate", fails)
+
+    return arm
+
+
+def test_it_is_the_rekindle_objective() -> None:
+    assert rekindle.Objective is Objective
+
+
+def test_every_epoch_is_reported_and_the_last_is_the_value(sqlite_url: str) -> None:
+    study = new_study()
+    study.optimize(objective(sqlite_url), n_trials=2)
+    for trial in study.trials:
+        assert list(trial.intermediate_values) == [1, 2, 3, 4]
+        assert trial.value == trial.intermediate_values[4]
+        assert trial.params.keys() >= {"one_minus_gamma", "optimizer.lr"}
+        assert not any(name.startswith("num_steps") for name in trial.params)
+        with Store(sqlite_url) as store:
+            [*_, last] = store.checkpoints(trial.user_attrs["rk_uid"])
+        assert (last.epochs, last.digest) == (trial.user_attrs["rk_epochs"], trial.user_attrs["rk_digest"])
+
+
+@pytest.mark.parametrize(("report", "steps"), [(0, []), (2, [2, 4]), (3, [3])])
+def test_reports_come_as_often_as_asked(sqlite_url: str, report: int, steps: list[int]) -> None:
+    study = new_study()
+    study.optimize(objective(sqlite_url, report=report), n_trials=1)
+    assert list(study.trials[0].intermediate_values) == steps
+    assert study.trials[0].state == TrialState.COMPLETE
+
+
+def test_a_repeated_suggestion_costs_nothing(sqlite_url: str, trained: list[int]) -> None:
+    study = new_study()
+    study.optimize(objective(sqlite_url), n_trials=1)
+    study.enqueue_trial(study.trials[0].params)
+    study.optimize(objective(sqlite_url), n_trials=1)
+    first, second = study.trials
+    assert trained == [1, 2, 3, 4]
+    assert first.intermediate_values == second.intermediate_values
+    assert first.user_attrs == second.user_attrs
+
+
+def test_a_crashed_trial_that_is_enqueued_again_carries_on(
+    sqlite_url: str, tmp_path: Path, trained: list[int], crash_after: Callable[[int], None]
+) -> None:
+    whole = new_study()
+    whole.optimize(objective(f"sqlite:///{tmp_path / 'other.db'}"), n_trials=1)
+    trained.clear()
+    crash_after(3)
+    study = new_study()
+    study.optimize(objective(sqlite_url), n_trials=1, catch=Crash)
+    assert study.trials[0].state == TrialState.FAIL
+    study.enqueue_trial(study.trials[0].params)
+    study.optimize(objective(sqlite_url), n_trials=1)
+    assert trained == [1, 2, 3, 4]
+    assert study.trials[1].user_attrs == whole.trials[0].user_attrs
+    assert study.trials[1].intermediate_values == whole.trials[0].intermediate_values
+
+
+class PruneAt(optuna.pruners.BasePruner):
+    """Prunes every trial after one epoch."""
+
+    def __init__(self, epoch: int):
+        self.epoch = epoch
+
+    def prune(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> bool:
+        return trial.last_step == self.epoch
+
+
+def test_a_pruned_trial_stops_and_a_later_study_carries_it_on(sqlite_url: str, trained: list[int]) -> None:
+    study = new_study(pruner=PruneAt(2))
+    study.optimize(objective(sqlite_url), n_trials=1)
+    assert (study.trials[0].state, study.trials[0].user_attrs["rk_epochs"]) == (TrialState.PRUNED, 2)
+    patient = new_study()
+    patient.optimize(objective(sqlite_url), n_trials=1)
+    assert trained == [1, 2, 3, 4]
+    assert list(patient.trials[0].intermediate_values) == [1, 2, 3, 4]
+
+
+def test_a_study_of_fewer_epochs_gets_the_result_of_fewer_epochs(sqlite_url: str) -> None:
+    longer, shorter, fresh = new_study(), new_study(), new_study()
+    longer.optimize(objective(sqlite_url), n_trials=1)
+    shorter.optimize(objective(sqlite_url, epochs=2), n_trials=1)
+    fresh.optimize(objective(sqlite_url + "2", epochs=2), n_trials=1)
+    [found], [wanted] = shorter.trials, fresh.trials
+    assert (found.value, found.user_attrs, found.intermediate_values) == (
+        wanted.value,
+        wanted.user_attrs,
+        wanted.intermediate_values,
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*nan is not acceptable")
+def test_a_trial_that_diverges_fails_by_name_and_the_study_goes_on(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(PPOLearner, "broken", lambda learner, member, metrics: "entropy became nan")
+        study = new_study()
+        study.optimize(objective(sqlite_url), n_trials=1)
+    study.optimize(objective(sqlite_url), n_trials=1)
+    failed, fine = study.trials
+    assert failed.state == TrialState.FAIL
+    assert "entropy became nan in epoch 1" in failed.user_attrs["rk_error"]
+    assert fine.state == TrialState.COMPLETE
+
+
+def test_it_waits_for_a_task_that_another_one_trains(sqlite_url: str, trained: list[int]) -> None:
+    first = new_study()
+    first.optimize(objective(sqlite_url, epochs=1), n_trials=1)
+    second = new_study()
+    with Store(sqlite_url) as store:
+        [task] = store.tasks()
+        assert task.identity is not None
+        lease = store.open(task.uid, task.identity)
+        thread = threading.Thread(target=lambda: second.optimize(objective(sqlite_url, epochs=2), n_trials=1))
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        assert trained == [1]
+        lease.release()
+        thread.join()
+    assert trained == [1, 2]
+    assert second.trials[0].state == TrialState.COMPLETE
+
+
+def test_threads_share_an_objective(sqlite_url: str) -> None:
+    alone, together = new_study(), new_study()
+    shared = objective(sqlite_url)
+    together.optimize(shared, n_trials=4, n_jobs=2)
+    for trial in together.trials:
+        alone.enqueue_trial(trial.params)
+    alone.optimize(objective(sqlite_url + "2"), n_trials=4)
+    digests = [[trial.user_attrs["rk_digest"] for trial in study.trials] for study in (alone, together)]
+    assert digests[0] == digests[1]
+
+
+RUN = """
+import os, signal, sys
+import optuna
+sys.path.insert(0, sys.argv[2])
+from test_objective import objective
+url = sys.argv[1]
+retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
+storage = optuna.storages.RDBStorage(url, heartbeat_interval=1, grace_period=2, heartbeat_stale_trial_callback=retry)
+study = optuna.create_study(storage=storage, study_name="s", direction="maximize", load_if_exists=True)
+def dies(trial):
+    report = type(trial).report
+    def last(self, value, step):
+        report(self, value, step)
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+    type(trial).report = last
+    return objective(url)(trial)
+study.optimize(dies, n_trials=1)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_trial_whose_process_was_killed_is_retried_by_optunas_heartbeat_and_carries_on(
+    sqlite_url: str, trained: list[int]
+) -> None:
+    child = subprocess.run([sys.executable, "-c", RUN, sqlite_url, os.path.dirname(__file__)], capture_output=True)
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
+    storage = optuna.storages.RDBStorage(
+        sqlite_url, heartbeat_interval=1, grace_period=2, heartbeat_stale_trial_callback=retry
+    )
+    study = optuna.load_study(storage=storage, study_name="s")
+    retried: list[optuna.trial.FrozenTrial] = []
+    while not retried:
+        study.optimize(objective(sqlite_url), n_trials=1)  # looks for stale trials when it begins one
+        finished = study.get_trials(states=[TrialState.COMPLETE])
+        retried = [trial for trial in finished if trial.system_attrs.get("failed_trial") == 0]
+    [again], dead = retried, study.trials[0]
+    assert dead.state == TrialState.FAIL
+    assert again.user_attrs["rk_uid"] == dead.user_attrs["rk_uid"]
+    assert list(again.intermediate_values) == [1, 2, 3, 4]
+    with Store(sqlite_url) as store:
+        kinds = [event.kind for event in store.events(dead.user_attrs["rk_uid"])]
+    assert "takeover" in kinds
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"report": -1}, "report must be 0"),
+        ({"seed": -1}, "seed must be"),
+        ({"gama": 0.9}, "did you mean gamma"),
+    ],
+)
+def test_what_makes_no_objective_is_refused_at_once(sqlite_url: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        objective(sqlite_url, **options)
+    assert not Path(sqlite_url.removeprefix("sqlite:///")).exists()
