@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sqlalchemy import make_url
+
 from ..spaces.to_optuna import distributions, params
 from .config import Config
 from .errors import StoreError, TaskBusy
@@ -41,7 +43,9 @@ def mirror(store: Store, url: str, name: str) -> int:
         try:
             config = Config.from_json(store.study(name).config, name)
             trials = finished(config, store.trials(name), store.segments(name))
-            study = optuna.create_study(storage=url, study_name=name, direction="maximize", load_if_exists=True)
+            study = optuna.create_study(
+                storage=_with_driver(url), study_name=name, direction="maximize", load_if_exists=True
+            )
             there = len(study.get_trials(deepcopy=False))
             if not there:
                 study.set_user_attr(MARK, config.to_json())
@@ -54,6 +58,14 @@ def mirror(store: Store, url: str, name: str) -> int:
             return len(trials[there:])
         finally:
             optuna.logging.set_verbosity(before)
+
+
+def _with_driver(url: str) -> str:
+    """The URL as SQLAlchemy needs it, whatever its version takes for granted; Rekindle brings psycopg 3 only."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() in ("postgresql", "postgres"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    return parsed.render_as_string(hide_password=False)
 
 
 def finished(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> list[FrozenTrial]:
