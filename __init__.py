@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .tasks.errors import BadResume
     from .tasks.guard import BadResumeGuard
     from .tasks.ppo import PPO
+    from .tasks.ppo2 import PPO2
     from .tasks.sac import SAC
     from .tasks.task import Task
 
@@ -42,6 +43,7 @@ __all__ = [
     "A2C",
     "DQN",
     "PPO",
+    "PPO2",
     "SAC",
     "BadResume",
     "BadResumeGuard",
@@ -70,6 +72,7 @@ __all__ = [
 
 _FOLDERS = ("spaces", "studies", "tasks")
 _HOMES = {
+    "PPO2": ".tasks.ppo2",
     "A2C": ".tasks.a2c",
     "DQN": ".tasks.dqn",
     "PPO": ".tasks.ppo",

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .task import Task
 
-ALGORITHMS = {"a2c": ".a2c:A2C", "dqn": ".dqn:DQN", "ppo": ".ppo:PPO", "sac": ".sac:SAC"}
+ALGORITHMS = {"a2c": ".a2c:A2C", "dqn": ".dqn:DQN", "ppo": ".ppo:PPO", "ppo2": ".ppo2:PPO2", "sac": ".sac:SAC"}
 ENTRY_POINTS = "rekindle.tasks"  # the group in which other packages offer tasks: name = "package.module:Class"
 _HOMES = {
+    "PPO2": ".ppo2",
     "A2C": ".a2c",
     "DQN": ".dqn",
     "PPO": ".ppo",

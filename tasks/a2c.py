@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from ..spaces import categorical, integer, ordinal
-from .gae import explained_variance, standardize
-from .on_policy import OnPolicyLearner, on_policy_space
+from ..spaces import integer, ordinal
+from .gae import explained_variance
+from .on_policy import OnPolicyLearner, normalize_advantage, on_policy_space
 from .task import Task
 
 
@@ -26,13 +26,13 @@ class A2CLearner(OnPolicyLearner):
         steps=(5, 8, 16, 32, 64),
         update_epochs=integer(1, 10, default=1, accept=(1, 1000), structural=True, search=False),
         num_minibatches=ordinal(1, 2, 4, default=1, accept=(1, 65536), structural=True, search=False),
-        normalize_advantage=categorical(False, True, default=False, structural=True),
+        normalize_advantage=normalize_advantage(default=False),
     )
 
     def iterate(self) -> dict[str, Tensor]:
         lr = self.learning_rate()
         batch = self.rollout()
-        for minibatch in self.minibatches(batch):
+        for minibatch in self.minibatches(batch, self.hp, self.order_keys):
             losses, report = self.loss(minibatch)
             self.descend(losses, lr)
         report["explained_variance"] = explained_variance(batch["values"], batch["returns"])
@@ -46,8 +46,7 @@ class A2CLearner(OnPolicyLearner):
         hp = self.hp
         params, values = self.policy(batch["obs"])
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
-        advantages = standardize(batch["advantages"]) if hp.normalize_advantage else batch["advantages"]
-        policy_loss = -(log_probs * advantages).mean(1)
+        policy_loss = -(log_probs * self.advantages(batch)).mean(1)
         value_loss = 0.5 * (values - batch["returns"]).square().mean(1)
         mean_entropy = entropy.mean(1)
         losses = policy_loss + hp.vf_coef[:, 0] * value_loss - hp.ent_coef[:, 0] * mean_entropy

@@ -5,8 +5,14 @@ Notation: arrays are (T, P, N), time first; T steps, P members, N environments.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from .normalizers import RunningMoments
+from .state import Tree
 
 
 def gae(
@@ -33,6 +39,49 @@ def gae(
     for delta, factor in earlier:
         following = torch.addcmul(delta, factor, following, out=delta)
     return advantages
+
+
+def lambda_returns(advantages: Tensor, values: Tensor) -> Tensor:
+    """TD(λ) returns, what a critic is fitted to: Gₜ = Âₜ + vₜ, of any shape.
+
+        Gₜ = rₜ + γ (1 - terminatedₜ) v'ₜ + γ λ (1 - endedₜ) (Gₜ₊₁ - vₜ₊₁)
+
+    The advantages are those of `gae`, on the scale of the rewards; standardized ones would put the critic on another.
+    """
+    return advantages + values
+
+
+def empirical_returns(rewards: Tensor, next_values: Tensor, terminated: Tensor, ended: Tensor, gamma: Tensor) -> Tensor:
+    """What was really earned from each step on, discounted, (T, P, N): the returns that λ = 1 gives.
+
+        Rₜ = rₜ + γ (1 - terminatedₜ) (v'ₜ where the episode was cut or the rollout stops, else Rₜ₊₁)
+
+    Arguments as those of `gae`.
+    """
+    returns = torch.empty_like(rewards)
+    following = next_values[-1]
+    for t in reversed(range(len(rewards))):
+        following = torch.where(ended[t] > 0, next_values[t], following)
+        returns[t] = following = rewards[t] + gamma * (1 - terminated[t]) * following
+    return returns
+
+
+class RunningStandardizer:
+    """Rows of (P, B) less the mean, over the standard deviation, of all that was seen so far, these rows included."""
+
+    def __init__(self, members: int):
+        self.moments = RunningMoments(members, 1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.moments.update(x.cpu().numpy()[:, :, None])
+        mean, variance = (torch.from_numpy(m).to(x) for m in (self.moments.mean, self.moments.variance))
+        return (x - mean) / (variance.sqrt() + 1e-8)
+
+    def member_state(self, member: int) -> Tree:
+        return self.moments.member_state(member)
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        self.moments.load_member(member, tree)
 
 
 def standardize(x: Tensor) -> Tensor:

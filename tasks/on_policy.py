@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..spaces import Space, categorical, integer, log_real, maybe, near_one, ordinal, real
+from ..spaces import Dimension, Space, categorical, integer, log_real, maybe, near_one, ordinal, real
 from .actor_critic import ActorCritic, model_space
 from .distributions import distribution_for
 from .envs import EnvSpec, spaces_of
-from .gae import gae
+from .gae import RunningStandardizer, gae, lambda_returns, standardize
 from .learner import Learner
 from .normalizers import ObservationNormalizer, RewardNormalizer
 from .optimizers import Optimizer, clip_norm, optimizer_space, schedule, schedule_space
 from .rollout import Rollout, by_member, collect, draw_noise, evaluate_values, permutations, shuffled
+from .streams import Bits
 
 
 def on_policy_space(
@@ -43,6 +45,11 @@ def on_policy_space(
     )
 
 
+def normalize_advantage(default: bool | str, search: bool = False) -> Dimension:
+    """How advantages are standardized: not, within each minibatch (True), or by running moments of all so far."""
+    return categorical(False, True, "running", default=default, structural=True, search=search)
+
+
 class OnPolicyLearner(Learner):
     """P members that act for num_steps, value what they saw, learn from it once, and forget it.
 
@@ -50,7 +57,7 @@ class OnPolicyLearner(Learner):
         coupling: what turns the members' gradients (P, D) into others, where members learn from one another.
     """
 
-    parts = ("policy", "optimizer", "obs_normalizer", "reward_normalizer")
+    parts: ClassVar[tuple[str, ...]] = ("policy", "optimizer", "obs_normalizer", "reward_normalizer", "standardizer")
     coupling: Callable[[Tensor], Tensor] | None = None
 
     @classmethod
@@ -75,11 +82,13 @@ class OnPolicyLearner(Learner):
         )
         gamma = hp.gamma.cpu().double().numpy()
         self.reward_normalizer = RewardNormalizer(self.members, hp.num_envs, gamma) if hp.normalize_reward else None
+        running = getattr(hp, "normalize_advantage", False) == "running"
+        self.standardizer = RunningStandardizer(self.members) if running else None
         self.action_keys, self.order_keys = self.keys("action"), self.keys("order")
 
     def rollout(self) -> dict[str, Tensor]:
         """num_steps in every environment, and what a loss needs of them, each (P, T * N, ...)."""
-        return self.prepare(self.play())
+        return self.scale(self.prepare(self.play()))
 
     def play(self) -> Rollout:
         """num_steps in every environment."""
@@ -92,20 +101,34 @@ class OnPolicyLearner(Learner):
     @torch.no_grad()
     def prepare(self, rollout: Rollout) -> dict[str, Tensor]:
         """Values, advantages and returns of a rollout beside what was seen and done, each (P, T * N, ...)."""
-        values, next_values = evaluate_values(rollout, self.policy.value)
+        values, next_values = self.estimate(rollout)
         advantages = gae(
             rollout.rewards, values, next_values, rollout.terminated, rollout.ended, self.hp.gamma, self.hp.gae_lambda
         )
         obs, actions = rollout.obs[:, :-1].flatten(1, 2), rollout.actions.flatten(1, 2)
         log_probs, _ = self.policy.distribution.log_prob_and_entropy(self.policy.policy(obs), actions)
+        returns = lambda_returns(advantages, values)
         return {"obs": obs, "actions": actions, "log_probs": log_probs, "values": by_member(values),
-                "advantages": by_member(advantages), "returns": by_member(advantages + values)}  # fmt: skip
+                "advantages": by_member(advantages), "returns": by_member(returns)}  # fmt: skip
 
-    def minibatches(self, batch: Mapping[str, Tensor]) -> Iterator[Mapping[str, Tensor]]:
+    def estimate(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """The critic's vₜ and v'ₜ, see `evaluate_values`."""
+        return evaluate_values(rollout, self.policy.value)
+
+    def scale(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The batch, its advantages by the running standardizer if there is one; called once for each rollout."""
+        if self.standardizer is not None:
+            batch["advantages"] = self.standardizer(batch["advantages"])
+        return batch
+
+    def minibatches(self, batch: Mapping[str, Tensor], hp: SimpleNamespace, keys: Bits) -> Iterator[dict[str, Tensor]]:
         """`num_minibatches` parts of the batch in random order, `update_epochs` times, each (P, B, ...)."""
-        hp, size = self.hp, batch["returns"].shape[1]
-        for order in permutations(self.order_keys, self.iterations, hp.update_epochs, size):
+        for order in permutations(keys, self.iterations, hp.update_epochs, batch["returns"].shape[1]):
             yield from shuffled(batch, order, hp.num_minibatches)
+
+    def advantages(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """A minibatch's advantages (P, B), standardized within it if `normalize_advantage` is True."""
+        return standardize(batch["advantages"]) if self.hp.normalize_advantage is True else batch["advantages"]
 
     def descend(self, losses: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
         """One step down each member's loss (P,) at learning rates (P, 1), of the members that are `active` (P, 1)."""
@@ -114,10 +137,25 @@ class OnPolicyLearner(Learner):
             gradient = self.coupling(gradient)
         self.optimizer.step(clip_norm(gradient, self.hp.max_grad_norm), lr, active)
 
+    def learn(self, batch: Mapping[str, Tensor], lr: Tensor) -> dict[str, Tensor]:
+        """All steps on a batch; what to report of the last one. A member whose approx_kl passes 1.5 target_kl stops."""
+        hp = self.hp
+        active = None if hp.target_kl is None else torch.ones_like(lr, dtype=torch.bool)
+        report: dict[str, Tensor] = {}
+        for minibatch in self.minibatches(batch, hp, self.order_keys):
+            losses, report = self.loss(minibatch)
+            if active is not None:
+                active &= report["approx_kl"].unsqueeze(1) <= 1.5 * hp.target_kl
+            self.descend(losses, lr, active)
+        return report
+
+    def schedule(self) -> Tensor:
+        """The factor (P, 1) on learning rates at this moment."""
+        return schedule(self.hp.lr_schedule, torch.full_like(self.hp.optimizer.lr, self.env_steps))
+
     def learning_rate(self) -> Tensor:
         """The members' learning rates (P, 1) by the schedule, at this moment."""
-        steps = torch.full_like(self.hp.optimizer.lr, self.env_steps)
-        lr: Tensor = self.hp.optimizer.lr * schedule(self.hp.lr_schedule, steps)
+        lr: Tensor = self.hp.optimizer.lr * self.schedule()
         return lr
 
     @torch.inference_mode()

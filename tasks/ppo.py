@@ -1,4 +1,4 @@
-"""Proximal policy optimization with one loss for actor and critic: Schulman et al. (2017), arXiv:1707.06347."""
+"""Proximal policy optimization; unlike in PPO2 (ppo2.py), values need no clipping and a critic may be fitted alone."""
 
 from __future__ import annotations
 
@@ -7,10 +7,25 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..spaces import categorical, integer, log_real, maybe, ordinal, real
-from .gae import explained_variance, standardize
-from .on_policy import OnPolicyLearner, on_policy_space
+from ..spaces import integer, log_real, maybe, ordinal, real
+from .critic import SeparateCritic, critic_space
+from .gae import explained_variance
+from .on_policy import OnPolicyLearner, normalize_advantage, on_policy_space
 from .task import Task
+
+
+def clipped_surrogate(
+    log_probs: Tensor, batch: Mapping[str, Tensor], advantages: Tensor, clip_coef: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The negative of eq. 7, (P,), and how far the policy moved; log_probs and advantages (P, B), clip_coef (P, 1)."""
+    log_ratio = log_probs - batch["log_probs"]
+    ratio = log_ratio.exp()
+    clipped = torch.clamp(ratio, 1 - clip_coef, 1 + clip_coef)
+    loss = -torch.min(ratio * advantages, clipped * advantages).mean(1)
+    with torch.no_grad():
+        approx_kl = (ratio - 1 - log_ratio).mean(1)
+        clip_fraction = ((ratio - 1).abs() > clip_coef).float().mean(1)
+    return loss, {"approx_kl": approx_kl, "clip_fraction": clip_fraction}
 
 
 class PPOLearner(OnPolicyLearner):
@@ -23,48 +38,47 @@ class PPOLearner(OnPolicyLearner):
         target_kl=maybe(log_real(3e-3, 0.1, accept=(1e-6, 1e3)), default=None),
         update_epochs=integer(1, 10, default=4, accept=(1, 1000), structural=True),
         num_minibatches=ordinal(2, 4, 8, default=4, accept=(1, 65536), structural=True),
-        normalize_advantage=categorical(False, True, default=True, structural=True, search=False),
+        normalize_advantage=normalize_advantage(default=True),
+        critic=critic_space(),
     )
+    parts = (*OnPolicyLearner.parts, "critic")
+
+    def build(self) -> None:
+        super().build()
+        separate = self.hp.critic.name == "separate"
+        self.critic = SeparateCritic(self.policy, self.hp.critic, self.keys("critic")) if separate else None
 
     def iterate(self) -> dict[str, Tensor]:
-        hp = self.hp
         lr = self.learning_rate()
-        batch = self.rollout()
-        active = None if hp.target_kl is None else torch.ones_like(lr, dtype=torch.bool)
-        for minibatch in self.minibatches(batch):
-            losses, report = self.loss(minibatch)
-            if active is not None:
-                active &= report["approx_kl"].unsqueeze(1) <= 1.5 * hp.target_kl
-            self.descend(losses, lr, active)
+        rollout = self.play()
+        fitted = {} if self.critic is None else {"value_loss": self.critic.fit(self, rollout)}
+        batch = self.scale(self.prepare(rollout))
+        report = self.learn(batch, lr)
         report["explained_variance"] = explained_variance(batch["values"], batch["returns"])
-        return {**report, "lr": lr.squeeze(1)}
+        return {**report, **fitted, "lr": lr.squeeze(1)}
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""
         hp = self.hp
         params, values = self.policy(batch["obs"])
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
-        log_ratio = log_probs - batch["log_probs"]
-        ratio = log_ratio.exp()
-        advantages = standardize(batch["advantages"]) if hp.normalize_advantage else batch["advantages"]
-        clipped = torch.clamp(ratio, 1 - hp.clip_coef, 1 + hp.clip_coef)
-        policy_loss = -torch.min(ratio * advantages, clipped * advantages).mean(1)  # eq. 7
+        policy_loss, moved = clipped_surrogate(log_probs, batch, self.advantages(batch), hp.clip_coef)
+        mean_entropy = entropy.mean(1)
+        report = {"policy_loss": policy_loss, "entropy": mean_entropy, **moved}
+        if self.critic is not None:
+            return policy_loss - hp.ent_coef[:, 0] * mean_entropy, report
         if hp.clip_value is not None:
             values = batch["values"] + torch.clamp(values - batch["values"], -hp.clip_value, hp.clip_value)
         value_loss = 0.5 * (values - batch["returns"]).square().mean(1)
-        mean_entropy = entropy.mean(1)
         losses = policy_loss + hp.vf_coef[:, 0] * value_loss - hp.ent_coef[:, 0] * mean_entropy  # eq. 9
-        with torch.no_grad():
-            approx_kl = (ratio - 1 - log_ratio).mean(1)
-            clip_fraction = ((ratio - 1).abs() > hp.clip_coef).float().mean(1)
-        return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy,
-                        "approx_kl": approx_kl, "clip_fraction": clip_fraction}  # fmt: skip
+        return losses, {**report, "value_loss": value_loss}
 
 
 class PPO(Task):
-    """Proximal policy optimization with clipped surrogate and joint value loss, for every action space of Gymnasium.
+    """Proximal policy optimization with clipped surrogate, for every action space of Gymnasium.
 
-    Schulman et al. (2017), arXiv:1707.06347; details as Huang et al. (2022), "The 37 implementation details of PPO".
+    Schulman et al. (2017), arXiv:1707.06347; details as Huang et al. (2022), "The 37 implementation details of PPO". By
+    default actor and critic have one loss; with critic.name = "separate" the critic is fitted before the policy is.
     """
 
     name = "ppo"

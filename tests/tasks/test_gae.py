@@ -6,7 +6,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rekindle.tasks.gae import explained_variance, gae, standardize
+from rekindle.tasks.gae import (
+    RunningStandardizer,
+    empirical_returns,
+    explained_variance,
+    gae,
+    lambda_returns,
+    standardize,
+)
 from torch import Tensor
 
 
@@ -152,3 +159,42 @@ def test_the_explained_variance_tells_a_good_critic_from_a_constant_one() -> Non
 
 def test_the_explained_variance_of_equal_returns_is_finite() -> None:
     assert explained_variance(torch.zeros(1, 3), torch.ones(1, 3)).isfinite().all()
+
+
+@given(st.integers(0, 1000))
+def test_empirical_returns_are_the_monte_carlo_return(seed: int) -> None:
+    x, gamma = episodes(seed), coefficient(0.9, 0.99).double()
+    returns = empirical_returns(x["rewards"], x["next_values"], x["terminated"], x["ended"], gamma)
+    torch.testing.assert_close(returns, monte_carlo(x, gamma))
+
+
+@given(st.integers(0, 1000))
+def test_lambda_returns_obey_their_recursion_on_the_scale_of_the_rewards(seed: int) -> None:
+    # Pyrado added standardized advantages to the values, which are on another scale.
+    x, gamma, gae_lambda = episodes(seed), coefficient(0.9, 0.99).double(), coefficient(0.5, 0.95).double()
+    returns = lambda_returns(gae(**x, gamma=gamma, gae_lambda=gae_lambda), x["values"])
+    bootstrapped = x["rewards"] + gamma * (1 - x["terminated"]) * x["next_values"]
+    later = gamma * gae_lambda * (1 - x["ended"][:-1]) * (returns[1:] - x["values"][1:])
+    torch.testing.assert_close(returns[-1], bootstrapped[-1])
+    torch.testing.assert_close(returns[:-1], bootstrapped[:-1] + later)
+
+
+def test_the_running_standardizer_knows_all_numbers_so_far() -> None:
+    # Pyrado's took the means of batches for numbers, began its sum of squares with a squared mean, and gave the first
+    # batch back as it was.
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randn(2, size, generator=generator) * 5 + 3 for size in (4, 1, 50, 7)]
+    standardizer = RunningStandardizer(2)
+    for count, batch in enumerate(batches, 1):
+        seen = torch.cat(batches[:count], 1)
+        expected = (batch - seen.mean(1, keepdim=True)) / seen.std(1, correction=0, keepdim=True)
+        torch.testing.assert_close(standardizer(batch).float(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_running_standardizer_survives_one_number_and_being_saved() -> None:
+    standardizer, other = RunningStandardizer(3), RunningStandardizer(1)
+    assert standardizer(torch.full((3, 1), 7.0)).isfinite().all()
+    x = torch.randn(3, 33, generator=torch.Generator().manual_seed(1))
+    standardizer(x)
+    other.load_member(0, standardizer.member_state(2))
+    assert torch.equal(other(x[2:]), standardizer(x)[2:])

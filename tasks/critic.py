@@ -1,0 +1,82 @@
+"""A critic fitted on its own, before the policy learns from it: Schulman et al. (2016), arXiv:1506.02438, section 5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..spaces import Space, categorical, integer, log_real, maybe, ordinal
+from .actor_critic import ActorCritic
+from .gae import empirical_returns
+from .optimizers import Optimizer, clip_norm
+from .rollout import Rollout, by_member
+from .state import Tree
+from .streams import Bits
+
+if TYPE_CHECKING:
+    from .on_policy import OnPolicyLearner
+
+ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}
+
+
+def critic_space() -> Space:
+    """Whether the critic shares the policy's loss or is fitted on its own, and how then."""
+    separate: dict[str, Any] = {"search": False, "when": {"name": "separate"}}
+    return Space(
+        name=categorical("joint", "separate", default="joint", structural=True, search=False),
+        targets=categorical("td_lambda", "empirical", default="td_lambda", structural=True, **separate),
+        lr=log_real(3e-5, 1e-2, default=1e-3, accept=(0.0, 100.0), **separate),
+        max_grad_norm=maybe(log_real(0.1, 5.0, accept=(1e-6, 1e6)), default=None, **separate),
+        update_epochs=integer(1, 10, default=10, accept=(1, 1000), structural=True, **separate),
+        num_minibatches=ordinal(2, 4, 8, 16, default=4, accept=(1, 65536), structural=True, **separate),
+    )
+
+
+class SeparateCritic:
+    """Fits v(s) of P members by minibatches of its own, with Adam and the learning rate schedule of the policy.
+
+    Only the parameters of the critic move: what it shares with the actor (convolutions, a memory) learns from the
+    policy's loss alone.
+    """
+
+    def __init__(self, policy: ActorCritic, hp: SimpleNamespace, keys: Bits):
+        """hp: the values of `critic_space`; keys: the members' streams, (P,), for the order of minibatches."""
+        self.policy, self.hp, self.keys = policy, hp, keys
+        vector = policy.parameters.vector
+        constants = {name: torch.full_like(vector[:, :1], value) for name, value in ADAM.items()}
+        self.optimizer = Optimizer(vector, SimpleNamespace(name="adam", **constants))
+        self.own = torch.zeros_like(vector[:1])  # 1 at the critic's parameters
+        start = 0
+        for name, shape in policy.parameters.shapes.items():
+            stop = start + torch.Size(shape).numel()
+            self.own[:, start:stop] = float(name.startswith("critic."))
+            start = stop
+
+    def fit(self, learner: OnPolicyLearner, rollout: Rollout) -> Tensor:
+        """Fits the critic to the rollout's returns; the last minibatch's mean squared error, halved, (P,)."""
+        hp, lr = self.hp, self.hp.lr * learner.schedule()
+        batch = learner.prepare(rollout)
+        if hp.targets == "empirical":
+            batch["returns"] = self.empirical(learner, rollout)
+        for minibatch in learner.minibatches(batch, hp, self.keys):
+            _, values = self.policy(minibatch["obs"])
+            losses = 0.5 * (values - minibatch["returns"]).square().mean(1)
+            gradient = self.policy.parameters.gradient(losses).mul_(self.own)
+            self.optimizer.step(clip_norm(gradient, hp.max_grad_norm), lr)
+        return losses
+
+    def empirical(self, learner: OnPolicyLearner, rollout: Rollout) -> Tensor:
+        """What was earned from each step on, (P, T * N)."""
+        _, next_values = learner.estimate(rollout)
+        gamma = learner.hp.gamma
+        return by_member(empirical_returns(rollout.rewards, next_values, rollout.terminated, rollout.ended, gamma))
+
+    def member_state(self, member: int) -> Tree:
+        return self.optimizer.member_state(member)
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        self.optimizer.load_member(member, tree)

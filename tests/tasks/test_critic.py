@@ -1,0 +1,96 @@
+"""PPO with a critic of its own: exactness, what is fitted to what, and what moves."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from rekindle import A2C, PPO, Cohort
+from rekindle.spaces import SpaceError
+from rekindle.tasks.testing import ExactnessSuite
+
+SEPARATE: dict[str, Any] = {"critic.name": "separate", "critic.update_epochs": 2}
+SMALL: dict[str, Any] = {"epoch_steps": 256, "num_steps": 32, "num_envs": 4, "update_epochs": 3, "optimizer.lr": 0.03,
+                         "clip_coef": 0.1, "max_grad_norm": 0.1}  # fmt: skip
+
+
+class TestOnCartPole(ExactnessSuite):
+    task = PPO
+    env = "CartPole-v1"
+    hyperparameters: ClassVar = {**SMALL, **SEPARATE}
+    variants: ClassVar = (
+        {"critic.max_grad_norm": 0.5, "lr_schedule.name": "exponential", "lr_schedule.horizon": 600},
+        {"critic.targets": "empirical", "normalize_advantage": "running"},
+    )
+    inert = frozenset({"model.std_init", "vf_coef"})  # nothing is weighed against the critic's loss here
+    cohort_size = 5
+
+
+class TestRunningAdvantages(ExactnessSuite):
+    task = A2C
+    env = "Pendulum-v1"
+    hyperparameters: ClassVar = {"epoch_steps": 128, "num_envs": 3, "normalize_advantage": "running"}
+    inert = frozenset({"model.std_init"})  # acts on the first state only
+    cohort_size = 3
+
+
+def built(**changes: Any) -> Any:
+    tasks = [PPO("CartPole-v1", seed=seed).init(num_steps=32, **changes) for seed in range(2)]
+    return tasks[0].build_learner(tasks)
+
+
+def critic_of(learner: Any) -> torch.Tensor:
+    return torch.cat([v.flatten(1) for n, v in learner.policy.parameters.views.items() if n.startswith("critic.")], 1)
+
+
+def actor_of(learner: Any) -> torch.Tensor:
+    return torch.cat([v.flatten(1) for n, v in learner.policy.parameters.views.items() if n.startswith("actor.")], 1)
+
+
+@pytest.mark.parametrize("targets", ["td_lambda", "empirical"])
+def test_fitting_moves_the_critic_only_and_towards_the_returns(targets: str) -> None:
+    learner = built(critic={"name": "separate", "targets": targets, "lr": 3e-3})
+    rollout = learner.play()
+    actor, critic = actor_of(learner).clone(), critic_of(learner).clone()
+    batch = learner.prepare(rollout)
+    if targets == "empirical":
+        batch["returns"] = learner.critic.empirical(learner, rollout)
+    error = (learner.policy.value(batch["obs"]) - batch["returns"]).square().mean(1)
+    learner.critic.fit(learner, rollout)
+    assert torch.equal(actor_of(learner), actor)
+    assert not torch.equal(critic_of(learner), critic)
+    after = (learner.policy.value(batch["obs"]) - batch["returns"]).square().mean(1)
+    assert (after < 0.7 * error).all()
+
+
+def test_the_policys_steps_leave_the_critic_alone() -> None:
+    learner = built(critic={"name": "separate"})
+    batch, critic, actor = learner.rollout(), critic_of(learner).clone(), actor_of(learner).clone()
+    learner.learn(batch, learner.learning_rate())
+    assert torch.equal(critic_of(learner), critic)
+    assert not torch.equal(actor_of(learner), actor)
+
+
+def test_advantages_come_from_the_fitted_critic() -> None:
+    learner = built(critic={"name": "separate", "lr": 3e-3})
+    rollout = learner.play()
+    before = learner.prepare(rollout)
+    learner.critic.fit(learner, rollout)
+    after = learner.prepare(rollout)
+    assert not torch.equal(before["advantages"], after["advantages"])
+    assert torch.equal(after["values"], learner.prepare(rollout)["values"])
+
+
+def test_options_of_a_separate_critic_are_refused_where_there_is_none() -> None:
+    with pytest.raises(SpaceError, match=r"critic\.lr"):
+        PPO("CartPole-v1").init(critic={"lr": 1e-3})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("targets", ["td_lambda", "empirical"])
+def test_ppo_with_a_separate_critic_learns_cartpole(targets: str) -> None:
+    tasks = [PPO("CartPole-v1", seed=seed).init(critic={"name": "separate", "targets": targets}) for seed in range(4)]
+    Cohort(tasks).fit(25)
+    returns = sorted(task.evaluate() for task in tasks)
+    assert returns[1] > 400, returns
