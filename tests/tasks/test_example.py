@@ -1,0 +1,81 @@
+"""The worked example of CONTRIBUTING.md, as the package of another project that it stands for."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from rekindle.tasks.testing import ExactnessSuite
+
+ROOT = Path(__file__).parents[2]
+
+
+def example() -> str:
+    """The code block of CONTRIBUTING.md."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    (code,) = [block for block in blocks if "class REINFORCE(Task)" in block]
+    return code
+
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder on the import path with the module and the metadata that installing it would leave there."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "my_reinforce.py").write_text(example())
+    info = folder / "my_reinforce-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-reinforce\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rekindle.tasks]\nreinforce = my_reinforce:REINFORCE\n")
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+
+
+class TestTheExample(ExactnessSuite):
+    hyperparameters: ClassVar[dict[str, Any]] = {"num_steps": 16, "num_envs": 4, "epoch_steps": 256, "max_grad_norm": 0.1}
+    inert = frozenset({"model.std_init", "advantage_clip"})  # the second clips too rarely to be seen in an epoch
+
+    @pytest.fixture(autouse=True)
+    def use_package(self, package: Path) -> None:
+        type(self).task = importlib.import_module("my_reinforce").REINFORCE
+        type(self).path = [str(package)]
+
+
+def run(package: Path, folder: Path, *arguments: str) -> Any:
+    """What the command line prints as JSON."""
+    result = subprocess.run(
+        [sys.executable, "-m", "rekindle.studies.cli", *arguments, "--storage", f"sqlite:///{folder}/s.db", "--json"],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(package)}, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_the_command_line_finds_the_example_by_its_entry_point_and_resumes_it(package: Path, tmp_path: Path) -> None:
+    small = ["--set", "epoch_steps=256", "--set", "num_steps=16"]
+    first = run(package, tmp_path, "train", "reinforce", "CartPole-v1", "--epochs", "1", *small)
+    second = run(package, tmp_path, "train", "reinforce", "CartPole-v1", "--epochs", "2", *small)
+    whole = run(package, tmp_path, "train", "reinforce", "CartPole-v1", "--epochs", "2", "--seed", "1", *small)
+    assert (first["uid"], second["resumed"], second["epochs"]) == (second["uid"], True, 2)
+    assert whole["digest"] != second["digest"]
+
+
+def test_the_command_line_tunes_the_example(package: Path, tmp_path: Path) -> None:
+    study = run(package, tmp_path, "tune", "reinforce", "CartPole-v1", "--trials", "3", "--epochs", "1:2:2",
+                "--study", "mine", "--workers", "1", "--set", "epoch_steps=256")  # fmt: skip
+    assert study["state"] == "complete"
+
+
+@pytest.mark.slow
+def test_the_example_learns(package: Path) -> None:
+    task = importlib.import_module("my_reinforce").REINFORCE("CartPole-v1").init()
+    task.fit(40)
+    assert task.evaluate() > 300
