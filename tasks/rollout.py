@@ -90,8 +90,11 @@ def collect(
                 final = step.next_obs if normalize_obs is None else normalize_obs(step.next_obs, learn=False)
                 cuts.append((t, cut, final))
         obs[:, steps] = see(learn=False)
-    as_float = (torch.from_numpy(x.astype(np.float32)).to(device) for x in (rewards, terminated, terminated | truncated))
-    return Rollout(obs, actions, *as_float, cuts)
+
+    def floats(array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array.astype(np.float32)).to(device)
+
+    return Rollout(obs, actions, floats(rewards), floats(terminated), floats(terminated | truncated), cuts)
 
 
 @torch.no_grad()
