@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .tasks.ppo import PPO
     from .tasks.ppo2 import PPO2
     from .tasks.sac import SAC
+    from .tasks.svpg import SVPG
     from .tasks.task import Task
 
 __version__ = "0.1.0.dev0"
@@ -45,6 +46,7 @@ __all__ = [
     "PPO",
     "PPO2",
     "SAC",
+    "SVPG",
     "BadResume",
     "BadResumeGuard",
     "Cohort",
@@ -72,6 +74,7 @@ __all__ = [
 
 _FOLDERS = ("spaces", "studies", "tasks")
 _HOMES = {
+    "SVPG": ".tasks.svpg",
     "PPO2": ".tasks.ppo2",
     "A2C": ".tasks.a2c",
     "DQN": ".tasks.dqn",

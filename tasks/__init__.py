@@ -13,9 +13,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .task import Task
 
-ALGORITHMS = {"a2c": ".a2c:A2C", "dqn": ".dqn:DQN", "ppo": ".ppo:PPO", "ppo2": ".ppo2:PPO2", "sac": ".sac:SAC"}
+ALGORITHMS = {
+    "a2c": ".a2c:A2C",
+    "dqn": ".dqn:DQN",
+    "ppo": ".ppo:PPO",
+    "ppo2": ".ppo2:PPO2",
+    "sac": ".sac:SAC",
+    "svpg": ".svpg:SVPG",
+    "svpg-ppo": ".svpg:SVPGPPO",
+    "svpg-ppo2": ".svpg:SVPGPPO2",
+}
 ENTRY_POINTS = "rekindle.tasks"  # the group in which other packages offer tasks: name = "package.module:Class"
 _HOMES = {
+    "SVPG": ".svpg",
+    "SVPGPPO": ".svpg",
+    "SVPGPPO2": ".svpg",
     "PPO2": ".ppo2",
     "A2C": ".a2c",
     "DQN": ".dqn",

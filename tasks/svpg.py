@@ -1,0 +1,262 @@
+"""Stein variational policy gradient: Liu et al. (2017), arXiv:1704.02399; n coupled particles of A2C, PPO or PPO2."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..spaces import Space, integer, log_real, maybe
+from . import streams
+from .a2c import A2CLearner
+from .cohort import one_thread
+from .envs import EnvSpec
+from .errors import StateMismatch
+from .guard import BadResumeGuard
+from .learner import EVALUATION_EPISODES, Learner, stack_hyperparameters
+from .on_policy import OnPolicyLearner
+from .ppo import PPOLearner
+from .ppo2 import PPO2Learner
+from .state import Tree, check_same_form, settled
+from .stein import kernel, stein_gradient
+from .storage import Metrics
+from .task import Task
+
+OWN = ("num_particles", "temperature", "horizon")
+
+
+def svpg_space(base: type[OnPolicyLearner]) -> Space:
+    """The base's hyperparameters, shared by all particles, and those of their coupling.
+
+    The temperature falls linearly to 0 over `horizon` environment steps of a particle; None keeps it.
+    """
+    return base.hyperparameters.extend(
+        num_particles=integer(1, 16, default=4, accept=(1, 1024), structural=True, search=False),
+        temperature=log_real(0.1, 100.0, default=1.0, accept=(0.0, 1e6)),
+        horizon=maybe(integer(1, 10**12), default=None, search=False),
+    )
+
+
+class SVPGLearner(Learner):
+    """P trials of n particles each: a cohort of P * n members of the base whose gradients are coupled trial by trial.
+
+    Particle 0 has the trial's own seed, so that a single particle is the base learner.
+
+    Attributes:
+        base: the learner that each particle is; particle j of trial i is its member i * n + j.
+    """
+
+    base: ClassVar[type[OnPolicyLearner]] = A2CLearner
+    hyperparameters = svpg_space(A2CLearner)
+
+    def __init__(
+        self,
+        env: EnvSpec,
+        seeds: Sequence[int],
+        values: Sequence[Mapping[str, Any]],
+        device: torch.device | str = "cpu",
+    ):
+        self.env, self.seeds, self.device, self.members = env, list(seeds), torch.device(device), len(seeds)
+        self.hp = stack_hyperparameters(self.hyperparameters, values, self.device)
+        self.count: int = self.hp.num_particles
+        every = [(seed, member) for seed, member in zip(seeds, values, strict=True) for _ in range(self.count)]
+        particle_seeds = [particle_seed(seed, place % self.count) for place, (seed, _) in enumerate(every)]
+        of_base = [{name: value for name, value in member.items() if name not in OWN} for _, member in every]
+        self.particles = self.base(env, particle_seeds, of_base, device)
+        self.particles.coupling = self.couple
+        self.envs = self.particles.envs
+        self.columns = policy_columns(self.particles.policy.parameters.shapes).to(self.device)
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        cls.base.check(values)
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        cls.base.check_env(env)
+
+    # What counts steps are the particles; each one's are counted, not their sum.
+    env_steps = property(lambda self: self.particles.env_steps)
+    iterations = property(lambda self: self.particles.iterations)
+    epochs = property(lambda self: self.particles.epochs)
+
+    def temperature(self) -> Tensor:
+        """α of each trial at this moment, (P, 1, 1)."""
+        temperature: Tensor = self.hp.temperature.unsqueeze(-1)
+        if self.hp.horizon is None:
+            return temperature
+        return temperature * (1 - self.env_steps / self.hp.horizon.unsqueeze(-1)).clamp(min=0.0)
+
+    def policies(self) -> Tensor:
+        """The parameters that make up the particles' policies, (P, n, D)."""
+        return self.particles.policy.parameters.vector[:, self.columns].unflatten(0, (self.members, self.count))
+
+    @torch.no_grad()
+    def couple(self, gradients: Tensor) -> Tensor:
+        """The members' gradients (P * n, D) with those of the policies made Stein's; every critic keeps its own."""
+        if self.count == 1:
+            return gradients
+        own = gradients[:, self.columns].unflatten(0, (self.members, self.count))
+        gradients[:, self.columns] = stein_gradient(self.policies(), own, self.temperature()).flatten(0, 1)
+        return gradients
+
+    def iterate(self) -> Mapping[str, Tensor]:
+        return self.particles.iterate()
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        rows = self.particles.run_epoch(stop)
+        if rows is None:
+            return None
+        metrics = [merged(rows[first : first + self.count]) for first in range(0, len(rows), self.count)]
+        if self.count > 1:
+            distances = (kernel(self.policies()).squares.sum((1, 2)) / (self.count * (self.count - 1))).sqrt()
+            for row, distance in zip(metrics, distances, strict=True):
+                row["particle_distance"] = float(distance)
+        return metrics
+
+    def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+        """The mean return of each particle, (P, n)."""
+        return self.particles.evaluate(episodes).reshape(self.members, self.count)
+
+    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+        """The mean over a trial's particles of their mean returns, (P,)."""
+        values: np.ndarray = self.evaluate_particles(episodes).mean(1)
+        return values
+
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean over a trial's particles of their losses, (P,), on a batch (P, B, ...)."""
+        losses, report = self.particles.loss({name: x.repeat_interleave(self.count, 0) for name, x in batch.items()})
+        mean = lambda x: x.view(self.members, self.count).mean(1)  # noqa: E731
+        return mean(losses), {name: mean(x) for name, x in report.items()}
+
+    def member_state(self, member: int) -> Tree:
+        first = member * self.count
+        counters = {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")}
+        states = {str(j): self.particles.member_state(first + j) for j in range(self.count)}
+        return {"counters": counters, "particles": states}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        states = tree.get("particles", {})
+        if states.keys() != {str(j) for j in range(self.count)}:
+            raise StateMismatch(f"{self.algorithm()}: a state must have particles 0 to {self.count - 1}, "
+                                f"but has {', '.join(sorted(states)) or 'none'}")  # fmt: skip
+        for j in range(self.count):
+            self.particles.load_member(member * self.count + j, states[str(j)])
+
+    def broken(self, member: int, metrics: Metrics) -> str | None:
+        first = member * self.count
+        return next((r for j in range(self.count) if (r := self.particles.broken(first + j, metrics))), None)
+
+
+class SVPGPPOLearner(SVPGLearner):
+    """P trials of n particles of PPO each."""
+
+    base = PPOLearner
+    hyperparameters = svpg_space(PPOLearner)
+
+
+class SVPGPPO2Learner(SVPGLearner):
+    """P trials of n particles of PPO2 each."""
+
+    base = PPO2Learner
+    hyperparameters = svpg_space(PPO2Learner)
+
+
+def particle_seed(seed: int, particle: int) -> int:
+    """The seed of one particle; the first one has the trial's."""
+    return seed if particle == 0 else int(streams.key(seed, "particle", particle) >> np.uint64(1))
+
+
+def policy_columns(shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
+    """Where in a parameter vector the policy's numbers are: everywhere but in the critic's."""
+    own = [torch.full((math.prod(shape),), not name.startswith("critic.")) for name, shape in shapes.items()]
+    return torch.cat(own).nonzero()[:, 0]
+
+
+def merged(rows: Sequence[Metrics]) -> Metrics:
+    """The metrics of one trial: means over its particles, the sum of their episodes, and the best one's return too."""
+    if len(rows) == 1:
+        return rows[0]
+    columns = {name: [row[name] for row in rows if name in row] for name in {n: None for row in rows for n in row}}
+    metrics = {name: sum(values) / len(values) for name, values in columns.items()}
+    if "episodes" in columns:
+        metrics |= {"episodes": sum(columns["episodes"]), "best_episode_return": max(columns["episode_return"])}
+    return metrics
+
+
+class SVPG(Task):
+    """Stein variational policy gradient with particles of A2C, for every action space of Gymnasium.
+
+    Liu et al. (2017), arXiv:1704.02399. Departs from it: the prior is flat, the gradient is multiplied by the
+    temperature (see `stein_gradient`), and each particle's critic learns alone. `evaluate` is the mean over particles.
+    """
+
+    name = "svpg"
+    version = 1
+    learner: ClassVar[type[Learner]] = SVPGLearner
+
+    def particle_state(self, particle: int) -> Tree:
+        """One particle alone, for `load_particle` of any task with the same structure; a copy."""
+        learner, member = self._particle(particle)
+        return settled({"structure": self.structure, "learner": learner.member_state(member)})
+
+    def load_particle(self, particle: int, state: Mapping[str, Any]) -> None:
+        """Puts a particle in place of another; it goes on with the random streams of its new place.
+
+        StateMismatch, before anything is changed, if it is of another structure or was trained for fewer or more steps.
+        The task gets an identity, and a uid, of its own, as it does by `load_state_dict(perturb=True)`.
+        """
+        learner, member = self._particle(particle)
+        if state.get("structure") != self.structure:
+            raise StateMismatch(f"{self}: the particle is of another structure, {state.get('structure')}")
+        mine, theirs = learner.member_state(member), state["learner"]
+        if mine["counters"] != theirs["counters"]:
+            raise StateMismatch(f"{self}: particles must be at the same point, but this one is at {theirs['counters']} "
+                                f"and the others at {mine['counters']}")  # fmt: skip
+        check_same_form(mine["policy"], theirs["policy"], str(self))
+        with BadResumeGuard(self):
+            learner.load_member(member, theirs)
+            self._branch_from(self.state_dict())
+
+    def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> list[float]:
+        """The mean return of each particle, as `evaluate` measures them."""
+        seat = self._seated()
+        assert isinstance(seat.learner, SVPGLearner)
+        with one_thread():
+            return [float(value) for value in seat.learner.evaluate_particles(episodes)[seat.member]]
+
+    def _particle(self, particle: int) -> tuple[Learner, int]:
+        """The learner of all particles, and this one's place in it."""
+        seat = self._seated()
+        assert isinstance(seat.learner, SVPGLearner)
+        count = seat.learner.count
+        if not 0 <= particle < count:
+            raise ValueError(f"{self}: a particle must be one of 0 to {count - 1}, but got {particle!r}")
+        return seat.learner.particles, seat.member * count + particle
+
+    @property
+    def model(self) -> dict[str, Tensor]:
+        """The networks' parameters by particle and name; copies."""
+        seat = self._seated()
+        assert isinstance(seat.learner, SVPGLearner)
+        count, parameters = seat.learner.count, seat.learner.particles.policy.parameters
+        particles = [parameters.named(seat.member * count + j) for j in range(count)]
+        return {f"{j}.{name}": value for j, named in enumerate(particles) for name, value in named.items()}
+
+
+class SVPGPPO(SVPG):
+    """Stein variational policy gradient with particles of PPO."""
+
+    name = "svpg-ppo"
+    learner = SVPGPPOLearner
+
+
+class SVPGPPO2(SVPG):
+    """Stein variational policy gradient with particles of PPO2."""
+
+    name = "svpg-ppo2"
+    learner = SVPGPPO2Learner
