@@ -11,12 +11,12 @@ only grew, only the new segments are new blobs.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
@@ -24,10 +24,10 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from .errors import DamagedState, StateMismatch
+from .manifests import FORMAT, canonical_json, check_paths, read_manifest
 from .segments import SEGMENT, Blobs, Segmented, pack_segmented, segment_bytes, segment_rows
 
 Tree = dict[str, Any]
-FORMAT = 1
 
 
 def settled(tree: Mapping[str, Any]) -> Tree:
@@ -114,11 +114,6 @@ class Packed:
         return hashlib.sha256(self.manifest).hexdigest()
 
 
-def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys and no spaces: equal values are equal bytes. NaN and infinity are refused."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
-
-
 def pack(tree: Mapping[str, Any]) -> Packed:
     """The state as bytes. Equal states give equal bytes; TypeError names a leaf that is no data."""
     values: dict[str, Any] = {}
@@ -155,8 +150,9 @@ def digest(tree: Mapping[str, Any]) -> str:
 
 def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:
     """The tree of a manifest; ``fetch`` gives a blob's bytes by its sha256. DamagedState if it is not as written."""
-    values, segments, tensors = _read(manifest)
+    values, segments, tensors = read_manifest(manifest)
     parts = [values, _load(tensors, fetch) if tensors is not None else {}]
+    check_paths([*parts[1]])
     parts.append({path: _join(path, names, fetch) for path, names in segments.items()})
     leaves = {path: leaf for part in parts for path, leaf in part.items()}
     above = {path[:end] for path in leaves for end, sign in enumerate(path) if sign == "/"}
@@ -165,35 +161,15 @@ def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:
     return unflatten(leaves)
 
 
-def _read(manifest: bytes) -> tuple[dict[str, Any], dict[str, list[str]], str | None]:
-    """A manifest's values, and the digests of its segments and tensors."""
-    law = "a checkpoint's manifest must be JSON with format, values, segments and tensors"
-    try:
-        content = json.loads(manifest)
-        version, values, segments, tensors = (content[k] for k in ("format", "values", "segments", "tensors"))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedState(f"{law}: {error}") from None
-    if version != FORMAT:
-        raise StateMismatch(
-            f"a checkpoint must have format {FORMAT}, but got {version!r}; use the Rekindle that wrote it"
-        )
-    if not (isinstance(values, dict) and isinstance(segments, dict) and isinstance(tensors, str | None)
-            and all(_are_digests(names) for names in segments.values())):  # fmt: skip
-        raise DamagedState(f"{law}, each of its own type, but one of them is of another")
-    try:
-        return {path: _special(leaf) for path, leaf in values.items()}, segments, tensors
-    except (ValueError, RecursionError) as error:
-        raise DamagedState(f"{law}: {error}") from None
-
-
-def _are_digests(names: Any) -> bool:
-    return isinstance(names, list) and bool(names) and all(isinstance(name, str) for name in names)
-
-
 def _join(path: str, names: list[str], fetch: Callable[[str], bytes]) -> Tensor:
     """A tensor from the segments that it was cut into."""
     try:
-        return torch.cat([_load(name, fetch)["segment"] for name in names])
+        parts = {name: _load(name, fetch)["segment"] for name in dict.fromkeys(names)}  # zeros are one blob, many times
+        size, free = sum(parts[name].nbytes for name in names), psutil.virtual_memory().available
+        if size > free:
+            raise DamagedState(f"{path} must fit into memory, but has {size:,} bytes, and {free:,} are free; use a "
+                               "machine with more, if it is not damaged")  # fmt: skip
+        return torch.cat([parts[name] for name in names])
     except (KeyError, RuntimeError, TypeError) as error:
         raise DamagedState(f"the segments of {path} must be parts of one tensor, but: {error}") from None
 
@@ -204,7 +180,7 @@ def _load(name: str, fetch: Callable[[str], bytes]) -> dict[str, Tensor]:
         raise DamagedState(f"blob {name[:12]} must have the sha256 that names it, but its {len(data)} bytes do not")
     try:
         return load_safetensors(data)
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError, OverflowError) as error:
         raise DamagedState(f"blob {name[:12]} is not in safetensors form: {error}") from None
 
 
@@ -212,9 +188,6 @@ def _bytes_of(tensor: Tensor) -> bytes:
     if not tensor.numel():
         return b""  # an empty tensor cannot be viewed as bytes
     return bytes(tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-
-SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def _plain(path: str, leaf: Any) -> Any:
@@ -228,14 +201,3 @@ def _plain(path: str, leaf: Any) -> Any:
     if leaf is None or isinstance(leaf, bool | int | float | str):
         return leaf
     raise TypeError(f"a state holds tensors and JSON values only, but {path} is a {type(leaf).__name__}")
-
-
-def _special(leaf: Any) -> Any:
-    if isinstance(leaf, list):
-        return [_special(item) for item in leaf]
-    if isinstance(leaf, dict) and leaf:
-        name = leaf.get("float")
-        if len(leaf) > 1 or not isinstance(name, str) or name not in SPECIAL:
-            raise ValueError(f"a value must be a number, a string, null or {{'float': 'nan'}}, but got {leaf!r}")
-        return SPECIAL[name]
-    return leaf

@@ -1,0 +1,45 @@
+"""JSON that somebody else may have written: whatever it holds, an error or plain data of a sensible depth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+DEPTH = 64  # levels of nesting; deeper than anything that is ever written, and far from the end of the stack
+HIGH = "\\ud"  # how the text of a lone surrogate begins, which is no character and cannot be written to a file
+
+
+def parse(text: str | bytes, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """The value of JSON text, or of its UTF-8; ValueError if it is none, is too deep, or holds no characters."""
+    if isinstance(text, bytes | bytearray):
+        text = text.decode()  # json.loads would guess at UTF-16 and UTF-32
+    try:
+        value = json.loads(text, object_hook=object_hook, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError(f"JSON nested too deep: {DEPTH} levels are allowed") from None
+    if text.count("[") + text.count("{") > DEPTH:
+        check_depth(value)
+    if HIGH in text.lower():
+        json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+    return value
+
+
+def check_depth(value: Any) -> None:
+    """ValueError if lists and dicts are nested deeper than DEPTH; does not recurse itself."""
+    level = [value]
+    for _ in range(DEPTH):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+        if not below:
+            return
+        level = below
+    raise ValueError(f"JSON nested too deep: {DEPTH} levels are allowed")
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
