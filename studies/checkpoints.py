@@ -16,16 +16,19 @@ from .retention import CHUNK, drop
 from .schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task
 
 
-def put_blobs(connection: Connection, blobs: Mapping[str, bytes]) -> None:
-    """Stores the blobs that are not there yet, and those that are there but known to be damaged."""
+def put_blobs(connection: Connection, blobs: Mapping[str, Mapping[str, bytes]]) -> None:
+    """Stores the blobs that are not there yet, and those that are there but known to be damaged.
+
+    ``blobs`` gives for each digest the mapping that has its bytes: the others are not asked for, as making them costs.
+    """
     stored: dict[str, int] = {}
     digests = sorted(blobs)  # in one order everywhere, so that two writers cannot wait for each other
     for i in range(0, len(digests), CHUNK):
         found = sa.select(blob.c.digest, blob.c.size).where(blob.c.digest.in_(digests[i : i + CHUNK]))
         stored.update((digest, size) for digest, size in connection.execute(found))
     for digest in digests:
-        data = blobs[digest]
-        if stored.get(digest) != len(data):
+        if stored.get(digest, -1) < 0:
+            data = blobs[digest][digest]
             new = insert(connection, blob).values(digest=digest, size=len(data), data=data)
             same = {"size": new.excluded.size, "data": new.excluded.data}
             connection.execute(new.on_conflict_do_update(index_elements=["digest"], set_=same))

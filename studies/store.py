@@ -24,7 +24,8 @@ from typing import Any, Self
 from sqlalchemy import Connection
 
 from ..tasks.storage import Metrics, Saved, Write
-from . import fencing, ledger, queries, schema
+from . import branches, fencing, ledger, queries, schema
+from .branches import Start
 from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blobs, put_checkpoint, put_metrics
 from .database import Database
 from .errors import StoreError, TaskBusy
@@ -105,7 +106,7 @@ class Store:
     def save(self, writes: Sequence[Write]) -> None:
         """Makes all of the writes visible together, or none of them. LeaseLost names every task that is lost."""
         leases = _checked(write.lease for write in writes)
-        blobs = {name: data for write in writes if write.manifest is not None for name, data in write.blobs.items()}
+        blobs = {name: write.blobs for write in writes if write.manifest is not None for name in write.blobs}
 
         def work(connection: Connection) -> None:
             fencing.fence(connection, leases, self.lease_seconds)
@@ -144,6 +145,13 @@ class Store:
     def events(self, uid: str) -> list[Event]:
         """What happened to a task, the oldest first."""
         return self._database.read(lambda connection: queries.events(connection, uid))
+
+    def branch(self, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
+        """Makes a task that starts from a state of another one; False if that state is not stored any more.
+
+        The same again changes nothing.
+        """
+        return self._database.write(lambda connection: branches.plant(connection, uid, identity, start))
 
     # Studies
 

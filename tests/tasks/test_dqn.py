@@ -159,6 +159,7 @@ def test_a_member_that_does_not_move_its_target_keeps_every_bit_of_it() -> None:
 def test_a_gradient_step_lowers_the_loss_on_its_batch() -> None:
     dqn, batch = learner(2, target_interval=1000), batch_of(64, members=2)
     before, _ = dqn.loss(batch)
+    dqn.progress.updates = 1  # at none the target would move
     for _ in range(20):
         dqn.update(batch, torch.full((2, 1), 1e-3))
     assert (dqn.loss(batch)[0] < before).all()
@@ -179,7 +180,7 @@ def test_values_in_a_corridor_are_those_of_the_theory() -> None:
     assert task.seat is not None
     places = torch.tensor([[[0.0, 1], [1, 1], [2, 1]]])
     q = task.seat.learner.policy.values(places)[0]
-    # The best is to stay at place 2 for ever, worth 2 + 2/2 + 2/4 + ... = 4, though not to the end that the limit makes.
+    # The best is to stay at place 2 for ever, worth 2 + 2/2 + 2/4 + ... = 4; the limit only truncates.
     assert q[:, 0].tolist() == pytest.approx([0 + 3 / 2, 1 + 4 / 2, 2 + 4 / 2], abs=0.1)
     assert q[:, 1].tolist() == pytest.approx([1 + 4 / 2, 2 + 4 / 2, 3], abs=0.1)
     assert task.evaluate(3) == 1 + 2 + 2 * 18
