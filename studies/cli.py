@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="worker processes (default: the cores, %(default)s)",
     )
-    tune.add_argument("--sampler", default="tpe", metavar="NAME", help="tpe, random or gp (default: tpe)")
+    tune.add_argument("--sampler", metavar="NAME", help="tpe, random or gp (default: tpe; random for a population)")
     tune.add_argument(
         "--generation", type=_count, default=8, metavar="N", help="trials suggested at a time (default: 8)"
     )
@@ -145,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="trials in a row that share their structure, so that they train as one (default: 4)",
     )
+    _schedulers(tune)
     _use_previous(tune)
 
     train = _command(commands, "train", "train one task; the same command again carries on")
@@ -197,6 +198,41 @@ def _what_to_train(command: argparse.ArgumentParser, epochs: str, default: str, 
     command.add_argument("--epochs", default=default, metavar="EPOCHS", help=f"{epochs} (default: {default})")
     command.add_argument("--seed", type=_seed, default=0, metavar="N", help="of all randomness (default: 0)")
     command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=f"{setting}; may be repeated")
+
+
+def _schedulers(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--scheduler",
+        default="halving",
+        metavar="NAME",
+        help="halving; none, which trains every trial to the end; or pbt, which trains a population to --epochs whose "
+        "members copy and change each other's hyperparameters (default: halving)",
+    )
+    population = command.add_argument_group("with --scheduler pbt")
+    population.add_argument("--population", type=_count, default=8, metavar="N", help="members (default: 8)")
+    population.add_argument(
+        "--interval", type=_count, default=3, metavar="EPOCHS", help="between two generations (default: 3)"
+    )
+    population.add_argument(
+        "--exploit",
+        default="truncation",
+        metavar="HOW",
+        help="truncation: the worst fifth copies one of the best fifth; tournament: each copies one drawn at random, "
+        "if that is better (default: truncation)",
+    )
+    population.add_argument(
+        "--explore",
+        default="perturb",
+        metavar="HOW",
+        help="perturb: what is copied goes up or down by a fifth; resample: it is drawn anew (default: perturb)",
+    )
+    population.add_argument(
+        "--perturb",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a hyperparameter that is explored; may be repeated (default: all that are searched)",
+    )
 
 
 def _use_previous(command: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from . import report
-from .config import make_config, parse_epochs
+from .config import Config, make_config, parse_epochs
 from .engine import start_study
 from .errors import StoreError
 from .mirror import UID as MIRROR
@@ -35,17 +35,7 @@ def tune(arguments: argparse.Namespace) -> int:
     from .tune import Tuning
 
     algorithm = load(arguments.task)
-    config = make_config(
-        algorithm,
-        _env(arguments.env),
-        trials=arguments.trials,
-        epochs=parse_epochs(arguments.epochs),
-        seed=arguments.seed,
-        fixed=_values(algorithm, arguments.set),
-        sampler=arguments.sampler,
-        generation=arguments.generation,
-        cohort=arguments.cohort,
-    )
+    config = _config(arguments, algorithm)
     name = arguments.study or f"{arguments.task}-{config.env['id']}"
     errors = _console(stderr=True)
     # Environments and networks are made once, so that what cannot work is said before a study is made of it.
@@ -61,6 +51,29 @@ def tune(arguments: argparse.Namespace) -> int:
         _mirror(store, arguments.storage, name, errors)
         result = report.study_json(store, name)
     return _print_json(result) if arguments.json else _print_study(result, config.open, store.url)
+
+
+def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
+    """The configuration of the study that is asked for."""
+    env, fixed, epochs = _env(arguments.env), _values(algorithm, arguments.set), parse_epochs(arguments.epochs)
+    if arguments.scheduler == "pbt":
+        from .pbt import make_population
+
+        names = ("interval", "population", "seed", "exploit", "explore", "perturb", "sampler")
+        given = {name: getattr(arguments, name) for name in names}
+        return make_population(algorithm, env, epochs=epochs[1], fixed=fixed, **given)
+    return make_config(
+        algorithm,
+        env,
+        trials=arguments.trials,
+        epochs=epochs,
+        seed=arguments.seed,
+        fixed=fixed,
+        sampler=arguments.sampler or "tpe",
+        scheduler=arguments.scheduler,
+        generation=arguments.generation,
+        cohort=arguments.cohort,
+    )
 
 
 def _mirror(store: Store, url: str, name: str, errors: Console) -> None:

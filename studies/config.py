@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SAMPLERS = ("tpe", "random", "gp")
+SCHEDULERS = ("halving", "none", "pbt")
 BASE = 3  # of every three trials, one is carried on to three times the epochs
 
 
@@ -35,11 +36,12 @@ class Config:
         seed: of every trial's training and of the suggestions.
         space: the space that is searched, as prior texts by dotted name, in order.
         fixed: hyperparameters, by dotted name, that are not.
-        epochs: [low, high, base]: rungs at low, low * base, ... and high.
+        epochs: [low, high, base]: rungs at low, low * base, ... and high; with base 1 at low, 2 low, ... and high.
         trials: how many there were to be when the study was made, and after each time it was extended.
         generation: how many trials are suggested at once and halved among each other.
         cohort: how many trials in a row share their structure, so that they can train as one cohort.
         sampler: the name of the sampler.
+        scheduler: the name of the scheduler, and `options` of its own.
     """
 
     task: str
@@ -53,6 +55,8 @@ class Config:
     generation: int = 8
     cohort: int = 4
     sampler: str = "tpe"
+    scheduler: str = "halving"
+    options: Mapping[str, Any] = field(default_factory=dict)
     direction: str = "maximize"
     version: int = field(default=VERSION)
 
@@ -79,7 +83,7 @@ class Config:
         low, high, base = self.epochs
         rungs = [low]
         while rungs[-1] < high:
-            rungs.append(min(rungs[-1] * base, high))
+            rungs.append(min(rungs[-1] * base if base > 1 else rungs[-1] + low, high))
         return tuple(rungs)
 
     @property
@@ -117,10 +121,12 @@ class Config:
         """The space that suggestions come from."""
         return Space.from_priors(self.space)
 
-    def make_task(self, algorithm: type[Task], values: Mapping[str, Any], storage: Storage | None) -> Task:
-        """The task of a trial with these hyperparameters, initialized."""
+    def make_task(
+        self, algorithm: type[Task], values: Mapping[str, Any], storage: Storage | None, start: str | None = None
+    ) -> Task:
+        """The task of a trial with these hyperparameters, initialized; `start` is the state that a branch takes."""
         task = algorithm(self.env, seed=self.seed, storage=storage)
-        return task.init(**unflatten(flatten(values)))
+        return task.init(start=start, **unflatten(flatten(values)))
 
 
 def make_config(
@@ -149,13 +155,21 @@ def make_config(
     for name in ("generation", "cohort"):
         _check_count(name, getattr(config, name))
     _check_count("trials", trials)
-    if config.sampler not in SAMPLERS:
-        near = get_close_matches(config.sampler, SAMPLERS, n=1)
-        raise BadConfig(
-            f"sampler must be one of {', '.join(SAMPLERS)}, but got {config.sampler!r}"
-            + (f"; did you mean {near[0]}?" if near else "")
-        )
+    choose("sampler", config.sampler, SAMPLERS)
+    choose("scheduler", config.scheduler, SCHEDULERS)
+    if config.scheduler == "none":
+        return replace(config, epochs=[config.epochs[1], *config.epochs[1:]])
     return config
+
+
+def choose(what: str, name: str, known: Sequence[str]) -> str:
+    """The name, if it is one of those known; BadConfig names the nearest one otherwise."""
+    if name in known:
+        return name
+    near = get_close_matches(name, known, n=1)
+    raise BadConfig(
+        f"{what} must be one of {', '.join(known)}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+    )
 
 
 def check_epochs(epochs: Sequence[int]) -> list[int]:

@@ -6,15 +6,16 @@ change, and is added if absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..spaces import flatten, unflatten
+from .branches import Start
 from .config import Config
 from .errors import StudyMismatch, UnknownStudy
 from .rows import Segment, Trial
-from .schedule import Plan, plan, priority
+from .schedule import Branch, Plan, plan, priority
 
 if TYPE_CHECKING:
     from ..tasks.storage import Storage
@@ -67,12 +68,14 @@ class Engine:
             segments = self.store.segments(self.name)  # before the trials, so that each finds its own
             trials = self.store.trials(self.name)
             step = plan(self.config, trials, segments)
-            if not (step.segments or step.finished or step.ask):
+            if not step:
                 break
             for number, state in step.finished:
                 self.store.finish_trial(self.name, number, state)
             if step.ask is not None:
                 self.store.add_trials(self.name, self._new_trials(trials, step))
+            if step.branches:
+                self.store.add_trials(self.name, [self._branch(trials, branch) for branch in step.branches])
             if step.segments:
                 self.store.add_segments(self.name, step.segments)
         self.complete = step.complete
@@ -87,9 +90,10 @@ class Engine:
         structure = self.algorithm.learner.hyperparameters.structure(values)
         return repr(sorted(structure.items())), ready.segment.rung, ready.segment.epochs
 
-    def task(self, params: Mapping[str, Any], storage: Storage | None) -> Task:
+    def task(self, trial: Trial, storage: Storage | None) -> Task:
         """The task of a trial's row."""
-        return self.config.make_task(self.algorithm, params, storage)
+        start = trial.attrs.get("start")
+        return self.config.make_task(self.algorithm, trial.params, storage, start and start["digest"])
 
     def _new_trials(self, trials: list[Trial], step: Plan) -> list[Trial]:
         from .suggest import suggest  # Optuna takes a while to import, and most looks ask for nothing
@@ -99,9 +103,23 @@ class Engine:
         fixed = self.config.fixed
         rows = []
         for number, values in zip(step.ask, suggest(self.config, trials, step, self._check), strict=True):
-            task = self.task({**fixed, **flatten(values)}, None)
+            task = self.config.make_task(self.algorithm, {**fixed, **flatten(values)}, None)
             rows.append(Trial(number, task.uid, flatten(task.hyperparameters or {}), {"bracket": bracket}))
         return rows
 
+    def _branch(self, trials: Sequence[Trial], branch: Branch) -> Trial:
+        """The row of a branch, whose task has its first checkpoint already."""
+        from .explore import explore
+
+        parent = next(trial for trial in trials if trial.number == branch.start.number)
+        assert branch.start.digest is not None
+        start = Start(parent.uid, branch.start.epochs, branch.start.digest)
+        values = explore(self.config, parent.params, branch.generation, branch.member, self._check)
+        task = self.config.make_task(self.algorithm, values, None, start.digest)
+        self.store.branch(task.uid, task.identity, start)
+        place = {"bracket": 0, "member": branch.member, "generation": branch.generation}
+        attrs = {**place, "parent": parent.number, "start": asdict(start)}
+        return Trial(branch.number, task.uid, flatten(task.hyperparameters or {}), attrs)
+
     def _check(self, values: Mapping[str, Any]) -> None:
-        self.task({**self.config.fixed, **flatten(values)}, None)
+        self.config.make_task(self.algorithm, {**self.config.fixed, **flatten(values)}, None)

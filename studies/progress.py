@@ -16,7 +16,7 @@ from rich.text import Text
 
 from .config import Config
 from .rows import Segment, Trial
-from .schedule import plan
+from .schedule import entrants, plan
 
 if TYPE_CHECKING:
     from .store import Store
@@ -66,7 +66,9 @@ def look(store: Store, name: str) -> Snapshot:
     done = [row for row in segments if row.state == "done" and row.score is not None]
     best = max(done, key=lambda row: (row.score, row.epochs, -row.number), default=None)
     reached = {
-        trial.number: min(tasks[trial.uid].epochs, _target(trial, segments)) if trial.uid in tasks else 0
+        trial.number: max(0, min(tasks[trial.uid].epochs, _target(trial, segments)) - _start(trial))
+        if trial.uid in tasks
+        else 0
         for trial in trials
     }
     return Snapshot(
@@ -88,6 +90,11 @@ def _target(trial: Trial, segments: list[Segment]) -> int:
     return max((row.epochs for row in segments if row.number == trial.number), default=0)
 
 
+def _start(trial: Trial) -> int:
+    """How many epochs a branch did not have to train."""
+    return int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0
+
+
 def _state(trial: Trial, held: set[str], segments: list[Segment]) -> str:
     if trial.state != "running":
         return trial.state
@@ -95,25 +102,14 @@ def _state(trial: Trial, held: set[str], segments: list[Segment]) -> str:
     return TRAINING if ready and trial.uid in held else WAITING
 
 
-def _entrants(config: Config, numbers: range) -> list[int]:
-    """How many trials of a bracket enter each rung, if none fails."""
-    counts = [len(numbers)]
-    for _ in config.rungs[1:]:
-        counts.append(-(-counts[-1] // config.epochs[2]))
-    return counts
-
-
 def _rungs(config: Config, segments: list[Segment]) -> list[tuple[int, int, int]]:
-    totals = [sum(column) for column in zip(*(_entrants(config, numbers) for numbers in config.brackets), strict=True)]
     through = [sum(row.rung == rung and row.state != "ready" for row in segments) for rung in range(len(config.rungs))]
-    return list(zip(config.rungs, through, totals, strict=True))
+    return list(zip(config.rungs, through, entrants(config), strict=True))
 
 
 def _epochs_total(config: Config) -> int:
     added = [high - low for low, high in zip((0, *config.rungs), config.rungs, strict=False)]
-    return sum(
-        n * more for numbers in config.brackets for n, more in zip(_entrants(config, numbers), added, strict=True)
-    )
+    return sum(n * more for n, more in zip(entrants(config), added, strict=True))
 
 
 class Speed:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ..tasks.storage import Metrics
+from . import branches
 from .schema import blob, checkpoint, checkpoint_blob, metric
 
 CHUNK = 500  # values in one IN (...)
@@ -46,7 +47,7 @@ class Keep:
 
 
 def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
-    """Drops the checkpoints of these tasks that ``keep`` lets go.
+    """Drops the checkpoints of these tasks that ``keep`` lets go and no branch starts from.
 
     Those of as many epochs as the newest row, or more, go as well: they are there only if training went back to an
     earlier checkpoint, and then they are of a past that is gone.
@@ -61,7 +62,7 @@ def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
         kept = dict(row for row in found[:-1] if row[0] < last) | dict(found[-1:])
         gone |= {id for _, id in found} - set(kept.values())
         gone |= {kept[epochs] for epochs in keep.dropped(kept, _measured(connection, uid, kept, keep))}
-    drop(connection, gone)
+    drop(connection, gone - branches.kept(connection, uids) if gone else gone)
 
 
 def _measured(connection: Connection, uid: str, epochs: Collection[int], keep: Keep) -> dict[int, Metrics]:

@@ -1,105 +1,39 @@
-"""Successive halving as a pure function of a study's rows.
-
-Trials come in brackets. All trials of a bracket train to the first rung; the best third of them (ceil(n / base), ties
-to the lower number) are carried on to the next rung, and so on to the top. Any worker computes the same plan from the
-same rows, and rows are added if absent, so there is no leader, no lock and nothing to lose.
-
-A bracket is suggested once every result that its suggestions may depend on is there: rung r of the bracket that lies
-r + 1 brackets before it, for every r, whatever else has been finished meanwhile. So a suggestion is a function of the
-study alone, never of timing, and brackets overlap like a pipeline's stages.
-"""
+"""The schedulers by name, and what the one of a study says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 
 from .config import Config
+from .halving import Halving
+from .pbt import PopulationBased
+from .plans import Branch, Plan, Scheduler, Seen
 from .rows import Segment, Trial
 
-Seen = dict[int, list[tuple[int, float]]]  # by trial: (epochs, score) of its rungs, rising
+__all__ = ["Branch", "Plan", "Scheduler", "Seen", "entrants", "plan", "priority", "scheduler"]
+
+_SCHEDULERS: dict[str, Callable[[Config], Scheduler]] = {
+    "halving": Halving,
+    "none": Halving,  # of one rung
+    "pbt": PopulationBased,
+}
 
 
-@dataclass
-class Plan:
-    """What follows from the rows.
-
-    Attributes:
-        segments: to be added.
-        finished: (number, state) of trials that go no further.
-        ask: numbers of the trials to be suggested next, or None.
-        seen: what these suggestions may depend on; a failed trial has no score.
-        complete: whether nothing is left to do.
-    """
-
-    segments: list[Segment] = field(default_factory=list)
-    finished: list[tuple[int, str]] = field(default_factory=list)
-    ask: range | None = None
-    seen: Seen = field(default_factory=dict)
-    complete: bool = False
+def scheduler(config: Config) -> Scheduler:
+    """The scheduler of a study."""
+    return _SCHEDULERS[config.scheduler](config)
 
 
 def plan(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> Plan:
     """What follows from the rows of a study."""
-    return _Halving(config, trials, segments).plan()
+    return scheduler(config).plan(trials, segments)
 
 
 def priority(config: Config, segment: Segment) -> tuple[int, int]:
-    """Sorts ready segments so that those that the next suggestions wait for come first."""
-    bracket = next(i for i, numbers in enumerate(config.brackets) if segment.number in numbers)
-    return bracket + segment.rung, segment.number
+    """Sorts ready segments so that those that the others wait for come first."""
+    return scheduler(config).priority(segment)
 
 
-class _Halving:
-    def __init__(self, config: Config, trials: Iterable[Trial], segments: Iterable[Segment]):
-        self.config, self.rungs = config, config.rungs
-        self.top = len(self.rungs) - 1
-        self.trials = {trial.number: trial for trial in trials}
-        self.segments = {(segment.number, segment.rung): segment for segment in segments}
-
-    def plan(self) -> Plan:
-        plan = Plan()
-        brackets = self.config.brackets
-        settled = [self._follow(numbers, plan) for numbers in brackets]
-        for g, numbers in enumerate(brackets):
-            if all(number in self.trials for number in numbers):
-                continue
-            if all(settled[h] >= min(g - h, self.top + 1) for h in range(g)):
-                plan.ask, plan.seen = numbers, self._seen(g)
-            break
-        settled_all = all(rungs == self.top + 1 for rungs in settled)
-        plan.complete = settled_all and not (plan.ask or plan.segments or plan.finished)
-        return plan
-
-    def _follow(self, numbers: range, plan: Plan) -> int:
-        """Adds to the plan what follows for one bracket; how many of its rungs are settled."""
-        if any(number not in self.trials for number in numbers):
-            return 0
-        entrants: Sequence[int] = numbers
-        for rung, epochs in enumerate(self.rungs):
-            missing = [n for n in entrants if (n, rung) not in self.segments and self.trials[n].state == "running"]
-            plan.segments += [Segment(n, rung, epochs) for n in missing]
-            rows = [self.segments[n, rung] for n in entrants if (n, rung) in self.segments]
-            if missing or any(row.state == "ready" for row in rows):
-                return rung
-            ranked = sorted((row for row in rows if row.state == "done"), key=lambda row: (-_score(row), row.number))
-            places = 0 if rung == self.top else -(-len(entrants) // self.config.epochs[2])
-            entrants = sorted(row.number for row in ranked[:places])
-            state = "complete" if rung == self.top else "pruned"
-            stopped = (row.number for row in ranked[places:] if self.trials[row.number].state == "running")
-            plan.finished += [(number, state) for number in stopped]
-        return self.top + 1
-
-    def _seen(self, asked: int) -> Seen:
-        """The scores that the suggestions of a bracket may depend on."""
-        seen: Seen = {}
-        for h, numbers in enumerate(self.config.brackets[:asked]):
-            for number in numbers:
-                rows = (self.segments.get((number, rung)) for rung in range(min(asked - h, self.top + 1)))
-                seen[number] = [(row.epochs, _score(row)) for row in rows if row and row.state == "done"]
-        return seen
-
-
-def _score(segment: Segment) -> float:
-    assert segment.score is not None
-    return segment.score
+def entrants(config: Config) -> list[int]:
+    """How many trials train to each rung, if none fails."""
+    return scheduler(config).entrants()

@@ -26,6 +26,7 @@ from ..tasks.task import Task
 from .engine import Engine, Ready
 from .errors import DamagedCheckpoint, LeaseLost, StoreError, TaskBusy
 from .leases import StoreLease
+from .lineage import bring_start, lineage, retrain
 from .report import RETURN
 from .store import Store
 
@@ -133,7 +134,7 @@ class Worker:
             self.store.fail_trial(lease, self.study, item.segment.number, item.segment.rung, report)
 
     def _identity(self, item: Ready) -> dict[str, Any]:
-        return self.engine.task(item.trial.params, None).identity
+        return self.engine.task(item.trial, None).identity
 
 
 class _Training:
@@ -150,7 +151,7 @@ class _Training:
         tasks: dict[str, Task] = {}
         try:
             for item in self.items:
-                tasks[item.trial.uid] = self.engine.task(item.trial.params, self.storage)
+                tasks[item.trial.uid] = self.engine.task(item.trial, self.storage)
             ahead = {uid for uid, task in tasks.items() if task.epochs > self.epochs}
             if behind := [task for uid, task in tasks.items() if uid not in ahead]:
                 with suppress(Diverged):
@@ -208,9 +209,7 @@ class _Training:
         Another trial or another study has trained the same hyperparameters for longer. To be the same bits whatever was
         there before, it is trained once more, without the storage.
         """
-        task = self.engine.task(item.trial.params, None)
-        task.fit(self.epochs, self._evaluate)
-        return task
+        return retrain(lineage(self.store, item.trial.uid), self.epochs, self._evaluate)
 
 
 class TaskStorage:
@@ -234,6 +233,8 @@ class TaskStorage:
                 lease.load(allow_previous=True)
             except DamagedCheckpoint:  # there is none; it starts anew, and ends the same
                 lease.discard()
+        if "start" in identity:
+            bring_start(self.store, lease)
         self.busy = False
         return lease
 

@@ -107,7 +107,7 @@ class Task:
         """The hyperparameters still open, nested, and the fidelities named, e.g. ``epochs=fidelity(1, 27)``."""
         return self._space.searched().extend(**fidelities)
 
-    def init(self, *, uid: str | None = None, **hyperparameters: Any) -> Self:
+    def init(self, *, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
         """*How* it is trained. Missing hyperparameters take their defaults; None for a group means all its defaults.
 
         Errors name the parameter, its range and the nearest known name. With a storage that holds a checkpoint of this
@@ -123,7 +123,7 @@ class Task:
         values = self.learner.hyperparameters.validate({**flatten(given), **self._without_overwriting(given)})
         self.learner.check(values)
         self.learner.check_env(self.env)
-        self.hyperparameters = values
+        self.hyperparameters, self._start = values, start
         self.uid = uid or self._hash()
         try:
             self._open()
@@ -151,7 +151,7 @@ class Task:
         return identity | ({"start": self._start} if self._start else {})
 
     def _hash(self) -> str:
-        return hashlib.sha256(canonical_json(self.identity)).hexdigest()[:20]
+        return uid_of(self.identity)
 
     @property
     def structure(self) -> str:
@@ -241,6 +241,11 @@ class Task:
         return self.seat
 
     def _member_state(self) -> Tree | None:
+        if self._start is not None and self.seat is None and self._state is None:
+            raise NotInitialized(
+                f"{self} starts from the state {self._start[:12]} of another task, which it has not got; "
+                "load_state_dict(state, perturb=True) brings it"
+            )
         return self.seat.learner.member_state(self.seat.member) if self.seat is not None else self._state
 
     # --- state ---
@@ -303,9 +308,15 @@ class Task:
 
     def _branch_from(self, state: Mapping[str, Any]) -> None:
         """Gives the task the identity of "these hyperparameters, from that state on"."""
-        self._start = pack(state).digest
-        uid = self._hash()
-        self.events.append(("branch", {"from": dict(state["identity"]), "state": self._start, "uid": uid}))
+        start = pack(state).digest
+        if start == self._start:
+            return
+        self._start = start
+        uid, origin = self._hash(), dict(state["identity"])
+        self.events.append(("branch", {
+            "from": origin, "parent": uid_of(origin), "epochs": state["learner"]["counters"]["epochs"],
+            "state": start, "uid": uid,
+        }))  # fmt: skip
         self.release()
         self.uid = uid
         self.history, self.written = [], 0
@@ -345,7 +356,7 @@ class Task:
             self.events.append(("init", now))
             return
         state = unpack(saved.manifest, saved.fetch)
-        self._refuse_foreign(state, perturb=False)
+        self._refuse_foreign(state, perturb=saved.digest == self._start)
         self._state, self.history, self.written = state["learner"], list(saved.metrics), len(saved.metrics)
         self.resumed = True
         self.inexact = changes(saved.fingerprint, now)
@@ -431,3 +442,8 @@ def _difference(name: str, mine: Any, theirs: Any) -> str:
             if mine.get(key) != theirs.get(key):
                 return f"{name}.{key} is {theirs.get(key)!r} in the state and {mine.get(key)!r} in the task"
     return f"{name} is {theirs!r} in the state and {mine!r} in the task"
+
+
+def uid_of(identity: Mapping[str, Any]) -> str:
+    """The uid of the task with this identity, unless it was given another."""
+    return hashlib.sha256(canonical_json(identity)).hexdigest()[:20]

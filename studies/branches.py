@@ -1,0 +1,67 @@
+"""Branches in the store: a task whose first checkpoint is another task's, a row on the same blobs.
+
+The state that a branch starts from is kept as long as the branch: as its own first checkpoint, and as the other task's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from .database import insert
+from .fencing import add_events
+from .schema import Now, checkpoint, checkpoint_blob, event, task
+
+BRANCH, BRANCHED = "branch", "branched"  # events of the new task, and of the one that it starts from
+
+
+@dataclass(frozen=True)
+class Start:
+    """The state that a task starts from: that of task ``uid`` after ``epochs``, with this digest."""
+
+    uid: str
+    epochs: int
+    digest: str
+
+
+def plant(connection: Connection, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
+    """Makes a task that starts from a state of another one; whether it has a checkpoint now.
+
+    The same again changes nothing. If the state is not stored any more, the task is there but has no checkpoint.
+    """
+    new = insert(connection, task).values(
+        uid=uid, identity=dict(identity), lease_epoch=0, lease_expires=0, epochs=0, created=Now()
+    )
+    if connection.execute(new.on_conflict_do_nothing()).rowcount:
+        at = {"epochs": start.epochs, "state": start.digest}
+        add_events(connection, [(uid, BRANCH, {**at, "parent": start.uid}), (start.uid, BRANCHED, {**at, "to": uid})])
+    c = checkpoint.c
+    if connection.execute(sa.select(c.id).where(c.uid == uid).limit(1)).first() is not None:
+        return True
+    query = sa.select(c.id, c.manifest).where(c.uid == start.uid, c.epochs == start.epochs, c.digest == start.digest)
+    found = connection.execute(query.limit(1).with_for_update(read=True)).first()  # nobody drops it meanwhile
+    if found is None:
+        return False
+    values = {"uid": uid, "epochs": start.epochs, "digest": start.digest, "manifest": found.manifest}
+    copy = checkpoint.insert().values(**values, lease_epoch=0, created=Now()).returning(c.id)
+    id = connection.execute(copy).scalar_one()
+    names = sa.select(sa.literal(id), checkpoint_blob.c.digest).where(checkpoint_blob.c.checkpoint == found.id)
+    connection.execute(checkpoint_blob.insert().from_select(["checkpoint", "digest"], names))
+    connection.execute(task.update().where(task.c.uid == uid).values(epochs=start.epochs))
+    return True
+
+
+def kept(connection: Connection, uids: Collection[str]) -> set[int]:
+    """The checkpoints of these tasks that branches start from, by id."""
+    kinds = event.c.kind.in_([BRANCH, BRANCHED])
+    notes = connection.execute(sa.select(event.c.uid, event.c.data).where(event.c.uid.in_(uids), kinds)).all()
+    states = {(uid, data.get("state")) for uid, data in notes}
+    if not states:
+        return set()
+    c = checkpoint.c
+    rows = connection.execute(sa.select(c.id, c.uid, c.digest).where(c.uid.in_({uid for uid, _ in states})))
+    return {id for id, uid, digest in rows if (uid, digest) in states}

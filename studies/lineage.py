@@ -1,0 +1,120 @@
+"""Where a task came from: the tasks that it branched from, and its training anew from the root.
+
+A result is a function of the lineage alone, so a state that nobody kept, or that nobody trusts, can be trained again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..spaces import unflatten
+from ..tasks import load
+from ..tasks.cohort import EpochEvent
+from ..tasks.errors import StateMismatch
+from ..tasks.state import pack
+from ..tasks.storage import Storage, Write
+from ..tasks.task import Task
+from .branches import BRANCH, Start
+from .errors import StoreError
+from .leases import StoreLease
+from .store import Store
+
+
+class LineageError(StoreError):
+    """A lineage is not what the store says, or the store does not say it."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A task of a lineage; ``start`` is None for the root."""
+
+    uid: str
+    identity: Mapping[str, Any]
+    start: Start | None
+
+
+def lineage(store: Store, uid: str) -> list[Link]:
+    """The tasks from the root to this one."""
+    links: list[Link] = []
+    while True:
+        rows = store.tasks([uid])
+        if not rows or rows[0].identity is None:
+            raise LineageError(f"a lineage leads to its root through tasks of {store.url}, but {uid} is none of them; "
+                               "import what is missing, or look where the study was run")  # fmt: skip
+        identity = rows[0].identity
+        start = _start(store, uid, identity)
+        links.insert(0, Link(uid, identity, start))
+        if start is None:
+            return links
+        uid = start.uid
+
+
+def _start(store: Store, uid: str, identity: Mapping[str, Any]) -> Start | None:
+    if "start" not in identity:
+        return None
+    for event in store.events(uid):
+        if event.kind == BRANCH and event.data.get("state") == identity["start"]:
+            return Start(event.data["parent"], event.data["epochs"], event.data["state"])
+    raise LineageError(f"a branch's events say what it starts from, but those of task {uid} do not")
+
+
+def task_of(identity: Mapping[str, Any], storage: Storage | None = None) -> Task:
+    """The task with this identity, initialized; StoreError if another version of it is installed."""
+    algorithm = load(identity["task"])
+    if algorithm.version != identity["version"]:
+        raise LineageError(
+            f"a task goes on with the version that it began with, {identity['task']} {identity['version']}, but "
+            f"{algorithm.version} is installed; use the Rekindle that made it"
+        )
+    task = algorithm(identity["env"], seed=identity["seed"], storage=storage)
+    return task.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
+
+
+def retrain(
+    links: Sequence[Link],
+    epochs: int,
+    context: Callable[[EpochEvent], None] | None = None,
+    passed: Callable[[Link, Task], None] = lambda link, task: None,
+) -> Task:
+    """Trains a lineage from its root until `epochs` epochs in all, without any stored state.
+
+    `passed` is called with each task once it has trained all of its part. LineageError if a state on the way is not the
+    one on record: another kind of machine or other versions of libraries, as a rule.
+    """
+    task = task_of(links[0].identity)
+    for link, following in zip(links, [*links[1:], None], strict=True):
+        start = following.start if following else None
+        task.fit(start.epochs if start else epochs, None if start else context)
+        passed(link, task)
+        if following is None or start is None:
+            break
+        state = task.state_dict()
+        found = pack(state).digest
+        if found != start.digest:
+            raise LineageError(
+                f"after {start.epochs} epochs task {link.uid} must have the digest {start.digest[:12]}, from which "
+                f"{following.uid} branches, but trained again it has {found[:12]}; on one kind of machine, with the "
+                "same versions of libraries, they are equal"
+            )
+        task = task_of(following.identity)
+        task.load_state_dict(state, perturb=True)
+    return task
+
+
+def bring_start(store: Store, lease: StoreLease) -> None:
+    """Makes sure that a branch has the state that it starts from: by its row, or by training it anew."""
+    if store.checkpoints(lease.uid):
+        return
+    *links, last = lineage(store, lease.uid)
+    assert last.start is not None
+    if store.branch(last.uid, last.identity, last.start):
+        return
+    packed = pack(retrain(links, last.start.epochs).state_dict())
+    if packed.digest != last.start.digest:
+        raise StateMismatch(
+            f"task {last.uid} starts from the state {last.start.digest[:12]} of {last.start.uid}, which is not kept, "
+            f"and trained again it is {packed.digest[:12]}: another machine or other libraries than it began with"
+        )
+    store.save([Write(lease, last.start.epochs, packed.manifest, packed.blobs, packed.digest)])
