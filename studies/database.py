@@ -22,6 +22,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from .errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
+from .redact import masked, masked_url
 from .schema import BLOB_IN_USE
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class Database:
 
     def __init__(self, url: str, patience: float, stall: float = 60.0):
         self.url = _checked(url)
-        self.name = _masked(self.url.render_as_string(hide_password=True))
+        self.name = masked_url(self.url.render_as_string(hide_password=True))
         self.patience, self.stall = patience, stall
         self._answered = False
         self._thread = threading.local()
@@ -132,17 +133,12 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _masked(text: str) -> str:
-    text = re.sub(r"(//[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
-    return re.sub(r"(?i)(password|passfile|sslpassword)=[^&\s]*", r"\1=***", text)
-
-
 def _checked(url: str) -> sa.URL:
     try:
         parsed = sa.make_url(url)
         backend, driver = ([*parsed.drivername.split("+"), ""])[:2]
     except (ArgumentError, ValueError, TypeError, AttributeError):
-        shown = _masked(str(url))
+        shown = masked_url(str(url))
         cure = f"did you mean sqlite:///{shown}?" if "://" not in shown else "check its spelling"
         raise BadURL(f"a storage is a URL such as sqlite:///studies.db or postgresql://user@host/name, "
                      f"but got {shown!r}; {cure}") from None  # fmt: skip
@@ -158,7 +154,7 @@ def _checked(url: str) -> sa.URL:
 
 def _checked_sqlite(url: sa.URL) -> sa.URL:
     if url.host:
-        raise BadURL(f"a SQLite file has no host, but got {_masked(str(url))!r}; "
+        raise BadURL(f"a SQLite file has no host, but got {masked_url(str(url))!r}; "
                      "write three slashes: sqlite:///relative.db, or four: sqlite:////absolute.db")  # fmt: skip
     if not url.database or url.database == ":memory:":
         raise BadURL(
@@ -179,7 +175,7 @@ def _checked_sqlite(url: sa.URL) -> sa.URL:
 def _explain(error: DBAPIError, where: str) -> tuple[StoreError, bool]:
     """The error in our words, and whether trying again may help."""
     cause = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
-    text = _masked(f"{where}: {cause}")
+    text = masked(f"{where}: {cause}")
     if isinstance(error.orig, sqlite3.Error):
         return _explain_sqlite(getattr(error.orig, "sqlite_errorname", "no code"), text)
     state, diagnosis = getattr(error.orig, "sqlstate", None) or "", getattr(error.orig, "diag", None)

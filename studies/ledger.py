@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 
 from .database import insert
 from .errors import ResultMismatch, StudyMismatch, UnknownStudy
+from .redact import masked
 from .rows import Segment, Study, Trial
 from .schema import Now, segment, study, trial
 
@@ -117,9 +118,9 @@ def finish_segment(
 
 
 def finish_trial(connection: Connection, name: str, number: int, state: str, error: str | None) -> None:
-    """Ends a running trial; the same state again is nothing new, and another is refused."""
+    """Ends a running trial; the same state again is nothing new, and another is refused. An error holds no password."""
     which = sa.and_(trial.c.study == name, trial.c.number == number)
-    values = {"state": state, "error": error, "finished": Now()}
+    values = {"state": state, "error": error and masked(error), "finished": Now()}
     done = connection.execute(trial.update().where(which, trial.c.state == "running").values(**values))
     if not done.rowcount:
         found = connection.execute(sa.select(trial.c.state).where(which)).one_or_none()

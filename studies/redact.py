@@ -1,0 +1,25 @@
+"""Texts without the passwords that they might hold: for messages, events, and whatever is stored or exported."""
+
+from __future__ import annotations
+
+import re
+
+_IN_URL = re.compile(r"(//[^:/@\s]*):\S*@")  # up to the last @ of the word: a password may hold one, unescaped
+_NAMED = re.compile(
+    r"""(?i)((?:password|passfile|passwd)["']?\s*[=:]\s*)('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^&\s,;)'"]+)"""
+)
+
+
+def masked(text: str) -> str:
+    """A text with *** for the passwords of the URLs and connection strings in it."""
+    return _NAMED.sub(r"\1***", _IN_URL.sub(r"\1:***@", text))
+
+
+def masked_url(text: str) -> str:
+    """What was given for a URL, spelled right or not, with *** for all that may be a password."""
+    before, at, after = text.rpartition("@")
+    scheme, slashes, rest = before.partition("://") if "://" in before else ("", "", before)
+    user, colon, _ = rest.partition(":")
+    if at and colon:
+        text = f"{scheme}{slashes}{user}:***@{after}"
+    return re.sub(r"(?i)((?:password|passfile|passwd)=)[^&]*", r"\1***", text)
