@@ -12,6 +12,8 @@ from typing import Self
 
 import psutil  # type: ignore[import-untyped]
 
+LARGEST_PID = 2**31 - 1
+
 
 @dataclass(frozen=True)
 class Owner:
@@ -33,9 +35,12 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The owner of a string that ``str`` made."""
-        host, boot, pid, started = text.rsplit(":", 3)
-        return cls(host, boot, int(pid), started)
+        """The owner of a string that ``str`` made; of any other one, a process that nobody knows anything about."""
+        try:
+            host, boot, pid, started = text.rsplit(":", 3)
+            return cls(host, boot, int(pid), started)
+        except ValueError:
+            return cls(text, "", 0, "")  # its lease ends by the clock alone
 
     @classmethod
     def current(cls) -> Self:
@@ -47,7 +52,7 @@ class Owner:
         here = Owner.current()
         if (self.host, self.boot) != (here.host, here.boot) or not here.boot:
             return False
-        if not psutil.pid_exists(self.pid):
+        if not 0 < self.pid <= LARGEST_PID or not psutil.pid_exists(self.pid):
             return True
         started = _started(self.pid)
         return started is not None and started != self.started
