@@ -3,9 +3,9 @@
     python benchmarks/dqn.py speed [--repeat 3]
     python benchmarks/dqn.py learning [--seeds 5] [--steps 50000]
 
-Speed: 64-64 networks, 4 environment steps per gradient step on a batch of 64. The systems take turns, the median of each
-is compared, and a cohort's figure is the sum over its members. Learning: the defaults of Rekindle, given to both; returns
-are of 20 greedy episodes after the last step.
+Speed: 64-64 networks, 4 environment steps per gradient step on a batch of 64. The systems take turns, the median of
+each is compared, and a cohort's figure is the sum over its members. Learning: the defaults of Rekindle, given to both;
+returns are of 20 greedy episodes after the last step.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..spaces import Space, categorical, integer, log_real, maybe, ordinal
+from . import backprop
 from .envs import EnvSpec, spaces_of
 from .errors import UnsupportedSpace
 from .exploration import Epsilon, EpsilonGreedy, epsilon_space
@@ -26,7 +27,13 @@ class QNetwork(Stacked):
     """q(s, ·) of P members; duelling: q = v + a - mean a, Wang et al. (2016), arXiv:1511.06581, eq. 9."""
 
     def __init__(
-        self, obs_shape: tuple[int, ...], actions: int, hp: SimpleNamespace, seeds: list[int], device: torch.device
+        self,
+        obs_shape: tuple[int, ...],
+        actions: int,
+        hp: SimpleNamespace,
+        batch_size: int,
+        seeds: list[int],
+        device: torch.device,
     ):
         """obs_shape: (D,) of vectors or (H, W, C) of images; hp: the values of `model`."""
         self.cnn = NatureCNN("features", obs_shape) if len(obs_shape) == 3 else None
@@ -41,6 +48,9 @@ class QNetwork(Stacked):
             for network in networks:
                 network.initialize(self.parameters, member, seed)
         self.target.vector.copy_(self.parameters.vector)
+        plain = self.cnn is None and not hp.duelling
+        by_hand = plain and backprop.applies(self.heads[0].sizes, hp.activation, batch_size)
+        self.derivative = backprop.DERIVATIVES[hp.activation] if by_hand else None
         self.tensors = {"vector": self.parameters.vector, "target": self.target.vector}
         self._views, self._leaves, self._target_views = (
             (tensors, [head.layers(tensors) for head in self.heads])
@@ -50,6 +60,16 @@ class QNetwork(Stacked):
     def __call__(self, obs: Tensor) -> Tensor:
         """q(s, ·) with gradients, (P, B, actions), of observations (P, B, ...)."""
         return self._q(*self._leaves, obs)
+
+    def with_gradient(self, obs: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """q(s, ·), and what gives the gradient (P, D) of Σ slopes · q for slopes (P, B, actions)."""
+        if self.derivative is None:
+            q = self(obs)
+            return q.detach(), lambda slopes: self.parameters.gradient((slopes * q).sum((1, 2)))
+        derivative, layers = self.derivative, self._views[1][0]
+        values = backprop.forward(self.heads[0], layers, obs)
+        rest = self.parameters.vector.new_zeros(len(obs), self.parameters.padding)
+        return values[-1], lambda slopes: torch.cat([*backprop.backward(layers, values, slopes, derivative), rest], 1)
 
     def values(self, obs: Tensor) -> Tensor:
         """q(s, ·) without gradients."""
@@ -107,7 +127,7 @@ class DQNLearner(OffPolicyLearner):
     def build(self) -> None:
         super().build()
         hp, actions = self.hp, self.uniform_actions.largest + 1
-        self.policy = QNetwork(self.envs.obs_shape, actions, hp.model, self.seeds, self.device)
+        self.policy = QNetwork(self.envs.obs_shape, actions, hp.model, hp.batch_size, self.seeds, self.device)
         self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
         self.exploration = EpsilonGreedy(self.keys("explore"), actions, hp.num_envs)
         self.epsilon = Epsilon(hp.exploration)
@@ -119,37 +139,38 @@ class DQNLearner(OffPolicyLearner):
         return uniform if explores.all() else np.where(explores, uniform, self.act(obs))
 
     def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        errors, q = self.errors(batch)
-        losses = huber(errors, batch.get("weight"))
-        gradient = clip_norm(self.policy.parameters.gradient(losses), self.hp.max_grad_norm)
-        self.optimizer.step(gradient, lr)
+        q, gradient_of = self.policy.with_gradient(batch["obs"])
+        errors = self.errors(batch, q)
+        losses, slopes = huber(errors, batch.get("weight"))
+        slopes = torch.zeros_like(q).scatter_(-1, batch["action"].unsqueeze(-1), -slopes.unsqueeze(-1))
+        self.optimizer.step(clip_norm(gradient_of(slopes), self.hp.max_grad_norm), lr)
         due = self.progress.updates % self.target_interval == 0
         if due.any():
             self.policy.move_target(self.hp.tau, due)
-        return {"loss": losses, "q": q.detach().mean(1)}, errors.detach()
+        return {"loss": losses, "q": q.amax(-1).mean(1)}, errors
 
+    @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it."""
-        errors, q = self.errors(batch)
-        return huber(errors, batch.get("weight")), {"q": q.detach().mean(1)}
+        q = self.policy.values(batch["obs"])
+        return huber(self.errors(batch, q), batch.get("weight"))[0], {"q": q.amax(-1).mean(1)}
 
-    def errors(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Temporal-difference errors δ and q(s, a) of a batch (P, B, ...), each (P, B).
+    @torch.no_grad()
+    def errors(self, batch: Mapping[str, Tensor], q: Tensor) -> Tensor:
+        """Temporal-difference errors (P, B) of a batch (P, B, ...), where q is q(s, ·).
 
             δ = r + discount q'(s', a') - q(s, a),   a' = argmax q'(s', ·), or argmax q(s', ·) if `double`
 
         where a is the action that was taken. Double: van Hasselt et al. (2016), arXiv:1509.06461, eq. 4.
         """
-        q = self.policy(batch["obs"]).gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
-        with torch.no_grad():
-            next_q = self.policy.target_values(batch["next_obs"])
-            if self.hp.double:
-                chosen = self.policy.values(batch["next_obs"]).argmax(-1, keepdim=True)
-                value = next_q.gather(-1, chosen).squeeze(-1)
-            else:
-                value = next_q.amax(-1)
-            target = batch["reward"] + batch["discount"] * value
-        return target - q, q
+        next_q = self.policy.target_values(batch["next_obs"])
+        if self.hp.double:
+            chosen = self.policy.values(batch["next_obs"]).argmax(-1, keepdim=True)
+            value = next_q.gather(-1, chosen).squeeze(-1)
+        else:
+            value = next_q.amax(-1)
+        target = batch["reward"] + batch["discount"] * value
+        return target - q.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
 
     @torch.inference_mode()
     def act(self, obs: np.ndarray) -> np.ndarray:
@@ -161,11 +182,16 @@ class DQNLearner(OffPolicyLearner):
         return actions
 
 
-def huber(errors: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The mean over a batch (P, B) of δ²/2 for |δ| <= 1 and |δ| - 1/2 beyond, (P,): Huber (1964)."""
-    slope = errors.detach().clamp(-1, 1)
-    losses = slope * (errors - 0.5 * slope)  # its derivative is the slope, inside and beyond
-    return losses.mean(1) if weights is None else (weights * losses).mean(1)
+def huber(errors: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The mean over a batch (P, B) of δ²/2 for |δ| <= 1 and |δ| - 1/2 beyond, (P,), and its slopes in δ, (P, B).
+
+    The slope is δ clipped to ±1, the paper's error clipping: Huber (1964).
+    """
+    clipped = errors.clamp(-1, 1)
+    losses, slopes = clipped * (errors - 0.5 * clipped), clipped / errors.shape[1]
+    if weights is not None:
+        losses, slopes = weights * losses, weights * slopes
+    return losses.mean(1), slopes
 
 
 class DQN(Task):

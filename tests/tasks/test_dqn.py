@@ -32,7 +32,7 @@ class TestOnCartPole(ExactnessSuite):
         {"optimizer.name": "rmsprop", "optimizer.momentum": 0.5, "lr_schedule.name": "exponential",
          "lr_schedule.horizon": 600, "max_grad_norm": None, "eval_interval": 2},
         {"optimizer.name": "adamw", "lr_schedule.name": "cosine", "lr_schedule.horizon": 600, "target_interval": 1,
-         "tau": 0.01, "model.width": 17, "model.layers": 3, "num_steps": 3, "batch_size": 33},
+         "tau": 0.01, "model.activation": "tanh", "model.width": 17, "model.layers": 3, "num_steps": 3, "batch_size": 33},
         {"optimizer.name": "sgd", "optimizer.momentum": 0.5},
     )  # fmt: skip
 
@@ -75,31 +75,47 @@ def batch_of(size: int = 6, members: int = 1, discount: float = 0.9) -> dict[str
 
 def test_the_prediction_is_of_the_action_taken_not_of_the_best_one() -> None:
     dqn, batch = learner(), batch_of()
-    _, q = dqn.errors(batch)
     every = dqn.policy.values(batch["obs"])
     taken = torch.stack([every[0, i, a] for i, a in enumerate(batch["action"][0])])
-    assert torch.equal(q[0].detach(), taken)
+    best = dqn.policy.target_values(batch["next_obs"]).amax(-1)
+    assert torch.allclose(dqn.errors(batch, every)[0], (batch["reward"] + 0.9 * best)[0] - taken)
     assert not torch.equal(taken, every.amax(-1)[0])
     other, _ = dqn.loss({**batch, "action": 1 - batch["action"]})
     assert other != dqn.loss(batch)[0]
 
 
+def target_of(dqn: DQNLearner, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return dqn.errors(batch, torch.zeros(1, len(batch["reward"][0]), 2))
+
+
 def test_the_target_is_the_best_value_of_the_target_network() -> None:
     dqn, batch = learner(), batch_of()
     dqn.policy.target.vector.mul_(0.5)
-    errors, q = dqn.errors(batch)
     best = dqn.policy.target_values(batch["next_obs"]).amax(-1)
-    assert torch.allclose(errors + q, batch["reward"] + 0.9 * best)
+    assert torch.equal(target_of(dqn, batch), batch["reward"] + 0.9 * best)
 
 
 def test_double_lets_the_online_network_choose_and_the_target_network_judge() -> None:
     dqn, batch = learner(double=True), batch_of(50)
     dqn.policy.target.vector.neg_()
-    errors, q = dqn.errors(batch)
     chosen = dqn.policy.values(batch["next_obs"]).argmax(-1, keepdim=True)
     judged = dqn.policy.target_values(batch["next_obs"]).gather(-1, chosen).squeeze(-1)
-    assert torch.allclose(errors + q, batch["reward"] + 0.9 * judged)
+    assert torch.equal(target_of(dqn, batch), batch["reward"] + 0.9 * judged)
     assert (judged < dqn.policy.target_values(batch["next_obs"]).amax(-1)).any()
+
+
+@pytest.mark.parametrize("duelling", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "silu"])
+def test_the_step_is_down_the_gradient_of_the_loss(activation: str, duelling: bool) -> None:
+    dqn = learner(2, **{"model.activation": activation, "model.duelling": duelling, "model.layers": 3})
+    batch = batch_of(32, members=2)
+    q, gradient_of = dqn.policy.with_gradient(batch["obs"])
+    assert torch.allclose(q, dqn.policy.values(batch["obs"]))
+    errors = dqn.errors(batch, q)
+    slopes = torch.zeros_like(q).scatter_(-1, batch["action"].unsqueeze(-1), -huber(errors)[1].unsqueeze(-1))
+    taken = dqn.policy(batch["obs"]).gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
+    losses = torch.nn.functional.huber_loss(taken, errors + taken.detach(), reduction="none").mean(1)
+    assert torch.allclose(gradient_of(slopes), dqn.policy.parameters.gradient(losses), atol=1e-6)
 
 
 def test_duelling_separates_the_value_from_the_mean_of_the_advantages() -> None:
@@ -110,18 +126,17 @@ def test_duelling_separates_the_value_from_the_mean_of_the_advantages() -> None:
 
 def test_huber_is_quadratic_near_zero_and_linear_beyond_one() -> None:
     errors = torch.tensor([[0.5], [-0.5], [3.0], [-3.0], [1.0]], requires_grad=True)
-    losses = huber(errors)
+    losses, slopes = huber(errors)
     assert losses.tolist() == [0.125, 0.125, 2.5, 2.5, 0.5]
-    losses.sum().backward()
-    assert errors.grad is not None
-    assert errors.grad[:, 0].tolist() == [0.5, -0.5, 1, -1, 1]
     reference = torch.nn.functional.huber_loss(errors, torch.zeros(5, 1), reduction="none")
     assert torch.equal(reference[:, 0], losses)
+    assert torch.equal(torch.autograd.grad(reference.sum(), errors)[0], slopes)
 
 
 def test_importance_weights_scale_the_loss_of_their_transition() -> None:
-    errors = torch.tensor([[0.5, 3.0]])
-    assert huber(errors, torch.tensor([[1.0, 0.5]])).tolist() == [(0.125 + 1.25) / 2]
+    losses, slopes = huber(torch.tensor([[0.5, 3.0]]), torch.tensor([[1.0, 0.5]]))
+    assert losses.tolist() == [(0.125 + 1.25) / 2]
+    assert slopes.tolist() == [[0.25, 0.25]]
 
 
 def test_the_target_network_begins_as_a_copy_of_the_online_one() -> None:
