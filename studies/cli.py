@@ -1,4 +1,4 @@
-"""The command line: ``rekindle tune``, ``train``, ``worker``, ``status``, ``trials`` and ``show``.
+"""The command line: ``rekindle tune``, ``train``, ``worker``, ``status``, ``trials``, ``show``, ``replay``, ``fork``.
 
 Results go to stdout, progress and errors to stderr. Exit status: 0 done; 1 it failed (a loss became NaN, the database
 went away, ...); 2 what was asked makes no sense; 130 and 143 stopped by SIGINT and SIGTERM, with everything saved.
@@ -6,9 +6,10 @@ went away, ...); 2 what was asked makes no sense; 130 and 143 stopped by SIGINT 
 With ``--json`` stdout is one JSON object, whose names are stable within one "format" (now 1; new names may be added):
 
     tune, trials  format, study, state ("running", "complete"), task, env {id, kwargs, wrappers, max_episode_steps},
-                  seed, sampler, rungs [epochs], fixed {dotted name: value}, trials_total,
+                  seed, sampler, scheduler, rungs [epochs], fixed {dotted name: value}, trials_total,
                   counts {complete, pruned, failed, running}, best (a trial or null), trials [trial]
-      trial       number, uid, state ("running", "complete", "pruned", "failed"), bracket, epochs, return, digest,
+      trial       number, uid, state ("running", "complete", "pruned", "failed"), bracket, member (of a population),
+                  branch (null, or {trial, uid, epochs, digest} that it starts from), epochs, return, digest,
                   hyperparameters {dotted name: value}, error (text or null),
                   rungs [{rung, epochs, state ("ready", "done", "failed"), return, digest}]
                   epochs, return and digest are those of its last finished rung (0 and null before the first)
@@ -16,7 +17,11 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
     status        format, storage, studies [as tune, without trials], workers [{host, pid}], tasks (how many)
     show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,
                   trials [{study, number, state}], metrics [{epoch, name: number}],
+                  lineage [{uid, until (epochs)}] from its root to itself,
                   checkpoints [{epochs, digest, bytes, created}], events [{time, kind, ...}]
+    replay        format, uid, equal, epochs, digest, replayed (digest or null), reason (text or null),
+                  lineage [{uid, from (epochs), to (epochs), digest}]
+    fork          as train, and from (uid), at (epochs), changed {dotted name: [old, new]}, return_before
 
 ``return`` is the mean undiscounted return of greedy evaluation episodes on seeds that no training uses; ``digest`` is
 the sha256 of the canonical form of the whole training state; times are seconds since 1970.
@@ -25,6 +30,7 @@ the sha256 of the canonical form of the whole training state; times are seconds 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -54,9 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from . import commands  # takes a while, and --help does not need it
-
-    run: Callable[[argparse.Namespace], int] = getattr(commands, arguments.command)
+    module = importlib.import_module(f".{arguments.module}", __package__)  # takes a while, and --help does not need it
+    run: Callable[[argparse.Namespace], int] = getattr(module, arguments.command)
     return run(arguments)
 
 
@@ -173,13 +178,17 @@ def _parser() -> argparse.ArgumentParser:
         commands, "show", "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
     )
     show.add_argument("uid", metavar="UID", help="as `rekindle trials` shows it; its first characters will do")
+    _lineages(commands)
     return parser
 
 
-def _command(commands: Any, name: str, text: str, json: bool = True) -> argparse.ArgumentParser:
+def _command(
+    commands: Any, name: str, text: str, json: bool = True, module: str = "commands"
+) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(
         name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
     )
+    command.set_defaults(module=module)
     command.add_argument(
         "--storage",
         default=os.environ.get(URL_VARIABLE) or DEFAULT_URL,
@@ -198,6 +207,18 @@ def _what_to_train(command: argparse.ArgumentParser, epochs: str, default: str, 
     command.add_argument("--epochs", default=default, metavar="EPOCHS", help=f"{epochs} (default: {default})")
     command.add_argument("--seed", type=_seed, default=0, metavar="N", help="of all randomness (default: 0)")
     command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=f"{setting}; may be repeated")
+
+
+def _lineages(commands: Any) -> None:
+    replay = _command(commands, "replay", "train a task's whole lineage again and compare digests", module="branching")
+    replay.add_argument("uid", metavar="UID", help="as `rekindle trials` shows it; its first characters will do")
+    fork = _command(
+        commands, "fork", "train on from a stored checkpoint with other hyperparameters", module="branching"
+    )
+    fork.add_argument("uid", metavar="UID", help="as `rekindle trials` shows it; its first characters will do")
+    fork.add_argument("--at", type=_count, required=True, metavar="EPOCH", help="of the checkpoint to start from")
+    fork.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="what changes; may be repeated")
+    _use_previous(fork)
 
 
 def _schedulers(command: argparse.ArgumentParser) -> None:

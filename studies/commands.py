@@ -229,6 +229,8 @@ def show(arguments: argparse.Namespace) -> int:
     head["trained by"] = _process(task["owner"]) if task["owner"] else "nobody at the moment"
     head |= {f"in {trial['study']}": f"trial {trial['number']}, {trial['state']}" for trial in task["trials"]}
     out.print(report.pairs_table(f"{task['task']} on {(task['env'] or {}).get('id')}", head))
+    if len(task["lineage"]) > 1:
+        out.print(report.rows_table("lineage", task["lineage"], ("uid", "until")))
     out.print(report.pairs_table("hyperparameters", task["hyperparameters"]))
     names = [name for name in LEARNING_CURVE if any(name in row for row in task["metrics"])]
     out.print(report.rows_table("metrics", task["metrics"], names))

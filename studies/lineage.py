@@ -12,7 +12,6 @@ from typing import Any
 from ..spaces import unflatten
 from ..tasks import load
 from ..tasks.cohort import EpochEvent
-from ..tasks.errors import StateMismatch
 from ..tasks.state import pack
 from ..tasks.storage import Storage, Write
 from ..tasks.task import Task
@@ -24,6 +23,10 @@ from .store import Store
 
 class LineageError(StoreError):
     """A lineage is not what the store says, or the store does not say it."""
+
+
+class NotEqual(LineageError):
+    """A state that was trained again is not the one on record."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Link:
 def lineage(store: Store, uid: str) -> list[Link]:
     """The tasks from the root to this one."""
     links: list[Link] = []
-    while True:
+    while uid not in [link.uid for link in links]:
         rows = store.tasks([uid])
         if not rows or rows[0].identity is None:
             raise LineageError(f"a lineage leads to its root through tasks of {store.url}, but {uid} is none of them; "
@@ -49,6 +52,7 @@ def lineage(store: Store, uid: str) -> list[Link]:
         if start is None:
             return links
         uid = start.uid
+    raise LineageError(f"a lineage leads to a root, but that of task {uid} leads back to itself")
 
 
 def _start(store: Store, uid: str, identity: Mapping[str, Any]) -> Start | None:
@@ -76,24 +80,25 @@ def retrain(
     links: Sequence[Link],
     epochs: int,
     context: Callable[[EpochEvent], None] | None = None,
-    passed: Callable[[Link, Task], None] = lambda link, task: None,
+    passed: Callable[[Link, int, str], None] | None = None,
 ) -> Task:
     """Trains a lineage from its root until `epochs` epochs in all, without any stored state.
 
-    `passed` is called with each task once it has trained all of its part. LineageError if a state on the way is not the
-    one on record: another kind of machine or other versions of libraries, as a rule.
+    `passed` is called with each task, its epochs and digest, once it has trained all of its part. NotEqual if a state
+    on the way is not the one on record: another kind of machine or other versions of libraries, as a rule.
     """
     task = task_of(links[0].identity)
     for link, following in zip(links, [*links[1:], None], strict=True):
         start = following.start if following else None
         task.fit(start.epochs if start else epochs, None if start else context)
-        passed(link, task)
+        if passed:
+            passed(link, task.epochs, task.digest)
         if following is None or start is None:
             break
         state = task.state_dict()
         found = pack(state).digest
         if found != start.digest:
-            raise LineageError(
+            raise NotEqual(
                 f"after {start.epochs} epochs task {link.uid} must have the digest {start.digest[:12]}, from which "
                 f"{following.uid} branches, but trained again it has {found[:12]}; on one kind of machine, with the "
                 "same versions of libraries, they are equal"
@@ -113,7 +118,7 @@ def bring_start(store: Store, lease: StoreLease) -> None:
         return
     packed = pack(retrain(links, last.start.epochs).state_dict())
     if packed.digest != last.start.digest:
-        raise StateMismatch(
+        raise NotEqual(
             f"task {last.uid} starts from the state {last.start.digest[:12]} of {last.start.uid}, which is not kept, "
             f"and trained again it is {packed.digest[:12]}: another machine or other libraries than it began with"
         )

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..spaces import flatten
+from .branches import BRANCH
 from .config import Config
 from .mirror import UID as MIRROR
 from .owner import Owner
@@ -37,6 +38,8 @@ def trial_json(trial: Trial, segments: Sequence[Segment]) -> Json:
         "uid": trial.uid,
         "state": trial.state,
         "bracket": trial.attrs.get("bracket"),
+        "member": trial.attrs.get("member"),
+        "branch": _branch(trial),
         "epochs": last.epochs if last else 0,
         "return": last.score if last else None,
         "digest": last.digest if last else None,
@@ -47,6 +50,14 @@ def trial_json(trial: Trial, segments: Sequence[Segment]) -> Json:
             for row in mine
         ],
     }
+
+
+def _branch(trial: Trial) -> Json | None:
+    """From which trial it branches, and at which epoch."""
+    if "start" not in trial.attrs:
+        return None
+    start = trial.attrs["start"]
+    return {"trial": trial.attrs["parent"], "uid": start["uid"], "epochs": start["epochs"], "digest": start["digest"]}
 
 
 def rank(trials: Sequence[Json]) -> list[Json]:
@@ -73,6 +84,7 @@ def study_json(store: Store, name: str) -> Json:
         "env": config.env,
         "seed": config.seed,
         "sampler": config.sampler,
+        "scheduler": config.scheduler,
         "rungs": list(config.rungs),
         "fixed": dict(config.fixed),
         "trials_total": config.trials[-1],
@@ -117,6 +129,7 @@ def task_json(store: Store, uid: str) -> Json:
         "digest": last.digest if last else None,
         "owner": row.owner,
         "hyperparameters": identity.get("hyperparameters", {}),
+        "lineage": _lineage(store, uid, row.epochs),
         "trials": [
             {"study": study.name, "number": trial.number, "state": trial.state}
             for study in store.studies()
@@ -130,6 +143,18 @@ def task_json(store: Store, uid: str) -> Json:
         ],
         "events": [{"time": event.created, "kind": event.kind, **event.data} for event in store.events(uid)],
     }
+
+
+def _lineage(store: Store, uid: str, epochs: int) -> list[Json]:
+    """The tasks that it came from, the root first, each with the epoch at which it was left; then the task itself."""
+    rows: dict[str, int] = {}
+    while uid not in rows:
+        rows[uid] = epochs
+        for event in store.events(uid):
+            if event.kind == BRANCH:
+                uid, epochs = event.data["parent"], event.data["epochs"]
+                break
+    return [{"uid": uid, "until": epochs} for uid, epochs in reversed(rows.items())]
 
 
 # --- for people ---
@@ -170,7 +195,8 @@ def trials_table(study: Json) -> Table:
         box=SIMPLE,
         pad_edge=False,
     )
-    for name in ("trial", "bracket", "uid", "state"):
+    branches = any(trial["branch"] for trial in study["trials"])
+    for name in ("trial", "branches from" if branches else "bracket", "uid", "state"):
         table.add_column(name, justify="left" if name in ("uid", "state") else "right", no_wrap=True)
     for epochs in study["rungs"]:
         table.add_column(f"epoch {epochs}", justify="right", no_wrap=True)
@@ -180,13 +206,18 @@ def trials_table(study: Json) -> Table:
         returns = {row["rung"]: _result(row) for row in trial["rungs"]}
         table.add_row(
             str(trial["number"]),
-            number(trial["bracket"]),
+            _origin(trial) if branches else number(trial["bracket"]),
             Text(trial["uid"][:8], "cyan"),
             Text(trial["state"], colors[trial["state"]]),
             *(returns.get(rung, "") for rung in range(len(study["rungs"]))),
             (trial["digest"] or "")[:12],
         )
     return table
+
+
+def _origin(trial: Json) -> str:
+    branch = trial["branch"]
+    return f"{branch['trial']} at {branch['epochs']}" if branch else ""
 
 
 def status_table(status: Json) -> Table:
