@@ -44,8 +44,12 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
     module, _, name = wrapper["entry_point"].partition(":")
     try:
         make = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise EnvSpecError(f"{spec.id}: wrapper {wrapper['entry_point']} cannot be imported: {error}") from error
+    if not (isinstance(make, type) and issubclass(make, gym.Wrapper)):
+        # A spec may come from a shared database: it names wrappers, and is no way to call any other function there is.
+        raise EnvSpecError(f"{spec.id}: a wrapper must be a class derived from gymnasium.Wrapper, "
+                           f"but {wrapper['entry_point']} is not; derive it, or wrap within the environment")  # fmt: skip
     try:
         wrapped: Env = make(env, **wrapper["kwargs"])
     except TypeError as error:
