@@ -35,7 +35,7 @@ class SACLearner(OffPolicyLearner):
         model=Space(
             width=ordinal(32, 64, 128, 256, default=256, accept=(1, 65536), structural=True),
             layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
-            activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
+            activation=categorical("tanh", "relu", "elu", default="relu", structural=True, search=False),
         ),
         # `alpha` is the entropy coefficient, or the first one where it is learned. The entropy to learn for is
         # -`target` per number and `choice_target` log n for a choice of n.
@@ -55,7 +55,7 @@ class SACLearner(OffPolicyLearner):
         **{
             **off_policy_space(),
             "buffer_size": integer(1, 10**9, default=1_000_000, structural=True, search=False),
-            "batch_size": ordinal(64, 128, 256, 512, default=256, accept=(1, 65536), structural=True),
+            "batch_size": ordinal(64, 128, 256, 512, default=256, accept=(2, 65536), structural=True),
             "num_steps": ordinal(1, 2, 4, 8, default=1, accept=(1, 1_000_000), structural=True),
             "num_updates": ordinal(1, 2, 4, default=1, accept=(1, 1_000_000), structural=True),
         },
@@ -78,7 +78,7 @@ class SACLearner(OffPolicyLearner):
         super().build()
         hp, envs, place = self.hp, self.envs, f"{self.algorithm()} on {self.env.id}"
         actions = self.actions = SoftActions(envs.action_space, place)
-        self.policy = SoftActorCritic(envs.obs_shape[0], actions, hp.model, self.seeds, self.device)
+        self.policy = SoftActorCritic(envs.obs_shape[0], actions, hp.model, hp.batch_size, self.seeds, self.device)
         self.actor_optimizer = Optimizer(self.policy.actor_vector, hp.optimizer)
         self.critic_optimizer = Optimizer(self.policy.critic_vector, hp.optimizer)
         self.coefficients, self.target_entropy = None, torch.zeros(0)
@@ -90,15 +90,15 @@ class SACLearner(OffPolicyLearner):
         gamma = hp.gamma.cpu().double().numpy()
         self.rewards = RewardNormalizer(self.members, hp.num_envs, gamma) if hp.scale_reward else None
         numbers = max(1, actions.numbers)
-        self.update_noise = Normals(self.keys("policy"), (2, hp.batch_size, numbers), self.device)
+        self.update_noise = Normals(self.keys("policy"), (2 * hp.batch_size, numbers), self.device)
         self.action_noise = Normals(self.keys("action"), (hp.num_envs, numbers), self.device)
-        self.choice_noise = Draws(self.keys("choice"), (hp.num_envs, actions.choices))
+        self.choice_noise = Draws(self.keys("choice"), (hp.num_envs, 1))
         self.target_interval = hp.target_update_interval.long()
 
     # --- acting ---
 
     def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
-        return self.actions.act(self._outputs(obs), self.action_noise(position), self.choice_noise(position))
+        return self.actions.act(self._outputs(obs), self.action_noise(position), self.choice_noise(position).copy())
 
     @torch.inference_mode()
     def act(self, obs: np.ndarray) -> np.ndarray:
@@ -108,7 +108,7 @@ class SACLearner(OffPolicyLearner):
         rows = obs.shape[1]
         if rows == 1:
             obs = obs.repeat(2, 1)  # a single row takes another path through the matrix products, see `affine`
-        return self.policy.policy(torch.from_numpy(np.ascontiguousarray(obs)).to(self.device))[:, :rows]
+        return self.policy.act(torch.from_numpy(np.ascontiguousarray(obs)).to(self.device))[:, :rows]
 
     def observe(self, step: Step) -> None:
         if self.rewards is not None:
@@ -116,27 +116,39 @@ class SACLearner(OffPolicyLearner):
 
     # --- learning ---
 
+    @torch.inference_mode()
     def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        hp, policy = self.hp, self.policy
-        noise = self.update_noise(self.progress.updates)
-        alpha = hp.entropy.alpha if self.coefficients is None else self.coefficients.alpha
+        hp, policy, obs, size = self.hp, self.policy, batch["obs"], self.hp.batch_size
+        alpha = self.alpha
+        outputs = policy.policy(torch.cat([obs, batch["next_obs"]], 1))  # the actor of both is the one before its step
+        both = Sample(self.actions, outputs, self.update_noise(self.progress.updates))
+        sample, following = both.rows(0, size), both.rows(size, 2 * size)
 
-        losses, errors, q = self.critic_loss(batch, noise[:, 0], alpha)
-        gradient = policy.critic.gradient(losses).view_as(policy.critic_vector)
+        errors, choices, q = self.errors(batch, following, alpha)
+        weighted = errors if "weight" not in batch else errors * batch["weight"].unsqueeze(1)
+        gradient = policy.critic_gradient(self.of_choices(weighted / -size, choices))
         self.critic_optimizer.step(clip_norm(gradient, hp.max_grad_norm), self.rate(hp.critic_lr, lr))
 
-        sample = Sample(self.actions, policy.policy(batch["obs"], learn=True), noise[:, 1])
-        values = sample.value(policy.q(batch["obs"], sample.numbers), alpha).mean(1)
-        gradient = policy.actor.gradient(-values)
+        q_of_policy = policy.q(obs, sample.numbers)
+        values = sample.value(q_of_policy, alpha).mean(1)
+        numbers = self.actions.numbers
+        to_numbers = policy.numbers_gradient(sample.to_q(q_of_policy), numbers) if numbers else sample.numbers
+        gradient = policy.policy_gradient(sample.to_outputs(q_of_policy, alpha, to_numbers) / -size)
         self.actor_optimizer.step(clip_norm(gradient, hp.max_grad_norm), lr)
 
-        entropies = sample.minus_log_probs.detach().mean(1)
+        entropies = sample.entropies.mean(1)
         if self.coefficients is not None:
             self.coefficients.step(entropies, self.target_entropy, self.rate(hp.entropy.lr, lr))
         policy.move_target(hp.tau * (self.progress.updates % self.target_interval == 0))
-        report = {"critic_loss": losses, "actor_loss": -values, "q": q.detach().mean((1, 2)),
-                  "alpha": alpha.mean(1), "entropy": entropies.sum(1)}  # fmt: skip
-        return report, errors
+        report = {"critic_loss": (errors * weighted).sum(1).mean(1) / 2, "actor_loss": -values,
+                  "q": q, "alpha": alpha.mean(1), "entropy": entropies.sum(1)}  # fmt: skip
+        return report, errors[:, 0]
+
+    @property
+    def alpha(self) -> Tensor:
+        """The entropy coefficients (P, terms), or (P, 1) for all terms where they are fixed."""
+        fixed: Tensor = self.hp.entropy.alpha
+        return fixed if self.coefficients is None else self.coefficients.alpha
 
     def rate(self, own: Tensor | None, lr: Tensor) -> Tensor:
         """The optimizer's learning rate `lr`, or an `own` one on the same schedule."""
@@ -144,27 +156,29 @@ class SACLearner(OffPolicyLearner):
             return lr
         return own * schedule(self.hp.lr_schedule, torch.full_like(own, self.env_steps))
 
-    def critic_loss(self, batch: Mapping[str, Tensor], noise: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Σᵢ ½ (y - qᵢ(s, a))², its mean over the batch (P,); errors y - q₁ (P, B) without gradients; q (P, 2, B).
+    def errors(
+        self, batch: Mapping[str, Tensor], following: Sample, alpha: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """y - qᵢ(s, a) of a batch (P, 2, B), the choices taken (P, B), and the mean of q (P,).
 
-            y = r + discount V'(s')
+            y = r + discount V'(s'),   J = Σᵢ mean ½ (y - qᵢ(s, a))²
 
-        arXiv:1812.05905, eq. 5, with the actions taken; V' is the soft value of the target critics.
+        arXiv:1812.05905, eq. 5, with the actions a that were taken; V' is the soft value of the target critics.
         """
-        with torch.no_grad():
-            following = Sample(self.actions, self.policy.policy(batch["next_obs"]), noise)
-            next_values = following.value(self.policy.target_q(batch["next_obs"], following.numbers), alpha)
-            targets = self.scaled(batch["reward"]) + batch["discount"] * next_values
         numbers, choices = self.actions.unit(batch["action"])
-        q = self.policy.q(batch["obs"], numbers, learn=True)
+        q, next_q = self.policy.q_and_target(batch["obs"], numbers, batch["next_obs"], following.numbers)
+        targets = self.scaled(batch["reward"]) + batch["discount"] * following.value(next_q, alpha)
         if choices is not None:
             q = q.gather(-1, choices[:, None, :, None].expand(-1, 2, -1, 1))
-        q = q.squeeze(-1)
-        errors = targets.unsqueeze(1) - q
-        squares = errors.square().sum(1)
-        if "weight" in batch:
-            squares = squares * batch["weight"]
-        return 0.5 * squares.mean(1), errors[:, 0].detach(), q
+        return targets.unsqueeze(1) - q.squeeze(-1), choices, q.mean((1, 2, 3))
+
+    def of_choices(self, g: Tensor, choices: Tensor | None) -> Tensor:
+        """The gradient in q (P, 2, B, n) by that in the q of the choices taken, (P, 2, B)."""
+        g = g.unsqueeze(-1)
+        if choices is None:
+            return g
+        zeros = g.new_zeros(*g.shape[:-1], self.actions.choices)
+        return zeros.scatter(-1, choices[:, None, :, None].expand(-1, 2, -1, 1), g)
 
     def scaled(self, reward: Tensor) -> Tensor:
         """Rewards over the standard deviation of the discounted return, as it is known now."""
@@ -175,10 +189,11 @@ class SACLearner(OffPolicyLearner):
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's critic loss (P,) on a batch (P, B, ...), with the next actions at their medians."""
-        alpha = self.hp.entropy.alpha if self.coefficients is None else self.coefficients.alpha
-        noise = torch.zeros(*batch["reward"].shape, max(1, self.actions.numbers), device=self.device)
-        losses, _, q = self.critic_loss(batch, noise, alpha)
-        return losses, {"q": q.mean((1, 2))}
+        outputs = self.policy.policy(torch.cat([batch["obs"], batch["next_obs"]], 1))
+        still = Sample(self.actions, outputs, torch.zeros(*outputs.shape[:2], self.actions.numbers, device=self.device))
+        size = batch["obs"].shape[1]
+        errors, _, q = self.errors(batch, still.rows(size, 2 * size), self.alpha)
+        return errors.square().sum(1).mean(1) / 2, {"q": q}
 
 
 class SAC(Task):

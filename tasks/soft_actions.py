@@ -7,6 +7,7 @@ probabilities are of unit numbers. Only exp, log, tanh and arithmetic are used, 
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import Any
 
 import gymnasium as gym
@@ -21,35 +22,6 @@ from .errors import UnsupportedSpace
 Array = NDArray[Any]
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 MOST_CHOICES = 4096
-
-
-class SquashedNormal(torch.autograd.Function):
-    """a = tanh(u), u = mean + exp(log_std) noise, and log π(a), with the gradient written out.
-
-        log π(a) = log N(u; mean, std) - Σ log(1 - a²),   log(1 - a²) = 2 (log 2 - |u| - log(1 + exp(-2 |u|)))
-
-    Haarnoja et al. (2018), arXiv:1812.05905, appendix C, eq. 26; the second form is exact where 1 - a² rounds to zero.
-    All arguments are (..., k); returns a (..., k) and log π (...).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        spread = log_std.exp() * noise
-        u = mean + spread
-        action = torch.tanh(u)
-        size = u.abs()
-        per_number = 2 * (size + ((-2 * size).exp() + 1).log()) - 0.5 * noise * noise - log_std
-        log_prob = per_number.sum(-1) - mean.shape[-1] * (0.5 * LOG_2_PI + 2 * math.log(2))
-        ctx.save_for_backward(action, spread)
-        return action, log_prob
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        """du = da (1 - a²) + 2 a dlogπ, since -d log(1 - a²)/du = 2 a; dlog_std = du exp(log_std) noise - dlogπ."""
-        (action, spread), (d_action, d_log_prob) = ctx.saved_tensors, gradients
-        d_log_prob = d_log_prob.unsqueeze(-1)
-        d_u = d_action * (1 - action * action) + 2 * action * d_log_prob
-        return d_u, d_u * spread - d_log_prob, None
 
 
 class SoftActions:
@@ -95,46 +67,65 @@ class SoftActions:
         return scaled.reshape(*scaled.shape[:2], *self.shape)
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A policy network's outputs as means, clipped log standard deviations, (P, B, k), and logits, (P, B, n)."""
+        """A policy network's outputs as means, log standard deviations, (P, B, k), and logits, (P, B, n)."""
         if not self.numbers:
             return outputs[..., :0], outputs[..., :0], outputs
         mean, log_std, logits = outputs.split([self.numbers, self.numbers, self.outputs - 2 * self.numbers], -1)
-        return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX), logits
+        return mean, log_std, logits
 
     def act(self, outputs: Tensor, noise: Tensor | None, uniforms: Array | None) -> Array:
-        """Actions for the environments; the most probable ones without noise (P, N, k) and uniforms (P, N, n)."""
+        """Actions for the environments; the most probable ones without noise (P, N, k) and uniforms (P, N, 1)."""
         mean, log_std, logits = self.split(outputs)
-        numbers = torch.tanh(mean if noise is None else mean + log_std.exp() * noise)
+        numbers = torch.tanh(mean if noise is None else mean + log_std.clamp(LOG_STD_MIN, LOG_STD_MAX).exp() * noise)
         if self.choices == 1:
             return self.actions(numbers, None)
-        if uniforms is not None:  # argmax(logits + g) follows softmax(logits) for g = -log(-log(u))
-            gumbel = -np.log(np.maximum(-np.log1p(-uniforms), 1e-300))
-            logits = logits + torch.from_numpy(gumbel).to(logits)
-        return self.actions(numbers, logits.argmax(-1))
+        if uniforms is None:
+            return self.actions(numbers, logits.argmax(-1))
+        up_to = (logits - logits.amax(-1, keepdim=True)).exp().cumsum(-1)
+        drawn = (up_to <= torch.from_numpy(uniforms).to(logits) * up_to[..., -1:]).sum(-1)
+        return self.actions(numbers, drawn.clamp(max=self.choices - 1))
 
 
 class Sample:
-    """A policy's actions for a batch: unit numbers drawn, choices in expectation.
+    """A policy's actions for a batch: numbers drawn from a squashed normal, choices in expectation.
+
+        c = tanh(u), u = mean + exp(log_std) noise,   log π(c) = log N(u; mean, std) - Σ log(1 - c²)
+
+    Haarnoja et al. (2018), arXiv:1812.05905, appendix C, eq. 26, where log(1 - c²) is computed as
+    2 (log 2 - |u| - log(1 + exp(-2 |u|))), exact also where 1 - c² rounds to zero.
 
     Attributes:
-        numbers: (P, B, k); probabilities: of the choices, (P, B, n), None if n = 1.
-        minus_log_probs: what the mean of is the entropy, (P, B, terms): -log π of the numbers drawn, then the entropy
-            of the choices.
+        numbers: c, (P, B, k).
+        entropies: what the mean of is the entropy, (P, B, terms): -log π(c), then the entropy of the choices.
     """
 
     def __init__(self, actions: SoftActions, outputs: Tensor, noise: Tensor):
-        """outputs: of the policy network, (P, B, outputs); noise: (P, B, k)."""
-        mean, log_std, logits = actions.split(outputs)
+        """outputs: of the policy network, (P, B, outputs); noise: (P, B, k), standard normal."""
+        self.actions = actions
+        mean, self._log_std, logits = actions.split(outputs)
         terms: list[Tensor] = []
-        self.numbers, self.probabilities = mean, None
+        self.numbers = mean
         if actions.numbers:
-            self.numbers, log_prob = SquashedNormal.apply(mean, log_std, noise)
-            terms.append(-log_prob)
+            log_std = self._log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+            self._spread = log_std.exp() * noise
+            u = mean + self._spread
+            self.numbers, size = torch.tanh(u), u.abs()
+            of_squash = ((-2 * size).exp() + 1).log() + size  # log 2 - log(1 - c²) / 2
+            per_number = (noise * noise * 0.5 + log_std).sub_(of_squash, alpha=2)
+            terms.append(per_number.sum(-1) + actions.numbers * (0.5 * LOG_2_PI + 2 * math.log(2)))
         if actions.choices > 1:
-            log_probs = log_softmax(logits)
-            self.probabilities = log_probs.exp()
-            terms.append(-(self.probabilities * log_probs).sum(-1))
-        self.minus_log_probs = torch.stack(terms, -1)
+            self._log_probs = log_softmax(logits)
+            self._probs = self._log_probs.exp()
+            terms.append(-(self._probs * self._log_probs).sum(-1))
+        self.entropies = torch.stack(terms, -1)
+
+    def rows(self, first: int, last: int) -> Sample:
+        """The sample of a part of the batch."""
+        part = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(part, name, value[:, first:last].contiguous())  # sums round by strides
+        return part
 
     def value(self, q: Tensor, alpha: Tensor) -> Tensor:
         """The soft value (P, B) of twin q (P, 2, B, n) with entropy coefficients (P, terms).
@@ -144,5 +135,29 @@ class Sample:
         Both entropies are added: arXiv:1812.05905, eq. 3, and arXiv:1910.07207, eq. 10.
         """
         least = torch.minimum(q[:, 0], q[:, 1])
-        mean = least.squeeze(-1) if self.probabilities is None else (self.probabilities * least).sum(-1)
-        return mean + (self.minus_log_probs * alpha.unsqueeze(1)).sum(-1)
+        mean = least.squeeze(-1) if self.actions.choices == 1 else (self._probs * least).sum(-1)
+        return mean + (self.entropies * alpha.unsqueeze(1)).sum(-1)
+
+    def to_q(self, q: Tensor) -> Tensor:
+        """The gradient of V in q, (P, 2, B, n): the probability of the choice at the lesser twin, 0 at the other."""
+        first = (q[:, :1] <= q[:, 1:]).to(q.dtype)
+        chosen = torch.cat([first, 1 - first], 1)
+        return chosen if self.actions.choices == 1 else chosen * self._probs.unsqueeze(1)
+
+    def to_outputs(self, q: Tensor, alpha: Tensor, to_numbers: Tensor) -> Tensor:
+        """The gradient of V in the policy network's outputs (P, B, outputs), by way of the numbers' own (P, B, k).
+
+            dV/du = dV/dc (1 - c²) - 2 α_c c,   dV/dlog_std = dV/du exp(log_std) noise + α_c
+            dV/dlogits = π (z - Σ_d π z),   z = min q - α_d log π
+        """
+        gradients: list[Tensor] = []
+        if self.actions.numbers:
+            of_numbers, c = alpha[:, :1].unsqueeze(-1), self.numbers
+            to_mean = to_numbers * (1 - c * c) - 2 * of_numbers * c
+            to_log_std = to_mean * self._spread + of_numbers
+            clipped = torch.ops.aten.hardtanh_backward(to_log_std, self._log_std, LOG_STD_MIN, LOG_STD_MAX)
+            gradients += [to_mean, clipped]
+        if self.actions.choices > 1:
+            z = torch.minimum(q[:, 0], q[:, 1]) - alpha[:, -1:].unsqueeze(-1) * self._log_probs
+            gradients.append(self._probs * (z - (self._probs * z).sum(-1, keepdim=True)))
+        return torch.cat(gradients, -1) if len(gradients) > 1 else gradients[0]

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from . import streams
+from .dense import Dense
 from .networks import MLP, Parameters
 from .optimizers import Optimizer
 from .parts import Stacked
@@ -17,49 +19,79 @@ TWINS = 2
 
 
 class SoftActorCritic(Stacked):
-    """π(a|s), and q₁(s, a), q₂(s, a) as one stack of 2P members, so that both are one computation.
+    """π(a|s) of P members, and q₁(s, a), q₂(s, a) with their targets as one stack of 4P, all one computation.
 
     Attributes:
-        actor: Parameters of P members; critic, target: Parameters of 2P, the twins of a member side by side.
-        actor_vector, critic_vector: (P, D) and (P, 2D), what optimizers change.
+        actor: Parameters of P members; critics: of 4P: the twins of every member, side by side, then all their targets.
+        actor_vector, critic_vector, target_vector: (P, D) and (P, 2D), what optimizers and targets' steps change.
     """
 
-    def __init__(self, inputs: int, actions: SoftActions, hp: SimpleNamespace, seeds: list[int], device: torch.device):
-        """inputs: numbers in an observation; hp: the values of `model`."""
+    def __init__(
+        self, inputs: int, actions: SoftActions, hp: SimpleNamespace, rows: int, seeds: list[int], device: torch.device
+    ):
+        """inputs: numbers in an observation; hp: the values of `model`; rows: B, of the batches learned from."""
+        members = len(seeds)
+        self.twins = TWINS * members
+        self.padding = int(inputs == 1)  # products with a vector round otherwise for one member than for many
         hidden = [hp.width] * hp.layers
-        self._pi = MLP("actor", [inputs, *hidden, actions.outputs], hp.activation, last_gain=0.01)
-        self._q = MLP("critic", [inputs + actions.numbers, *hidden, actions.choices], hp.activation, last_gain=1.0)
-        self.actor = Parameters(self._pi.shapes, len(seeds), device)
-        self.critic, self.target = (Parameters(self._q.shapes, TWINS * len(seeds), device) for _ in range(2))
+        pi = [inputs + self.padding, *hidden, actions.outputs]
+        q = [inputs + self.padding + actions.numbers, *hidden, actions.choices]
+        self._pi = MLP("actor", pi, hp.activation, last_gain=0.01)
+        self._q = MLP("critic", q, hp.activation, last_gain=1.0)
+        self.actor = Parameters(self._pi.shapes, members, device)
+        self.critics = Parameters(self._q.shapes, 2 * self.twins, device)
         for member, seed in enumerate(seeds):
             self._pi.initialize(self.actor, member, seed)
             for twin in range(TWINS):
-                self._q.initialize(self.critic, TWINS * member + twin, streams.seed_of(seed, "critic", twin))
-        self.target.vector.copy_(self.critic.vector)
+                self._q.initialize(self.critics, TWINS * member + twin, streams.seed_of(seed, "critic", twin))
         self.actor_vector = self.actor.vector
-        self.critic_vector, self.target_vector = (x.vector.view(len(seeds), -1) for x in (self.critic, self.target))
+        self.critic_vector, self.target_vector = self.critics.vector.view(2, members, -1)
+        self.target_vector.copy_(self.critic_vector)
         self.tensors = {"actor": self.actor_vector, "critic": self.critic_vector, "target": self.target_vector}
-        self._pi_views, self._pi_leaves = (self._pi.layers(x) for x in (self.actor.views, self.actor.leaves))
-        self._q_views, self._q_leaves, self._target_views = (
-            self._q.layers(x) for x in (self.critic.views, self.critic.leaves, self.target.views)
-        )
+        self._pi_layers, self._q_layers = self._pi.layers(self.actor.views), self._q.layers(self.critics.views)
+        self._online_layers = [(weight[: self.twins], bias[: self.twins]) for weight, bias in self._q_layers]
+        self._dense_pi = Dense(pi, hp.activation, members, 2 * rows, self.actor.vector)
+        self._dense_q = Dense(q, hp.activation, 2 * self.twins, rows, self.critics.vector[: self.twins])
 
-    def policy(self, obs: Tensor, learn: bool = False) -> Tensor:
-        """The policy's outputs (P, B, outputs) for observations (P, B, inputs); with gradients if it is to `learn`."""
-        return self._pi(self._pi_leaves if learn else self._pi_views, obs)
+    def act(self, obs: Tensor) -> Tensor:
+        """The policy's outputs (P, N, outputs) for observations (P, N, inputs) of any number."""
+        return self._pi(self._pi_layers, self._padded(obs))
 
-    def q(self, obs: Tensor, numbers: Tensor, learn: bool = False) -> Tensor:
-        """The twins' q(s, c, ·), (P, 2, B, n), of unit numbers c (P, B, k)."""
-        return self._twins(self._q_leaves if learn else self._q_views, obs, numbers)
+    def policy(self, obs: Tensor) -> Tensor:
+        """The policy's outputs (P, 2B, outputs) for a batch and what followed, (P, 2B, inputs)."""
+        return self._dense_pi(self._pi_layers, self._padded(obs))
 
-    def target_q(self, obs: Tensor, numbers: Tensor) -> Tensor:
-        """The same of the target networks."""
-        return self._twins(self._target_views, obs, numbers)
+    def policy_gradient(self, g: Tensor) -> Tensor:
+        """The gradient (P, D) in the actor by that in the last `policy`'s first outputs, (P, B, outputs)."""
+        return self._dense_pi.to_vector(g)
 
-    def _twins(self, layers, obs: Tensor, numbers: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        x = torch.cat([obs, numbers], -1).unsqueeze(1)
-        both = x.expand(-1, TWINS, -1, -1).reshape(-1, *x.shape[2:])  # [P, 1, B, D] -> [2P, B, D]
-        return self._q(layers, both).unflatten(0, (-1, TWINS))
+    def q_and_target(
+        self, obs: Tensor, numbers: Tensor, next_obs: Tensor, next_numbers: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The twins' q(s, c, ·), and their targets' of what followed, each (P, 2, B, n); numbers are (P, B, k)."""
+        x = torch.cat([self._twice(obs, numbers), self._twice(next_obs, next_numbers)])
+        q, target = self._dense_q(self._q_layers, x).split(self.twins)
+        return q.unflatten(0, (-1, TWINS)), target.unflatten(0, (-1, TWINS))
+
+    def critic_gradient(self, g: Tensor) -> Tensor:
+        """The gradient (P, 2D) in the critics by that in the last q, (P, 2, B, n)."""
+        return self._dense_q.to_vector(g.flatten(0, 1)).view_as(self.critic_vector)
+
+    def q(self, obs: Tensor, numbers: Tensor) -> Tensor:
+        """The twins' q(s, c, ·), (P, 2, B, n)."""
+        return self._dense_q(self._online_layers, self._twice(obs, numbers)).unflatten(0, (-1, TWINS))
+
+    def numbers_gradient(self, g: Tensor, numbers: int) -> Tensor:
+        """The gradient (P, B, k) in the numbers by that in the last q, (P, 2, B, n)."""
+        to_input = self._dense_q.to_input(g.flatten(0, 1)).unflatten(0, (-1, TWINS))
+        return (to_input[:, 0] + to_input[:, 1])[..., -numbers:]
+
+    def _twice(self, obs: Tensor, numbers: Tensor) -> Tensor:
+        x = torch.cat([self._padded(obs), numbers], -1).unsqueeze(1)
+        return x.expand(-1, TWINS, -1, -1).reshape(-1, *x.shape[2:])  # [P, 1, B, D] -> [2P, B, D]
+
+    def _padded(self, obs: Tensor) -> Tensor:
+        return functional.pad(obs, (0, 1)) if self.padding else obs
 
     @torch.no_grad()
     def move_target(self, tau: Tensor) -> None:
@@ -75,7 +107,7 @@ class SoftActorCritic(Stacked):
         """One member's parameters by name; copies."""
         names = self.actor.named(member)
         for twin in range(TWINS):
-            twins = self.critic.named(TWINS * member + twin)
+            twins = self.critics.named(TWINS * member + twin)
             names |= {name.replace("critic", f"critic{twin}", 1): tensor for name, tensor in twins.items()}
         return names
 
