@@ -31,7 +31,8 @@ class Manifest(NamedTuple):
 
     def blobs(self) -> set[str]:
         """The digests of all blobs."""
-        return {name for names in self.segments.values() for name in names} | ({self.tensors} - {None})  # type: ignore[return-value]
+        parts = {name for names in self.segments.values() for name in names}
+        return parts if self.tensors is None else parts | {self.tensors}
 
 
 def canonical_json(value: Any) -> bytes:

@@ -24,7 +24,8 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from .errors import DamagedState, StateMismatch
-from .manifests import FORMAT, canonical_json, check_paths, read_manifest
+from .manifests import FORMAT, check_paths, read_manifest
+from .manifests import canonical_json as canonical_json
 from .segments import SEGMENT, Blobs, Segmented, pack_segmented, segment_bytes, segment_rows
 
 Tree = dict[str, Any]

@@ -1,0 +1,99 @@
+"""What can be wrong with a database: the laws that its rows keep, and what is done where one is broken."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+TRAINED_AGAIN = "training is exact, so what is trained again is the same"
+
+
+@dataclass(frozen=True)
+class Law:
+    """What holds in a sound database, and the cure where it does not; ``repair`` says whether --repair applies it."""
+
+    text: str
+    cure: str
+    repair: bool = True
+
+
+LAWS = {
+    "file": Law("a database file is whole", "restore it from a copy", False),
+    "table": Law("every row of a table can be read", "restore the database from a copy", False),
+    "json": Law("a JSON column holds JSON", "restore the database from a copy, or delete the row", False),
+    "lease": Law("a lease belongs to a process that lives", "--repair releases it; any worker takes it over as well"),
+    "task-identity": Law("a task has an identity, or a trial that waits for it", "--repair deletes the empty task"),
+    "task-lost": Law("a task with checkpoints has an identity", "open it with its identity once more", False),
+    "task-epochs": Law("a task's epochs are those of its last checkpoint", "--repair sets them"),
+    "checkpoint": Law(
+        "a checkpoint's manifest has the sha256 that names it, and its blobs are all there and whole",
+        "--repair drops it and takes the task back to the sound one before it, or to its start; " + TRAINED_AGAIN,
+    ),
+    "blob": Law("a blob has the sha256 that names it", "--repair marks it, and who trains the same writes it again"),
+    "blob-size": Law("a blob's size is the number of its bytes", "--repair sets it"),
+    "orphan": Law("every blob is part of a checkpoint", "--repair deletes it"),
+    "unreachable": Law("a row belongs to a task, trial or study that is there", "--repair deletes it"),
+    "metrics": Law("metrics end with the last checkpoint, or belong to a process that trains on",
+                   "--repair deletes those after it; " + TRAINED_AGAIN),
+    "study": Law("a study has a configuration that this Rekindle reads", "use the Rekindle that made it", False),
+    "trial-state": Law("a trial's state agrees with its segments", "restore the database from a copy", False),
+    "trial-failed": Law("a trial whose segment failed has failed", "--repair ends the trial as failed"),
+    "trial-task": Law("a trial with results has a task", "import the study from a file that has it", False),
+    "segment-open": Law("a trial that ended has no segment to be trained", "--repair deletes the segment"),
+    "segment-result": Law("a segment has a score when it is done, and not before",
+                          "--repair opens the segment again; " + TRAINED_AGAIN),
+    "segment-order": Law("a trial's segments follow each other, each to more epochs than the one before",
+                         "restore the database from a copy", False),
+    "segment-digest": Law("the state at the end of a segment is the one that its task has stored",
+                          "see which machine or versions wrote which: `rekindle show UID` has the events", False),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A broken law.
+
+    Attributes:
+        kind: the law, by its name in LAWS.
+        place: the row, in words.
+        what: what is there instead.
+        key: the row, for the repair.
+    """
+
+    kind: str
+    place: str
+    what: str
+    key: tuple[Any, ...] = ()
+
+    @property
+    def law(self) -> str:
+        """What should hold."""
+        return LAWS[self.kind].text
+
+    @property
+    def cure(self) -> str:
+        """What to do."""
+        return LAWS[self.kind].cure
+
+    @property
+    def repairable(self) -> bool:
+        """Whether ``repair`` can do it."""
+        return LAWS[self.kind].repair
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.law}, but {self.what}; {self.cure}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding, for programs."""
+        form = asdict(self) | {"law": self.law, "cure": self.cure, "repairable": self.repairable}
+        del form["key"]
+        return form
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What came of a finding: ``done``, or why not."""
+
+    finding: Finding
+    done: bool
+    note: str = ""
