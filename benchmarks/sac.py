@@ -4,9 +4,9 @@
     python benchmarks/sac.py learning [--seeds 5] [--steps 10000] [--env Pendulum-v1] [--set model.width=64 ...]
 
 Speed: one environment, a gradient step per environment step. The systems take turns, the median of each is compared,
-and a cohort's figure is the sum over its members. Steps are divided by the seconds of processor time, so that other work
-on the machine counts less. Learning: settings of Rekindle, given to both; returns are of 20 greedy episodes after the
-last step.
+and a cohort's figure is the sum over its members. Steps are divided by the seconds of processor time, so that other
+work on the machine counts less. Learning: settings of Rekindle, given to both; returns are of 20 greedy episodes after
+the last step.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import ast
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import rekindle
@@ -79,10 +80,10 @@ def speed(repeat: int) -> None:
     print(f"{'':44}{'env steps/s':>12}{'ratio':>8}")
     for width, batch, cohorts in ((64, 256, (1, 16)), (64, 64, (1, 16)), (256, 256, (1,)), (256, 64, (1,))):
         given = {"model.width": width, "batch_size": batch, "learning_starts": STARTS, "buffer_size": 50_000}
-        runs: dict[str, Callable[[], float]] = {"Stable-Baselines3": lambda given=given: their_speed(given, 400)}
+        runs: dict[str, Callable[[], float]] = {"Stable-Baselines3": partial(their_speed, given, 400)}
         for members in cohorts:
             name = "Rekindle, one task" if members == 1 else f"Rekindle, cohort of {members} (sum)"
-            runs[name] = lambda given=given, members=members: our_speed(given, members, 400 if members == 1 else 300)
+            runs[name] = partial(our_speed, given, members, 400 if members == 1 else 300)
         figures: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(repeat):
             for name, run in runs.items():
