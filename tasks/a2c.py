@@ -44,7 +44,7 @@ class A2CLearner(OnPolicyLearner):
         Advantages and returns are numbers, computed before: nothing is differentiated through them.
         """
         hp = self.hp
-        params, values = self.policy(batch["obs"])
+        params, values = self.forward(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
         policy_loss = -(log_probs * self.advantages(batch)).mean(1)
         value_loss = 0.5 * (values - batch["returns"]).square().mean(1)

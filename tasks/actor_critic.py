@@ -13,15 +13,20 @@ from ..spaces import Space, categorical, integer, ordinal, real
 from .distributions import Distribution, distribution_for
 from .networks import MLP, NatureCNN, Parameters
 from .parts import Stacked
+from .recurrent import Core
 
 
 def model_space() -> Space:
-    """The hyperparameters of an actor-critic model; std_init is the first standard deviation of Box actions."""
+    """The hyperparameters of an actor-critic model; std_init is the first standard deviation of Box actions.
+
+    A memory has `width` numbers, stands before actor and critic, and is trained on whole rollouts.
+    """
     return Space(
         width=ordinal(16, 32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
         layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
         activation=categorical("tanh", "relu", "silu", "elu", default="tanh", structural=True),
         std_init=real(0.3, 1.5, default=1.0, accept=(1e-3, 100.0)),
+        memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
     )
 
 
@@ -34,18 +39,20 @@ class ActorCritic(Stacked):
         self.distribution: Distribution = distribution_for(action_space, place)
         self.cnn = NatureCNN("features", obs_shape) if len(obs_shape) == 3 else None
         inputs = self.cnn.features if self.cnn else obs_shape[0]
-        hidden = [inputs, *[hp.width] * hp.layers]
+        self.obs_shape = obs_shape
+        self.core = None if hp.memory == "none" else Core("memory", hp.memory, inputs, hp.width)
+        hidden = [hp.width if self.core else inputs, *[hp.width] * hp.layers]
         self.actor = MLP("actor", [*hidden, self.distribution.outputs], hp.activation, last_gain=0.01)
         self.critic = MLP("critic", [*hidden, 1], hp.activation, last_gain=1.0)
-        shapes = {**(self.cnn.shapes if self.cnn else {}), **self.actor.shapes, **self.critic.shapes}
+        networks = [net for net in (self.cnn, self.core, self.actor, self.critic) if net is not None]
+        shapes = {name: shape for net in networks for name, shape in net.shapes.items()}
         if self.distribution.learned_std:
             shapes["actor.log_std"] = (1, self.distribution.learned_std)
         self.parameters = Parameters(shapes, len(seeds), device)
         self.tensors = self.parameters.tensors
         for member, seed in enumerate(seeds):
-            for net in (self.cnn, self.actor, self.critic):
-                if net is not None:
-                    net.initialize(self.parameters, member, seed)
+            for net in networks:
+                net.initialize(self.parameters, member, seed)
         if self.distribution.learned_std:
             self.parameters.views["actor.log_std"][:] = hp.std_init.log().unsqueeze(-1)
         self._views = self._look_up(self.parameters.views)
@@ -75,3 +82,20 @@ class ActorCritic(Stacked):
         tensors, actor, critic, log_std = self._leaves
         features = self._features(tensors, obs)
         return self._params(self.actor(actor, features), log_std), self.critic(critic, features).squeeze(-1)
+
+    def sequences(
+        self, obs: Tensor, begins: Tensor, state: Tensor, learning: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """With a memory: the distribution's parameters, v(s), (P, N * T), and the states (P, N, T, S) of N sequences.
+
+        obs (P, N * T, ...) and begins (P, N * T) hold one sequence after the other; see `Core` for begins and the state
+        (P, N, S). With gradients if `learning`.
+        """
+        assert self.core is not None
+        tensors, actor, critic, log_std = self._leaves if learning else self._views
+        form = (state.shape[1], -1)
+        features = self._features(tensors, obs).unflatten(1, form)
+        states = self.core(tensors, features, begins.unflatten(1, form), state)
+        remembered = states[..., : self.core.width].flatten(1, 2)
+        params, values = self.actor(actor, remembered), self.critic(critic, remembered)
+        return self._params(params, log_std), values.squeeze(-1), states

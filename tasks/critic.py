@@ -13,7 +13,7 @@ from ..spaces import Space, categorical, integer, log_real, maybe, ordinal
 from .actor_critic import ActorCritic
 from .gae import empirical_returns
 from .optimizers import Optimizer, clip_norm
-from .rollout import Rollout, by_member
+from .rollout import Rollout, by_member, by_sequence
 from .state import Tree
 from .streams import Bits
 
@@ -63,7 +63,7 @@ class SeparateCritic:
         if hp.targets == "empirical":
             batch["returns"] = self.empirical(learner, rollout)
         for minibatch in learner.minibatches(batch, hp, self.keys):
-            _, values = self.policy(minibatch["obs"])
+            _, values = learner.forward(minibatch)
             losses = 0.5 * (values - minibatch["returns"]).square().mean(1)
             gradient = self.policy.parameters.gradient(losses).mul_(self.own)
             self.optimizer.step(clip_norm(gradient, hp.max_grad_norm), lr)
@@ -73,7 +73,8 @@ class SeparateCritic:
         """What was earned from each step on, (P, T * N)."""
         _, next_values = learner.estimate(rollout)
         gamma = learner.hp.gamma
-        return by_member(empirical_returns(rollout.rewards, next_values, rollout.terminated, rollout.ended, gamma))
+        returns = empirical_returns(rollout.rewards, next_values, rollout.terminated, rollout.ended, gamma)
+        return by_member(returns) if rollout.memory is None else by_sequence(returns)
 
     def member_state(self, member: int) -> Tree:
         return self.optimizer.member_state(member)

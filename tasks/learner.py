@@ -112,6 +112,10 @@ class Learner:
         """The greedy actions (P, N, ...) for observations (P, N, ...) as the environments give them."""
         raise NotImplementedError
 
+    def player(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
+        """What acts greedily, like `act`, through so many episodes at once from their beginnings."""
+        return self.act
+
     def keys(self, purpose: str) -> streams.Bits:
         """The members' keys (P,) of the random stream with this purpose."""
         return streams.keys(self.seeds, purpose)
@@ -158,12 +162,13 @@ class Learner:
             )
         envs.reset()
         envs.begin_epoch(np.zeros(self.members, dtype=np.int64))
+        act = self.player(episodes)
         returns = np.zeros((self.members, episodes))
         running = np.ones((self.members, episodes), dtype=bool)
         for _ in range(EVALUATION_STEPS):
             if not running.any():
                 break
-            step = envs.step(self.act(envs.obs))
+            step = envs.step(act(envs.obs))
             returns += step.reward * running
             running &= ~(step.terminated | step.truncated)
         return returns.mean(1)

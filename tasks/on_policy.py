@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -19,7 +20,18 @@ from .gae import RunningStandardizer, gae, lambda_returns, standardize
 from .learner import Learner
 from .normalizers import ObservationNormalizer, RewardNormalizer
 from .optimizers import Optimizer, clip_norm, optimizer_space, schedule, schedule_space
-from .rollout import Rollout, by_member, collect, draw_noise, evaluate_values, permutations, shuffled
+from .recurrent import Memory, sequences_first, with_states
+from .rollout import (
+    Rollout,
+    by_member,
+    by_sequence,
+    collect,
+    draw_noise,
+    evaluate_values,
+    permutations,
+    shuffled,
+    value_cuts,
+)
 from .streams import Bits
 
 
@@ -57,17 +69,24 @@ class OnPolicyLearner(Learner):
         coupling: what turns the members' gradients (P, D) into others, where members learn from one another.
     """
 
-    parts: ClassVar[tuple[str, ...]] = ("policy", "optimizer", "obs_normalizer", "reward_normalizer", "standardizer")
+    parts: ClassVar[tuple[str, ...]] = (
+        "policy", "optimizer", "obs_normalizer", "reward_normalizer", "standardizer", "memory"
+    )  # fmt: skip
     coupling: Callable[[Tensor], Tensor] | None = None
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        size, parts = values["num_steps"] * values["num_envs"], values.get("num_minibatches", 1)
+        cls.check_minibatches(values, "num_minibatches", values.get("num_minibatches", 1))
+
+    @classmethod
+    def check_minibatches(cls, values: Mapping[str, Any], name: str, parts: int) -> None:
+        """ValueError unless a rollout can be cut into so many minibatches; with a memory, between environments only."""
+        size, what = values["num_steps"] * values["num_envs"], "num_steps * num_envs"
+        if values["model"]["memory"] != "none":
+            size, what = values["num_envs"], "with a memory, num_envs"
         if size % parts:
-            raise ValueError(
-                f"{cls.algorithm()}: num_steps * num_envs ({size}) must be divisible by num_minibatches ({parts}); "
-                f"try num_minibatches={math.gcd(size, parts)}"
-            )
+            raise ValueError(f"{cls.algorithm()}: {what} ({size}) must be divisible by {name} ({parts}); "
+                             f"try {name}={math.gcd(size, parts)}")  # fmt: skip
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -82,6 +101,7 @@ class OnPolicyLearner(Learner):
         )
         gamma = hp.gamma.cpu().double().numpy()
         self.reward_normalizer = RewardNormalizer(self.members, hp.num_envs, gamma) if hp.normalize_reward else None
+        self.memory = Memory(self.policy, hp.num_envs) if self.policy.core is not None else None
         running = getattr(hp, "normalize_advantage", False) == "running"
         self.standardizer = RunningStandardizer(self.members) if running else None
         self.action_keys, self.order_keys = self.keys("action"), self.keys("order")
@@ -92,28 +112,70 @@ class OnPolicyLearner(Learner):
 
     def play(self) -> Rollout:
         """num_steps in every environment."""
-        hp = self.hp
+        hp, memory = self.hp, self.memory
         noise = draw_noise(self.policy, self.action_keys, self.iterations, (hp.num_steps, hp.num_envs), self.device)
-        rollout = collect(self.envs, self.policy, noise, self.obs_normalizer, self.reward_normalizer)
         self.env_steps += hp.num_steps * hp.num_envs
-        return rollout
+        if memory is None:
+            return collect(self.envs, self.policy, noise, self.obs_normalizer, self.reward_normalizer)
+        before = memory.tensors["state"].clone()
+        rollout = collect(self.envs, memory, noise, self.obs_normalizer, self.reward_normalizer, memory.forget)
+        return replace(rollout, memory=before)
 
     @torch.no_grad()
     def prepare(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Values, advantages and returns of a rollout beside what was seen and done, each (P, T * N, ...)."""
-        values, next_values = self.estimate(rollout)
+        """Values, advantages and returns of a rollout beside what was seen and done, each (P, T * N, ...).
+
+        With a memory they are (P, N * T, ...), the steps of each environment in a row, and `begins` and `memory` are
+        what `Core` needs.
+        """
+        obs, actions = rollout.obs[:, :-1], rollout.actions
+        if self.memory is None:
+            values, next_values = self.estimate(rollout)
+            obs, actions, flat = obs.flatten(1, 2), actions.flatten(1, 2), by_member
+            params, more = self.policy.policy(obs), {}
+        else:
+            params, values, next_values, begins = self.remember(rollout)
+            obs, actions, flat = sequences_first(obs), sequences_first(actions), by_sequence
+            assert rollout.memory is not None
+            more = {"begins": flat(begins), "memory": rollout.memory}
         advantages = gae(
             rollout.rewards, values, next_values, rollout.terminated, rollout.ended, self.hp.gamma, self.hp.gae_lambda
         )
-        obs, actions = rollout.obs[:, :-1].flatten(1, 2), rollout.actions.flatten(1, 2)
-        log_probs, _ = self.policy.distribution.log_prob_and_entropy(self.policy.policy(obs), actions)
+        log_probs, _ = self.policy.distribution.log_prob_and_entropy(params, actions)
         returns = lambda_returns(advantages, values)
-        return {"obs": obs, "actions": actions, "log_probs": log_probs, "values": by_member(values),
-                "advantages": by_member(advantages), "returns": by_member(returns)}  # fmt: skip
+        return {"obs": obs, "actions": actions, "log_probs": log_probs, "values": flat(values),
+                "advantages": flat(advantages), "returns": flat(returns), **more}  # fmt: skip
 
+    @torch.no_grad()
     def estimate(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """The critic's vₜ and v'ₜ, see `evaluate_values`."""
-        return evaluate_values(rollout, self.policy.value)
+        if self.memory is None:
+            return evaluate_values(rollout, self.policy.value)
+        return self.remember(rollout)[1:3]
+
+    def remember(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The policy's parameters (P, N * T, ...), vₜ, v'ₜ and where episodes begin (T, P, N), gone through anew."""
+        assert self.memory is not None
+        assert rollout.memory is not None
+        num_envs, steps = rollout.memory.shape[1], len(rollout.rewards)
+        # What was remembered before the first step is of the episode that goes on with it, or already forgotten.
+        begins = torch.cat([torch.zeros_like(rollout.ended[:1]), rollout.ended])
+        params, every, states = self.policy.sequences(
+            sequences_first(rollout.obs), by_sequence(begins), rollout.memory, learning=False
+        )
+        form = (num_envs, steps + 1)
+        values = every.unflatten(1, form).permute(2, 0, 1).contiguous()
+        next_values = values[1:].clone()
+        if rollout.cuts:
+            value_cuts(with_states(rollout.cuts, states), self.memory.value_after, next_values)
+        params = params.unflatten(1, form)[:, :, :-1].flatten(1, 2).contiguous()
+        return params, values[:-1], next_values, begins[:-1]
+
+    def forward(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The distribution's parameters and v(s), (P, B), of a batch, with gradients."""
+        if self.memory is None:
+            return self.policy(batch["obs"])
+        return self.policy.sequences(batch["obs"], batch["begins"], batch["memory"])[:2]
 
     def scale(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """The batch, its advantages by the running standardizer if there is one; called once for each rollout."""
@@ -123,8 +185,15 @@ class OnPolicyLearner(Learner):
 
     def minibatches(self, batch: Mapping[str, Tensor], hp: SimpleNamespace, keys: Bits) -> Iterator[dict[str, Tensor]]:
         """`num_minibatches` parts of the batch in random order, `update_epochs` times, each (P, B, ...)."""
-        for order in permutations(keys, self.iterations, hp.update_epochs, batch["returns"].shape[1]):
-            yield from shuffled(batch, order, hp.num_minibatches)
+        if self.memory is None:
+            for order in permutations(keys, self.iterations, hp.update_epochs, batch["returns"].shape[1]):
+                yield from shuffled(batch, order, hp.num_minibatches)
+            return
+        num_envs = batch["memory"].shape[1]
+        rows = {name: x if name == "memory" else x.unflatten(1, (num_envs, -1)) for name, x in batch.items()}
+        for order in permutations(keys, self.iterations, hp.update_epochs, num_envs):
+            for part in shuffled(rows, order, hp.num_minibatches):
+                yield {name: x if name == "memory" else x.flatten(1, 2) for name, x in part.items()}
 
     def advantages(self, batch: Mapping[str, Tensor]) -> Tensor:
         """A minibatch's advantages (P, B), standardized within it if `normalize_advantage` is True."""
@@ -158,11 +227,19 @@ class OnPolicyLearner(Learner):
         lr: Tensor = self.hp.optimizer.lr * self.schedule()
         return lr
 
-    @torch.inference_mode()
     def act(self, obs: np.ndarray) -> np.ndarray:
-        seen = obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn=False)
-        params = self.policy.policy(torch.from_numpy(np.ascontiguousarray(seen)).to(self.device))
-        return self.policy.distribution.mode(params).cpu().numpy()
+        return self.player(obs.shape[1])(obs)
+
+    def player(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
+        policy = self.policy if self.memory is None else Memory(self.policy, episodes)
+
+        @torch.inference_mode()
+        def act(obs: np.ndarray) -> np.ndarray:
+            seen = obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn=False)
+            params = policy.policy(torch.from_numpy(np.ascontiguousarray(seen)).to(self.device))
+            return self.policy.distribution.mode(params).cpu().numpy()
+
+        return act
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""

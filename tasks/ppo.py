@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,6 +44,12 @@ class PPOLearner(OnPolicyLearner):
     )
     parts = (*OnPolicyLearner.parts, "critic")
 
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        super().check(values)
+        if values["critic"]["name"] == "separate":
+            cls.check_minibatches(values, "critic.num_minibatches", values["critic"]["num_minibatches"])
+
     def build(self) -> None:
         super().build()
         separate = self.hp.critic.name == "separate"
@@ -60,7 +67,7 @@ class PPOLearner(OnPolicyLearner):
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""
         hp = self.hp
-        params, values = self.policy(batch["obs"])
+        params, values = self.forward(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
         policy_loss, moved = clipped_surrogate(log_probs, batch, self.advantages(batch), hp.clip_coef)
         mean_entropy = entropy.mean(1)

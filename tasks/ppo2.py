@@ -35,7 +35,7 @@ class PPO2Learner(OnPolicyLearner):
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""
         hp = self.hp
-        params, values = self.policy(batch["obs"])
+        params, values = self.forward(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
         policy_loss, moved = clipped_surrogate(log_probs, batch, standardize(batch["advantages"]), hp.clip_coef)
         value_loss = clipped_value_loss(values, batch["values"], batch["returns"], hp.clip_coef)

@@ -19,6 +19,9 @@ from . import streams
 from .actor_critic import ActorCritic
 from .envs import Envs
 from .normalizers import ObservationNormalizer, RewardNormalizer
+from .recurrent import Memory
+
+Cuts = list[tuple[int, NDArray[np.bool_], NDArray[Any]]]
 
 
 @dataclass
@@ -30,6 +33,7 @@ class Rollout:
         actions: (P, T, N, ...).
         rewards, terminated, ended: (T, P, N); ended = terminated or truncated, as 0 and 1.
         cuts: (step, mask (P, N), final observations (P, N, ...)) of steps at which an episode was truncated.
+        memory: (P, N, S), what was remembered before the first step by policies that remember.
     """
 
     obs: Tensor
@@ -37,7 +41,8 @@ class Rollout:
     rewards: Tensor
     terminated: Tensor
     ended: Tensor
-    cuts: list[tuple[int, NDArray[np.bool_], NDArray[Any]]]
+    cuts: Cuts
+    memory: Tensor | None = None
 
 
 def draw_noise(
@@ -53,12 +58,13 @@ def draw_noise(
 
 def collect(
     envs: Envs,
-    policy: ActorCritic,
+    policy: ActorCritic | Memory,
     noise: Tensor,
     normalize_obs: ObservationNormalizer | None = None,
     normalize_reward: RewardNormalizer | None = None,
+    forget: Callable[[NDArray[np.bool_]], None] | None = None,
 ) -> Rollout:
-    """Acts for len(noise) steps in every environment."""
+    """Acts for len(noise) steps in every environment; `forget` is told where episodes ended, (P, N), at each step."""
     steps, members, num_envs = noise.shape[:3]
     device, dist = noise.device, policy.distribution
     kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
@@ -85,6 +91,8 @@ def collect(
             rewards[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
             if normalize_reward is not None:
                 rewards[t] = normalize_reward(rewards[t], terminated[t] | truncated[t])
+            if forget is not None:
+                forget(terminated[t] | truncated[t])
             cut = truncated[t] & ~terminated[t]
             if cut.any():
                 final = step.next_obs if normalize_obs is None else normalize_obs(step.next_obs, learn=False)
@@ -103,24 +111,23 @@ def evaluate_values(rollout: Rollout, value: Callable[[Tensor], Tensor]) -> tupl
 
     At a truncation the final observation is valued, not the first one of the next episode.
     """
-    members, steps, num_envs = rollout.obs.shape[0], rollout.obs.shape[1] - 1, rollout.obs.shape[2]
+    steps, num_envs = rollout.obs.shape[1] - 1, rollout.obs.shape[2]
     values = value(rollout.obs.flatten(1, 2)).unflatten(1, (steps + 1, num_envs)).transpose(0, 1).contiguous()
     next_values = values[1:].clone()
     if rollout.cuts:
-        _value_cuts(rollout, value, next_values, members, num_envs)
+        value_cuts(rollout.cuts, value, next_values)
     return values[:-1], next_values
 
 
-def _value_cuts(
-    rollout: Rollout, value: Callable[[Tensor], Tensor], next_values: Tensor, members: int, num_envs: int
-) -> None:
-    """Values final observations in packs of N per member.
+def value_cuts(cuts: Cuts, value: Callable[[Tensor], Tensor], next_values: Tensor) -> None:
+    """Puts the values of final observations into next_values (T, P, N), in packs of N per member.
 
     A pack has the same shape whatever happens in the neighbours, because the last bits of a matrix product depend on
     its shape; a member with fewer truncations than another fills its packs with zeros.
     """
-    where = [(t, p, n) for t, mask, _ in rollout.cuts for p, n in zip(*np.nonzero(mask), strict=True)]
-    finals = {t: final for t, _, final in rollout.cuts}
+    where = [(t, p, n) for t, mask, _ in cuts for p, n in zip(*np.nonzero(mask), strict=True)]
+    finals = {t: final for t, _, final in cuts}
+    members, num_envs = next_values.shape[1:]
     taken = [0] * members
     packs: list[NDArray[Any]] = []
     slots = []
@@ -139,6 +146,11 @@ def _value_cuts(
 def by_member(x: Tensor) -> Tensor:
     """(T, P, N) -> (P, T * N), contiguous: a sum over a strided row has other last bits than one over a dense row."""
     return x.transpose(0, 1).flatten(1).contiguous()
+
+
+def by_sequence(x: Tensor) -> Tensor:
+    """(T, P, N) -> (P, N * T), contiguous: the steps of each environment in a row."""
+    return x.permute(1, 2, 0).flatten(1).contiguous()
 
 
 def permutations(keys: streams.Bits, iteration: int, epochs: int, size: int) -> NDArray[np.int64]:
