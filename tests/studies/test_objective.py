@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,8 +202,9 @@ def test_threads_share_an_objective(sqlite_url: str) -> None:
 
 
 RUN = """
-import os, signal, sys
+import os, signal, sys, time
 import optuna
+from sqlalchemy import text
 sys.path.insert(0, sys.argv[2])
 from test_objective import objective
 url = sys.argv[1]
@@ -214,6 +216,8 @@ def dies(trial):
     def last(self, value, step):
         report(self, value, step)
         if step == 3:
+            while not storage.engine.connect().execute(text("SELECT 1 FROM trial_heartbeats")).first():
+                time.sleep(0.02)  # a trial without a heartbeat is never stale to Optuna
             os.kill(os.getpid(), signal.SIGKILL)
     type(trial).report = last
     return objective(url)(trial)
@@ -233,7 +237,9 @@ def test_a_trial_whose_process_was_killed_is_retried_by_optunas_heartbeat_and_ca
     )
     study = optuna.load_study(storage=storage, study_name="s")
     retried: list[optuna.trial.FrozenTrial] = []
+    deadline = time.monotonic() + 60
     while not retried:
+        assert time.monotonic() < deadline
         study.optimize(objective(sqlite_url), n_trials=1)  # looks for stale trials when it begins one
         finished = study.get_trials(states=[TrialState.COMPLETE])
         retried = [trial for trial in finished if trial.system_attrs.get("failed_trial") == 0]
