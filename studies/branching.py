@@ -83,10 +83,10 @@ def fork(arguments: argparse.Namespace) -> int:
     with _existing(arguments.storage) as store:
         uid = _whole_uid(store, arguments.uid)
         [row] = store.tasks([uid])
-        source, saved = _state_at(store, lineage(store, uid), arguments.at, row.epochs)
-        identity, changed = forked(source.identity, arguments.set, saved.digest)
+        source, start = _state_at(store, lineage(store, uid), arguments.at, row.epochs)
+        identity, changed = forked(source.identity, arguments.set, start.digest)
         new = uid_of(identity)
-        store.branch(new, identity, Start(source.uid, saved.epochs, saved.digest))
+        store.branch(new, identity, start)
         before = _return_of(store, uid, row.epochs)
         task = task_of(identity, TaskStorage(store, arguments.use_previous))
         try:
@@ -129,8 +129,8 @@ def forked(
     return {**identity, "hyperparameters": new, "start": start}, changed
 
 
-def _state_at(store: Store, links: Sequence[Link], epoch: int, end: int) -> tuple[Link, Saved]:
-    """The checkpoint of a lineage at an epoch, and the task that it belongs to."""
+def _state_at(store: Store, links: Sequence[Link], epoch: int, end: int) -> tuple[Link, Start]:
+    """The state of a lineage at an epoch, and the task that went on from it."""
     kept: dict[int, Link] = {}
     for link, following in zip(links, [*links[1:], None], strict=True):
         last = following.start.epochs if following and following.start else end - 1
@@ -142,7 +142,10 @@ def _state_at(store: Store, links: Sequence[Link], epoch: int, end: int) -> tupl
             f"a fork starts from a checkpoint before the task's last one (at {end} epochs), but the one at {epoch} is "
             f"not kept; those that are: {epochs}"
         )
-    return kept[epoch], saved
+    link = kept[epoch]
+    if link.start is not None and link.start.digest == saved.digest:
+        return link, link.start  # its hyperparameters, but the state of the one before it
+    return link, Start(link.uid, epoch, saved.digest)
 
 
 def _return_of(store: Store, uid: str, epochs: int) -> float:

@@ -153,8 +153,8 @@ def make_config(
         **options,
     )
     for name in ("generation", "cohort"):
-        _check_count(name, getattr(config, name))
-    _check_count("trials", trials)
+        check_count(name, getattr(config, name))
+    check_count("trials", trials)
     choose("sampler", config.sampler, SAMPLERS)
     choose("scheduler", config.scheduler, SCHEDULERS)
     if config.scheduler == "none":
@@ -190,6 +190,7 @@ def parse_epochs(text: str) -> list[int]:
     return check_epochs([int(part) for part in parts])
 
 
-def _check_count(name: str, value: object) -> None:
+def check_count(name: str, value: object) -> None:
+    """Raises BadConfig unless the value is a number of things."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise BadConfig(f"{name} must be an integer of at least 1, but got {value!r}")

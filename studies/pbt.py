@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..spaces import flatten, unflatten
 from ..spaces.space import ENABLED
 from ..tasks import streams
-from .config import BadConfig, Config, choose, make_config
+from .config import BadConfig, Config, check_count, choose, make_config
 from .plans import Branch, Plan, score_of
 from .rows import Segment, Trial
 
@@ -138,6 +138,7 @@ def make_population(
         perturb: dotted names of what explore may change; all that is searched, if empty. What else is searched differs
             between members from the beginning, and is copied as it is.
     """
+    check_count("population", population)
     if sampler not in (None, "random"):
         raise BadConfig(f"a population begins with hyperparameters drawn at random, but --sampler is {sampler}")
     space = algorithm.learner.hyperparameters

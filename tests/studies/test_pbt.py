@@ -1,0 +1,358 @@
+"""Population based training: the schedule simulated, what explore does, and whole studies that are killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rekindle.spaces import categorical, integer, log_real, near_one, ordinal, real, unflatten
+from rekindle.studies.cli import main
+from rekindle.studies.config import BadConfig, Config
+from rekindle.studies.engine import start_study
+from rekindle.studies.errors import StudyMismatch
+from rekindle.studies.explore import explore, perturbed
+from rekindle.studies.pbt import make_population
+from rekindle.studies.progress import look
+from rekindle.studies.report import study_json
+from rekindle.studies.rows import Segment, Trial
+from rekindle.studies.schedule import Branch, plan
+from rekindle.studies.store import Store
+from rekindle.studies.tune import WorkerProcess
+from rekindle.studies.worker import Worker
+from rekindle.tasks import load
+from studying import TINY, bits, run
+
+
+def population(members: int = 5, epochs: int = 6, **options: Any) -> Config:
+    fixed = {**TINY, **options.pop("fixed", {})}
+    options = {"interval": 2, **options}
+    return make_population(
+        load("ppo"), "CartPole-v1", epochs=epochs, population=members, fixed=unflatten(fixed), **options
+    )
+
+
+def simple(members: int = 10, rungs: int = 3, exploit: str = "truncation", seed: int = 0) -> Config:
+    """A configuration of which only the schedule is used."""
+    return Config("ppo", 1, {}, seed, {}, {}, [2, 2 * rungs, 1], [members], members, members, "random", "pbt",
+                  {"exploit": exploit, "explore": "perturb", "perturb": []})  # fmt: skip
+
+
+Rows = tuple[dict[int, Trial], dict[tuple[int, int], Segment]]
+Score = Callable[[int, int], float | None]
+
+
+def score_of(number: int, rung: int) -> float | None:
+    return None if (number, rung) in ((3, 0), (7, 1)) else float((number * 7919 + rung * 104729) % 1009)
+
+
+def simulate(config: Config, rng: random.Random, score: Score = score_of) -> tuple[Rows, list[Branch]]:
+    """Carries rows forward to the end, finishing some ready segments at a time in random order."""
+    trials: dict[int, Trial] = {}
+    segments: dict[tuple[int, int], Segment] = {}
+    branches: list[Branch] = []
+    while True:
+        step = plan(config, trials.values(), segments.values())
+        if step.complete:
+            return (trials, segments), branches
+        for number, state in step.finished:
+            assert trials[number].state == "running"
+            trials[number] = replace(trials[number], state=state)
+        for number in step.ask or ():
+            trials[number] = Trial(number, f"u{number}", {})
+        for branch in step.branches[: rng.randint(1, len(step.branches))] if step.branches else ():  # and killed
+            trials[branch.number] = Trial(branch.number, f"u{branch.number}", {})
+            branches.append(branch)
+        segments |= {(row.number, row.rung): row for row in step.segments}
+        ready = [key for key, row in segments.items() if row.state == "ready"]
+        assert ready or step, "the schedule is stuck"
+        for number, rung in rng.sample(ready, rng.randint(0, len(ready))):
+            value = score(number, rung)
+            state = "failed" if value is None else "done"
+            segments[number, rung] = replace(segments[number, rung], state=state, score=value)
+            if value is None:
+                trials[number] = replace(trials[number], state="failed")
+
+
+@pytest.mark.parametrize("exploit", ["truncation", "tournament"])
+def test_the_order_in_which_results_come_changes_nothing(exploit: str) -> None:
+    config = simple(rungs=5, exploit=exploit)
+    (trials, segments), branches = simulate(config, random.Random(0))
+    for seed in range(1, 20):
+        other, also = simulate(config, random.Random(seed))
+        assert other == (trials, segments)
+        assert sorted(also, key=lambda branch: branch.number) == sorted(branches, key=lambda branch: branch.number)
+    assert {segments[key].rung for key in segments} == set(range(5))
+    for rung in range(5):  # the population keeps its size
+        assert sum(row.rung == rung for row in segments.values()) == 10
+    assert {trials[3].state, trials[7].state} <= {"failed", "pruned"}
+    assert sorted(trials) == list(range(len(trials)))
+
+
+def test_truncation_copies_the_best_fifth_to_the_worst_fifth() -> None:
+    _, branches = simulate(simple(members=10, rungs=2), random.Random(0), lambda number, rung: float(number))
+    assert [(branch.number, branch.member, branch.generation) for branch in branches] == [(10, 0, 1), (11, 1, 1)]
+    assert {branch.start.number for branch in branches} <= {8, 9}
+    assert {branch.start.epochs for branch in branches} == {2}
+    parents = set()
+    for seed in range(8):
+        config = simple(members=10, rungs=2, seed=seed)
+        _, branches = simulate(config, random.Random(0), lambda number, rung: float(number))
+        parents |= {branch.start.number for branch in branches}
+    assert parents == {8, 9}
+
+
+def test_a_tournament_copies_only_what_is_better() -> None:
+    _, branches = simulate(
+        simple(members=10, rungs=2, exploit="tournament"), random.Random(0), lambda number, rung: float(number)
+    )
+    assert 2 < len(branches) < 10
+    assert all(branch.start.number > branch.member for branch in branches)
+
+
+@pytest.mark.parametrize("exploit", ["truncation", "tournament"])
+def test_equals_are_not_copied_and_a_failed_member_is_replaced_by_a_living_one(exploit: str) -> None:
+    config = simple(members=6, rungs=2, exploit=exploit)
+    (trials, _), branches = simulate(config, random.Random(0), lambda number, rung: None if number == 2 else 1.0)
+    [branch] = branches
+    assert branch.member == 2
+    assert branch.start.number != 2
+    assert trials[2].state == "failed"
+    assert trials[branch.number].state == "complete"
+
+
+def test_a_population_of_which_nobody_lives_ends() -> None:
+    (trials, segments), branches = simulate(simple(members=3), random.Random(0), lambda number, rung: None)
+    assert {trial.state for trial in trials.values()} == {"failed"}
+    assert (len(segments), branches) == (3, [])
+
+
+def test_one_member_trains_to_the_end() -> None:
+    (trials, segments), branches = simulate(simple(members=1), random.Random(0), lambda number, rung: 1.0)
+    assert (len(trials), len(segments), branches) == (1, 3, [])
+
+
+# Explore
+
+
+@pytest.mark.parametrize(
+    ("dimension", "value", "up", "down"),
+    [
+        (log_real(1e-5, 1e-1), 1e-3, 1.2e-3, 0.8e-3),
+        (log_real(1e-5, 1e-1), 0.09, 0.1, 0.072),
+        (near_one(0.9, 0.9999), 0.99, 0.988, 0.992),
+        (real(0.0, 1.0), 0.5, 0.6, 0.4),
+        (real(0.0, 1.0), 0.0, 0.1, 0.0),
+        (real(0.0, 1.0, step=0.25), 0.5, 0.75, 0.25),
+        (integer(0, 100), 50, 60, 40),
+        (integer(1, 4), 2, 3, 1),
+        (integer(1, 1000, log=True), 100, 120, 80),
+        (integer(1, 1000, log=True), 1, 2, 1),
+        (ordinal(32, 64, 128), 64, 128, 32),
+        (ordinal(32, 64, 128), 128, 64, 64),
+        (categorical("a", "b"), "a", "a", "a"),
+    ],
+)
+def test_a_value_moves_on_its_own_scale_and_stays_in_range(dimension: Any, value: Any, up: Any, down: Any) -> None:
+    assert perturbed(dimension, value, up=True) == pytest.approx(up) if up != "a" else "a"
+    assert perturbed(dimension, value, up=False) == pytest.approx(down) if down != "a" else "a"
+
+
+def params(config: Config) -> dict[str, Any]:
+    from rekindle.spaces import flatten
+
+    return flatten(load("ppo")("CartPole-v1").init(**unflatten(dict(config.fixed))).hyperparameters or {})
+
+
+def test_explore_is_a_function_of_generation_and_member_and_changes_what_is_named() -> None:
+    config = population(perturb=["optimizer.lr", "gamma"])
+    before = params(config)
+    after = explore(config, before, 1, 0)
+    assert after == explore(config, before, 1, 0)
+    assert {name for name in after if after[name] != before[name]} == {"optimizer.lr", "gamma"}
+    assert after["optimizer.lr"] in (pytest.approx(1.2e-3), pytest.approx(0.8e-3))
+    others = {explore(config, before, g, m)["optimizer.lr"] for g in range(4) for m in range(4)}
+    assert len(others) == 2
+    fresh = population(perturb=["optimizer.lr"], explore="resample")
+    assert len({explore(fresh, before, g, m)["optimizer.lr"] for g in range(4) for m in range(4)}) == 16
+
+
+def test_values_that_do_not_go_together_are_drawn_again_or_left_alone() -> None:
+    config = population(perturb=["optimizer.lr"])
+    before = params(config)
+
+    def only_up(values: Any) -> None:
+        if values["optimizer.lr"] < before["optimizer.lr"]:
+            raise ValueError("down")
+
+    assert {explore(config, before, g, 0, only_up)["optimizer.lr"] for g in range(8)} == {1.2e-3}
+
+    def never(values: Any) -> None:
+        raise ValueError("no")
+
+    assert explore(config, before, 0, 0, never) == before
+
+
+# Configurations
+
+
+def test_what_is_structural_is_fixed_and_the_rest_is_searched() -> None:
+    config = population(fixed={"num_steps": 64})
+    structural = {name for name, d in load("ppo").learner.hyperparameters.flat().items() if d.structural}
+    assert not structural & set(config.open)
+    assert config.fixed["num_steps"] == 64
+    assert config.fixed["target_kl"] is None
+    assert "max_grad_norm" in config.open
+    assert config.rungs == (2, 4, 6)
+    assert population(epochs=5).rungs == (2, 4, 5)
+    assert population(epochs=1).rungs == (1,)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"perturb": ["num_steps"]}, "num_steps is structural"),
+        ({"perturb": ["gama"]}, "did you mean gamma"),
+        ({"exploit": "tournamnt"}, "did you mean tournament"),
+        ({"explore": "x"}, "explore must be one of perturb, resample"),
+        ({"sampler": "gp"}, "drawn at random, but --sampler is gp"),
+        ({"members": 0}, "population must be an integer of at least 1, but got 0"),
+        ({"interval": 0}, "low is 0"),
+    ],
+)
+def test_what_makes_no_population_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        population(**options)
+
+
+def test_a_population_needs_something_to_explore() -> None:
+    everything = {name: value for name, value in params(population()).items() if name not in TINY}
+    with pytest.raises(BadConfig, match="every hyperparameter is fixed"):
+        population(fixed=everything)
+
+
+def test_the_command_line_names_a_structural_hyperparameter(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["tune", "ppo", "CartPole-v1", "--scheduler", "pbt", "--perturb", "model.width", "--storage", sqlite_url]
+    assert main(command) == 2
+    assert "model.width is structural" in capsys.readouterr().err
+    assert not Path(sqlite_url.removeprefix("sqlite:///")).exists()
+
+
+# Studies
+
+
+def test_members_copy_the_state_of_others(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", population())
+        assert Worker(store, "s").run()
+        trials = {trial.number: trial for trial in store.trials("s")}
+        ends = {(row.number, row.epochs): row.digest for row in store.segments("s")}
+        children = [trial for trial in trials.values() if "parent" in trial.attrs]
+        assert children
+        for child in children:
+            start, parent = child.attrs["start"], trials[child.attrs["parent"]]
+            assert (start["uid"], start["digest"]) == (parent.uid, ends[parent.number, start["epochs"]])
+            [task] = store.tasks([child.uid])
+            assert task.identity is not None
+            assert task.identity["start"] == start["digest"]
+            mine, theirs = (store.checkpoints(uid) for uid in (child.uid, parent.uid))
+            [then] = [row for row in theirs if row.digest == start["digest"]]
+            assert mine[0].digest == start["digest"]
+            assert mine[0].blobs == then.blobs  # the same ones, by their names
+            assert child.params != parent.params
+            assert store.metrics(child.uid)[0][0] == start["epochs"] + 1
+        shown = study_json(store, "s")
+        assert shown["state"] == "complete"
+        assert [trial["branch"]["trial"] for trial in shown["trials"] if trial["branch"]] == [
+            child.attrs["parent"] for child in children
+        ]
+        snapshot = look(store, "s")
+        assert snapshot.epochs == snapshot.epochs_total == 5 * 6
+        assert snapshot.env_steps == 64 * 30
+
+
+def test_a_population_trains_as_one_cohort(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = load("ppo").learner
+    run_epoch = learner.run_epoch
+    sizes: list[int] = []
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        sizes.append(self.members)
+        return run_epoch(self, *args, **kwargs)
+
+    monkeypatch.setattr(learner, "run_epoch", counted)
+    run(sqlite_url, population())
+    assert sizes == [5] * 6
+
+
+@pytest.mark.parametrize("options", [{}, {"exploit": "tournament", "explore": "resample"}])
+def test_three_workers_train_the_population_that_one_trains(
+    sqlite_url: str, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    config = population(**options)
+    alone = run(f"sqlite:///{tmp_path / 'alone.db'}", config)
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+    through: list[bool] = []
+
+    def work() -> None:
+        with Store(sqlite_url) as mine:
+            through.append(Worker(mine, "s", workers=3).run())
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert through == [True] * 3
+    with Store(sqlite_url) as store:
+        assert bits(store) == alone
+
+
+def test_a_population_whose_workers_are_killed_ends_as_if_nothing_had_happened(
+    sqlite_url: str, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    config = population(4, 12, fixed={"epoch_steps": 512})
+    undisturbed = run(f"sqlite:///{tmp_path / 'undisturbed.db'}", config)
+    rng = random.Random(5)
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        for goal, victims in ((rng.randint(2, 8), 2), (rng.randint(16, 24), 1)):
+            crew = [WorkerProcess(sqlite_url, "s", 2) for _ in range(2)]
+            wait_until(lambda goal=goal: look(store, "s").epochs >= goal, 60)  # type: ignore[misc]
+            for worker in crew[:victims]:
+                worker.process.kill()
+                worker.wait(10)
+                assert worker.status == -signal.SIGKILL
+        wait_until(lambda: crew[1].status is not None, 60)
+        crew[1].wait(10)
+        assert crew[1].status == 0, list(crew[1].last_words)
+        assert bits(store) == undisturbed
+
+
+def test_a_member_that_fails_is_replaced(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = load("ppo").learner
+
+    def broken(self: Any, member: int, metrics: Any) -> str | None:
+        return "entropy became nan" if abs(float(self.hp.optimizer.lr[member]) - 1e-3) < 1e-9 else None  # trial 0
+
+    monkeypatch.setattr(learner, "broken", broken)
+    run(sqlite_url, population(3, 4))
+    with Store(sqlite_url) as store:
+        trials = store.trials("s")
+    assert trials[0].state == "failed"
+    assert [trial.state for trial in trials if trial.attrs.get("member") == 0] == ["complete"]
+
+
+def test_a_population_keeps_its_size(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", population(4))
+        with pytest.raises(StudyMismatch, match="generation"):
+            start_study(store, "s", population(6))
