@@ -76,7 +76,7 @@ class Json(sa.TypeDecorator[Any]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
-        return None if value is None else json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
+        return None if value is None else json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
 
     def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
         if value is None:
@@ -95,12 +95,13 @@ def parse_json(text: Any) -> Any:
     return parse(text, object_hook=_special)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value as JSON has it, without NaN and infinities."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 _SPECIAL = [{"float": name} for name in ("nan", "inf", "-inf")]
