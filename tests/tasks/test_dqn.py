@@ -32,7 +32,8 @@ class TestOnCartPole(ExactnessSuite):
         {"optimizer.name": "rmsprop", "optimizer.momentum": 0.5, "lr_schedule.name": "exponential",
          "lr_schedule.horizon": 600, "max_grad_norm": None, "eval_interval": 2},
         {"optimizer.name": "adamw", "lr_schedule.name": "cosine", "lr_schedule.horizon": 600, "target_interval": 1,
-         "tau": 0.01, "model.activation": "tanh", "model.width": 17, "model.layers": 3, "num_steps": 3, "batch_size": 33},
+         "tau": 0.01, "model.activation": "tanh", "model.width": 17, "model.layers": 3, "num_steps": 3,
+         "batch_size": 33},
         {"optimizer.name": "sgd", "optimizer.momentum": 0.5},
     )  # fmt: skip
 
