@@ -23,6 +23,17 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   lineage [{uid, from (epochs), to (epochs), digest}]
     fork          as train, and from (uid), at (epochs), changed {dotted name: [old, new]}, return_before
 
+``--set:NAME VALUE`` is another spelling of ``--set NAME=VALUE``, for Orion's sake, whose parser gives a prior to an
+option's name and takes each name once:
+
+    orion hunt -n cartpole rekindle train ppo CartPole-v1 --set:optimizer.lr~'loguniform(1e-5, 1e-2)' \\
+        --set:epoch_steps 1024 --epochs~'fidelity(1, 27, 3)'
+
+``rekindle train`` notices that it runs under Orion: it reports to it, carries on from the checkpoint of a lower rung,
+leaves hyperparameters out that do not apply, and keeps its checkpoints in Orion's database if ORION_DB_TYPE is
+rekindlesql and ORION_DB_ADDRESS says where. After SIGTERM and SIGINT the trial is interrupted and tried again; one
+that fails is broken.
+
 ``return`` is the mean undiscounted return of greedy evaluation episodes on seeds that no training uses; ``digest`` is
 the sha256 of the canonical form of the whole training state; times are seconds since 1970.
 """
@@ -34,9 +45,11 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, NoReturn
 
 from .. import __version__
+from . import orion_trial
 
 URL_VARIABLE = "REKINDLE_STORAGE"
 DEFAULT_URL = "sqlite:///rekindle.db"
@@ -45,7 +58,7 @@ FAILED, USAGE = 1, 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command and returns its exit status."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse_args(_spelled_out(sys.argv[1:] if argv is None else argv))
     if arguments.debug:
         return _run(arguments)
     try:
@@ -60,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "train" and orion_trial.is_under_orion():
+        return orion_trial.run(arguments)
     module = importlib.import_module(f".{arguments.module}", __package__)  # takes a while, and --help does not need it
     run: Callable[[argparse.Namespace], int] = getattr(module, arguments.command)
     return run(arguments)
@@ -89,6 +104,22 @@ def _say(text: str, status: int) -> int:
 
 
 # --- the parser ---
+
+
+def _spelled_out(argv: Sequence[str]) -> list[str]:
+    """``--set:NAME VALUE`` as ``--set NAME=VALUE``.
+
+    Orion's parser of a program's options takes each name once, and gives priors only to names.
+    """
+    spelled: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word.startswith("--set:"):
+            name, equals, value = word.removeprefix("--set:").partition("=")
+            spelled += ["--set", *(f"{name}={text}" for text in ([value] if equals else islice(words, 1)))]
+        else:
+            spelled.append(word)
+    return spelled
 
 
 class _Parser(argparse.ArgumentParser):
@@ -191,7 +222,7 @@ def _command(
     command.set_defaults(module=module)
     command.add_argument(
         "--storage",
-        default=os.environ.get(URL_VARIABLE) or DEFAULT_URL,
+        default=os.environ.get(URL_VARIABLE) or orion_trial.storage_url() or DEFAULT_URL,
         metavar="URL",
         help=f"sqlite:///file.db or postgresql://user:password@host/name (default: ${URL_VARIABLE}, or {DEFAULT_URL})",
     )

@@ -1,0 +1,258 @@
+"""Hunts: studies that the released Orion runs, on the database that keeps everything else.
+
+    client = hunt(PPO, "CartPole-v1", name="cartpole", storage="sqlite:///studies.db", algorithm="asha",
+                  epochs=fidelity(1, 27, 3), max_trials=40, search=["optimizer.lr", "gamma"])
+    client.stats.best_evaluation      # minus the best return
+
+Orion's experiment, trials and algorithm live in tables of that database, the checkpoints beside them: a trial that
+Orion promotes carries on from the checkpoint of the lower rung. The same call, in another process or on another
+machine, joins the hunt or carries it on.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import math
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..spaces import Space, SpaceError, unflatten
+from ..spaces.ranges import Fidelity
+from ..spaces.to_orion import from_params
+from ..tasks.errors import Diverged, Stopped
+from .config import check_epochs
+from .errors import LeaseLost, StudyMismatch
+from .orion_trial import INTERRUPTED, Results, train
+from .store import Store
+
+try:
+    from . import orion_db  # silences the warnings of orion's imports
+except ImportError as error:
+    raise ImportError(f"hunts need Orion: pip install 'pip<26' 'rekindle[orion]' ({error})") from error
+
+import orion.core  # isort: skip
+from orion.algo.base import algo_factory  # isort: skip
+from orion.client import ExperimentClient, build_experiment, get_experiment  # isort: skip
+from orion.core.utils.exceptions import NoConfigurationError  # isort: skip
+from orion.core.worker.consumer import ExecutionError  # isort: skip
+
+if TYPE_CHECKING:
+    from ..tasks.storage import Storage
+    from ..tasks.task import Task
+
+KEY = "rekindle"  # in the experiment's metadata: what is hunted
+FIDELITY = "epochs"
+_LOGUNIFORM = re.compile(r"^loguniform\((\S+), (\S+), precision=None.*")
+
+__all__ = ["OrionObjective", "hunt", "orion_db", "storage_of"]
+
+
+class OrionObjective:
+    """Trains a task for a trial of Orion's: for ``client.workon(objective)``, with any algorithm and any executor.
+
+    Called with a trial's parameters, it returns Orion's results: minus the return, which Orion minimises, and as
+    statistics rk_uid, rk_resumed (epochs that a lower rung had done), rk_epochs and rk_digest. A trial whose numbers
+    become NaN raises Diverged: Orion marks it broken, and the reason is kept with the task. One that SIGTERM stops is
+    interrupted, everything saved.
+
+    Args:
+        task: the algorithm, such as PPO.
+        env: see `Task`.
+        epochs: how many each trial is trained for in all; or a fidelity, from which Orion chooses.
+        storage: a URL; may be, and best is, Orion's own database.
+        seed: of the training of every trial.
+        search: dotted names of the hyperparameters that are searched, the others having their defaults; None: all.
+        fixed: hyperparameters that are not searched, nested.
+    """
+
+    def __init__(self, task: type[Task], env: Any, *, storage: str, epochs: int | Fidelity = 1, seed: int = 0,
+                 search: Sequence[str] | None = None, **fixed: Any):  # fmt: skip
+        self.algorithm, self.storage, self.seed, self.fixed = task, storage, seed, fixed
+        first = task(env, seed=seed, **fixed)  # checks all that was given
+        self.env, space = first.env, first.get_space()
+        if search is not None:
+            space = _only(space, search)
+        if isinstance(epochs, Fidelity):
+            low, high = epochs.low, epochs.high
+            check_epochs([low, high])
+            space = space.extend(**{FIDELITY: epochs})
+        else:
+            check_epochs([epochs])
+        self.space, self.epochs = space, epochs
+        self.stopped: BaseException | None = None
+        self._store: Store | None = None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Executors send it to other processes, which open the store anew."""
+        return {**vars(self), "_store": None, "_lock": None, "stopped": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
+
+    @property
+    def store(self) -> Store:
+        """Where the tasks are kept; opened when it is first needed."""
+        with self._lock:
+            if self._store is None:
+                self._store = Store(self.storage)
+            return self._store
+
+    def close(self) -> None:
+        """Closes the store; the next call opens it again."""
+        with self._lock:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What is hunted, as JSON: two hunts of one name must agree on it."""
+        epochs = self.epochs if isinstance(self.epochs, int) else "searched"
+        first = self.make(None)
+        return {"task": first.name, "version": first.version, "env": first.env.to_json(), "seed": self.seed,
+                "fixed": first.fixed, "epochs": epochs, "space": self.space.to_orion()}  # fmt: skip
+
+    def make(self, storage: Storage | None) -> Task:
+        """The task, before it has its hyperparameters."""
+        return self.algorithm(self.env, seed=self.seed, storage=storage, **self.fixed)
+
+    def __call__(self, **params: Any) -> Results:
+        """Orion's results for a trial's parameters."""
+        values = from_params(self.space, params)
+        epochs = values.pop(FIDELITY, self.epochs)  # Orion gives 3.0, the space makes 3 of it
+        try:
+            return train(self.make, values, epochs, self.store)
+        except (Stopped, LeaseLost) as error:
+            self.stopped = error
+            raise ExecutionError(orion.core.config.worker.interrupt_signal_code or INTERRUPTED) from error
+
+
+def hunt(task: type[Task], env: Any, *, name: str, storage: str, max_trials: int,
+         algorithm: str | Mapping[str, Any] = "tpe", epochs: int | Fidelity = 1, seed: int = 0, workers: int = 1,
+         search: Sequence[str] | None = None, idle_timeout: int = 60, **fixed: Any) -> ExperimentClient:  # fmt: skip
+    """Hunts until `max_trials` are completed or the algorithm is through, and returns Orion's client to look at it.
+
+    Args:
+        name: of Orion's experiment.
+        max_trials: as Orion counts: every rung of a configuration is a trial.
+        algorithm: the name of one that Orion has installed, or {name: {option: value}}; it gets `seed` unless it has
+            one.
+        workers: how many trials this process has trained at a time, each in a process of its own if more than one.
+        idle_timeout: seconds to wait for other workers when there is nothing to do.
+
+    The other arguments are those of `OrionObjective`. A trial that diverges is broken and the hunt goes on; every other
+    error ends it. Raises Stopped after SIGTERM, SpaceError for a prior that Orion cannot express, ValueError for an
+    algorithm that it has not, and StudyMismatch if the name is taken by a hunt of something else.
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"workers must be an integer of at least 1, but got {workers!r}")
+    if isinstance(max_trials, bool) or not isinstance(max_trials, int) or max_trials < 1:
+        raise ValueError(f"max_trials must be an integer of at least 1, but got {max_trials!r}")
+    objective = OrionObjective(task, env, storage=storage, epochs=epochs, seed=seed, search=search, **fixed)
+    chosen = _algorithm(algorithm, seed, isinstance(epochs, Fidelity))
+    client = _experiment(name, objective, storage, chosen, max_trials)
+    try:
+        with client.tmp_executor("poolexecutor" if workers > 1 else "singleexecutor", n_workers=workers):
+            client.workon(objective, n_workers=workers, max_trials=max_trials, max_broken=max(3, max_trials),
+                          on_error=_on_error, prepare_trial=_no_directory, idle_timeout=idle_timeout)  # fmt: skip
+    except KeyboardInterrupt as error:
+        if objective.stopped is not None:
+            raise objective.stopped from error
+        raise
+    finally:
+        objective.close()
+    return client
+
+
+def storage_of(url: str) -> dict[str, Any]:
+    """The configuration of Orion's storage in the database at this URL, for `build_experiment`."""
+    return {"type": "rekindlestorage", "database": {"type": "rekindlesql", "host": url}}
+
+
+def _experiment(name: str, objective: OrionObjective, url: str, algorithm: dict[str, Any],
+                max_trials: int) -> ExperimentClient:  # fmt: skip
+    """Orion's experiment of this name, made if there is none; StudyMismatch if there is one of something else."""
+    mine = json.loads(json.dumps({**objective.identity, "algorithm": algorithm}))
+    try:
+        known = get_experiment(name, storage=storage_of(url)).metadata.get(KEY, "{}")
+    except NoConfigurationError:
+        known = None
+    if known is not None and (theirs := json.loads(known)) != mine:
+        names = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
+        raise StudyMismatch(f"a hunt of one name hunts one thing, but {name} was begun with another "
+                            f"{' and another '.join(names)}; give this one another name")  # fmt: skip
+    space = _grid(mine["space"]) if "gridsearch" in map(str.lower, algorithm) else mine["space"]
+    client = build_experiment(
+        name, space=space, algorithm=algorithm, max_trials=max_trials, storage=storage_of(url),
+        working_dir=os.path.join(tempfile.gettempdir(), "orion"),
+    )  # fmt: skip
+    if known is None:
+        metadata = {**client.metadata, KEY: json.dumps(mine)}
+        client.storage.update_experiment(client._experiment, metadata=metadata)
+    return client
+
+
+def _algorithm(algorithm: str | Mapping[str, Any], seed: int, has_fidelity: bool) -> dict[str, Any]:
+    """Orion's configuration of the algorithm, with a seed: without one its Hyperband does not even start."""
+    given = {algorithm: {}} if isinstance(algorithm, str) else dict(algorithm)
+    if len(given) != 1:
+        raise ValueError(f"an algorithm is a name or {{name: {{option: value}}}}, but got {algorithm!r}")
+    [(name, options)] = given.items()
+    try:
+        known = inspect.signature(algo_factory.get_class(name).__init__).parameters
+    except NotImplementedError:
+        names = sorted(algo_factory.get_classes())
+        close = difflib.get_close_matches(name.lower(), names, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"Orion has no algorithm {name!r} installed; it has {', '.join(names)}{hint}") from None
+    if name.lower() in ("asha", "hyperband", "evolutiones", "pbt", "pb2", "bohb", "dehb") and not has_fidelity:
+        raise ValueError(f"{name} needs to choose the epochs; give epochs=fidelity(1, 27, 3), for example")
+    unknown = sorted(set(options or {}) - set(known))
+    if unknown:
+        raise ValueError(f"Orion's {name} takes {', '.join(list(known)[2:])}, but got {', '.join(unknown)}")
+    return {name: {**({"seed": seed} if "seed" in known else {}), **(options or {})}}
+
+
+def _grid(priors: Mapping[str, str]) -> dict[str, str]:
+    """The priors for Orion's grids, whose ends are exp(log(end)), and may lie beyond the end by a rounding."""
+    return {name: _LOGUNIFORM.sub(_reachable, prior) for name, prior in priors.items()}
+
+
+def _reachable(prior: re.Match[str]) -> str:
+    low, high = map(float, prior.groups())
+    while math.exp(math.log(low)) < low:
+        low = math.nextafter(low, high)
+    while math.exp(math.log(high)) > high:
+        high = math.nextafter(high, low)
+    return f"loguniform({low!r}, {high!r}, precision=None)"  # and no default, which could be an end
+
+
+def _only(space: Space, search: Sequence[str]) -> Space:
+    """The space with all but these at their defaults."""
+    flat = space.flat()
+    for name in search:
+        if name not in flat:
+            close = difflib.get_close_matches(name, flat, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{hint}")
+    closed = {path: dimension.default for path, dimension in flat.items() if path not in search}
+    return space.fix(unflatten(closed))
+
+
+def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> bool:
+    """Goes on after a trial that diverged; whatever else went wrong would go wrong again."""
+    if isinstance(error, Diverged):
+        return False
+    raise error
+
+
+def _no_directory(client: Any, trial: Any) -> None:
+    """The state is in the database: there is no directory to copy."""

@@ -1,0 +1,197 @@
+"""One trial of Orion's: a task trained to so many epochs, and its result in Orion's form.
+
+A promoted trial is a new one to Orion, with the same hyperparameters and more epochs. To Rekindle it is the same task,
+whose uid leaves out the epochs: it carries on from the checkpoint of the lower rung, on whichever machine.
+
+``rekindle train`` comes here when it runs under ``orion hunt``. This module imports neither orion nor torch at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ..spaces import Space
+    from ..tasks.cohort import EpochEvent
+    from ..tasks.storage import Storage
+    from ..tasks.task import Task
+    from .store import Store
+
+    Make = Callable[[Storage | None], Task]  # a task that is not initialized yet
+
+RESULTS_VARIABLE = "ORION_RESULTS_PATH"  # Orion sets it for the programs it runs, and reads the file when they end
+INTERRUPT_VARIABLE = "ORION_INTERRUPT_CODE"
+INTERRUPTED = 130  # the exit status by which a program says that its trial is to be tried again
+POLL = (0.1, 2.0)  # seconds between two attempts at a task that another one trains: at first, and at most
+
+Results = list[dict[str, Any]]
+
+
+def results(returns: float, **statistics: Any) -> Results:
+    """What Orion is told. It minimises: this is the one place where the return is negated."""
+    more = [{"name": f"rk_{name}", "type": "statistic", "value": value} for name, value in statistics.items()]
+    return [{"name": "negative_return", "type": "objective", "value": -returns}, *more]
+
+
+def train(make: Make, values: Mapping[str, Any], epochs: int, store: Store,
+          at_epoch_end: Callable[[EpochEvent], None] = lambda event: None) -> Results:  # fmt: skip
+    """Trains the task of these hyperparameters to `epochs` in all, from its last checkpoint if there is one.
+
+    The statistics are ``rk_uid``, ``rk_resumed`` (the epochs that were done already), ``rk_epochs`` and ``rk_digest``
+    (of the whole state). Waits while another process trains the task. Raises Diverged, whose reason is also kept with
+    the task, Stopped, and what else goes wrong.
+    """
+    from ..tasks.errors import Diverged
+    from .report import RETURN
+
+    def evaluate(event: EpochEvent) -> None:
+        if event.epoch == epochs:
+            event.metrics[RETURN] = event.task.evaluate()
+        at_epoch_end(event)
+
+    with _open(make, values, store) as task:
+        resumed = task.epochs
+        # What is stored may be further than this trial goes: the same bits are trained anew, without the storage.
+        if task.epochs > epochs:
+            task, resumed = make(None).init(**values), 0
+        try:
+            metrics = task.fit(epochs, evaluate)
+        except Diverged as error:
+            _keep_reason(store, task, error)
+            raise
+        score = metrics[RETURN] if RETURN in metrics else task.evaluate()
+        return results(score, uid=task.uid, resumed=resumed, epochs=epochs, digest=task.digest)
+
+
+@contextmanager
+def _open(make: Make, values: Mapping[str, Any], store: Store) -> Iterator[Task]:
+    """The task; waits while another process has it, such as one whose trial was taken from it."""
+    from .errors import TaskBusy
+
+    pause = POLL[0]
+    while True:
+        task = make(store)
+        try:
+            task.init(**values)
+        except TaskBusy:
+            time.sleep(pause)
+            pause = min(2 * pause, POLL[1])
+            continue
+        try:
+            yield task
+        finally:
+            task.finish()
+        return
+
+
+def _keep_reason(store: Store, task: Task, error: Exception) -> None:
+    """Notes with the task why its trial is broken, since a trial of Orion's has no room for it."""
+    from ..tasks.storage import Write
+    from .errors import StoreError
+
+    with suppress(StoreError):
+        lease = store.open(task.uid, task.identity)
+        try:
+            store.save([Write(lease, task.epochs, events=[("broken", {"error": f"{type(error).__name__}: {error}"})])])
+        finally:
+            lease.release()
+
+
+# --- under `orion hunt` ---
+
+
+def is_under_orion() -> bool:
+    """Whether Orion runs this process and waits for its result."""
+    return RESULTS_VARIABLE in os.environ
+
+
+def storage_url() -> str | None:
+    """Orion's own database, if its environment names one that can keep checkpoints too."""
+    address = os.environ.get("ORION_DB_ADDRESS")
+    if not is_under_orion() or not address or os.environ.get("ORION_DB_TYPE", "").lower() != "rekindlesql":
+        return None
+    return address if "://" in address else f"sqlite:///{address}"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """What ``rekindle train`` does under Orion; returns the exit status that Orion understands.
+
+    0: the result is written. ORION_INTERRUPT_CODE: stopped by a signal or overtaken, and Orion will try the trial
+    again. Whatever is raised is said by the caller, with another status: the trial is broken.
+    """
+    again = int(os.environ.get(INTERRUPT_VARIABLE, INTERRUPTED))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(again))  # while nothing is trained; see Interrupts
+
+    from ..tasks.errors import Stopped
+    from .errors import LeaseLost
+
+    try:
+        found = _train(arguments)
+    except (KeyboardInterrupt, Stopped, LeaseLost) as error:
+        _say(f"the trial is interrupted: {' '.join(str(error).split()) or 'stopped by SIGINT'}")
+        return again
+    with open(os.environ[RESULTS_VARIABLE], "w", encoding="utf-8") as file:
+        json.dump(found, file)
+    _say(", ".join(f"{row['name'].removeprefix('rk_')} {row['value']}" for row in found))
+    return 0
+
+
+def _train(arguments: argparse.Namespace) -> Results:
+    from ..tasks import load
+    from .commands import _env, _values
+    from .store import Store
+    from .worker import TaskStorage
+
+    algorithm, env = load(arguments.task), _env(arguments.env)
+    values = _active(algorithm.learner.hyperparameters, _values(algorithm, arguments.set))
+    epochs = _epochs(arguments.epochs)
+
+    def make(storage: Storage | None) -> Task:
+        if isinstance(storage, Store):
+            storage = TaskStorage(storage, arguments.use_previous)
+        return algorithm(env, seed=arguments.seed, storage=storage)
+
+    def at_epoch_end(event: EpochEvent) -> None:
+        shown = (name for name in ("episode_return", "return") if name in event.metrics)
+        _say(f"epoch {event.epoch}/{epochs}  " + "  ".join(f"{name} {event.metrics[name]:.5g}" for name in shown))
+
+    make(None).init(**values)  # what is wrong with them is said before a database is made
+    with Store(arguments.storage) as store:
+        return train(make, values, epochs, store, at_epoch_end)
+
+
+def _epochs(text: str) -> int:
+    """Orion writes some of its fidelities as floats."""
+    from .config import check_epochs, parse_epochs
+
+    with suppress(ValueError):
+        if (number := float(text)).is_integer():
+            return check_epochs([int(number)])[0]
+    low, high, _ = parse_epochs(text)
+    if low != high:
+        raise ValueError(f"under Orion a trial has one number of epochs, such as --epochs~'fidelity({low}, {high})' "
+                         f"gives it, but got --epochs {text}")  # fmt: skip
+    return high
+
+
+def _active(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without those that do not apply: Orion knows no conditions and gives every hyperparameter one."""
+    from ..spaces import flatten, unflatten
+
+    given = flatten(values)
+    applying = flatten(space.decide(lambda path, dimension: given.get(path, dimension.default)))
+    return unflatten({path: value for path, value in given.items() if path in applying})
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"rekindle: {text}\n")
+    sys.stderr.flush()
