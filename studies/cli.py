@@ -49,6 +49,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from .. import __version__
+from . import operations
 from . import orion_trial
 
 URL_VARIABLE = "REKINDLE_STORAGE"
@@ -210,6 +211,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     show.add_argument("uid", metavar="UID", help="as `rekindle trials` shows it; its first characters will do")
     _lineages(commands)
+    operations.add_parsers(commands, _command)
     return parser
 
 
