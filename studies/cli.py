@@ -49,8 +49,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from .. import __version__
-from . import operations
-from . import orion_trial
+from . import operations, orion_trial
 
 URL_VARIABLE = "REKINDLE_STORAGE"
 DEFAULT_URL = "sqlite:///rekindle.db"
