@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..spaces import Space, categorical, integer, log_real, real
 from . import streams
 from .draws import Draws, Normals
+from .envs import Joined
 from .errors import UnsupportedSpace
 
 Array = NDArray[Any]
@@ -75,18 +76,22 @@ class UniformActions:
                 self.sizes, self.shape = space.nvec.reshape(-1), space.nvec.shape
             case gym.spaces.MultiBinary():
                 self.sizes, self.shape = np.full(math.prod(space.shape), 2), space.shape
+            case Joined():
+                self.shape = space.low.shape
             case gym.spaces.Box():
                 self.shape = space.shape
                 self.low, self.high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
             case _:
                 raise UnsupportedSpace(
-                    f"{place}: random actions are known for Discrete, MultiDiscrete, MultiBinary and Box, not {space}"
+                    f"{place}: random actions are known for Discrete, MultiDiscrete, MultiBinary, Box, and Dicts and "
+                    f"Tuples of Discretes and bounded Boxes, not for {space}"
                 )
         self.size = math.prod(self.shape)
         bits = isinstance(space, gym.spaces.MultiBinary)
         self.type = np.int8 if bits else np.float32 if self.sizes is None else np.int64
         self.largest = 0 if self.sizes is None else int(self.sizes.max()) - 1  # of the indices that it draws
         self.draws = Draws(keys, (num_envs, self.size))
+        self.draw_row = space.draw if isinstance(space, Joined) else None
         self.normals: Normals | None = None
         if isinstance(space, gym.spaces.Box) and not space.is_bounded():
             self.normals = Normals(~keys, (num_envs, self.size))
@@ -94,6 +99,8 @@ class UniformActions:
     def __call__(self, position: int) -> Array:
         """The actions (P, N, *shape) of the step with this number."""
         uniforms = self.draws(position)
+        if self.draw_row is not None:
+            return self.draw_row(uniforms)
         flat = self._of_box(uniforms, position) if self.sizes is None else uniforms * self.sizes
         return flat.astype(self.type).reshape(*uniforms.shape[:2], *self.shape)
 

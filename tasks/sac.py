@@ -197,7 +197,7 @@ class SACLearner(OffPolicyLearner):
 
 
 class SAC(Task):
-    """Soft actor-critic with twin critics, on bounded Box and on Discrete actions.
+    """Soft actor-critic with twin critics, on bounded Box and Discrete actions, and Dicts and Tuples of both.
 
     Haarnoja et al. (2018), arXiv:1812.05905; Christodoulou (2019), arXiv:1910.07207. tau is the fraction that the
     targets take from the online critics (others name the fraction kept). Departs from the papers in what its options

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .distributions import LOG_2_PI, log_softmax
+from .envs import Joined
 from .errors import UnsupportedSpace
 
 Array = NDArray[Any]
@@ -27,6 +28,8 @@ MOST_CHOICES = 4096
 class SoftActions:
     """An action space's actions as k unit numbers and one of n choices.
 
+    Several Discretes are one choice of all their combinations.
+
     Attributes:
         numbers, choices: k and n; k = 0 without numbers, n = 1 without choices.
         outputs: how many numbers a policy network puts out: k means, k log standard deviations, n logits if n > 1.
@@ -35,36 +38,61 @@ class SoftActions:
 
     def __init__(self, space: gym.Space[Any], place: str):
         """place: named in the UnsupportedSpace that other spaces raise."""
-        self.numbers, self.choices = 0, 1
+        low, high = np.empty(0, np.float32), np.empty(0, np.float32)
+        self.sizes: list[int] = []  # of the Discretes
+        self.row: tuple[list[int], list[int]] | None = None  # the places of numbers and of choices in a Joined's row
         match space:
             case gym.spaces.Discrete():
-                self.choices = int(space.n)
+                self.sizes = [int(space.n)]
             case gym.spaces.Box() if space.shape and np.issubdtype(space.dtype, np.floating) and space.is_bounded():
-                self.numbers = math.prod(space.shape)
+                low, high = space.low.reshape(-1), space.high.reshape(-1)
                 self.shape = tuple(space.shape)
-                self.middle = ((space.low + space.high) / 2).reshape(-1).astype(np.float32)
-                self.half = ((space.high - space.low) / 2).reshape(-1).astype(np.float32)
+            case Joined():
+                places = [i for i in range(len(space.low)) if i not in space.choices]
+                low, high = space.low[places], space.high[places]
+                self.sizes, self.row = list(space.choices.values()), (places, list(space.choices))
             case _:
                 raise UnsupportedSpace(
-                    f"{place} acts in Discrete spaces and in Boxes of floats that are bounded on all sides, but got "
-                    f"{space}; wrap the environment in a gymnasium.ActionWrapper that offers one of these"
+                    f"{place} acts in Discrete spaces, in Boxes of floats that are bounded on all sides, and in Dicts "
+                    f"and Tuples of both, but got {space}; wrap it in a gymnasium.ActionWrapper that offers one"
                 )
+        self.middle, self.half = ((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+        self.numbers, self.choices = len(low), math.prod(self.sizes)
+        if self.choices > MOST_CHOICES:
+            raise UnsupportedSpace(f"{place} chooses among at most {MOST_CHOICES} combinations of its Discretes, "
+                                   f"but {space} has {self.choices}")  # fmt: skip
         self.outputs = 2 * self.numbers + (self.choices if self.choices > 1 else 0)
         self.terms = int(self.numbers > 0) + int(self.choices > 1)
 
     def unit(self, actions: Tensor) -> tuple[Tensor, Tensor | None]:
         """Actions (P, B, ...) from the replay memory as unit numbers (P, B, k) and choices (P, B), None if n = 1."""
-        if self.choices > 1:
+        if self.row is None and self.choices > 1:
             return actions.new_empty(*actions.shape[:2], 0, dtype=torch.float32), actions
+        numbers, choice = actions.flatten(2), None
+        if self.row is not None:
+            rows, (places, of_choices) = numbers, self.row
+            numbers = rows[..., places]
+            if self.choices > 1:
+                choice = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
+                for place, size in zip(of_choices, self.sizes, strict=True):
+                    choice = choice * size + rows[..., place].long()
         middle, half = (torch.from_numpy(x).to(actions.device) for x in (self.middle, self.half))
-        return (actions.flatten(2) - middle) / half, None
+        return (numbers - middle) / half, choice
 
     def actions(self, numbers: Tensor, choices: Tensor | None) -> Array:
         """What the environments take, (P, N, ...), of unit numbers (P, N, k) and choices (P, N)."""
-        if choices is not None:
+        if self.row is None and choices is not None:
             return choices.cpu().numpy()
         scaled: Array = numbers.cpu().numpy() * self.half + self.middle
-        return scaled.reshape(*scaled.shape[:2], *self.shape)
+        if self.row is None:
+            return scaled.reshape(*scaled.shape[:2], *self.shape)
+        rows = np.empty((*scaled.shape[:2], self.numbers + len(self.sizes)), np.float32)
+        rows[..., self.row[0]] = scaled
+        if choices is None:
+            rows[..., self.row[1]] = 0
+        else:
+            rows[..., self.row[1]] = np.stack(np.unravel_index(choices.cpu().numpy(), self.sizes), -1)
+        return rows
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A policy network's outputs as means, log standard deviations, (P, B, k), and logits, (P, B, n)."""

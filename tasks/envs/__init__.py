@@ -12,10 +12,11 @@ from .base import Envs, Episodes, Step
 from .classic import ClassicEnvs, is_classic
 from .encode import Observations
 from .gym import GymEnvs
+from .joined import Joined
 from .make import make_env
 from .spec import EnvSpec, EnvSpecError
 
-__all__ = ["EnvSpec", "EnvSpecError", "Envs", "Episodes", "Spaces", "Step", "make_envs", "spaces_of"]
+__all__ = ["EnvSpec", "EnvSpecError", "Envs", "Episodes", "Joined", "Spaces", "Step", "make_envs", "spaces_of"]
 
 
 def make_envs(

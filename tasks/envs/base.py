@@ -86,7 +86,7 @@ class Envs(ABC):
         """One step everywhere; environments that ended are reset, and ``obs`` holds their new first observation.
 
         ``actions`` is (P, N) of indices from 0 for Discrete, (P, N, k) of such for MultiDiscrete, (P, N, n) of 0 and 1
-        for MultiBinary, (P, N, *shape) for Box, clipped to its bounds here.
+        for MultiBinary, (P, N, *shape) for Box and (P, N, k) for Joined, clipped to the bounds here.
         """
 
     def begin_epoch(self, epochs: Array) -> None:  # noqa: B027

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedSpace
 from .base import Array
+from .joined import Joined
 
 Space = spaces.Space[Any]
 Path = tuple[str | int, ...]
@@ -118,10 +119,10 @@ class Actions:
     def __init__(self, space: Space, env: str) -> None:
         self.space, self.env = space, env
         self.shape = space.shape or ()
-        if not isinstance(space, FLAT_SPACES):
+        if not isinstance(space, (*FLAT_SPACES, Joined)):
             raise UnsupportedSpace(
-                f"{env}: actions must be Discrete, MultiDiscrete, MultiBinary or Box, but action_space is {space}; "
-                f"add a wrapper that turns it into one of these"
+                f"{env}: actions must be Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of Discretes "
+                f"and bounded Boxes of floats, but action_space is {space}; add a wrapper that turns it into one"
             )
         self.whole = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer)
         # A learner sees a MultiDiscrete or MultiBinary as one row of choices; a Box keeps its shape.
@@ -130,7 +131,7 @@ class Actions:
 
     def check(self, actions: Array, batch: tuple[int, int]) -> None:
         """Raises ValueError unless these are actions for a batch of environments."""
-        kinds = "f" if isinstance(self.space, spaces.Box) else "iu"
+        kinds = "f" if isinstance(self.space, spaces.Box | Joined) else "iu"
         if actions.shape != (*batch, *self.learner_shape) or actions.dtype.kind not in kinds:
             raise ValueError(
                 f"{self.env}: actions for {self.space} must be {'float32' if kinds == 'f' else 'integers'} of shape "
@@ -141,7 +142,7 @@ class Actions:
         """Actions as the environments take them, on one flat axis, (P * N, *shape)."""
         actions = actions.reshape(-1, *self.shape)
         space = self.space
-        if isinstance(space, spaces.Box):
+        if isinstance(space, spaces.Box | Joined):
             actions = np.minimum(np.maximum(actions, space.low), space.high)  # np.clip takes five times as long
             return (np.rint(actions) if self.whole else actions).astype(space.dtype, copy=False)
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -152,6 +153,8 @@ class Actions:
         """An action for every row of numbers in [0, 1), (rows, *learner_shape); an unbounded side is cut."""
         space = self.space
         draws = draws.reshape(-1, *self.learner_shape)
+        if isinstance(space, Joined):
+            return space.draw(draws)
         if isinstance(space, spaces.Box):
             low = np.where(np.isfinite(space.low), space.low, np.where(np.isfinite(space.high), space.high - 2, -1))
             high = np.where(np.isfinite(space.high), space.high, low + 2)

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from .joined import JoinedActions, fits
 from .spec import EnvSpec, EnvSpecError
 
 Env = gym.Env[Any, Any]
@@ -19,7 +20,10 @@ EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "a
 
 
 def make_env(spec: EnvSpec) -> Env:
-    """One environment with its wrappers; EnvSpecError if the id, an argument or a package is not there."""
+    """One environment with its wrappers, its actions joined into rows if they are of numbers and choices.
+
+    EnvSpecError if the id, an argument or a package is not there.
+    """
     if spec.id.startswith("ALE/"):
         _register_atari(spec)
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
@@ -37,7 +41,7 @@ def make_env(spec: EnvSpec) -> Env:
             raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {error}") from error
         for wrapper in spec.wrappers:
             env = _wrap(env, wrapper, spec)
-    return env
+    return JoinedActions(env) if fits(env.action_space) else env
 
 
 def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:

@@ -9,8 +9,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from .joined import JoinedActions
+
 # Wrappers that hold nothing but the steps so far. Any other may remember what no test of a few steps would show.
-TRANSPARENT = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker)
+TRANSPARENT = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, JoinedActions)
 
 
 def only_transparent(env: gym.Env[Any, Any]) -> bool:

@@ -97,6 +97,23 @@ class GraphActionWalk(Walk):
         super().__init__(BOX, spaces.Dict({"push": spaces.Discrete(2)}))
 
 
+class HybridWalk(Walk):
+    """Actions with numbers and choices: only with the right choice does a push go the way it says."""
+
+    def __init__(self) -> None:
+        push = spaces.Box(np.array([-1, 0], np.float32), np.array([1, 4], np.float32))
+        rest = spaces.Tuple([spaces.Discrete(3, start=1), spaces.Box(-1, 1, (), np.float64)])
+        super().__init__(BOX, spaces.Dict({"mode": spaces.Discrete(2), "push": push, "rest": rest}))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), (action, self.action_space)
+        way = 1 if action["mode"] == 1 else -1
+        push, size = float(action["push"][0]) * way, float(action["rest"][0])
+        self.position = self.position * 0.9 + 0.1 * self.np_random.normal(0, 1, 2) + np.array([push, 0]) / 10
+        reward = push - 0.25 * (float(action["push"][1]) - 3) ** 2 - (size != 2) - float(action["rest"][1]) ** 2
+        return self.show(), reward, bool(np.abs(self.position).max() > 3), False, {}
+
+
 class Lottery(Walk):
     """Ignores its seed."""
 
@@ -135,7 +152,7 @@ class Doubled(gym.RewardWrapper[Any, Any]):
         return float(reward) * self.factor
 
 
-OWN = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, TextWalk, GraphActionWalk, Lottery, Curriculum)
+OWN = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, TextWalk, GraphActionWalk, HybridWalk, Lottery, Curriculum)
 for own in OWN:
     if f"{own.__name__}-v0" not in gym.registry:
         gym.register(f"{own.__name__}-v0", own, max_episode_steps=30)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from rekindle.tasks.envs.encode import Actions, Observations
+from rekindle.tasks.envs.joined import Joined, fits
 from rekindle.tasks.errors import UnsupportedSpace
 
 
@@ -93,6 +94,50 @@ def test_picked_actions_lie_in_their_space(space: spaces.Space) -> None:
     assert len(decoded) == 12
     assert all(space.contains(action) for action in decoded)
     assert len(np.unique(decoded, axis=0)) > 1
+
+
+NESTED = spaces.Dict(
+    {
+        "choice": spaces.Discrete(3, start=-1),
+        "rest": spaces.Tuple([spaces.Box(-2, 0.1, (2, 2), np.float64), spaces.Discrete(2)]),
+    }
+)
+
+
+def test_a_joined_space_is_rows_of_its_parts() -> None:
+    joined = Joined(NESTED)
+    assert joined.low.tolist() == [0, -2, -2, -2, -2, 0]
+    assert joined.choices == {0: 3, 5: 2}
+    action = joined.split(np.array([2, -2, -1, 0, 0.1, 1], np.float32))
+    assert NESTED.contains(action)
+    assert (action["choice"], action["rest"][1]) == (1, 1)
+    np.testing.assert_allclose(action["rest"][0], [[-2, -1], [0, 0.1]])
+
+
+def test_every_row_of_a_joined_space_is_an_action_and_all_choices_come() -> None:
+    actions = Actions(Joined(NESTED), "Test-v0")
+    picked = actions.pick(np.random.default_rng(0).uniform(size=(600, 6))).reshape(20, 30, 6)
+    actions.check(picked, (20, 30))
+    decoded = actions.decode(picked * 2)  # beyond the bounds, and clipped
+    assert all(NESTED.contains(Joined(NESTED).split(row)) for row in decoded[:50])
+    counts = np.unique(picked[..., 0], return_counts=True)
+    assert counts[0].tolist() == [0, 1, 2]
+    assert min(counts[1]) > 150
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Dict(a=spaces.Discrete(2)),
+        spaces.Dict(a=spaces.Box(-np.inf, 1, (1,)), b=spaces.Discrete(2)),
+        spaces.Tuple([spaces.Box(0, 1, (1,)), spaces.MultiBinary(2)]),
+        spaces.Box(0, 1, (1,)),
+    ],
+)
+def test_what_is_no_dict_of_bounded_boxes_and_discretes_is_not_joined(space: spaces.Space) -> None:
+    assert not fits(space)
+    with pytest.raises(ValueError, match="is joined, but not"):
+        Joined(space)
 
 
 def test_boxes_of_integers_are_rounded() -> None:

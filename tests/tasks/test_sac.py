@@ -10,8 +10,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from rekindle import SAC, EnvSpec
+from rekindle import DQN, PPO, SAC, EnvSpec
 from rekindle.tasks.dense import ACTIVATIONS, Dense
+from rekindle.tasks.envs import Joined
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.networks import MLP, Parameters
 from rekindle.tasks.sac import SACLearner
@@ -26,7 +27,8 @@ SMALL: dict[str, Any] = {
 START = frozenset({"entropy.alpha"})  # where a learned coefficient starts
 TESTS = str(Path(__file__).parents[1])
 BOX = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
-SPACES = [BOX, gym.spaces.Discrete(3)]
+HYBRID = gym.spaces.Dict({"mode": gym.spaces.Discrete(2), "push": BOX, "size": gym.spaces.Discrete(3, start=1)})
+SPACES = [BOX, gym.spaces.Discrete(3), Joined(HYBRID)]
 
 
 class TestOnPendulum(ExactnessSuite):
@@ -189,6 +191,15 @@ class TestGradients:
         torch.testing.assert_close(gradient, policy.critics.gradient(loss)[:4].reshape(2, -1))
 
 
+class TestOnHybridWalk(ExactnessSuite):
+    task = SAC
+    env = "own_envs:HybridWalk-v0"
+    hyperparameters: ClassVar = {**SMALL, "epoch_steps": 64}
+    inert = START
+    cohort_size = 3
+    path = (str(Path(__file__).parent),)
+
+
 class TestActions:
     def test_numbers_come_to_the_environments_bounds_and_back(self) -> None:
         actions = SoftActions(BOX, "a test")
@@ -205,6 +216,21 @@ class TestActions:
         uniforms = np.random.default_rng(0).uniform(size=(1, 20_000, 1))
         drawn = np.bincount(actions.act(logits, None, uniforms)[0], minlength=3) / 20_000
         np.testing.assert_allclose(drawn, torch.softmax(logits[0, 0], -1), atol=0.01)
+
+    def test_numbers_and_choices_come_to_rows_and_back(self) -> None:
+        space = Joined(HYBRID)
+        actions = SoftActions(space, "a test")
+        assert (actions.numbers, actions.choices, actions.terms) == (2, 6, 2)
+        numbers, choices = torch.tensor([[[-1.0, 0.5], [1.0, -1.0]]]), torch.tensor([[1, 5]])
+        rows = actions.actions(numbers, choices)
+        assert rows.tolist() == [[[0, -2, 0.75, 1], [1, 2, 0, 2]]]
+        taken = space.split(rows[0, 1])
+        assert HYBRID.contains(taken)
+        assert (taken["mode"], taken["push"].tolist(), taken["size"]) == (1, [2.0, 0.0], 3)
+        back, chosen = actions.unit(torch.from_numpy(rows))
+        torch.testing.assert_close(back, numbers)
+        assert chosen is not None
+        assert torch.equal(chosen, choices)
 
     def test_evaluation_is_greedy(self) -> None:
         made = learner()
@@ -232,6 +258,17 @@ class TestSoftValue:
         value = Sample(actions, logits, torch.zeros(2, 7, 0)).value(q, alpha)
         policy = Categorical(logits=logits)
         torch.testing.assert_close(value, (policy.probs * q.amin(1)).sum(-1) + alpha * policy.entropy())
+
+
+    def test_both_entropies_of_a_hybrid_action_raise_its_value(self) -> None:
+        torch.manual_seed(0)
+        actions, outputs = SoftActions(Joined(HYBRID), "a test"), torch.randn(1, 7, 10)
+        sample, q = Sample(actions, outputs, torch.randn(1, 7, 2)), torch.randn(1, 2, 7, 6)
+        policy = Categorical(logits=outputs[..., 4:])
+        torch.testing.assert_close(sample.entropies[..., 1], policy.entropy())
+        plain = (policy.probs * q.amin(1)).sum(-1)
+        value = sample.value(q, torch.tensor([[0.5, 2.0]]))
+        torch.testing.assert_close(value, plain + 0.5 * sample.entropies[..., 0] + 2 * policy.entropy())
 
 
 class TestLearning:
@@ -361,6 +398,11 @@ class TestRefusals:
     def test_other_action_spaces_are_refused_by_name(self, name: str) -> None:
         with pytest.raises(UnsupportedSpace, match=rf"SAC on own_envs:{name}-v0 acts in Discrete spaces"):
             SAC(f"own_envs:{name}-v0").init(**_nested(SMALL))
+
+    def test_others_than_sac_refuse_hybrid_actions(self) -> None:
+        for task in (PPO, DQN):
+            with pytest.raises(UnsupportedSpace, match=r"but got Joined\(Dict"):
+                task("own_envs:HybridWalk-v0").init()
 
     def test_images_are_refused(self) -> None:
         with pytest.raises(UnsupportedSpace, match="sees vectors, but got images"):

@@ -1,0 +1,130 @@
+"""Actions made of numbers and choices, as one row of numbers: what a learner of hybrid actions gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from .base import Array
+
+Space = spaces.Space[Any]
+Path = tuple[str | int, ...]
+
+
+class Joined(spaces.Space[NDArray[np.float32]]):
+    """Rows of float32 for a Dict or Tuple, nested or not, of Boxes of bounded floats and of Discretes.
+
+    A row holds the parts in their order: a Box flattened, a Discrete as an index from 0.
+
+    Attributes:
+        low, high: bounds of every number in a row; those of a Discrete of n are 0 and n - 1.
+        choices: the places of the Discretes in a row, and how many choices each has.
+    """
+
+    def __init__(self, space: Space) -> None:
+        """ValueError unless `fits(space)`."""
+        if not fits(space):
+            raise ValueError(f"a Dict or Tuple of bounded Boxes of floats and Discretes is joined, but not {space}")
+        self.space = space
+        self.parts: list[tuple[Path, Space, slice]] = []
+        self.choices: dict[int, int] = {}
+        low: list[float] = []
+        high: list[float] = []
+        for path, leaf in _leaves(space):
+            begin = len(low)
+            if isinstance(leaf, spaces.Discrete):
+                self.choices[begin] = int(leaf.n)
+                low.append(0)
+                high.append(int(leaf.n) - 1)
+            elif isinstance(leaf, spaces.Box):
+                low.extend(leaf.low.reshape(-1).tolist())
+                high.extend(leaf.high.reshape(-1).tolist())
+            self.parts.append((path, leaf, slice(begin, len(low))))
+        self.low, self.high = np.array(low, np.float32), np.array(high, np.float32)
+        super().__init__((len(low),), np.float32)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Whether rows are arrays of numbers."""
+        return True
+
+    def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Uniform rows (..., k) of numbers in [0, 1)."""
+        rows = self.low + (self.high.astype(float) - self.low) * uniforms
+        for place, n in self.choices.items():
+            rows[..., place] = np.floor(uniforms[..., place] * n)
+        return rows.astype(np.float32)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> NDArray[np.float32]:
+        return self.draw(self.np_random.uniform(size=self.shape))
+
+    def contains(self, x: Any) -> bool:
+        row = np.asarray(x)
+        return row.shape == self.shape and bool(((row >= self.low) & (row <= self.high)).all())
+
+    def split(self, row: Array) -> Any:
+        """A row as the environment takes it; indices are rounded."""
+        values: dict[Path, Any] = {}
+        for path, leaf, place in self.parts:
+            if isinstance(leaf, spaces.Discrete):
+                values[path] = leaf.start + np.int64(np.rint(row[place.start]))
+            elif isinstance(leaf, spaces.Box):
+                numbers = row[place].reshape(leaf.shape).astype(leaf.dtype)
+                # A bound in float32 may lie outside of one in float64.
+                values[path] = np.asarray(np.clip(numbers, leaf.low, leaf.high))
+        return _nested(self.space, (), values)
+
+    def __repr__(self) -> str:
+        return f"Joined({self.space})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Joined) and self.space == other.space
+
+    __hash__ = None  # type: ignore[assignment]  # as Gymnasium's own spaces
+
+
+class JoinedActions(gym.ActionWrapper[Any, Any, Any]):
+    """An environment with actions of many parts, which takes them as rows; it remembers nothing."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.joined = self.action_space = Joined(env.action_space)
+
+    def action(self, action: Array) -> Any:
+        return self.joined.split(action)
+
+
+def fits(space: Space) -> bool:
+    """Whether actions of a space can be joined: a Dict or Tuple of Discretes and at least one Box of bounded floats."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return False
+    leaves = [leaf for _, leaf in _leaves(space)]
+    boxes = [leaf for leaf in leaves if isinstance(leaf, spaces.Box)]
+    others = [leaf for leaf in leaves if not isinstance(leaf, spaces.Box)]
+    bounded = all(np.issubdtype(box.dtype, np.floating) and box.is_bounded() for box in boxes)
+    return bool(boxes) and bounded and all(isinstance(leaf, spaces.Discrete) for leaf in others)
+
+
+def _children(space: Space) -> list[tuple[str | int, Space]]:
+    if isinstance(space, spaces.Dict):
+        return list(space.spaces.items())
+    return list(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else []
+
+
+def _leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        yield path, space
+    for step, part in _children(space):
+        yield from _leaves(part, (*path, step))
+
+
+def _nested(space: Space, path: Path, values: dict[Path, Any]) -> Any:
+    if path in values:
+        return values[path]
+    parts = {step: _nested(part, (*path, step), values) for step, part in _children(space)}
+    return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
