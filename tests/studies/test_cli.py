@@ -170,7 +170,7 @@ def test_the_json_of_a_study_has_the_documented_names(finished_url: str, cli: Ca
     status, out, errors = cli("trials", "s", "--storage", finished_url, "--json")
     study = json.loads(out)
     assert (status, errors) == (0, "")
-    assert study.keys() == {
+    assert study.keys() >= {  # names may be added, never taken away
         *(
             "format",
             "study",
@@ -189,10 +189,10 @@ def test_the_json_of_a_study_has_the_documented_names(finished_url: str, cli: Ca
     }
     assert study["rungs"] == [1, 2, 4]
     for trial in study["trials"]:
-        assert trial.keys() == {
+        assert trial.keys() >= {
             *("number", "uid", "state", "bracket", "epochs", "return", "digest", "hyperparameters", "error", "rungs")
         }
-        assert trial["rungs"][-1].keys() == {"rung", "epochs", "state", "return", "digest"}
+        assert trial["rungs"][-1].keys() >= {"rung", "epochs", "state", "return", "digest"}
         assert len(trial["digest"]) == 64
         assert trial["hyperparameters"]["model.width"] == 16
 
@@ -201,7 +201,7 @@ def test_status_shows_every_study(finished_url: str, cli: Callable[..., Any]) ->
     status, out, _ = cli("status", "--storage", finished_url, "--json")
     found = json.loads(out)
     assert status == 0
-    assert found.keys() == {"format", "storage", "studies", "workers", "tasks"}
+    assert found.keys() >= {"format", "storage", "studies", "workers", "tasks"}
     [study] = found["studies"]
     assert (study["study"], study["state"], found["tasks"], found["workers"]) == ("s", "complete", 6, [])
     assert "cartpole" in cli("status", "--storage", finished_url)[1].lower()
