@@ -209,7 +209,8 @@ def _algorithm(algorithm: str | Mapping[str, Any], seed: int, has_fidelity: bool
     try:
         known = inspect.signature(algo_factory.get_class(name).__init__).parameters
     except NotImplementedError:
-        names = sorted(algo_factory.get_classes())
+        classes = algo_factory.get_classes().items()
+        names = sorted(key for key, kind in classes if ".algo_wrappers." not in kind.__module__)
         close = difflib.get_close_matches(name.lower(), names, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise ValueError(f"Orion has no algorithm {name!r} installed; it has {', '.join(names)}{hint}") from None

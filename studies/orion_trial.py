@@ -147,17 +147,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace) -> Results:
     from ..tasks import load
-    from .commands import _env, _values
     from .store import Store
-    from .worker import TaskStorage
 
-    algorithm, env = load(arguments.task), _env(arguments.env)
-    values = _active(algorithm.learner.hyperparameters, _values(algorithm, arguments.set))
+    algorithm, space = load(arguments.task), load(arguments.task).learner.hyperparameters
+    env = json.loads(arguments.env) if arguments.env.lstrip().startswith("{") else arguments.env
+    values = _active(space, space.parse(*arguments.set))
     epochs = _epochs(arguments.epochs)
 
     def make(storage: Storage | None) -> Task:
-        if isinstance(storage, Store):
-            storage = TaskStorage(storage, arguments.use_previous)
+        if isinstance(storage, Store) and arguments.use_previous:
+            from .worker import TaskStorage  # brings Optuna along, which takes a second
+
+            storage = TaskStorage(storage, use_previous=True)
         return algorithm(env, seed=arguments.seed, storage=storage)
 
     def at_epoch_end(event: EpochEvent) -> None:
