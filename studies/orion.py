@@ -19,7 +19,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..spaces import Space, SpaceError, unflatten
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from ..tasks.storage import Storage
     from ..tasks.task import Task
 
-KEY = "rekindle"  # in the experiment's metadata: what is hunted
-FIDELITY = "epochs"
+KEY, FIDELITY = "rekindle", "epochs"  # of the experiment's metadata, where it says what is hunted; and of the space
 _LOGUNIFORM = re.compile(r"^loguniform\((\S+), (\S+), precision=None.*")
 
 __all__ = ["OrionObjective", "hunt", "orion_db", "storage_of"]
@@ -78,12 +77,9 @@ class OrionObjective:
         self.env, space = first.env, first.get_space()
         if search is not None:
             space = _only(space, search)
+        check_epochs([epochs.low, epochs.high] if isinstance(epochs, Fidelity) else [epochs])
         if isinstance(epochs, Fidelity):
-            low, high = epochs.low, epochs.high
-            check_epochs([low, high])
             space = space.extend(**{FIDELITY: epochs})
-        else:
-            check_epochs([epochs])
         self.space, self.epochs = space, epochs
         self.stopped: BaseException | None = None
         self._store: Store | None = None
@@ -152,10 +148,9 @@ def hunt(task: type[Task], env: Any, *, name: str, storage: str, max_trials: int
     error ends it. Raises Stopped after SIGTERM, SpaceError for a prior that Orion cannot express, ValueError for an
     algorithm that it has not, and StudyMismatch if the name is taken by a hunt of something else.
     """
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers must be an integer of at least 1, but got {workers!r}")
-    if isinstance(max_trials, bool) or not isinstance(max_trials, int) or max_trials < 1:
-        raise ValueError(f"max_trials must be an integer of at least 1, but got {max_trials!r}")
+    for word, value in (("workers", workers), ("max_trials", max_trials)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{word} must be an integer of at least 1, but got {value!r}")
     objective = OrionObjective(task, env, storage=storage, epochs=epochs, seed=seed, search=search, **fixed)
     chosen = _algorithm(algorithm, seed, isinstance(epochs, Fidelity))
     client = _experiment(name, objective, storage, chosen, max_trials)
@@ -185,18 +180,16 @@ def _experiment(name: str, objective: OrionObjective, url: str, algorithm: dict[
         known = get_experiment(name, storage=storage_of(url)).metadata.get(KEY, "{}")
     except NoConfigurationError:
         known = None
-    if known is not None and (theirs := json.loads(known)) != mine:
+    if known and (theirs := json.loads(known)) != mine:
         names = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
         raise StudyMismatch(f"a hunt of one name hunts one thing, but {name} was begun with another "
                             f"{' and another '.join(names)}; give this one another name")  # fmt: skip
     space = _grid(mine["space"]) if "gridsearch" in map(str.lower, algorithm) else mine["space"]
-    client = build_experiment(
-        name, space=space, algorithm=algorithm, max_trials=max_trials, storage=storage_of(url),
-        working_dir=os.path.join(tempfile.gettempdir(), "orion"),
-    )  # fmt: skip
+    folder = os.path.join(tempfile.gettempdir(), "orion")
+    client = build_experiment(name, space=space, algorithm=algorithm, max_trials=max_trials, storage=storage_of(url),
+                              working_dir=folder)  # fmt: skip
     if known is None:
-        metadata = {**client.metadata, KEY: json.dumps(mine)}
-        client.storage.update_experiment(client._experiment, metadata=metadata)
+        client.storage.update_experiment(client._experiment, metadata={**client.metadata, KEY: json.dumps(mine)})
     return client
 
 
@@ -211,13 +204,11 @@ def _algorithm(algorithm: str | Mapping[str, Any], seed: int, has_fidelity: bool
     except NotImplementedError:
         classes = algo_factory.get_classes().items()
         names = sorted(key for key, kind in classes if ".algo_wrappers." not in kind.__module__)
-        close = difflib.get_close_matches(name.lower(), names, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = _hint(name.lower(), names)
         raise ValueError(f"Orion has no algorithm {name!r} installed; it has {', '.join(names)}{hint}") from None
     if name.lower() in ("asha", "hyperband", "evolutiones", "pbt", "pb2", "bohb", "dehb") and not has_fidelity:
         raise ValueError(f"{name} needs to choose the epochs; give epochs=fidelity(1, 27, 3), for example")
-    unknown = sorted(set(options or {}) - set(known))
-    if unknown:
+    if unknown := sorted(set(options or {}) - set(known)):
         raise ValueError(f"Orion's {name} takes {', '.join(list(known)[2:])}, but got {', '.join(unknown)}")
     return {name: {**({"seed": seed} if "seed" in known else {}), **(options or {})}}
 
@@ -241,11 +232,14 @@ def _only(space: Space, search: Sequence[str]) -> Space:
     flat = space.flat()
     for name in search:
         if name not in flat:
-            close = difflib.get_close_matches(name, flat, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{hint}")
+            raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{_hint(name, flat)}")
     closed = {path: dimension.default for path, dimension in flat.items() if path not in search}
     return space.fix(unflatten(closed))
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(names), 1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> bool:
