@@ -32,7 +32,7 @@ from .orion_trial import INTERRUPTED, Results, train
 from .store import Store
 
 try:
-    from . import orion_db  # silences the warnings of orion's imports
+    from . import orion_db as orion_db  # silences the warnings of orion's imports
 except ImportError as error:
     raise ImportError(f"hunts need Orion: pip install 'pip<26' 'rekindle[orion]' ({error})") from error
 
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 KEY, FIDELITY = "rekindle", "epochs"  # of the experiment's metadata, where it says what is hunted; and of the space
 _LOGUNIFORM = re.compile(r"^loguniform\((\S+), (\S+), precision=None.*")
-
-__all__ = ["OrionObjective", "hunt", "orion_db", "storage_of"]
 
 
 class OrionObjective:
