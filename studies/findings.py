@@ -41,7 +41,7 @@ LAWS = {
     "trial-task": Law("a trial with results has a task", "import the study from a file that has it", False),
     "segment-open": Law("a trial that ended has no segment to be trained", "--repair deletes the segment"),
     "segment-result": Law("a segment has a score when it is done, and not before",
-                          "--repair opens the segment again; " + TRAINED_AGAIN),
+                          "--repair opens the segment and its trial again; " + TRAINED_AGAIN),
     "segment-order": Law("a trial's segments follow each other, each to more epochs than the one before",
                          "restore the database from a copy", False),
     "segment-digest": Law("the state at the end of a segment is the one that its task has stored",

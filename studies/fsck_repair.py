@@ -120,6 +120,9 @@ def _segment(key: tuple[Any, ...]) -> Any:
 def _reopen(connection: Connection, finding: Finding) -> str:
     values = {"state": "ready", "score": None, "digest": None}
     connection.execute(segment.update().where(_segment(finding.key)).values(**values))
+    name, number, _ = finding.key
+    ended = (trial.c.study == name) & (trial.c.number == number) & trial.c.state.in_(["complete", "pruned"])
+    connection.execute(trial.update().where(ended).values(state="running", finished=None))
     return ""
 
 
