@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import pickle
 import random
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -15,12 +17,11 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from orion.core.io.database import Database, DatabaseError, DatabaseTimeout, DuplicateKeyError, database_factory
+from orion.core.io.database.ephemeraldb import EphemeralDB
 from rekindle.studies.orion_db import RekindleSQL
 from rekindle.studies.orion_documents import DocumentError, decode, encode, index_text, lookup
 from rekindle.studies.orion_tables import Collections
-
-from orion.core.io.database import Database, DatabaseError, DatabaseTimeout, DuplicateKeyError, database_factory
-from orion.core.io.database.ephemeraldb import EphemeralDB
 
 FORK = multiprocessing.get_context("fork")
 NOON = datetime(2026, 1, 1, 12)
@@ -179,12 +180,10 @@ hostile = st.recursive(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text() | hostile.map(lambda v: __import__("json").dumps({"a": v})), st.binary(max_size=4))
+@given(st.text() | hostile.map(lambda v: json.dumps({"a": v})), st.binary(max_size=4))
 def test_damaged_text_is_an_error_and_nothing_else(text: str, blob: bytes) -> None:
-    try:
+    with suppress(DocumentError):
         assert isinstance(decode(text, blob), dict)
-    except DocumentError:
-        pass
 
 
 def test_equal_scalars_and_only_those_have_one_index_text() -> None:
@@ -301,7 +300,7 @@ def test_an_index_is_made_for_what_is_there_or_not_at_all(db: RekindleSQL) -> No
     db.drop_index("trials", "a.b_1")
     db.write("trials", {"nothing": "of it"})
     assert db.index_information("trials") == {"_id_": True, "a.b_-1": False}
-    with pytest.raises(DatabaseError, match="index not found with name a.b_1"):
+    with pytest.raises(DatabaseError, match=r"index not found with name a\.b_1"):
         db.drop_index("trials", "a.b_1")
 
 
@@ -442,7 +441,7 @@ def test_a_busy_database_is_tried_again_for_so_long_and_then_times_out(
 
 
 def test_no_message_holds_the_password() -> None:
-    with pytest.raises(DatabaseError, match="no answer from") as caught:
+    with pytest.raises(DatabaseError, match="no answer") as caught:
         RekindleSQL(host="postgresql://me@127.0.0.1:1/studies", password="sesame", timeout=0.1)
     with pytest.raises(DatabaseError) as misspelled:
         RekindleSQL(host="postgres+psycop://me:sesame@127.0.0.1/studies")
