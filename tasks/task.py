@@ -7,12 +7,14 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..spaces import Space, flatten
 from .cohort import Cohort, Context, EpochEvent, one_thread
-from .envs import EnvSpec
+from .envs import EnvSpec, spaces_of
+from .envs.encode import Actions, Observations
 from .errors import NotInitialized, StateMismatch, TaskError
 from .fingerprint import changes, fingerprint
 from .guard import BadResumeGuard
@@ -111,7 +113,9 @@ class Task:
         """*How* it is trained. Missing hyperparameters take their defaults; None for a group means all its defaults.
 
         Errors name the parameter, its range and the nearest known name. With a storage that holds a checkpoint of this
-        uid the task carries on from it, and `resumed` is true.
+        uid the task carries on from it, and `resumed` is true. `start` makes it a branch of another task: it names the
+        digest of the state that it starts from, which the storage holds as its first checkpoint, or `load_state_dict`
+        brings.
         """
         with BadResumeGuard(self):
             pass
@@ -129,7 +133,7 @@ class Task:
             self._open()
         except BaseException:
             self.release()  # another try, or another process, shall find the task free
-            self.hyperparameters, self.uid = None, ""
+            self.hyperparameters, self.uid, self._start = None, "", None
             raise
         return self
 
@@ -213,6 +217,17 @@ class Task:
         place = self._seated()
         with one_thread():
             return float(place.learner.evaluate(episodes)[place.member])
+
+    def act(self, observation: Any) -> Any:
+        """The greedy action for one observation, both as the Gymnasium environment gives and takes them."""
+        place, spaces = self._seated(), spaces_of(self.env)
+        seen = Observations(spaces.observation, self.env.id)
+        batch = np.empty((place.learner.members, 1, *seen.shape), seen.dtype)
+        for row in batch:  # the other members' actions are thrown away
+            seen.write(observation, row[0])
+        with one_thread():
+            actions = place.learner.act(batch)[place.member]
+        return Actions(spaces.action, self.env.id).decode(actions)[0]
 
     def eval_loss(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
         """The loss and its parts on a batch of (B, ...) tensors, as the algorithm's `loss` takes them."""
