@@ -29,8 +29,8 @@ ALL = Keep(latest=None)
 STATES = ("complete", "failed", "running", "pruned")
 RUNGS = (2, 3)
 CONFIG = Config(
-    task="ppo", task_version=1, env={"id": "CartPole-v1"}, seed=0, space={"lr": "loguniform(1e-5, 1e-2)"}, fixed={},
-    epochs=[2, 3, 3], trials=[4]).to_json()  # fmt: skip
+    task="ppo", task_version=1, env={"id": "CartPole-v1"}, seed=0, fixed={}, epochs=[2, 3, 3], trials=[4],
+    space={"lr": "loguniform(1e-5, 1e-2)", "clip": "uniform(0.1, 0.3)"}).to_json()  # fmt: skip
 # What a trial scores at the end of epochs 1, 2, 3, 4: the second is the best.
 RETURNS = (1.0, 4.0, 3.0, 2.0)
 
