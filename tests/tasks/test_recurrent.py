@@ -200,7 +200,9 @@ def test_what_a_memory_cannot_do_is_refused_before_any_training(task: Any, hyper
         task("CartPole-v1").init(**{"model.memory": "lstm", **hyperparameters})
 
 
-RECURRENT: dict[str, Any] = {"num_envs": 16, "num_steps": 32, "model.width": 32, "optimizer.lr": 3e-3}
+# Actor and critic share the memory, so the critic's error must not drown the policy's: rewards are normalized.
+RECURRENT: dict[str, Any] = {"num_envs": 16, "num_steps": 32, "model.width": 32, "optimizer.lr": 3e-3,
+                             "normalize_reward": True}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -210,7 +212,7 @@ def test_a_task_that_needs_a_memory_is_solved_with_one_only(task: Any, kind: str
     scores = {}
     for memory in (kind, "none"):
         tasks = [task(MASKED, seed=seed).init(**changes, **{"model.memory": memory}) for seed in range(3)]
-        Cohort(tasks).fit(25)
+        Cohort(tasks).fit(14 if task is A2C else 10)
         scores[memory] = sorted(each.evaluate() for each in tasks)
     assert scores[kind][1] > 300, scores
     assert scores["none"][-1] < 150, scores
