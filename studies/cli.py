@@ -6,12 +6,13 @@ went away, ...); 2 what was asked makes no sense; 130 and 143 stopped by SIGINT 
 With ``--json`` stdout is one JSON object, whose names are stable within one "format" (now 1; new names may be added):
 
     tune, trials  format, study, state ("running", "complete"), task, env {id, kwargs, wrappers, max_episode_steps},
-                  seed, sampler, scheduler, rungs [epochs], fixed {dotted name: value}, trials_total,
+                  seed, seeds, aggregate, sampler, scheduler, rungs [epochs], fixed {dotted name: value}, trials_total,
                   counts {complete, pruned, failed, running}, best (a trial or null), trials [trial]
       trial       number, uid, state ("running", "complete", "pruned", "failed"), bracket, member (of a population),
                   branch (null, or {trial, uid, epochs, digest} that it starts from), epochs, return, digest,
                   hyperparameters {dotted name: value}, error (text or null),
                   rungs [{rung, epochs, state ("ready", "done", "failed"), return, digest}]
+                  with several seeds also seeds [{seed, uid, state, epochs, return, digest}]; return is their aggregate
                   epochs, return and digest are those of its last finished rung (0 and null before the first)
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     status        format, storage, studies [as tune, without trials], workers [{host, pid}], tasks (how many)
@@ -180,6 +181,15 @@ def _parser() -> argparse.ArgumentParser:
         default=4,
         metavar="N",
         help="trials in a row that share their structure, so that they train as one (default: 4)",
+    )
+    tune.add_argument(
+        "--seeds", type=_count, default=1, metavar="N", help="train each configuration with so many seeds (default: 1)"
+    )
+    tune.add_argument(
+        "--aggregate",
+        default="mean",
+        metavar="NAME",
+        help="of the seeds' returns: mean, median, iqm or top_quartile (default: mean)",
     )
     _schedulers(tune)
     _use_previous(tune)

@@ -18,6 +18,7 @@ from .engine import start_study
 from .errors import StoreError
 from .mirror import UID as MIRROR
 from .owner import Owner
+from .replicas import seed_options
 from .store import Store
 
 if TYPE_CHECKING:
@@ -56,11 +57,12 @@ def tune(arguments: argparse.Namespace) -> int:
 def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     """The configuration of the study that is asked for."""
     env, fixed, epochs = _env(arguments.env), _values(algorithm, arguments.set), parse_epochs(arguments.epochs)
+    seeds = seed_options(arguments.seeds, arguments.aggregate)
     if arguments.scheduler == "pbt":
         from .pbt import make_population
 
         names = ("interval", "population", "seed", "exploit", "explore", "perturb", "sampler")
-        given = {name: getattr(arguments, name) for name in names}
+        given = {name: getattr(arguments, name) for name in names} | seeds
         return make_population(algorithm, env, epochs=epochs[1], fixed=fixed, **given)
     return make_config(
         algorithm,
@@ -73,6 +75,7 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
         scheduler=arguments.scheduler,
         generation=arguments.generation,
         cohort=arguments.cohort,
+        options=seeds,
     )
 
 

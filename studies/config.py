@@ -122,10 +122,18 @@ class Config:
         return Space.from_priors(self.space)
 
     def make_task(
-        self, algorithm: type[Task], values: Mapping[str, Any], storage: Storage | None, start: str | None = None
+        self,
+        algorithm: type[Task],
+        values: Mapping[str, Any],
+        storage: Storage | None,
+        start: str | None = None,
+        seed: int | None = None,
     ) -> Task:
-        """The task of a trial with these hyperparameters, initialized; `start` is the state that a branch takes."""
-        task = algorithm(self.env, seed=self.seed, storage=storage)
+        """The task of a trial with these hyperparameters, initialized.
+
+        `start` is the state that a branch takes; `seed` is a replicate's, in the place of the study's.
+        """
+        task = algorithm(self.env, seed=self.seed if seed is None else seed, storage=storage)
         return task.init(start=start, **unflatten(flatten(values)))
 
 

@@ -14,6 +14,7 @@ from ..spaces import flatten, unflatten
 from .branches import Start
 from .config import Config
 from .errors import StudyMismatch, UnknownStudy
+from .replicas import collapse, seeds_of
 from .rows import Segment, Trial
 from .schedule import Branch, Plan, plan, priority
 
@@ -93,7 +94,9 @@ class Engine:
     def task(self, trial: Trial, storage: Storage | None) -> Task:
         """The task of a trial's row."""
         start = trial.attrs.get("start")
-        return self.config.make_task(self.algorithm, trial.params, storage, start and start["digest"])
+        return self.config.make_task(
+            self.algorithm, trial.params, storage, start and start["digest"], trial.attrs.get("seed")
+        )
 
     def _new_trials(self, trials: list[Trial], step: Plan) -> list[Trial]:
         from .suggest import suggest  # Optuna takes a while to import, and most looks ask for nothing
@@ -101,10 +104,15 @@ class Engine:
         assert step.ask is not None
         bracket = self.config.brackets.index(step.ask)
         fixed = self.config.fixed
+        seen, _ = collapse(self.config, trials, [])
+        seeds = seeds_of(self.config)
         rows = []
-        for number, values in zip(step.ask, suggest(self.config, trials, step, self._check), strict=True):
-            task = self.config.make_task(self.algorithm, {**fixed, **flatten(values)}, None)
-            rows.append(Trial(number, task.uid, flatten(task.hyperparameters or {}), {"bracket": bracket}))
+        for number, values in zip(step.ask, suggest(self.config, seen, step, self._check), strict=True):
+            for replicate in range(seeds):
+                seed = self.config.seed + replicate
+                task = self.config.make_task(self.algorithm, {**fixed, **flatten(values)}, None, seed=seed)
+                attrs = {"bracket": bracket, **({"seed": seed} if seeds > 1 else {})}
+                rows.append(Trial(number * seeds + replicate, task.uid, flatten(task.hyperparameters or {}), attrs))
         return rows
 
     def _branch(self, trials: Sequence[Trial], branch: Branch) -> Trial:
@@ -115,10 +123,11 @@ class Engine:
         assert branch.start.digest is not None
         start = Start(parent.uid, branch.start.epochs, branch.start.digest)
         values = explore(self.config, parent.params, branch.generation, branch.member, self._check)
-        task = self.config.make_task(self.algorithm, values, None, start.digest)
+        task = self.config.make_task(self.algorithm, values, None, start.digest, parent.attrs.get("seed"))
         self.store.branch(task.uid, task.identity, start)
         place = {"bracket": 0, "member": branch.member, "generation": branch.generation}
         attrs = {**place, "parent": parent.number, "start": asdict(start)}
+        attrs |= {name: parent.attrs[name] for name in ("seed",) if name in parent.attrs}
         return Trial(branch.number, task.uid, flatten(task.hyperparameters or {}), attrs)
 
     def _check(self, values: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import make_url
 from ..spaces.to_optuna import distributions, params
 from .config import Config
 from .errors import StoreError, TaskBusy
+from .replicas import collapse
 from .rows import Segment, Trial
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def mirror(store: Store, url: str, name: str) -> int:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             config = Config.from_json(store.study(name).config, name)
-            trials = finished(config, store.trials(name), store.segments(name))
+            trials = finished(config, *collapse(config, store.trials(name), store.segments(name)))
             study = optuna.create_study(
                 storage=_with_driver(url), study_name=name, direction="maximize", load_if_exists=True
             )

@@ -127,6 +127,7 @@ def make_population(
     explore: str = EXPLORES[0],
     perturb: Sequence[str] = (),
     sampler: str | None = None,
+    **options: Any,
 ) -> Config:
     """The configuration of a study by population based training.
 
@@ -137,6 +138,7 @@ def make_population(
         epochs, interval: of the whole training, and between two generations.
         perturb: dotted names of what explore may change; all that is searched, if empty. What else is searched differs
             between members from the beginning, and is copied as it is.
+        options: those of `replicas.seed_options`.
     """
     check_count("population", population)
     if sampler not in (None, "random"):
@@ -160,6 +162,6 @@ def make_population(
         choose("what is perturbed", name, config.open)
     if not config.open:
         raise BadConfig("a population needs something to explore, but every hyperparameter is fixed; leave one open")
-    options = {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES),
-               "perturb": list(perturb) or config.open}  # fmt: skip
+    options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES),
+                "perturb": list(perturb) or config.open}  # fmt: skip
     return replace(config, options=options)

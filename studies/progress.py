@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .config import Config
+from .replicas import collapse, seeds_of
 from .rows import Segment, Trial
 from .schedule import entrants, plan
 
@@ -63,8 +64,8 @@ def look(store: Store, name: str) -> Snapshot:
     segments, trials = store.segments(name), store.trials(name)
     tasks = {task.uid: task for task in store.tasks([trial.uid for trial in trials])}
     held = {uid for uid, task in tasks.items() if task.owner}
-    done = [row for row in segments if row.state == "done" and row.score is not None]
-    best = max(done, key=lambda row: (row.score, row.epochs, -row.number), default=None)
+    scored = [row for row in collapse(config, [], segments)[1] if row.state == "done"]
+    best = max(scored, key=lambda row: (row.score, row.epochs, -row.number), default=None)
     reached = {
         trial.number: max(0, min(tasks[trial.uid].epochs, _target(trial, segments)) - _start(trial))
         if trial.uid in tasks
@@ -74,7 +75,10 @@ def look(store: Store, name: str) -> Snapshot:
     return Snapshot(
         config,
         plan(config, trials, segments).complete,
-        [*(_state(trial, held, segments) for trial in trials), *["open"] * (config.trials[-1] - len(trials))],
+        [
+            *(_state(trial, held, segments) for trial in trials),
+            *["open"] * (config.trials[-1] * seeds_of(config) - len(trials)),
+        ],
         _rungs(config, segments),
         sum(reached.values()),
         _epochs_total(config),

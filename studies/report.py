@@ -17,6 +17,7 @@ from .branches import BRANCH
 from .config import Config
 from .mirror import UID as MIRROR
 from .owner import Owner
+from .replicas import collapse, seeds_of
 from .rows import Segment, Trial
 from .schedule import plan
 
@@ -70,21 +71,26 @@ def study_json(store: Store, name: str) -> Json:
     """A study with all its trials."""
     study = store.study(name)
     config = Config.from_json(study.config, name)
-    segments, trials = store.segments(name), store.trials(name)
+    rows, replicates = store.segments(name), store.trials(name)
+    trials, segments = collapse(config, replicates, rows)
     by_number: dict[int, list[Segment]] = {}
     for row in segments:
         by_number.setdefault(row.number, []).append(row)
     shown = [trial_json(trial, by_number.get(trial.number, [])) for trial in trials]
+    if seeds_of(config) > 1:
+        _add_seeds(config, shown, replicates, rows)
     counts = {state: sum(trial.state == state for trial in trials) for state in STATES}
     return {
         "format": FORMAT,
         "study": name,
-        "state": "complete" if plan(config, trials, segments).complete else "running",
+        "state": "complete" if plan(config, replicates, rows).complete else "running",
         "task": config.task,
         "env": config.env,
         "seed": config.seed,
         "sampler": config.sampler,
         "scheduler": config.scheduler,
+        "seeds": seeds_of(config),
+        "aggregate": config.options.get("aggregate"),
         "rungs": list(config.rungs),
         "fixed": dict(config.fixed),
         "trials_total": config.trials[-1],
@@ -92,6 +98,20 @@ def study_json(store: Store, name: str) -> Json:
         "best": next(iter(rank(shown)), None),
         "trials": shown,
     }
+
+
+def _add_seeds(config: Config, shown: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]) -> None:
+    """Adds its replicates to each configuration."""
+    of_trial: dict[int, list[Segment]] = {}
+    for row in segments:
+        of_trial.setdefault(row.number, []).append(row)
+    of_configuration: dict[int, list[Json]] = {}
+    for trial in trials:
+        known = trial_json(trial, of_trial.get(trial.number, []))
+        each = {name: known[name] for name in ("uid", "state", "epochs", "return", "digest")}
+        of_configuration.setdefault(trial.number // seeds_of(config), []).append({"seed": trial.attrs["seed"], **each})
+    for configuration in shown:
+        configuration["seeds"] = of_configuration[configuration["number"]]
 
 
 def status_json(store: Store) -> Json:

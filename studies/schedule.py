@@ -8,6 +8,7 @@ from .config import Config
 from .halving import Halving
 from .pbt import PopulationBased
 from .plans import Branch, Plan, Scheduler, Seen
+from .replicas import Replicated, seeds_of
 from .rows import Segment, Trial
 
 __all__ = ["Branch", "Plan", "Scheduler", "Seen", "entrants", "plan", "priority", "scheduler"]
@@ -21,7 +22,8 @@ _SCHEDULERS: dict[str, Callable[[Config], Scheduler]] = {
 
 def scheduler(config: Config) -> Scheduler:
     """The scheduler of a study."""
-    return _SCHEDULERS[config.scheduler](config)
+    found = _SCHEDULERS[config.scheduler](config)
+    return Replicated(config, found) if seeds_of(config) > 1 else found
 
 
 def plan(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> Plan:

@@ -6,77 +6,28 @@ import random
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rekindle.spaces import categorical, integer, log_real, near_one, ordinal, real, unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config
 from rekindle.studies.engine import start_study
 from rekindle.studies.errors import StudyMismatch
-from rekindle.studies.explore import explore, perturbed
-from rekindle.studies.pbt import make_population
 from rekindle.studies.progress import look
 from rekindle.studies.report import study_json
-from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.schedule import Branch, plan
 from rekindle.studies.store import Store
 from rekindle.studies.tune import WorkerProcess
 from rekindle.studies.worker import Worker
 from rekindle.tasks import load
+from simulating import params, population, simulate
 from studying import TINY, bits, run
-
-
-def population(members: int = 5, epochs: int = 6, **options: Any) -> Config:
-    fixed = {**TINY, **options.pop("fixed", {})}
-    options = {"interval": 2, **options}
-    return make_population(
-        load("ppo"), "CartPole-v1", epochs=epochs, population=members, fixed=unflatten(fixed), **options
-    )
 
 
 def simple(members: int = 10, rungs: int = 3, exploit: str = "truncation", seed: int = 0) -> Config:
     """A configuration of which only the schedule is used."""
     return Config("ppo", 1, {}, seed, {}, {}, [2, 2 * rungs, 1], [members], members, members, "random", "pbt",
                   {"exploit": exploit, "explore": "perturb", "perturb": []})  # fmt: skip
-
-
-Rows = tuple[dict[int, Trial], dict[tuple[int, int], Segment]]
-Score = Callable[[int, int], float | None]
-
-
-def score_of(number: int, rung: int) -> float | None:
-    return None if (number, rung) in ((3, 0), (7, 1)) else float((number * 7919 + rung * 104729) % 1009)
-
-
-def simulate(config: Config, rng: random.Random, score: Score = score_of) -> tuple[Rows, list[Branch]]:
-    """Carries rows forward to the end, finishing some ready segments at a time in random order."""
-    trials: dict[int, Trial] = {}
-    segments: dict[tuple[int, int], Segment] = {}
-    branches: list[Branch] = []
-    while True:
-        step = plan(config, trials.values(), segments.values())
-        if step.complete:
-            return (trials, segments), branches
-        for number, state in step.finished:
-            assert trials[number].state == "running"
-            trials[number] = replace(trials[number], state=state)
-        for number in step.ask or ():
-            trials[number] = Trial(number, f"u{number}", {})
-        for branch in step.branches[: rng.randint(1, len(step.branches))] if step.branches else ():  # and killed
-            trials[branch.number] = Trial(branch.number, f"u{branch.number}", {})
-            branches.append(branch)
-        segments |= {(row.number, row.rung): row for row in step.segments}
-        ready = [key for key, row in segments.items() if row.state == "ready"]
-        assert ready or step, "the schedule is stuck"
-        for number, rung in rng.sample(ready, rng.randint(0, len(ready))):
-            value = score(number, rung)
-            state = "failed" if value is None else "done"
-            segments[number, rung] = replace(segments[number, rung], state=state, score=value)
-            if value is None:
-                trials[number] = replace(trials[number], state="failed")
 
 
 @pytest.mark.parametrize("exploit", ["truncation", "tournament"])
@@ -135,67 +86,6 @@ def test_a_population_of_which_nobody_lives_ends() -> None:
 def test_one_member_trains_to_the_end() -> None:
     (trials, segments), branches = simulate(simple(members=1), random.Random(0), lambda number, rung: 1.0)
     assert (len(trials), len(segments), branches) == (1, 3, [])
-
-
-# Explore
-
-
-@pytest.mark.parametrize(
-    ("dimension", "value", "up", "down"),
-    [
-        (log_real(1e-5, 1e-1), 1e-3, 1.2e-3, 0.8e-3),
-        (log_real(1e-5, 1e-1), 0.09, 0.1, 0.072),
-        (near_one(0.9, 0.9999), 0.99, 0.988, 0.992),
-        (real(0.0, 1.0), 0.5, 0.6, 0.4),
-        (real(0.0, 1.0), 0.0, 0.1, 0.0),
-        (real(0.0, 1.0, step=0.25), 0.5, 0.75, 0.25),
-        (integer(0, 100), 50, 60, 40),
-        (integer(1, 4), 2, 3, 1),
-        (integer(1, 1000, log=True), 100, 120, 80),
-        (integer(1, 1000, log=True), 1, 2, 1),
-        (ordinal(32, 64, 128), 64, 128, 32),
-        (ordinal(32, 64, 128), 128, 64, 64),
-        (categorical("a", "b"), "a", "a", "a"),
-    ],
-)
-def test_a_value_moves_on_its_own_scale_and_stays_in_range(dimension: Any, value: Any, up: Any, down: Any) -> None:
-    assert perturbed(dimension, value, up=True) == pytest.approx(up) if up != "a" else "a"
-    assert perturbed(dimension, value, up=False) == pytest.approx(down) if down != "a" else "a"
-
-
-def params(config: Config) -> dict[str, Any]:
-    from rekindle.spaces import flatten
-
-    return flatten(load("ppo")("CartPole-v1").init(**unflatten(dict(config.fixed))).hyperparameters or {})
-
-
-def test_explore_is_a_function_of_generation_and_member_and_changes_what_is_named() -> None:
-    config = population(perturb=["optimizer.lr", "gamma"])
-    before = params(config)
-    after = explore(config, before, 1, 0)
-    assert after == explore(config, before, 1, 0)
-    assert {name for name in after if after[name] != before[name]} == {"optimizer.lr", "gamma"}
-    assert after["optimizer.lr"] in (pytest.approx(1.2e-3), pytest.approx(0.8e-3))
-    others = {explore(config, before, g, m)["optimizer.lr"] for g in range(4) for m in range(4)}
-    assert len(others) == 2
-    fresh = population(perturb=["optimizer.lr"], explore="resample")
-    assert len({explore(fresh, before, g, m)["optimizer.lr"] for g in range(4) for m in range(4)}) == 16
-
-
-def test_values_that_do_not_go_together_are_drawn_again_or_left_alone() -> None:
-    config = population(perturb=["optimizer.lr"])
-    before = params(config)
-
-    def only_up(values: Any) -> None:
-        if values["optimizer.lr"] < before["optimizer.lr"]:
-            raise ValueError("down")
-
-    assert {explore(config, before, g, 0, only_up)["optimizer.lr"] for g in range(8)} == {1.2e-3}
-
-    def never(values: Any) -> None:
-        raise ValueError("no")
-
-    assert explore(config, before, 0, 0, never) == before
 
 
 # Configurations

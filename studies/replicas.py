@@ -1,0 +1,123 @@
+"""Seeds as a fidelity: a configuration is trained with several seeds, and its score is an aggregate of theirs.
+
+Every replicate is a trial of its own, with a task, checkpoints and segments of its own; those of one configuration have
+the same structure, so they train as one cohort. A scheduler sees configurations: replicate s of configuration n is
+trial n * seeds + s, a configuration's segment is done when those of all its replicates are, and what follows for a
+configuration follows for each of its replicates.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .config import Config, check_count, choose
+from .plans import Branch, Plan, Scheduler, score_of
+from .rows import Segment, Trial
+
+
+def iqm(scores: Sequence[float]) -> float:
+    """Interquartile mean: without the lowest and the highest quarter; Agarwal et al. (2021), arXiv:2108.13264."""
+    cut = len(scores) // 4
+    return statistics.fmean(sorted(scores)[cut : len(scores) - cut])
+
+
+def top_quartile(scores: Sequence[float]) -> float:
+    """Mean of the highest quarter, of one score at least."""
+    return statistics.fmean(sorted(scores)[-max(1, len(scores) // 4) :])
+
+
+AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "iqm": iqm,
+    "top_quartile": top_quartile,
+}
+
+
+def seed_options(seeds: int, aggregate: str) -> dict[str, Any]:
+    """The options of a study whose configurations are trained with so many seeds; BadConfig if they make no sense."""
+    check_count("seeds", seeds)
+    choose("aggregate", aggregate, list(AGGREGATES))
+    return {"seeds": seeds, "aggregate": aggregate} if seeds > 1 else {}
+
+
+def seeds_of(config: Config) -> int:
+    """With how many seeds each configuration is trained."""
+    return int(config.options.get("seeds", 1))
+
+
+def collapse(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[list[Trial], list[Segment]]:
+    """Configurations in the place of their replicates, as a scheduler, a sampler and a reader see them."""
+    seeds = seeds_of(config)
+    if seeds == 1:
+        return list(trials), list(segments)
+    members: dict[int, list[Trial]] = {}
+    for trial in trials:
+        members.setdefault(trial.number // seeds, []).append(trial)
+    rows: dict[tuple[int, int], list[Segment]] = {}
+    for row in segments:
+        rows.setdefault((row.number // seeds, row.rung), []).append(row)
+    aggregate = AGGREGATES[config.options["aggregate"]]
+    return (
+        [_configuration(number, group, seeds) for number, group in sorted(members.items()) if len(group) == seeds],
+        [_segment(number, group, aggregate) for (number, _), group in sorted(rows.items()) if len(group) == seeds],
+    )
+
+
+def _configuration(number: int, group: Sequence[Trial], seeds: int) -> Trial:
+    first = min(group, key=lambda trial: trial.number)
+    states = [trial.state for trial in group]
+    state = next((state for state in ("running", "failed") if state in states), first.state)
+    error = next((trial.error for trial in group if trial.error), None)
+    attrs = dict(first.attrs)
+    if "parent" in attrs:
+        attrs["parent"] //= seeds
+    return replace(first, number=number, state=state, error=error, attrs=attrs)
+
+
+def _segment(number: int, group: Sequence[Segment], aggregate: Callable[[Sequence[float]], float]) -> Segment:
+    first = min(group, key=lambda row: row.number)
+    state = next((state for state in ("ready", "failed") if any(row.state == state for row in group)), "done")
+    score = aggregate([score_of(row) for row in group]) if state == "done" else None
+    return replace(first, number=number, state=state, score=score, digest=first.digest if state == "done" else None)
+
+
+class Replicated:
+    """A scheduler of configurations as one of their replicates."""
+
+    def __init__(self, config: Config, scheduler: Scheduler):
+        self.config, self.scheduler, self.seeds = config, scheduler, seeds_of(config)
+
+    def priority(self, segment: Segment) -> tuple[int, int]:
+        """That of its configuration."""
+        first, _ = self.scheduler.priority(replace(segment, number=segment.number // self.seeds))
+        return first, segment.number
+
+    def entrants(self) -> list[int]:
+        """How many trials train to each rung, if none fails."""
+        return [self.seeds * count for count in self.scheduler.entrants()]
+
+    def plan(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> Plan:
+        """What follows from the rows; `ask` and `seen` are of configurations."""
+        given, rows = list(trials), list(segments)
+        seen, ends = collapse(self.config, given, rows)
+        plan = self.scheduler.plan(seen, ends)
+        lost = {row.number for row in ends if row.state == "failed"}
+        ended = {**dict(plan.finished), **dict.fromkeys(lost, "pruned")}  # without one seed there is no score
+        running = {trial.number for trial in given if trial.state == "running"}
+        found = {(row.number, row.rung): row for row in rows}
+        plan.finished = [(n, state) for number, state in ended.items() for n in self._of(number) if n in running]
+        plan.segments = [replace(row, number=n) for row in plan.segments for n in self._of(row.number)]
+        plan.branches = [
+            Branch(n, found[start, branch.start.rung], branch.member, branch.generation)
+            for branch in plan.branches
+            for n, start in zip(self._of(branch.number), self._of(branch.start.number), strict=True)
+        ]
+        plan.complete = plan.complete and not plan
+        return plan
+
+    def _of(self, number: int) -> range:
+        return range(number * self.seeds, (number + 1) * self.seeds)

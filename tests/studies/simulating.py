@@ -1,0 +1,67 @@
+"""A population's study without any training: rows that are carried forward, and its smallest configuration."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rekindle.spaces import flatten, unflatten
+from rekindle.studies.config import Config
+from rekindle.studies.pbt import make_population
+from rekindle.studies.replicas import seeds_of
+from rekindle.studies.rows import Segment, Trial
+from rekindle.studies.schedule import Branch, plan
+from rekindle.tasks import load
+from studying import TINY
+
+
+def population(members: int = 5, epochs: int = 6, **options: Any) -> Config:
+    fixed = {**TINY, **options.pop("fixed", {})}
+    options = {"interval": 2, **options}
+    return make_population(
+        load("ppo"), "CartPole-v1", epochs=epochs, population=members, fixed=unflatten(fixed), **options
+    )
+
+
+def params(config: Config) -> dict[str, Any]:
+    """The hyperparameters of a task that takes the defaults for all that is searched."""
+    return flatten(load("ppo")("CartPole-v1").init(**unflatten(dict(config.fixed))).hyperparameters or {})
+
+
+Rows = tuple[dict[int, Trial], dict[tuple[int, int], Segment]]
+Score = Callable[[int, int], float | None]
+
+
+def score_of(number: int, rung: int) -> float | None:
+    return None if (number, rung) in ((3, 0), (7, 1)) else float((number * 7919 + rung * 104729) % 1009)
+
+
+def simulate(config: Config, rng: random.Random, score: Score = score_of) -> tuple[Rows, list[Branch]]:
+    """Carries rows forward to the end, finishing some ready segments at a time in random order."""
+    trials: dict[int, Trial] = {}
+    segments: dict[tuple[int, int], Segment] = {}
+    branches: list[Branch] = []
+    while True:
+        step = plan(config, trials.values(), segments.values())
+        if step.complete:
+            return (trials, segments), branches
+        for number, state in step.finished:
+            assert trials[number].state == "running"
+            trials[number] = replace(trials[number], state=state)
+        for number in step.ask or ():
+            for n in range(number * seeds_of(config), (number + 1) * seeds_of(config)):
+                trials[n] = Trial(n, f"u{n}", {})
+        for branch in step.branches[: rng.randint(1, len(step.branches))] if step.branches else ():  # and killed
+            trials[branch.number] = Trial(branch.number, f"u{branch.number}", {})
+            branches.append(branch)
+        segments |= {(row.number, row.rung): row for row in step.segments}
+        ready = [key for key, row in segments.items() if row.state == "ready"]
+        assert ready or step, "the schedule is stuck"
+        for number, rung in rng.sample(ready, rng.randint(0, len(ready))):
+            value = score(number, rung)
+            state = "failed" if value is None else "done"
+            segments[number, rung] = replace(segments[number, rung], state=state, score=value)
+            if value is None:
+                trials[number] = replace(trials[number], state="failed")
