@@ -1,0 +1,175 @@
+"""What went wrong, and what is done about it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import optuna
+import pytest
+import torch
+from rekindle.spaces import Space, log_real
+from rekindle.studies import errors
+from rekindle.studies.config import BadConfig
+from rekindle.studies.failures import FAILED, POLICIES, classify, decide, how_often, report
+from rekindle.studies.rows import Event
+from rekindle.studies.store import Store
+from rekindle.tasks.envs import EnvSpec, make_envs
+from rekindle.tasks.errors import BadResume, DamagedState, Diverged, StateMismatch, Stopped
+from rekindle.tasks.storage import Write
+
+
+def raised(work: Callable[[], Any]) -> BaseException:
+    try:
+        work()
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is classified
+        return error
+    raise AssertionError("nothing was raised")
+
+
+class Crashing(gym.Env[Any, Any]):
+    """Crashes in its first step, in a way of its own."""
+
+    observation_space = gym.spaces.Box(0, 1, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, how: str = "ValueError") -> None:
+        self.how = how
+
+    def reset(self, **_: Any) -> Any:
+        return self.observation_space.low, {}
+
+    def step(self, action: Any) -> Any:
+        raise {"ValueError": ValueError("the simulator is upset"), "EOFError": EOFError(), "OSError": BrokenPipeError(),
+               "MemoryError": MemoryError(), "nan": FloatingPointError("nan")}[self.how]  # fmt: skip
+
+
+gym.register("Crashing-v0", entry_point=Crashing)
+
+
+def crash(how: str) -> BaseException:
+    def run() -> None:
+        envs = make_envs(EnvSpec("Crashing-v0", {"how": how}), [1], 1)
+        try:
+            envs.step(np.zeros((1, 1), np.int64))
+        finally:
+            envs.close()
+
+    return raised(run)
+
+
+def of_kind(kind: type[BaseException], *arguments: Any) -> Callable[[], BaseException]:
+    return lambda: kind(*arguments)
+
+
+def broke(cause: BaseException) -> BaseException:
+    error = BadResume("the task broke")
+    error.__cause__ = cause
+    return error
+
+
+CASES: list[tuple[str, Callable[[], BaseException]]] = [
+    ("preempted", of_kind(Stopped, "asked to")),
+    ("preempted", of_kind(KeyboardInterrupt)),
+    ("preempted", of_kind(SystemExit, 143)),
+    ("preempted", of_kind(optuna.TrialPruned)),
+    ("memory", of_kind(MemoryError)),
+    ("memory", of_kind(torch.OutOfMemoryError, "CUDA out of memory")),
+    ("memory", lambda: raised(lambda: torch.empty(2**55))),
+    ("memory", of_kind(OSError, errno.ENOMEM, "Cannot allocate memory")),
+    ("memory", of_kind(RuntimeError, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED")),
+    ("diverged", of_kind(Diverged, "a loss became NaN")),
+    ("diverged", of_kind(FloatingPointError)),
+    ("environment", lambda: crash("ValueError")),
+    ("environment", lambda: crash("EOFError")),
+    ("environment", lambda: crash("OSError")),
+    ("memory", lambda: crash("MemoryError")),
+    ("stale", of_kind(errors.LeaseLost, ["uid"])),
+    ("stale", of_kind(errors.TaskBusy, "uid", "h:b:1:1", "h", 1, 5.0)),
+    ("input", lambda: raised(lambda: Space(lr=log_real(1e-5, 1e-1)).validate({"lr": 7}))),
+    ("input", lambda: raised(lambda: make_envs(EnvSpec("NoSuchThing-v0"), [1], 1))),
+    ("input", of_kind(StateMismatch, "of another shape")),
+    ("input", of_kind(errors.StudyMismatch, "another space")),
+    ("input", of_kind(errors.UnknownStudy, "there is none")),
+    ("input", of_kind(errors.SchemaMismatch, "of a later version")),
+    ("input", of_kind(BadConfig, "no trials")),
+    ("input", of_kind(ModuleNotFoundError, "no such module")),
+    ("storage", of_kind(errors.StoreUnreachable, "no answer")),
+    ("storage", of_kind(errors.StoreFull, "no room")),
+    ("storage", of_kind(errors.StoreLocked, "busy")),
+    ("damaged", of_kind(errors.DamagedCheckpoint, "a bit")),
+    ("damaged", of_kind(DamagedState, "a bit")),
+    ("unknown", of_kind(RuntimeError, "something else")),
+    ("diverged", lambda: broke(Diverged("a loss became NaN"))),
+    ("environment", lambda: broke(crash("ValueError"))),
+]
+
+
+@pytest.mark.parametrize(("kind", "make"), CASES, ids=[f"{i}-{kind}" for i, (kind, _) in enumerate(CASES)])
+def test_failures_are_told_apart(kind: str, make: Callable[[], BaseException]) -> None:
+    assert classify(make()) == kind
+
+
+def test_every_kind_has_a_policy_and_a_case() -> None:
+    assert {kind for kind, _ in CASES} == POLICIES.keys()
+    assert all(policy.why for policy in POLICIES.values())
+
+
+def test_what_would_fail_again_is_not_tried_again() -> None:
+    for error in (Diverged("NaN"), ValueError("lr"), errors.DamagedCheckpoint("a bit")):
+        decision = decide(error)
+        assert (decision.retry, decision.release) == (False, False)
+
+
+def test_what_others_carry_on_is_let_go() -> None:
+    for error in (Stopped("asked to"), errors.LeaseLost(["uid"])):
+        decision = decide(error, tried=100)
+        assert (decision.retry, decision.release) == (False, True)
+
+
+def test_memory_is_tried_again_alone_a_few_times_with_growing_pauses() -> None:
+    decisions = [decide(MemoryError(), tried) for tried in range(4)]
+    assert [each.retry for each in decisions] == [True, True, True, False]
+    assert [each.pause for each in decisions] == [5, 10, 20, 0]
+    assert [each.alone for each in decisions] == [True, True, True, False]
+
+
+def test_a_database_that_is_away_is_waited_for_as_long_as_it_takes() -> None:
+    decision = decide(errors.StoreUnreachable("no answer"), tried=10_000)
+    assert decision.retry
+    assert decision.pause == POLICIES["storage"].longest
+
+
+def test_how_often_a_trial_was_tried_again_is_counted_over_all_workers(store: Store) -> None:
+    lease = store.open("uid", {})
+    for tried in range(2):
+        assert how_often(store.events("uid"), "environment") == tried
+        note = decide(crash("ValueError"), tried).to_json()
+        assert note["retry"]
+        store.save([Write(lease, 0, events=[(FAILED, note)])])
+    assert how_often(store.events("uid"), "memory") == 0
+    assert not decide(crash("ValueError"), how_often(store.events("uid"), "environment")).retry
+    assert how_often([Event("uid", 0.0, FAILED, {})], "environment") == 0
+
+
+def test_a_report_says_the_kind_and_the_place_and_no_password() -> None:
+    text = report(broke(crash("ValueError")))
+    assert text.startswith("[environment] Traceback")
+    assert "the simulator is upset" in text
+    assert Path(__file__).name in text
+    assert "hunter2" not in report(RuntimeError("cannot reach postgresql://me:hunter2@host/db"))
+
+
+def test_the_report_of_a_divergence_does_not_depend_on_the_company() -> None:
+    assert report(broke(Diverged("the loss became nan"))) == "Diverged: the loss became nan"
+
+
+def test_policies_are_plain_data() -> None:
+    assert json.loads(json.dumps(decide(MemoryError()).to_json()))["kind"] == "memory"
+    assert pickle.loads(pickle.dumps(dict(POLICIES))) == POLICIES
