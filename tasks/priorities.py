@@ -146,7 +146,7 @@ class PrioritizedSampler:
         return self.tree.find((self.strata + self.draws(draw)) / len(self.strata) * self.tree.total)
 
     def weights(self, rows: Index, env_steps: int) -> Tensor:
-        """Importance weights (P, B), the largest of a batch being 1; section 3.4. beta grows to 1 over `beta_horizon`."""
+        """Importance weights (P, B), the largest of a batch being 1; section 3.4. Beta grows to 1 by `beta_horizon`."""
         progress = (env_steps / self.hp.beta_horizon.double()).clamp(max=1.0)
         beta = self.hp.beta + (1 - self.hp.beta) * progress
         priority = torch.from_numpy(self.tree[rows]).to(beta.device)

@@ -53,7 +53,7 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
     if not (isinstance(make, type) and issubclass(make, gym.Wrapper)):
         # A spec may come from a shared database: it names wrappers, and is no way to call any other function there is.
         raise EnvSpecError(f"{spec.id}: a wrapper must be a class derived from gymnasium.Wrapper, "
-                           f"but {wrapper['entry_point']} is not; derive it, or wrap within the environment")  # fmt: skip
+                           f"but {wrapper['entry_point']} is not; derive it or wrap within it")  # fmt: skip
     try:
         wrapped: Env = make(env, **wrapper["kwargs"])
     except TypeError as error:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pytest
-
 from rekindle import PPO, EnvSpec
 from rekindle.tasks.testing import ExactnessSuite
 
@@ -22,9 +20,21 @@ class TestOnCartPole(ExactnessSuite):
     variants: ClassVar = (
         {"clip_value": 0.01, "normalize_obs": True, "normalize_reward": True},
         {"optimizer.name": "sgd", "optimizer.momentum": 0.5, "lr_schedule.name": "cosine", "lr_schedule.horizon": 600},
-        {"optimizer.name": "rmsprop", "lr_schedule.name": "exponential", "lr_schedule.horizon": 600, "max_grad_norm": None},
+        {
+            "optimizer.name": "rmsprop",
+            "lr_schedule.name": "exponential",
+            "lr_schedule.horizon": 600,
+            "max_grad_norm": None,
+        },
         {"optimizer.name": "adamw", "lr_schedule.name": "linear", "lr_schedule.horizon": 600, "target_kl": 0.02},
-        {"num_envs": 3, "num_steps": 35, "num_minibatches": 5, "model.width": 17, "model.layers": 3, "model.activation": "elu"},
+        {
+            "num_envs": 3,
+            "num_steps": 35,
+            "num_minibatches": 5,
+            "model.width": 17,
+            "model.layers": 3,
+            "model.activation": "elu",
+        },
         {"model.activation": "silu"},
     )
     inert = frozenset({"model.std_init"})  # the first standard deviation of continuous actions
