@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..spaces import Space, flatten, unflatten
 from ..spaces.choices import Fixed
+from .config_form import what_is_wrong
 from .errors import StoreError
 
 if TYPE_CHECKING:
@@ -67,11 +68,14 @@ class Config:
     @classmethod
     def from_json(cls, form: Mapping[str, Any], name: str) -> Config:
         """The configuration in a study's row; StoreError if this Rekindle cannot have written it."""
-        if form.get("version") != VERSION:
+        version = form.get("version") if isinstance(form, Mapping) else None
+        if version != VERSION:
             raise StoreError(
                 f"study {name!r} must have a configuration of version {VERSION}, but got "
-                f"{form.get('version')!r}; use the Rekindle that made it, or another name"
+                f"{str(version)[:40]!r}; use the Rekindle that made it, or another name"
             )
+        if wrong := what_is_wrong(form):
+            raise StoreError(f"the configuration of study {name!r} is not one: {wrong}; restore it from a copy")
         try:
             return cls(**form)
         except TypeError as error:

@@ -207,7 +207,7 @@ class Learner:
         try:
             self.envs.load_member(member, tree["envs"])
         except (KeyError, TypeError, AttributeError) as error:
-            raise StateMismatch(f"the state of {self.env.id} is not of the form that is written here: {error!r}") from None
+            raise StateMismatch(f"the state of {self.env.id} has another form: {error!r}") from None
         for name, part in self.live_parts.items():
             part.load_member(member, tree[name])
 

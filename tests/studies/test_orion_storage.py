@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -192,30 +191,23 @@ def test_the_clock_of_a_worker_does_not_count(url: str, monkeypatch: pytest.Monk
         worker.release(each)
 
 
-DIES = """
-import os, signal, sys
-from rekindle.studies.orion_storage import RekindleStorage
-from orion.client import build_experiment
-worker = build_experiment("random", storage={
-    "type": "rekindlestorage", "database": {"type": "rekindlesql", "host": sys.argv[1]}, "lock_seconds": 60})
-if sys.argv[2] == "trial":
+def _dies(url: str) -> None:
+    """Is killed while it has a trial reserved, the algorithm locked, and a suggestion registered but not written."""
+    worker = client(url, lock_seconds=1000)
     worker.insert({"x": 0.5, "y": 0.5}, reserve=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-with worker._experiment.acquire_algorithm_lock() as algorithm:
-    worker._experiment.register_trial(algorithm.suggest(1)[0])
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+    with worker._experiment.acquire_algorithm_lock() as algorithm:
+        worker._experiment.register_trial(algorithm.suggest(1)[0])
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_a_killed_process_of_this_machine_held_is_free_at_once(url: str) -> None:
     worker = client(url)
-    for what in ("trial", "lock"):
-        subprocess.run([sys.executable, "-W", "ignore", "-c", DIES, url, what], check=False)
+    victim = FORK.Process(target=_dies, args=(url,))
+    victim.start()
+    victim.join()
     assert [t.status for t in worker.fetch_trials()] == ["reserved", "new"]
     assert worker.storage.get_algorithm_lock_info(uid=worker.id).locked == 1
-    start = time.monotonic()
     hunt(worker, max_trials=5)
-    assert time.monotonic() - start < 10
     assert [t.status for t in worker.fetch_trials()] == ["completed"] * 5
 
 
@@ -457,14 +449,10 @@ def test_the_orion_command_hunts_in_the_database_that_its_environment_names(sqli
                    "ORION_DB_ADDRESS": sqlite_url, "PYTHONWARNINGS": "ignore", "ORION_EXECUTOR": "singleexecutor",
                    "XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)}  # fmt: skip
 
-    def orion_says(*arguments: str) -> str:
-        command = [str(Path(sys.executable).with_name("orion")), *arguments]
-        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    orion_says("hunt", "-n", "shell", "--exp-max-trials", "2", str(script), "-x~uniform(0, 1)")
-    assert re.search(r"completed +2 ", orion_says("status", "-n", "shell"))
+    command = [str(Path(sys.executable).with_name("orion")), "hunt", "-n", "shell", "--exp-max-trials", "2"]
+    command += [str(script), "-x~uniform(0, 1)"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     watcher = build_experiment("shell", storage=config(sqlite_url))
     assert [t.objective.value == t.params["/x"] ** 2 for t in watcher.fetch_trials()] == [True, True]
     assert isinstance(watcher.storage, RekindleStorage)
