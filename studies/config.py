@@ -72,7 +72,7 @@ class Config:
         if version != VERSION:
             raise StoreError(
                 f"study {name!r} must have a configuration of version {VERSION}, but got "
-                f"{str(version)[:40]!r}; use the Rekindle that made it, or another name"
+                f"{str(version)[:40]}; use the Rekindle that made it, or another name"
             )
         if wrong := what_is_wrong(form):
             raise StoreError(f"the configuration of study {name!r} is not one: {wrong}; restore it from a copy")
