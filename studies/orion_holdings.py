@@ -49,6 +49,11 @@ class Holdings:
         """Keeps a row alive no longer."""
         self.rows().pop(token or "", None)
 
+    def drop_all(self, collection: str) -> None:
+        """Keeps no row of a collection alive any longer."""
+        for token in [token for token, held in self.rows().items() if held[0] == collection]:
+            self.drop(token)
+
     def touch(self, collection: str, row: Document) -> int:
         """Sets the heartbeat of the rows that are as the query says; returns how many are."""
         return self._database.transact(lambda rows: rows.update(collection, row, {"heartbeat": rows.now()}))

@@ -51,26 +51,30 @@ class AlgorithmLock:
     def hold(self, experiment: Any, uid: Any, timeout: float, retry_interval: float) -> Iterator[LockedAlgorithmState]:
         """Holds the lock; the state that is set meanwhile is written at the end, unless an exception ends it."""
         token, algorithm = new_token(), getattr(experiment, "algorithm", None)
-        document = self._wait(uid, token, timeout, retry_interval)
         row = {"experiment": uid, "locked": 1, "owner": token}
-        self._holdings.hold(token, "algo", row, self.seconds / 3)
-        started, registered, state = time.monotonic(), self.registered, None
         try:
-            read = self._state(document["state"])
-            held = LockedAlgorithmState(read, document["configuration"])
-            if algorithm is not None and algorithm.configuration == document["configuration"]:
-                self._tell(algorithm, uid, held)
-            yield held
-            state = held.state if held.state is not read else None
-        finally:
-            self._holdings.drop(token)
-            vain = time.monotonic() - started if self.registered == registered else 0.0
-            freed = self._write(row, state, algorithm, vain)
-        if not freed:
-            raise AlgorithmLockLost(
-                f"the algorithm of experiment {uid} was given to another worker, because this one gave no sign of "
-                f"life for {self.seconds:g} s; what its algorithm did meanwhile was not written"
-            )
+            document = self._wait(uid, token, timeout, retry_interval)
+            self._holdings.hold(token, "algo", row, self.seconds / 3)
+            started, registered, state = time.monotonic(), self.registered, None
+            try:
+                read = self._state(document["state"])
+                held = LockedAlgorithmState(read, document["configuration"])
+                if algorithm is not None and algorithm.configuration == document["configuration"]:
+                    self._tell(algorithm, uid, held)
+                yield held
+                state = held.state if held.state is not read else None
+            finally:
+                self._holdings.drop(token)
+                vain = time.monotonic() - started if self.registered == registered else 0.0
+                freed = self._write(row, state, algorithm, vain)
+            if not freed:
+                raise AlgorithmLockLost(
+                    f"the algorithm of experiment {uid} was given to another worker, because this one gave no sign "
+                    f"of life for {self.seconds:g} s; what its algorithm did meanwhile was not written"
+                )
+        except BaseException:
+            self._holdings.drop_all("untold")  # others may tell what this process has not told
+            raise
 
     def release(self, uid: Any) -> int:
         """Takes the lock from whoever holds it; returns how many did."""

@@ -340,6 +340,23 @@ def test_an_algorithm_hears_of_results_whose_worker_died_before_it_told_it(url: 
     assert other.storage._db.read("untold") == []
 
 
+def test_what_a_worker_could_not_tell_the_algorithm_others_tell(url: str) -> None:
+    worker, other = client(url), client(url)
+    trial = worker.suggest()
+    with other.storage.acquire_algorithm_lock(uid=other.id):
+        trial.results = [Trial.Result(name="loss", type="objective", value=0.5)]
+        worker._experiment.update_completed_trial(trial)
+        worker._release_reservation(trial)
+        assert [row[0] for row in worker.storage._holdings.rows().values()] == ["untold"]
+        with pytest.raises(LockAcquisitionTimeout), worker._experiment.acquire_algorithm_lock(timeout=0.1):
+            pass
+    assert worker.storage._holdings.rows() == {}
+    change(worker.storage, "untold", worker=ELSEWHERE, heartbeat=datetime(2020, 1, 1))
+    with other._experiment.acquire_algorithm_lock() as algorithm:
+        assert algorithm.has_observed(trial)
+    assert other.storage._db.count("untold") == 0
+
+
 # Hunts to the end
 
 
