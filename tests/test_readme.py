@@ -27,7 +27,7 @@ def test_the_python_runs(code: str, tmp_path: Path) -> None:
 def test_the_commands_parse() -> None:
     from rekindle.studies.cli import _parser
 
-    (block,) = [block for block in blocks("sh") if "rekindle train" in block]
+    (block,) = [block for block in blocks("sh") if block.startswith("rekindle tune")]
     commands = [shlex.split(line, comments=True) for line in block.splitlines() if line]
     assert len(commands) >= 6
     for program, *arguments in commands:
