@@ -111,7 +111,7 @@ class AlgorithmLock:
             if time.monotonic() - start > timeout:
                 raise LockAcquisitionTimeout(f"others held the algorithm of experiment {uid} for {timeout:g} s")
             time.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(2 * pause, 0.2, retry_interval)
+            pause = min(2 * pause, 0.05, retry_interval)  # so short that those who wait long lose no ground to new ones
         return document
 
     def _take(self, rows: Collections, uid: Any, token: str) -> Document | None:

@@ -66,7 +66,7 @@ _documents = Table(
     Column("blob", LargeBinary),
     UniqueConstraint("collection", "key"),
     Index("rk_orion_document_status", "collection", "experiment", "status", "number"),
-    Index("rk_orion_document_id", "collection", "experiment", "id"),
+    Index("rk_orion_document_id", "collection", "experiment", "id", "status"),
     Index("rk_orion_document_name", "collection", "name"),
 )
 _keys = Table(

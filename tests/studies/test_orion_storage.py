@@ -443,10 +443,8 @@ def test_long_hunts_end_exactly_however_often_their_workers_are_killed(
     request: pytest.FixtureRequest, wait_until: Callable[..., None], kind: str, name: str
 ) -> None:
     url = request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[kind])
-    trials = 7 if name == "hyperband" else 60  # one Hyperband of 1 to 4 epochs has so many
-    watcher = run_workers(
-        url, name, trials, 4 if kind == "sqlite" else 8, 3 if name == "hyperband" else 12, wait_until, 200
-    )
+    trials, kills = {"random": (60, 12), "tpe": (40, 8), "asha": (30, 6), "hyperband": (7, 3)}[name]  # 7 are all of it
+    watcher = run_workers(url, name, trials, 4 if kind == "sqlite" else 8, kills, wait_until, 300)
     check_end(watcher, trials)
 
 
