@@ -180,7 +180,7 @@ def distribution_for(space: gym.Space[Any], place: str) -> Distribution:
         case gym.spaces.MultiDiscrete() if space.nvec.ndim == 1:
             return MultiCategorical([int(n) for n in space.nvec])
         case gym.spaces.MultiBinary():
-            return Bernoulli(tuple(space.shape))
+            return Bernoulli((math.prod(space.shape),))  # a row of bits; the environment gives them their shape
         case gym.spaces.Box() if space.shape and np.issubdtype(space.dtype, np.floating):
             return Gaussian(tuple(space.shape))
     raise UnsupportedSpace(

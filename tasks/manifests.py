@@ -78,7 +78,9 @@ def _special(leaf: Any) -> Any:
     if isinstance(leaf, list):
         return [_special(item) for item in leaf]
     if isinstance(leaf, dict) and leaf:
-        name = leaf.get("float")
+        name, text = leaf.get("float"), leaf.get("json")
+        if len(leaf) == 1 and isinstance(text, str):
+            return parse(text.encode())
         if len(leaf) > 1 or not isinstance(name, str) or name not in SPECIAL:
             raise ValueError(
                 f"a value must be a number, a string, null or {{'float': 'nan'}}, but got {str(leaf)[:80]}"

@@ -191,12 +191,19 @@ def _bytes_of(tensor: Tensor) -> bytes:
     return bytes(tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
+def _object(path: str, item: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return {"json": canonical_json(item).decode()}
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"a state's lists hold JSON objects only, but {path} has {item!r}: {error}") from None
+
+
 def _plain(path: str, leaf: Any) -> Any:
-    """A leaf as JSON; floats that JSON lacks become {"float": name}."""
+    """A leaf as JSON; floats that JSON lacks become {"float": name}, and objects within a list {"json": text}."""
     if isinstance(leaf, Mapping) and not leaf:
         return {}
     if isinstance(leaf, list):
-        return [_plain(path, item) for item in leaf]
+        return [_object(path, item) if isinstance(item, Mapping) and item else _plain(path, item) for item in leaf]
     if isinstance(leaf, float) and not math.isfinite(leaf):
         return {"float": str(leaf)}
     if leaf is None or isinstance(leaf, bool | int | float | str):

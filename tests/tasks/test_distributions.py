@@ -199,7 +199,7 @@ def test_log_softmax_is_that_of_torch() -> None:
         (gym.spaces.Discrete(3, start=-1), Categorical, ()),
         (gym.spaces.MultiDiscrete([2, 3]), MultiCategorical, (2,)),
         (gym.spaces.MultiBinary(3), Bernoulli, (3,)),
-        (gym.spaces.MultiBinary([2, 3]), Bernoulli, (2, 3)),
+        (gym.spaces.MultiBinary([2, 3]), Bernoulli, (6,)),
         (gym.spaces.Box(-1, 1, (2,)), Gaussian, (2,)),
         (gym.spaces.Box(-1, 1, (2, 3), dtype=np.float64), Gaussian, (2, 3)),
     ],

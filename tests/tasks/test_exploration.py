@@ -102,7 +102,7 @@ def test_uniform_actions_fill_their_box() -> None:
 
 
 def test_random_actions_of_an_unknown_space_are_refused() -> None:
-    with pytest.raises(UnsupportedSpace, match=r"here: random actions are known for Discrete, .* not Text"):
+    with pytest.raises(UnsupportedSpace, match=r"here: random actions are known for Discrete, .* not for Text"):
         UniformActions(keys(1), spaces.Text(3), 1, "here")
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rekindle import PPO, EnvSpec
+from rekindle import PPO, EnvSpec, Store
 from rekindle.tasks.testing import ExactnessSuite
 
 SMALL: dict[str, Any] = {"epoch_steps": 256, "num_steps": 32, "num_envs": 4}
 AGGRESSIVE: dict[str, Any] = {"update_epochs": 3, "optimizer.lr": 0.03, "clip_coef": 0.1, "max_grad_norm": 0.1}
-TESTS = str(Path(__file__).parents[1])
 
 
 class TestOnCartPole(ExactnessSuite):
@@ -74,3 +73,35 @@ class TestOnInvertedPendulum(_Elsewhere):
 
 class TestOnFrozenLake(_Elsewhere):
     env = "FrozenLake-v1"
+
+
+class _OnItsOwn(_Elsewhere):
+    path = (str(Path(__file__).parent),)
+
+
+class TestOnADictOfObservations(_OnItsOwn):
+    env = "own_envs:DictWalk-v0"
+
+
+class TestOnSeveralChoices(_OnItsOwn):
+    env = "own_envs:RowsWalk-v0"
+
+
+class TestOnBits(_OnItsOwn):
+    env = "own_envs:BitsWalk-v0"
+
+
+def test_a_task_in_a_wrapped_environment_is_stored_and_carries_on(tmp_path: Path) -> None:
+    stack = {"entry_point": "gymnasium.wrappers:FrameStackObservation", "kwargs": {"stack_size": 2}}
+    env = EnvSpec("CartPole-v1", wrappers=[stack])
+    whole = PPO(env).init(**SMALL)
+    whole.fit(2)
+    with Store(f"sqlite:///{tmp_path}/s.db") as store:
+        first = PPO(env, storage=store).init(**SMALL)
+        first.fit(1)
+        first.finish()
+        second = PPO(env, storage=store).init(**SMALL)
+        assert second.resumed
+        second.fit(2)
+        assert second.digest == whole.digest
+        second.finish()

@@ -216,7 +216,9 @@ def test_large_tensors_of_any_shape_come_back(shape: tuple[int, ...]) -> None:
 # What is refused
 
 
-@pytest.mark.parametrize("leaf", [object(), {1, 2}, (1, 2), b"bytes", 1j, [object()], [torch.zeros(1)], [{"a": 1}]])
+@pytest.mark.parametrize(
+    "leaf", [object(), {1, 2}, (1, 2), b"bytes", 1j, [object()], [torch.zeros(1)], [{"a": object()}]]
+)
 def test_what_is_no_data_is_refused_by_its_path(leaf: Any) -> None:
     with pytest.raises(TypeError, match="optimizer/thing"):
         pack({"optimizer": {"thing": leaf}})
@@ -433,3 +435,14 @@ def test_the_errors_of_states_are_errors_of_tasks() -> None:
     assert issubclass(DamagedState, TaskError)
     assert issubclass(StateMismatch, TaskError)
     assert issubclass(StateMismatch, ValueError)
+
+
+def test_objects_in_a_list_come_back() -> None:
+    tree = {"wrappers": [{"entry_point": "a:B", "kwargs": {"x": [1, 2.5, None]}}, {}, 3]}
+    packed = pack(tree)
+    assert unpack(packed.manifest, packed.blobs.__getitem__) == tree
+
+
+def test_an_object_in_a_list_that_is_no_json_is_refused() -> None:
+    with pytest.raises(TypeError, match="wrappers has"):
+        pack({"wrappers": [{"x": object()}]})
