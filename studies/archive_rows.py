@@ -12,8 +12,8 @@ from typing import Any
 from ..tasks.errors import TaskError
 from ..tasks.manifests import DIGEST, read_manifest
 from .archive import INDEX, PARTS, Archive
+from .columns import finite, parse_json
 from .errors import DamagedCheckpoint
-from .schema import finite, parse_json
 
 FORMAT, VERSION = "rekindle study", 1
 LONGEST_NAME = 1000  # characters

@@ -142,6 +142,8 @@ def _checked(url: str) -> sa.URL:
         cure = f"did you mean sqlite:///{shown}?" if "://" not in shown else "check its spelling"
         raise BadURL(f"a storage is a URL such as sqlite:///studies.db or postgresql://user@host/name, "
                      f"but got {shown!r}; {cure}") from None  # fmt: skip
+    if "@" in (parsed.host or ""):  # what goes before it is part of the password
+        raise BadURL(f"an @ in a password is written %40 in a URL, but got {masked_url(str(url))!r}")
     drivers = {"sqlite": ("", "pysqlite"), "postgresql": ("", "psycopg"), "postgres": ("",)}
     if driver not in drivers.get(backend, ()):
         near = difflib.get_close_matches(

@@ -8,18 +8,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from .columns import Json, parse_json
 from .fencing import why_free
 from .findings import Finding
 from .owner import Owner
 from .schema import (
-    Json,
     Now,
     checkpoint,
     checkpoint_blob,
     event,
     metadata,
     metric,
-    parse_json,
     segment,
     study,
     task,
@@ -34,11 +33,14 @@ def _json(connection: Connection) -> list[Finding]:
     findings = []
     for table in metadata.sorted_tables:
         keys = list(table.primary_key.columns)
-        for column in (each for each in table.columns if isinstance(each.type, Json)):
+        for column in table.columns:
+            kind = column.type
+            if not isinstance(kind, Json):
+                continue
             query = sa.select(*keys, sa.type_coerce(column, sa.Text)).where(column.is_not(None))
             for *key, text in connection.execute(query.execution_options(yield_per=500)):
                 try:
-                    parse_json(text)
+                    kind.parse(text)
                 except ValueError as error:
                     place = f"{table.name} {' '.join(map(str, key))}"
                     findings.append(Finding("json", place, f"{column.name} is {str(text)[:40]!r}: {error}", tuple(key)))

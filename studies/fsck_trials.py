@@ -8,11 +8,12 @@ from itertools import pairwise
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from .columns import parse_json
 from .config import Config
 from .errors import StoreError
 from .findings import Finding
 from .rows import Segment
-from .schema import checkpoint, parse_json, segment, study, task, trial
+from .schema import checkpoint, segment, study, task, trial
 
 ENDED = ("complete", "pruned", "failed")
 

@@ -15,10 +15,13 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from .database import insert
-from .errors import ResultMismatch, StudyMismatch, UnknownStudy
+from .errors import DamagedRow, ResultMismatch, StudyMismatch, UnknownStudy
 from .redact import masked
 from .rows import Segment, Study, Trial
 from .schema import Now, segment, study, trial
+
+TRIAL_STATES = ("running", "complete", "pruned", "failed")
+SEGMENT_STATES = ("ready", "done", "failed")
 
 
 def create_study(connection: Connection, name: str, config: Mapping[str, Any], extend: Collection[str]) -> Study:
@@ -90,14 +93,27 @@ def trials(connection: Connection, name: str) -> list[Trial]:
     """All trials of a study, by number."""
     columns = [column for column in trial.c if column.name != "study"]
     query = sa.select(*columns).where(trial.c.study == name).order_by(trial.c.number)
-    return [Trial(**row._mapping) for row in connection.execute(query)]
+    rows = [Trial(**row._mapping) for row in connection.execute(query)]
+    for row in rows:
+        if row.state not in TRIAL_STATES:
+            raise _contradictory(f"trial {row.number} of study {name!r}", row.state, None)
+    return rows
+
+
+def _contradictory(what: str, state: str, score: float | None) -> DamagedRow:
+    return DamagedRow(f"a trial or segment is in a state that there is, with a score when it is done, but {what} is "
+                      f"{state[:40]!r} with {score}; `rekindle fsck --repair` cures what can be cured")  # fmt: skip
 
 
 def segments(connection: Connection, name: str) -> list[Segment]:
     """All segments of a study, by number and rung."""
     columns = [column for column in segment.c if column.name != "study"]
     query = sa.select(*columns).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
-    return [Segment(**row._mapping) for row in connection.execute(query)]
+    rows = [Segment(**row._mapping) for row in connection.execute(query)]
+    for row in rows:
+        if row.state not in SEGMENT_STATES or (row.state == "done") != (row.score is not None):
+            raise _contradictory(f"segment {row.rung} of trial {row.number} of study {name!r}", row.state, row.score)
+    return rows
 
 
 def finish_segment(

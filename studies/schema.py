@@ -6,126 +6,17 @@ Everything is data: identities, parameters, metrics and events are JSON text, st
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Column, Connection, ForeignKey, Index, MetaData, Table
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
 
-from ..tasks.strict_json import parse
-from .errors import DamagedRow, SchemaMismatch
+from .columns import Double, Integer, Json, LargeBinary, Numbers, Text
+from .columns import Now as Now
+from .errors import SchemaMismatch
 
 VERSION = 1
 _LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
-
-
-class _Checked(sa.TypeDecorator[Any]):
-    """A column whose values are of its type when they are read; SQLite lets a file hold anything anywhere."""
-
-    python_types: type | tuple[type, ...]
-
-    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Any:
-        return _check(self.python_types) if dialect.name == "sqlite" else self.impl_instance.result_processor(
-            dialect, coltype
-        )  # fmt: skip
-
-
-def _check(types: type | tuple[type, ...]) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        if value is None or isinstance(value, types):
-            return value
-        names = " or ".join(each.__name__ for each in (types if isinstance(types, tuple) else (types,)))
-        raise DamagedRow(f"a column of type {names} must hold that, but one holds {str(value)[:40]!r}, which is a "
-                         f"{type(value).__name__}; restore the database from a copy")  # fmt: skip
-
-    return check
-
-
-class Integer(_Checked):
-    """A whole number."""
-
-    impl, cache_ok, python_types = sa.Integer, True, int
-
-
-class Double(_Checked):
-    """A number."""
-
-    impl, cache_ok, python_types = sa.Double, True, (float, int)
-
-
-class Text(_Checked):
-    """A text."""
-
-    impl, cache_ok, python_types = sa.Text, True, str
-
-
-class LargeBinary(_Checked):
-    """Above all, no number: bytes(2**40) are a terabyte of zeros."""
-
-    impl, cache_ok, python_types = sa.LargeBinary, True, bytes
-
-
-class Json(sa.TypeDecorator[Any]):
-    """JSON in a text column, the same on every database; NaN and infinities survive as {"float": name}."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
-        return None if value is None else json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
-
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
-        if value is None:
-            return None
-        try:
-            return parse_json(value)
-        except ValueError as error:
-            raise DamagedRow(f"a JSON column must hold JSON, but one holds {str(value)[:40]!r}...: {error}; "
-                             "restore the database from a copy") from None  # fmt: skip
-
-
-def parse_json(text: Any) -> Any:
-    """The value of a JSON column's text; ValueError if it is none."""
-    if not isinstance(text, str):
-        raise ValueError(f"it is a {type(text).__name__}, not text")
-    return parse(text, object_hook=_special)
-
-
-def finite(value: Any) -> Any:
-    """The value as JSON has it, without NaN and infinities."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
-    if isinstance(value, dict):
-        return {name: finite(item) for name, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-_SPECIAL = [{"float": name} for name in ("nan", "inf", "-inf")]
-
-
-def _special(value: dict[str, Any]) -> Any:
-    return float(value["float"]) if value in _SPECIAL else value
-
-
-class Now(FunctionElement[float]):
-    """The database's clock at this moment, in seconds since 1970; not that of the transaction's start."""
-
-    type = sa.Double()
-    inherit_cache = True
-
-
-@compiles(Now, "sqlite")
-def _now_sqlite(element: Now, compiler: Any, **options: Any) -> str:
-    return "((julianday('now') - 2440587.5) * 86400.0)"
-
-
-@compiles(Now, "postgresql")
-def _now_postgresql(element: Now, compiler: Any, **options: Any) -> str:
-    return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
 
 
 metadata = MetaData()
@@ -174,7 +65,7 @@ metric = Table(
     "rk_metric", metadata,
     Column("uid", ForeignKey("rk_task.uid"), primary_key=True),
     Column("epoch", Integer, primary_key=True),
-    Column("data", Json, nullable=False),
+    Column("data", Numbers, nullable=False),
 )  # fmt: skip
 
 event = Table(
