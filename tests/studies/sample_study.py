@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,3 +156,29 @@ def filled_url(request: pytest.FixtureRequest, templates: dict[str, str], tmp_pa
 def filled(filled_url: str) -> Iterator[Store]:
     with Store(filled_url, keep=ALL) as store:
         yield store
+
+
+# For the tests of what somebody else may have written.
+MIB = 1 << 20
+DEEP = "[" * 100_000
+NESTED = "[" * 500 + "]" * 500
+
+
+@contextmanager
+def bounded(seconds: int = 20, memory: int = 0) -> Iterator[None]:
+    """Fails if it takes longer, or more memory of Python's if that is to be watched, which takes time."""
+
+    def hang(*_: object) -> None:
+        raise AssertionError(f"not done within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.alarm(seconds)
+    if memory:
+        tracemalloc.start()
+    try:
+        yield
+        assert not memory or tracemalloc.get_traced_memory()[1] < memory
+    finally:
+        tracemalloc.stop()
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
