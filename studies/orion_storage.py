@@ -105,7 +105,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
         def work(rows: Collections) -> tuple[Document | None, bool]:
             now = rows.now()
-            if limit is not None and self._taken(rows, uid, now) >= limit:
+            if limit is not None and self._is_full(rows, uid, limit, now):
                 return None, rows.count("trials", {"experiment": uid, "status": "completed"}) < limit
             data = {"status": "reserved", "start_time": now, "heartbeat": now, "worker": token}
             found = rows.update_first("trials", {"experiment": uid, "status": _PENDING}, data)
@@ -126,12 +126,17 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         branches = node is not None and (node.parent is not None or node.children)
         return getattr(experiment, "max_trials", None) if self.exact and not branches else None
 
-    def _taken(self, rows: Collections, uid: Any, now: datetime) -> int:
-        """How many trials are completed or at work; until the transaction ends, nobody else takes one."""
+    def _is_full(self, rows: Collections, uid: Any, limit: float, now: datetime) -> bool:
+        """Whether enough trials are completed or at work; until the transaction ends, nobody else takes one."""
         rows.lock("experiments", {"_id": uid})
         taken = rows.count("trials", {"experiment": uid, "status": {"$in": ["completed", "reserved"]}})
-        silent = {"$lt": now - timedelta(seconds=self.lock_seconds)}  # lost soon; their place may be filled
-        return taken - rows.count("trials", {"experiment": uid, "status": "reserved", "heartbeat": silent})
+        if taken < limit:
+            return False
+        # Workers that fell silent are lost soon, and their places may be filled. The living are counted first: one
+        # that ends its trial between these statements then counts twice rather than not at all.
+        reserved = {"experiment": uid, "status": "reserved"}
+        living = rows.count("trials", {**reserved, "heartbeat": {"$gte": now - timedelta(seconds=self.lock_seconds)}})
+        return taken - (rows.count("trials", reserved) - living) >= limit
 
     def push_trial_results(self, trial: Trial) -> int:
         """Writes a trial's results, or raises FailedUpdate if the trial is no longer its worker's."""

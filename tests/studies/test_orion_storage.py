@@ -31,6 +31,7 @@ from rekindle.studies.orion_lock import AlgorithmLockLost
 from rekindle.studies.orion_state import UnreadableState, dump_state, load_state
 from rekindle.studies.orion_storage import RekindleStorage
 
+OPEN: list[RekindleStorage] = []  # to be closed after each test
 FORK = multiprocessing.get_context("fork")
 ELSEWHERE = "far.away:boot:1:1#0"  # the token of a process on another machine
 REALS = {"x": "uniform(0, 1, precision=9)", "y": "loguniform(1e-3, 1.0)"}
@@ -55,6 +56,10 @@ def _settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
     for thread in threading.enumerate():  # Orion's own are no daemons: a test that fails would never end
         if isinstance(thread, TrialPacemaker):
             thread.stop()
+    while OPEN:
+        storage = OPEN.pop()
+        storage._holdings.rows().clear()
+        storage._db.close_connection()
 
 
 class Ahead(datetime):
@@ -77,7 +82,9 @@ def config(url: str, **options: Any) -> dict[str, Any]:
 def client(url: str, name: str = "random", max_trials: int = 10, **options: Any) -> ExperimentClient:
     algorithm, space = copy.deepcopy(ALGORITHMS[name])
     storage = config(url, **options)
-    return build_experiment(name, space=space, algorithm=algorithm, max_trials=max_trials, storage=storage)
+    worker = build_experiment(name, space=space, algorithm=algorithm, max_trials=max_trials, storage=storage)
+    OPEN.append(worker.storage)
+    return worker
 
 
 def objective(x: float, y: float, epochs: float = 1) -> list[dict[str, Any]]:
