@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 import torch
@@ -19,7 +20,7 @@ from rekindle.studies.leases import StoreLease
 from rekindle.studies.owner import Owner
 from rekindle.studies.retention import Keep
 from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.schema import task
+from rekindle.studies.schema import Now, metadata, task
 from rekindle.studies.store import Store
 from rekindle.tasks.state import pack
 from rekindle.tasks.storage import Write
@@ -121,35 +122,38 @@ def dead_owner() -> str:
 
 def hold(store: Store, of: str, owner: str, seconds: float) -> None:
     """Writes down that a process holds a task."""
-    from rekindle.studies.schema import Now
-
     values = {"lease_owner": owner, "lease_epoch": task.c.lease_epoch + 1, "lease_expires": Now() + seconds}
     execute(store, task.update().where(task.c.uid == of).values(**values))
 
 
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> dict[str, str]:
-    """The URLs of databases that hold the study, to be copied."""
+    """The URLs of databases that hold the study, in PostgreSQL with a copy of each table in a schema of its own."""
     urls = {"sqlite": f"sqlite:///{tmp_path_factory.mktemp('template') / 'store.db'}",
             "postgresql": postgres.new_database()}  # fmt: skip
     for url in urls.values():
         with Store(url, keep=ALL) as store:
             fill(store)
+    with psycopg.connect(urls["postgresql"]) as connection:
+        connection.execute("CREATE SCHEMA original")
+        for table in metadata.sorted_tables:
+            connection.execute(f"CREATE TABLE original.{table} AS TABLE {table}")
     return urls
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def filled_url(request: pytest.FixtureRequest, templates: dict[str, str], tmp_path: Path, postgres: Postgres) -> str:
+def filled_url(request: pytest.FixtureRequest, templates: dict[str, str], tmp_path: Path) -> str:
     """A database of each kind that holds the study."""
     template = templates[request.param]
     if request.param == "sqlite":
         path = tmp_path / "filled.db"
         shutil.copy(template.removeprefix("sqlite:///"), path)
         return f"sqlite:///{path}"
-    source = template.partition("@/")[2].partition("?")[0]
-    name = f"copy_{next(postgres.databases)}"
-    postgres.execute(f"CREATE DATABASE {name} TEMPLATE {source}")
-    return template.replace(source, name, 1)
+    with psycopg.connect(template) as connection:
+        connection.execute(f"TRUNCATE {', '.join(map(str, metadata.sorted_tables))}")
+        for table in metadata.sorted_tables:
+            connection.execute(f"INSERT INTO {table} SELECT * FROM original.{table}")
+    return template
 
 
 @pytest.fixture
