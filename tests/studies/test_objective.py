@@ -233,9 +233,10 @@ def test_a_trial_whose_process_was_killed_is_retried_by_optunas_heartbeat_and_ca
     assert child.returncode == -signal.SIGKILL, child.stderr
     retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
     storage = optuna.storages.RDBStorage(
-        sqlite_url, heartbeat_interval=1, grace_period=6, heartbeat_stale_trial_callback=retry
+        sqlite_url, heartbeat_interval=1, grace_period=3, heartbeat_stale_trial_callback=retry
     )
-    study = optuna.load_study(storage=storage, study_name="s")
+    # The default pruner would prune the retry, once it has seen a few trials.
+    study = optuna.load_study(storage=storage, study_name="s", pruner=optuna.pruners.NopPruner())
     retried: list[optuna.trial.FrozenTrial] = []
     deadline = time.monotonic() + 60
     while not retried:
