@@ -47,6 +47,16 @@ def stack_hyperparameters(
         setattr(node, leaf, value)
     return root
 
+COUNTERS = ("env_steps", "iterations", "epochs")
+
+
+def check_counters(tree: Any, where: str) -> None:
+    """Raises StateMismatch unless a member's state says how far it is."""
+    counters = tree.get("counters") if isinstance(tree, Mapping) else None
+    counts = [counters.get(name) for name in COUNTERS] if isinstance(counters, Mapping) else [None]
+    if not all(isinstance(count, int) and 0 <= count < 2**62 for count in counts):
+        raise StateMismatch(f"{where}: a state must count {', '.join(COUNTERS)}, but got {str(counters)[:80]}")
+
 
 class Learner:
     """P members of one structure.
@@ -192,12 +202,13 @@ class Learner:
             raise StateMismatch(f"{type(self).__name__}: the state lacks {', '.join(missing)}")
         for name in ("counters", *self.live_parts):
             check_same_form({name: expected[name]}, {name: tree[name]}, type(self).__name__)
+        check_counters(tree, type(self).__name__)
         counters = tree["counters"]
         if member > 0 and counters["env_steps"] != self.env_steps:
             raise StateMismatch(
                 f"members must be at the same point, but got {counters['env_steps']} and {self.env_steps} env_steps"
             )
-        self.env_steps, self.iterations, self.epochs = (counters[n] for n in ("env_steps", "iterations", "epochs"))
+        self.env_steps, self.iterations, self.epochs = (counters[name] for name in COUNTERS)
         tally = dict(tree["tally"])
         self.tallied = tally.pop("count")
         for name, (total, count) in tally.items():
@@ -206,7 +217,9 @@ class Learner:
         self._at_epoch_start = self.tallied == 0
         try:
             self.envs.load_member(member, tree["envs"])
-        except (KeyError, TypeError, AttributeError) as error:
+        except StateMismatch:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise StateMismatch(f"the state of {self.env.id} has another form: {error!r}") from None
         for name, part in self.live_parts.items():
             part.load_member(member, tree[name])

@@ -18,7 +18,7 @@ from .envs.encode import Actions, Observations
 from .errors import NotInitialized, StateMismatch, TaskError
 from .fingerprint import changes, fingerprint
 from .guard import BadResumeGuard
-from .learner import EVALUATION_EPISODES, Learner
+from .learner import EVALUATION_EPISODES, Learner, check_counters
 from .state import Packed, Tree, canonical_json, pack, settled, unpack
 from .storage import Lease, Metrics, Storage, Write
 
@@ -309,6 +309,9 @@ class Task:
             )
         if state["format"] != STATE_FORMAT:
             raise StateMismatch(f"{self}: a state must have format {STATE_FORMAT}, but got {state['format']!r}")
+        check_counters(state["learner"], str(self))
+        if not isinstance(state["identity"], Mapping):
+            raise StateMismatch(f"{self}: a state's identity must be a mapping, but got {str(state['identity'])[:80]}")
         mine, theirs = self.identity, dict(state["identity"])
         names = ("task", "version", "env") if perturb else sorted(mine.keys() | theirs.keys())
         for name in names:
