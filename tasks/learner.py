@@ -47,15 +47,17 @@ def stack_hyperparameters(
         setattr(node, leaf, value)
     return root
 
+
 COUNTERS = ("env_steps", "iterations", "epochs")
 
 
 def check_counters(tree: Any, where: str) -> None:
     """Raises StateMismatch unless a member's state says how far it is."""
     counters = tree.get("counters") if isinstance(tree, Mapping) else None
-    counts = [counters.get(name) for name in COUNTERS] if isinstance(counters, Mapping) else [None]
-    if not all(isinstance(count, int) and 0 <= count < 2**62 for count in counts):
-        raise StateMismatch(f"{where}: a state must count {', '.join(COUNTERS)}, but got {str(counters)[:80]}")
+    for name in COUNTERS:
+        count = counters.get(name) if isinstance(counters, Mapping) else None
+        if not isinstance(count, int) or not 0 <= count < 2**62:
+            raise StateMismatch(f"{where}: counters/{name} must be a int of at least 0, but got {str(count)[:40]}")
 
 
 class Learner:
