@@ -116,7 +116,7 @@ class Worker:
                 self._train_alone(items)
         except (Stopped, MemoryError):
             raise
-        except Exception as error:
+        except Exception as error:  # an environment may raise anything; it belongs to the trial
             if training.storage.busy:
                 raise
             if len(items) == 1:
