@@ -9,9 +9,9 @@ from typing import Any
 
 from ..spaces import flatten
 from ..tasks import load
+from ..tasks.identity import uid_of
 from ..tasks.state import unpack
 from ..tasks.storage import Saved
-from ..tasks.task import uid_of
 from . import report
 from .branches import Start
 from .commands import FAILED, _console, _existing, _fit, _note, _print_json, _whole_uid

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,30 +11,19 @@ from torch import Tensor
 
 from ..spaces import Space, flatten
 from .cohort import Cohort, Context, EpochEvent, one_thread
-from .envs import EnvSpec, spaces_of
+from .envs import spaces_of
 from .envs.encode import Actions, Observations
-from .errors import NotInitialized, StateMismatch, TaskError
-from .fingerprint import changes, fingerprint
+from .errors import StateMismatch
 from .guard import BadResumeGuard
-from .learner import EVALUATION_EPISODES, Learner, check_counters
-from .state import Packed, Tree, canonical_json, pack, settled, unpack
-from .storage import Lease, Metrics, Storage, Write
+from .identity import EnvLike
+from .keeping import Kept
+from .learner import EVALUATION_EPISODES
+from .storage import Metrics, Storage
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-STATE_FORMAT = 1
 FIDELITY = "epochs"
 
 
-class Seat(NamedTuple):
-    """Where a task's state lives while it trains."""
-
-    learner: Learner
-    member: int
-
-
-class Task:
+class Task(Kept):
     """A resumable training of one algorithm, on one environment, with one seed.
 
         task = PPO("CartPole-v1", seed=1, storage=Store("sqlite:///studies.db"))
@@ -55,13 +42,9 @@ class Task:
         bad: the exception that broke the task, or None.
     """
 
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
-    learner: ClassVar[type[Learner]]
-
     def __init__(
         self,
-        env: str | EnvSpec | Mapping[str, Any],
+        env: EnvLike,
         *,
         seed: int = 0,
         device: str = "cpu",
@@ -79,35 +62,9 @@ class Task:
             logger: is called with an EpochEvent at each epoch's end.
             fixed: hyperparameters to take out of the space, nested like it.
         """
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise ValueError(f"{self.name}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")
-        self.env, self.seed, self.storage, self.logger = EnvSpec.of(env), seed, storage, logger
-        self.device = torch.device(device)
-        self.fixed = flatten(fixed)
-        self._space = self.learner.hyperparameters.fix(fixed)
-        self.hyperparameters: dict[str, Any] | None = None
-        self.uid = ""
+        super().__init__(env, seed, device, fixed, storage)
+        self.logger = logger
         self.suggested_epochs: int | None = None
-        self.resumed = False
-        self.inexact: list[str] = []
-        self.history: list[tuple[int, Metrics]] = []
-        self.written = 0  # how many rows of the history are in the storage
-        self.events: list[tuple[str, dict[str, Any]]] = []
-        self.bad: BaseException | None = None
-        self.between_steps = True
-        self.seat: Seat | None = None
-        self._state: Tree | None = None  # of a learner that is not built yet
-        self._start: str | None = None
-        self._lease: Lease | None = None
-
-    def __str__(self) -> str:
-        return f"{self.name} on {self.env.id}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
-
-    # --- hyperparameters ---
-
-    def get_space(self, **fidelities: Any) -> Space:
-        """The hyperparameters still open, nested, and the fidelities named, e.g. ``epochs=fidelity(1, 27)``."""
-        return self._space.searched().extend(**fidelities)
 
     def init(self, *, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
         """*How* it is trained. Missing hyperparameters take their defaults; None for a group means all its defaults.
@@ -124,10 +81,7 @@ class Task:
         given = {name: value for name, value in hyperparameters.items()
                  if not (value is None and isinstance(self.learner.hyperparameters.get(name), Space))}  # fmt: skip
         self.suggested_epochs = given.pop(FIDELITY, None)
-        values = self.learner.hyperparameters.validate({**flatten(given), **self._without_overwriting(given)})
-        self.learner.check(values)
-        self.learner.check_env(self.env)
-        self.hyperparameters, self._start = values, start
+        self.hyperparameters, self._start = self._complete(given), start
         self.uid = uid or self._hash()
         try:
             self._open()
@@ -137,59 +91,7 @@ class Task:
             raise
         return self
 
-    def _without_overwriting(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The fixed hyperparameters; ValueError if `given` sets one of them to something else."""
-        for name, value in flatten(given).items():
-            if name in self.fixed and self.fixed[name] != value:
-                raise ValueError(f"{self}: {name} was fixed to {self.fixed[name]!r} when the task was made, "
-                                 f"but init got {value!r}")  # fmt: skip
-        return self.fixed
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Everything that the result depends on but the epochs, as JSON."""
-        if self.hyperparameters is None:
-            raise NotInitialized(f"{self} has no hyperparameters yet; call init(...) first")
-        identity = {"task": self.name, "version": self.version, "env": self.env.to_json(), "seed": self.seed,
-                    "hyperparameters": flatten(self.hyperparameters)}  # fmt: skip
-        return identity | ({"start": self._start} if self._start else {})
-
-    def _hash(self) -> str:
-        return uid_of(self.identity)
-
-    @property
-    def structure(self) -> str:
-        """Equal for tasks that can train in one cohort, device aside."""
-        structural = self.learner.hyperparameters.structure(self._values())
-        return canonical_json([self.name, self.version, self.env.to_json(), structural]).decode()
-
-    def structural_difference(self, other: Task) -> list[str]:
-        """Names of what keeps two tasks from training in one cohort."""
-        names = [n for n in ("name", "version", "env", "device") if getattr(self, n) != getattr(other, n)]
-        mine, theirs = (t.learner.hyperparameters.structure(t._values()) for t in (self, other))
-        return names + sorted(k for k in mine.keys() | theirs.keys() if mine.get(k, ...) != theirs.get(k, ...))
-
-    def _values(self) -> dict[str, Any]:
-        if self.hyperparameters is None:
-            raise NotInitialized(f"{self} has no hyperparameters yet; call init(...) first")
-        return self.hyperparameters
-
     # --- training ---
-
-    @property
-    def epochs(self) -> int:
-        """Epochs done so far."""
-        return self._counter("epochs")
-
-    @property
-    def env_steps(self) -> int:
-        """Environment steps done so far."""
-        return self._counter("env_steps")
-
-    def _counter(self, name: str) -> int:
-        if self.seat is not None:
-            return int(getattr(self.seat.learner, name))
-        return int(self._state["counters"][name]) if self._state else 0
 
     @property
     def metrics(self) -> Metrics:
@@ -237,178 +139,6 @@ class Task:
             losses, report = place.learner.loss(stacked)
         return {name: float(x[place.member]) for name, x in {"loss": losses, **report}.items()}
 
-    def build_learner(self, tasks: Sequence[Task]) -> Learner:
-        """A learner that holds these tasks' states, this one's among them; all are moved into it."""
-        learner = self.learner(self.env, [t.seed for t in tasks], [t._values() for t in tasks], self.device)
-        for member, task in enumerate(tasks):
-            state = task._member_state()
-            if state is not None:
-                learner.load_member(member, state)
-        for member, task in enumerate(tasks):
-            task.seat, task._state = Seat(learner, member), None
-        return learner
-
-    def _seated(self) -> Seat:
-        self._values()
-        if self.seat is None:
-            self.build_learner([self])
-        assert self.seat is not None
-        return self.seat
-
-    def _member_state(self) -> Tree | None:
-        if self._start is not None and self.seat is None and self._state is None:
-            raise NotInitialized(
-                f"{self} starts from the state {self._start[:12]} of another task, which it has not got; "
-                "load_state_dict(state, perturb=True) brings it"
-            )
-        return self.seat.learner.member_state(self.seat.member) if self.seat is not None else self._state
-
-    # --- state ---
-
-    def state_dict(self) -> Tree:
-        """All that the future depends on, as a tree of copied tensors and JSON values; see `tasks.state`."""
-        self._values()  # outside of the guard: asking too early breaks nothing
-        with BadResumeGuard(self):
-            return settled(self._live_state())
-
-    def _live_state(self) -> Tree:
-        """The state with views of live data in it, see `tasks.segments`."""
-        seat = self._seated()
-        return {"format": STATE_FORMAT, "identity": self.identity, "structure": self.structure,
-                "learner": seat.learner.member_state(seat.member)}  # fmt: skip
-
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, perturb: bool = False) -> None:
-        """Takes over a state; the argument is left alone, and nothing is changed if it does not fit.
-
-        A state of another algorithm, version, environment, structure or format is refused with StateMismatch; so is one
-        of other hyperparameters or another seed, unless `perturb` allows those on purpose: the task then gets an
-        identity, and a uid, of its own that names the state it started from. With `strict` false a state may lack
-        nothing, but may hold more than is needed.
-        """
-        self._values()
-        with BadResumeGuard(self):
-            self._refuse_foreign(state, perturb)
-            learner_state = {**state["learner"]}
-            fresh = self.learner(self.env, [self.seed], [self._values()], self.device)
-            unknown = sorted(learner_state.keys() - fresh.member_state(0).keys())
-            if unknown and strict:
-                raise StateMismatch(
-                    f"{self}: the state has unknown {', '.join(unknown)}; pass strict=False to leave it out"
-                )
-            fresh.load_member(0, {name: part for name, part in learner_state.items() if name not in unknown})
-            if perturb and state["identity"] != self.identity:
-                self._branch_from(state)
-            self.seat, self._state = Seat(fresh, 0), None
-            self.history = [row for row in self.history if row[0] <= self.epochs]
-            self.written = min(self.written, len(self.history))
-
-    def _refuse_foreign(self, state: Mapping[str, Any], perturb: bool) -> None:
-        if missing := sorted({"format", "identity", "structure", "learner"} - state.keys()):
-            raise StateMismatch(
-                f"{self}: a state must have format, identity, structure and learner, but lacks {', '.join(missing)}"
-            )
-        if state["format"] != STATE_FORMAT:
-            raise StateMismatch(f"{self}: a state must have format {STATE_FORMAT}, but got {state['format']!r}")
-        check_counters(state["learner"], str(self))
-        if not isinstance(state["identity"], Mapping):
-            raise StateMismatch(f"{self}: a state's identity must be a mapping, but got {str(state['identity'])[:80]}")
-        mine, theirs = self.identity, dict(state["identity"])
-        names = ("task", "version", "env") if perturb else sorted(mine.keys() | theirs.keys())
-        for name in names:
-            if mine.get(name) != theirs.get(name):
-                cure = "" if perturb else "; pass perturb=True to change it on purpose"
-                differs = _difference(name, mine.get(name), theirs.get(name))
-                raise StateMismatch(f"{self}: the state is of another task: {differs}{cure}")
-        if state["structure"] != self.structure:
-            raise StateMismatch(
-                f"{self}: the state is of another structure, {state['structure']}; it cannot be perturbed into this one"
-            )
-
-    def _branch_from(self, state: Mapping[str, Any]) -> None:
-        """Gives the task the identity of "these hyperparameters, from that state on"."""
-        start = pack(state).digest
-        if start == self._start:
-            return
-        self._start = start
-        uid, origin = self._hash(), dict(state["identity"])
-        self.events.append(("branch", {
-            "from": origin, "parent": uid_of(origin), "epochs": state["learner"]["counters"]["epochs"],
-            "state": start, "uid": uid,
-        }))  # fmt: skip
-        self.release()
-        self.uid = uid
-        self.history, self.written = [], 0
-        if self.storage is not None:
-            self._take_lease()
-
-    @property
-    def digest(self) -> str:
-        """sha256 over the canonical form of the whole state: equal for equal bits."""
-        return pack(self.state_dict()).digest
-
-    def pending_write(self) -> Write:
-        """The state, and the metrics and events since the last write, for the storage."""
-        assert self._lease is not None
-        with BadResumeGuard(self):
-            packed: Packed = pack(self._live_state())
-        events, self.events = self.events, []
-        return Write(
-            self._lease, self.epochs, packed.manifest, packed.blobs, packed.digest, self.history[self.written :], events
-        )
-
-    # --- storage ---
-
-    def _take_lease(self) -> Lease:
-        assert self.storage is not None
-        lease = self._lease = self.storage.open(self.uid, self.identity)
-        weakref.finalize(self, lease.release)
-        return lease
-
-    def _open(self) -> None:
-        if self.storage is None:
-            return
-        lease = self._take_lease()
-        saved = lease.load()
-        now = fingerprint(self.device)
-        if saved is None:
-            self.events.append(("init", now))
-            return
-        state = unpack(saved.manifest, saved.fetch)
-        self._refuse_foreign(state, perturb=saved.digest == self._start)
-        self._state, self.history, self.written = state["learner"], list(saved.metrics), len(saved.metrics)
-        self.resumed = True
-        self.inexact = changes(saved.fingerprint, now)
-        self.events.append(("init", {"epochs": saved.epochs, "digest": saved.digest, "inexact": self.inexact, **now}))
-
-    def check_lease(self) -> None:
-        """Raises TaskError if the task has a storage but let go of it, so that nothing it learned could be kept."""
-        if self.storage is not None and self._lease is None:
-            raise TaskError(
-                f"{self} let go of its storage, where another process may train it by now. Build a new task with the "
-                "same hyperparameters: it carries on from the last checkpoint"
-            )
-
-    def fail(self, error: BaseException) -> None:
-        """Marks the task bad and lets go of its lease: a clean one can then carry on from the last good checkpoint."""
-        self.bad = error
-        self.release()
-
-    def release(self) -> None:
-        """Lets go of the storage's lease; the checkpoints stay."""
-        if self._lease is not None:
-            self._lease.release()
-            self._lease = None
-
-    def finish(self) -> None:
-        """Saves a last time and lets go of the storage and of the environments."""
-        if self._lease is not None and self.storage is not None and self.bad is None and self.seat is not None:
-            self.storage.save([self.pending_write()])
-            self.written = len(self.history)
-        self.release()
-        if self.seat is not None:
-            self._state = settled(self._member_state() or {})
-            self.seat = None
-
     # --- looking ---
 
     @property
@@ -452,16 +182,3 @@ class Task:
         lines += [f"  {name} = {value}" for name, value in flatten(self.hyperparameters or {}).items()]
         lines += [f"  {name}: {value:.6g}" for name, value in self.metrics.items()]
         return "\n".join(lines)
-
-
-def _difference(name: str, mine: Any, theirs: Any) -> str:
-    if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
-        for key in sorted(mine.keys() | theirs.keys()):
-            if mine.get(key) != theirs.get(key):
-                return f"{name}.{key} is {theirs.get(key)!r} in the state and {mine.get(key)!r} in the task"
-    return f"{name} is {theirs!r} in the state and {mine!r} in the task"
-
-
-def uid_of(identity: Mapping[str, Any]) -> str:
-    """The uid of the task with this identity, unless it was given another."""
-    return hashlib.sha256(canonical_json(identity)).hexdigest()[:20]

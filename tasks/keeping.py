@@ -1,0 +1,109 @@
+"""How a task is kept: its lease on the storage, what it finds there, and what it writes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import TaskError
+from .fingerprint import changes, fingerprint
+from .guard import BadResumeGuard
+from .identity import EnvLike, uid_of
+from .state import Packed, pack, settled, unpack
+from .stateful import Stateful
+from .storage import Lease, Metrics, Storage, Write
+
+
+class Kept(Stateful):
+    """A task with a record, its history and events, which a storage keeps beside its checkpoints if there is one."""
+
+    def __init__(self, env: EnvLike, seed: int, device: str, fixed: Mapping[str, Any], storage: Storage | None):
+        super().__init__(env, seed, device, fixed)
+        self.storage = storage
+        self.resumed = False
+        self.inexact: list[str] = []
+        self.history: list[tuple[int, Metrics]] = []
+        self.written = 0  # how many rows of the history are in the storage
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self._lease: Lease | None = None
+
+    def _take_lease(self) -> Lease:
+        assert self.storage is not None
+        lease = self._lease = self.storage.open(self.uid, self.identity)
+        weakref.finalize(self, lease.release)
+        return lease
+
+    def _open(self) -> None:
+        if self.storage is None:
+            return
+        lease = self._take_lease()
+        saved = lease.load()
+        now = fingerprint(self.device)
+        if saved is None:
+            self.events.append(("init", now))
+            return
+        state = unpack(saved.manifest, saved.fetch)
+        self._refuse_foreign(state, perturb=saved.digest == self._start)
+        self._state, self.history, self.written = state["learner"], list(saved.metrics), len(saved.metrics)
+        self.resumed = True
+        self.inexact = changes(saved.fingerprint, now)
+        self.events.append(("init", {"epochs": saved.epochs, "digest": saved.digest, "inexact": self.inexact, **now}))
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, perturb: bool = False) -> None:
+        super().load_state_dict(state, strict, perturb)
+        self.history = [row for row in self.history if row[0] <= self.epochs]
+        self.written = min(self.written, len(self.history))
+
+    def _branch_from(self, state: Mapping[str, Any]) -> bool:
+        if not super()._branch_from(state):
+            return False
+        origin = dict(state["identity"])
+        self.events.append(("branch", {
+            "from": origin, "parent": uid_of(origin), "epochs": state["learner"]["counters"]["epochs"],
+            "state": self._start, "uid": self.uid,
+        }))  # fmt: skip
+        self.release()
+        self.history, self.written = [], 0
+        if self.storage is not None:
+            self._take_lease()
+        return True
+
+    def check_lease(self) -> None:
+        """Raises TaskError if the task has a storage but let go of it, so that nothing it learned could be kept."""
+        if self.storage is not None and self._lease is None:
+            raise TaskError(
+                f"{self} let go of its storage, where another process may train it by now. Build a new task with the "
+                "same hyperparameters: it carries on from the last checkpoint"
+            )
+
+    def fail(self, error: BaseException) -> None:
+        """Marks the task bad and lets go of its lease: a clean one can then carry on from the last good checkpoint."""
+        super().fail(error)
+        self.release()
+
+    def release(self) -> None:
+        """Lets go of the storage's lease; the checkpoints stay."""
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+    def finish(self) -> None:
+        """Saves a last time and lets go of the storage and of the environments."""
+        if self._lease is not None and self.storage is not None and self.bad is None and self.seat is not None:
+            self.storage.save([self.pending_write()])
+            self.written = len(self.history)
+        self.release()
+        if self.seat is not None:
+            self._state = settled(self._member_state() or {})
+            self.seat = None
+
+    def pending_write(self) -> Write:
+        """The state, and the metrics and events since the last write, for the storage."""
+        assert self._lease is not None
+        with BadResumeGuard(self):
+            packed: Packed = pack(self._live_state())
+        events, self.events = self.events, []
+        return Write(
+            self._lease, self.epochs, packed.manifest, packed.blobs, packed.digest, self.history[self.written :], events
+        )
