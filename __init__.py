@@ -6,7 +6,12 @@ Names are loaded on first use, so that `import rekindle` costs milliseconds and 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
+
+# Torch's matrix products come from MKL, whose last bits depend, on some processors, on where in memory a matrix lies:
+# a member of a cohort would differ from the same task alone. MKL reads this before its first product; it costs nothing.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from . import spaces, studies, tasks

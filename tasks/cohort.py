@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .errors import Diverged
+from .fingerprint import products_are_exact
 from .guard import BadResumeGuard
 from .interrupts import Interrupts
 from .learner import Learner
@@ -72,6 +73,7 @@ class Cohort:
             if task.epochs < epochs:
                 task.check_lease()
         with Interrupts() as interrupts, one_thread():
+            products_are_exact()  # or it warns
             while behind := [task for task in self.tasks if task.bad is None and task.epochs < epochs]:
                 behind.sort(key=lambda task: task.env_steps)
                 group, *ahead = (list(tasks) for _, tasks in groupby(behind, key=lambda task: task.env_steps))
