@@ -36,6 +36,11 @@ class PopulationBased:
     def __init__(self, config: Config):
         self.config = config
         self.population = config.brackets[0]
+        self._trials: dict[int, Trial] = {}
+        self._rows: dict[tuple[int, int], Segment] = {}
+        self._settled = 0  # so many generations, in which nothing changes any more
+        self._members = list(self.population)  # the trial in each place, in the generation after these
+        self._born = len(self.population)  # the number of the next branch
 
     def priority(self, segment: Segment) -> tuple[int, int]:
         """All members of a generation wait for each other."""
@@ -45,19 +50,22 @@ class PopulationBased:
         """The whole population trains in every generation."""
         return [len(self.population)] * len(self.config.rungs)
 
-    def plan(self, given: Iterable[Trial], segments: Iterable[Segment]) -> Plan:
-        """What follows from the rows of the study."""
+    def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
+        """Takes rows of the study into account that are new or have changed."""
+        self._trials |= {trial.number: trial for trial in trials}
+        self._rows |= {(row.number, row.rung): row for row in segments}
+
+    def plan(self) -> Plan:
+        """What follows from the rows."""
         plan = Plan()
-        trials = {trial.number: trial for trial in given}
-        rows = {(row.number, row.rung): row for row in segments}
+        trials, rows = self._trials, self._rows
         if any(number not in trials for number in self.population):
             plan.ask = self.population
             return plan
-        members = list(self.population)  # the trial in each place
-        born = len(members)
-        for generation, epochs in enumerate(self.config.rungs):
+        members, born = list(self._members), self._born
+        for generation in range(self._settled, len(self.config.rungs)):
             missing = [n for n in members if (n, generation) not in rows]
-            plan.segments += [Segment(n, generation, epochs) for n in missing]
+            plan.segments += [Segment(n, generation, self.config.rungs[generation]) for n in missing]
             results = [rows[n, generation] for n in members if (n, generation) in rows]
             if missing or any(row.state == "ready" for row in results):
                 return plan
@@ -74,6 +82,8 @@ class PopulationBased:
                     plan.branches.append(Branch(members[member], results[parent], member, generation + 1))
             if plan.branches:
                 return plan  # parents go on once their state is no longer needed
+            if not plan:
+                self._settled, self._members, self._born = generation + 1, list(members), born
         plan.complete = not plan
         return plan
 

@@ -40,7 +40,8 @@ class Plan:
     Attributes:
         segments: to be added, once the new trials are.
         finished: (number, state) of trials that go no further.
-        ask: numbers of the trials to be suggested next, or None.
+        ask: numbers of the trials to be suggested next, or None; they are bracket number `bracket`, and train to rung
+            number `rung` first.
         seen: what these suggestions may depend on; a failed trial has no score.
         branches: trials to be branched from others.
         complete: whether nothing is left to do.
@@ -49,6 +50,8 @@ class Plan:
     segments: list[Segment] = field(default_factory=list)
     finished: list[tuple[int, str]] = field(default_factory=list)
     ask: range | None = None
+    bracket: int = 0
+    rung: int = 0
     seen: Seen = field(default_factory=dict)
     branches: list[Branch] = field(default_factory=list)
     complete: bool = False
@@ -59,10 +62,18 @@ class Plan:
 
 
 class Scheduler(Protocol):
-    """Decides which trials there are, and how far each is trained. Made for one configuration; holds no state."""
+    """Decides which trials there are, and how far each is trained. Made for one configuration.
 
-    def plan(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> Plan:
-        """What follows from the rows of the study."""
+    It is told of every row, and again of those that have changed, so that a plan costs what has changed and not what
+    there is. What it remembers follows from the rows alone: told the same rows in any order and in any portions (a
+    trial no later than its segments), it plans the same.
+    """
+
+    def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
+        """Takes rows of the study into account that are new or have changed."""
+
+    def plan(self) -> Plan:
+        """What follows from the rows; the same again until others are observed."""
 
     def priority(self, segment: Segment) -> tuple[int, int]:
         """Sorts ready segments so that those that the others wait for come first."""

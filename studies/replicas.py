@@ -90,6 +90,28 @@ class Replicated:
 
     def __init__(self, config: Config, scheduler: Scheduler):
         self.config, self.scheduler, self.seeds = config, scheduler, seeds_of(config)
+        self._trials: dict[int, dict[int, Trial]] = {}  # by configuration: its replicates
+        self._rows: dict[tuple[int, int], dict[int, Segment]] = {}  # by configuration and rung
+        self._lost: set[int] = set()  # configurations that go no further, as one of their seeds has failed
+
+    def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
+        """Tells the scheduler of the configurations that are new or have changed."""
+        numbers, rungs = set(), set()
+        for trial in trials:
+            number = trial.number // self.seeds
+            self._trials.setdefault(number, {})[trial.number] = trial
+            numbers.add(number)
+        for row in segments:
+            rung = (row.number // self.seeds, row.rung)
+            self._rows.setdefault(rung, {})[row.number] = row
+            rungs.add(rung)
+        seen, ends = collapse(
+            self.config,
+            (trial for number in numbers for trial in self._trials[number].values()),
+            (row for rung in rungs for row in self._rows[rung].values()),
+        )
+        self._lost |= {row.number for row in ends if row.state == "failed"}
+        self.scheduler.observe(seen, ends)
 
     def priority(self, segment: Segment) -> tuple[int, int]:
         """That of its configuration."""
@@ -100,19 +122,15 @@ class Replicated:
         """How many trials train to each rung, if none fails."""
         return [self.seeds * count for count in self.scheduler.entrants()]
 
-    def plan(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> Plan:
-        """What follows from the rows; `ask` and `seen` are of configurations."""
-        given, rows = list(trials), list(segments)
-        seen, ends = collapse(self.config, given, rows)
-        plan = self.scheduler.plan(seen, ends)
-        lost = {row.number for row in ends if row.state == "failed"}
-        ended = {**dict(plan.finished), **dict.fromkeys(lost, "pruned")}  # without one seed there is no score
-        running = {trial.number for trial in given if trial.state == "running"}
-        found = {(row.number, row.rung): row for row in rows}
-        plan.finished = [(n, state) for number, state in ended.items() for n in self._of(number) if n in running]
+    def plan(self) -> Plan:
+        """What follows from the rows; `ask`, `bracket` and `seen` are of configurations."""
+        plan = self.scheduler.plan()
+        self._lost = {number for number in self._lost if any(map(self._runs, self._of(number)))}
+        ended = {**dict(plan.finished), **dict.fromkeys(sorted(self._lost), "pruned")}  # without one seed no score
+        plan.finished = [(n, state) for number, state in ended.items() for n in self._of(number) if self._runs(n)]
         plan.segments = [replace(row, number=n) for row in plan.segments for n in self._of(row.number)]
         plan.branches = [
-            Branch(n, found[start, branch.start.rung], branch.member, branch.generation)
+            Branch(n, self._rows[branch.start.number, branch.start.rung][start], branch.member, branch.generation)
             for branch in plan.branches
             for n, start in zip(self._of(branch.number), self._of(branch.start.number), strict=True)
         ]
@@ -121,3 +139,6 @@ class Replicated:
 
     def _of(self, number: int) -> range:
         return range(number * self.seeds, (number + 1) * self.seeds)
+
+    def _runs(self, number: int) -> bool:
+        return self._trials[number // self.seeds][number].state == "running"

@@ -21,14 +21,16 @@ _SCHEDULERS: dict[str, Callable[[Config], Scheduler]] = {
 
 
 def scheduler(config: Config) -> Scheduler:
-    """The scheduler of a study."""
+    """A scheduler for a study, which has seen no row yet."""
     found = _SCHEDULERS[config.scheduler](config)
     return Replicated(config, found) if seeds_of(config) > 1 else found
 
 
 def plan(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> Plan:
-    """What follows from the rows of a study."""
-    return scheduler(config).plan(trials, segments)
+    """What follows from all rows of a study."""
+    fresh = scheduler(config)
+    fresh.observe(trials, segments)
+    return fresh.plan()
 
 
 def priority(config: Config, segment: Segment) -> tuple[int, int]:

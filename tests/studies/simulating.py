@@ -12,7 +12,7 @@ from rekindle.studies.config import Config
 from rekindle.studies.pbt import make_population
 from rekindle.studies.replicas import seeds_of
 from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.schedule import Branch, plan
+from rekindle.studies.schedule import Branch, Plan, plan, scheduler
 from rekindle.tasks import load
 from studying import TINY
 
@@ -43,8 +43,9 @@ def simulate(config: Config, rng: random.Random, score: Score = score_of) -> tup
     trials: dict[int, Trial] = {}
     segments: dict[tuple[int, int], Segment] = {}
     branches: list[Branch] = []
+    told = Told(config)
     while True:
-        step = plan(config, trials.values(), segments.values())
+        step = told.plan(trials, segments)
         if step.complete:
             return (trials, segments), branches
         for number, state in step.finished:
@@ -65,3 +66,22 @@ def simulate(config: Config, rng: random.Random, score: Score = score_of) -> tup
             segments[number, rung] = replace(segments[number, rung], state=state, score=value)
             if value is None:
                 trials[number] = replace(trials[number], state="failed")
+
+
+class Told:
+    """A scheduler that is told only of what changes, as a worker's is, and must plan as one that sees all at once."""
+
+    def __init__(self, config: Config):
+        self.config, self.scheduler = config, scheduler(config)
+        self.known: dict[Any, Trial | Segment] = {}
+
+    def plan(self, trials: dict[int, Trial], segments: dict[tuple[int, int], Segment]) -> Plan:
+        rows = {**trials, **segments}
+        changed = [row for key, row in rows.items() if self.known.get(key) != row]
+        self.known = dict(rows)
+        self.scheduler.observe(
+            [row for row in changed if isinstance(row, Trial)], [row for row in changed if isinstance(row, Segment)]
+        )
+        step = self.scheduler.plan()
+        assert step == self.scheduler.plan() == plan(self.config, trials.values(), segments.values())
+        return step

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rekindle.studies.config import BadConfig, Config, parse_epochs
 from rekindle.studies.rows import Segment, Trial
 from rekindle.studies.schedule import Seen, plan, priority
+from simulating import Told
 
 
 def config(trials: tuple[int, ...] = (16,), epochs: tuple[int, ...] = (1, 27, 3), generation: int = 8) -> Config:
@@ -36,8 +37,9 @@ def simulate(
     """Carries rows forward to the end, finishing one ready segment at a time in random order, planning at random."""
     trials, segments = rows or ({}, {})
     asked: dict[int, Seen] = {}
+    told = Told(config)
     while True:
-        step = plan(config, trials.values(), segments.values())
+        step = told.plan(trials, segments)
         if step.complete:
             return (trials, segments), asked
         for row in step.segments:
