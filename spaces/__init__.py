@@ -3,6 +3,7 @@
 from .dimension import Dimension
 from .dimensions import (
     categorical,
+    curve,
     fidelity,
     fixed,
     integer,
@@ -28,6 +29,7 @@ __all__ = [
     "UnknownParameter",
     "WrongType",
     "categorical",
+    "curve",
     "fidelity",
     "fixed",
     "flatten",

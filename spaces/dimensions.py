@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from .choices import Categorical, Fixed, Ordinal
+from .curves import Curve
 from .dimension import Dimension, Maybe
 from .ranges import Bounds, Fidelity, Integer, NearOne, Normal, Real
 
@@ -90,6 +91,11 @@ def categorical(*values: Any, weights: Sequence[float] | None = None, **common: 
 def fidelity(low: int, high: int, base: int = 2, **common: Unpack[Common]) -> Fidelity:
     """What a study may spend on a trial: low, low * base, ..., high. Its default, and every sample of it, is high."""
     return Fidelity(low=low, high=high, base=base, **common)
+
+
+def curve(low: float, high: float, *, default: Any, when: Mapping[str, Any] | None = None) -> Curve:
+    """Points [[x, y], ...] of a piecewise linear function, y in [low, high]; structural, and never searched."""
+    return Curve(low=low, high=high, default=default, when=when or {})
 
 
 def fixed(value: Any, **common: Unpack[Common]) -> Fixed:

@@ -26,8 +26,36 @@ class WrongType(SpaceError):
     """A value of another type than the dimension's."""
 
 
+# What Stable-Baselines3 calls its hyperparameters, and what they are called here, where they are spelled differently.
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    "learning_rate": ("optimizer.lr",),
+    "n_steps": ("num_steps",),
+    "n_envs": ("num_envs",),
+    "n_epochs": ("update_epochs",),
+    "batch_size": ("num_minibatches",),
+    "clip_range": ("clip_coef",),
+    "clip_range_vf": ("clip_value",),
+    "use_rms_prop": ("optimizer.name",),
+    "rms_prop_eps": ("optimizer.eps",),
+    "log_std_init": ("model.std_init",),
+    "net_arch": ("model.width", "model.layers"),
+    "activation_fn": ("model.activation",),
+    "optimizer_class": ("optimizer.name",),
+    "exploration_fraction": ("exploration.horizon",),
+    "exploration_initial_eps": ("exploration.start",),
+    "exploration_final_eps": ("exploration.final",),
+    "gradient_steps": ("num_updates",),
+    "target_update_interval": ("target_interval",),
+}
+
+
 def near(name: str, known: Collection[str]) -> str:
-    """'; did you mean ...?' with the dotted names that are like this one in the last part or else as a whole, or ''."""
+    """'; did you mean ...?' with the dotted names that are like this one in the last part or else as a whole, or ''.
+
+    A name that another library has for one of them is like it, however it is spelled.
+    """
+    if same := [path for path in SYNONYMS.get(name.rpartition(".")[2], ()) if path in known]:
+        return f"; did you mean {' and '.join(same)}?"
     leaves: dict[str, list[str]] = {}
     for path in known:
         leaves.setdefault(path.rpartition(".")[2], []).append(path)

@@ -7,8 +7,8 @@ The words are those of Orion wherever it has one, so that a text without the las
     choices(['a', 'b'])                     categorical     choices({'a': 0.2, 'b': 0.8})     the same, weighted
     normal(0.0, 1.0), lognormal(0.0, 1.0)   normal          fidelity(1, 27, 3)                fidelity
 
-and here also ordinal([32, 64]), near_one(0.9, 0.999), fixed(3) and maybe(uniform(0.0, 1.0)); default_value=, and
-step=, accept=, structural=, search=, when=. Texts are parsed as literals and never evaluated.
+and here also ordinal([32, 64]), near_one(0.9, 0.999), fixed(3), maybe(uniform(0.0, 1.0)) and curve(0.0, 1.0);
+default_value=, and step=, accept=, structural=, search=, when=. Texts are parsed as literals and never evaluated.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from . import dimensions as words
 from .choices import Categorical, Choice, Fixed, Ordinal
+from .curves import Curve
 from .dimension import Dimension, Maybe
 from .errors import SpaceError
 from .ranges import Fidelity, Integer, NearOne, Normal, Range, Real
@@ -35,9 +36,9 @@ def render(dimension: Dimension) -> str:
     implied = dimension.high if isinstance(dimension, Fidelity) else REQUIRED
     if dimension.default is not implied and not isinstance(dimension, Fixed) and dimension.default != implied:
         keywords["default_value"] = dimension.default
-    if not dimension.search:
+    if not dimension.search and not isinstance(dimension, Curve):
         keywords["search"] = False
-    if dimension.structural:
+    if dimension.structural and not isinstance(dimension, Curve):
         keywords["structural"] = True
     if dimension.when:
         keywords["when"] = {name: values if len(values) > 1 else values[0] for name, values in dimension.when.items()}
@@ -69,6 +70,8 @@ def _spell(dimension: Dimension) -> tuple[str, list[str], dict[str, Any]]:
             return ("lognormal" if log else "normal"), [repr(mean), repr(std)], {}
         case Fidelity(low=low, high=high, base=base):
             return "fidelity", [repr(low), repr(high), repr(base)], {}
+        case Curve(low=low, high=high):
+            return "curve", [repr(low), repr(high)], {}
         case Fixed(value=value):
             return "fixed", [repr(value)], {}
         case Maybe(dimension=inner):
@@ -129,5 +132,6 @@ _WORDS: dict[str, Callable[..., Dimension]] = {
     "choices": _choices,
     "fidelity": words.fidelity,
     "fixed": words.fixed,
+    "curve": words.curve,
     "maybe": words.maybe,
 }

@@ -13,6 +13,7 @@ import numpy as np
 
 from .choices import Choice, Fixed
 from .conditions import Row, Unresolved, rows
+from .curves import Curve
 from .dimension import Dimension, Maybe
 from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, near
 from .priors import parse, render
@@ -298,11 +299,25 @@ class Space(Mapping[str, "Dimension | Space"]):
         """`values` by dotted name; raises UnknownParameter or WrongType for names and groups that the space lacks."""
         flat: dict[str, Any] = {}
         for path, value in flatten(values).items():
+            if callable(value) and path in self:
+                raise WrongType(f"{path} must be data, not {shown(value)}: a function can be neither stored nor "
+                                f"compared{self._instead_of_a_function(path)}")  # fmt: skip
             if path in self._flat:
                 flat[path] = value
             elif value is not None or not isinstance(self.get(path), Space):
                 self._refuse(path, value)
         return flat
+
+    def _instead_of_a_function(self, path: str) -> str:
+        """The cure for who gives a function of time: a curve of this space, one of the same name if there is one."""
+        curves = [row for row in self.rows if isinstance(row.dimension, Curve)]
+        if not curves:
+            return ""
+        leaf = path.rpartition(".")[2]
+        curve = next((row for row in curves if row.path.startswith((leaf + "_", path + "."))), curves[0])
+        group, _, name = curve.path.rpartition(".")
+        example = {key: values[0] for key, values in curve.dimension.when.items()} | {name: curve.dimension.default}
+        return f"; what changes over time is given as points, such as {group}={example}"
 
     def _refuse(self, path: str, value: object) -> NoReturn:
         for name in self._flat:

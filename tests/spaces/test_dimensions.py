@@ -15,6 +15,7 @@ from rekindle.spaces import (
     SpaceError,
     WrongType,
     categorical,
+    curve,
     fidelity,
     fixed,
     integer,
@@ -47,6 +48,7 @@ EVERY_KIND = {
     "weighted": categorical(True, False, None, weights=(1, 2, 0.5)),
     "fidelity": fidelity(1, 27, 3),
     "fixed": fixed([1, None]),
+    "curve": curve(0, 1, default=[[0, 1], [1000, 0.5]]),
     "maybe": maybe(log_real(1e-3, 1), default=None),
     "maybe ordinal": maybe(ordinal(1, 2, 3), default=2),
 }
@@ -98,6 +100,7 @@ def test_no_dimension_takes_an_unlisted_string(dimension: Any) -> None:
         (maybe(real(0, 2)), 1, 1.0),
         (real(0.1, 1, accept=(0, 9)), 9, 9.0),
         (near_one(0.9, 0.99, accept=(0, 1)), 1, 1.0),
+        (curve(0, 1, default=[[0, 1]]), ((0, 1), (np.int64(5), np.float32(0.5))), [[0.0, 1.0], [5.0, 0.5]]),
     ],
 )
 def test_values_become_plain_json_of_the_dimensions_type(dimension: Any, value: Any, canonical: Any) -> None:
@@ -134,6 +137,13 @@ def test_values_become_plain_json_of_the_dimensions_type(dimension: Any, value: 
         (fidelity(1, 27, 3), 28, OutOfRange, r"x must be an integer in \[1, 27\], not 28"),
         (fidelity(1, 27, 3), 2.5, WrongType, r"x must be an integer in \[1, 27\], not 2.5"),
         (fixed(3), 4, OutOfRange, "x must be 3, to which it is fixed, not 4"),
+        (curve(0, 1, default=[[0, 1]]), [[0, 1], [0, 0]], OutOfRange, r"x must be points .*, x rising from 0, y"),
+        (curve(0, 1, default=[[0, 1]]), [[-1, 1]], OutOfRange, r"x rising from 0.*, not \[\[-1, 1\]\]"),
+        (curve(0, 1, default=[[0, 1]]), [[0, 1.5]], OutOfRange, r"y in \[0, 1\], not \[\[0, 1.5\]\]"),
+        (curve(0, 1, default=[[0, 1]]), [], WrongType, r"x must be points such as \[\[0, 1\], \[100000, 0\]\]"),
+        (curve(0, 1, default=[[0, 1]]), [0, 1], WrongType, r"x must be points"),
+        (curve(0, 1, default=[[0, 1]]), [[0, True]], WrongType, r"x must be points"),
+        (curve(0, 1, default=[[0, 1]]), 0.5, WrongType, r"x must be points .*, not 0.5"),
         (maybe(real(0, 1)), 2, OutOfRange, r"x must be None or a number in \[0.0, 1.0\], not 2"),
         (maybe(real(0, 1)), "a", WrongType, r"x must be None or a number in \[0.0, 1.0\], not 'a' \(str\)"),
         (real(0, 1), "a" * 200, WrongType, r"not 'a{76}\.\.\. \(str\)$"),
@@ -183,6 +193,9 @@ def test_refusals_say_what_is_expected_and_what_was_given(dimension: Any, value:
             "a fidelity needs 1 <= low <= high and a base of 2 or more, not low 0, high 9, base 2",
         ),
         (lambda: fidelity(1, 9, 1), "not low 1, high 9, base 1"),
+        (lambda: curve(1, 1, default=[[0, 1]]), r"a curve needs low below high, not \[1.0, 1.0\]"),
+        (lambda: curve(0, 1, default=[[0, 2]]), "the default must be points"),
+        (lambda: maybe(curve(0, 1, default=[[0, 1]])), r"maybe\(\) takes a dimension that is searched, not Curve"),
         (lambda: maybe(fixed(3)), r"maybe\(\) takes a dimension that is searched, not Fixed"),
         (lambda: maybe(3), r"maybe\(\) takes a dimension that is searched, not int"),  # type: ignore[arg-type]
         (lambda: maybe(real(0, 1, when={"a": 1})), r"write when= for maybe\(\) itself"),

@@ -20,6 +20,7 @@ from rekindle.spaces import (
     UnknownParameter,
     WrongType,
     categorical,
+    curve,
     fidelity,
     fixed,
     flatten,
@@ -468,3 +469,32 @@ def test_importing_spaces_imports_nothing_heavy() -> None:
     code = f"import sys, rekindle.spaces; print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_function_is_refused_and_the_cure_is_a_curve() -> None:
+    when = {"when": {"name": "piecewise"}}
+    names = categorical("constant", "piecewise", default="constant", structural=True)
+    space = Space(
+        clip=real(0, 1, default=0.2),
+        lr_schedule=Space(name=names, points=curve(0, 1, default=[[0, 1]], **when)),
+        clip_schedule=Space(name=names, points=curve(0, 1, default=[[0, 1], [9, 0]], **when)),
+    )
+    law = r"clip must be data, not <function .*: a function can be neither stored nor compared"
+    cure = r"given as points, such as clip_schedule=\{'name': 'piecewise', 'points': \[\[0.0, 1.0\], \[9.0, 0.0\]\]\}"
+    with pytest.raises(WrongType, match=f"{law}; what changes over time is {cure}"):
+        space.validate({"clip": lambda progress: 0.2 * progress})
+    with pytest.raises(WrongType, match=r"lr_schedule must be data, .* such as lr_schedule="):
+        space.validate({"lr_schedule": lambda progress: progress})
+    with pytest.raises(WrongType, match=r"lr must be data, not <function .* compared$"):
+        Space(lr=real(0, 1)).validate({"lr": lambda progress: progress})
+    assert Space.from_json(json.loads(json.dumps(space.to_json()))) == space
+
+
+def test_the_names_of_another_library_are_known_where_their_meaning_is() -> None:
+    space = Space(num_minibatches=integer(1, 8), optimizer=Space(lr=real(0, 1)), critic=Space(lr=real(0, 1)))
+    with pytest.raises(UnknownParameter, match=r"'batch_size'; did you mean num_minibatches\? \("):
+        space.validate({"batch_size": 64})
+    with pytest.raises(UnknownParameter, match=r"'learning_rate'; did you mean optimizer\.lr\? \("):
+        space.validate({"learning_rate": 0.1})
+    with pytest.raises(UnknownParameter, match=r"'clip_range' \("):
+        space.validate({"clip_range": 0.1})
