@@ -1,8 +1,10 @@
-"""Returns of PPO or A2C beside Stable-Baselines3, at the same settings, seeds and steps.
+"""Returns beside Stable-Baselines3 and its contrib package, at the same settings, seeds and steps.
 
-    python benchmarks/learning.py CartPole-v1 [--task a2c] --steps 100000 [--seeds 5] [--set optimizer.lr=3e-4 ...]
+    python benchmarks/learning.py ppo CartPole-v1 --steps 100000 [--seeds 5] [--set optimizer.lr=3e-4 ...] [--alone]
 
-Both are evaluated greedily on the same 50 episodes after the last step. Rekindle trains its seeds as one cohort.
+Settings are Rekindle's defaults, changed by --set, and given to both as far as both have them. Steps are rounded up to
+whole epochs. Both are evaluated greedily on the same 50 episodes after the last step. Rekindle trains its seeds as one
+cohort.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import rekindle
 import torch
+from peers import mean_return, player, stable_baselines
 from rekindle.spaces import flatten, unflatten
 from rekindle.tasks import load
 
@@ -27,72 +29,58 @@ def values_of(task: rekindle.Task) -> dict[str, Any]:
     return flatten(task.hyperparameters)
 
 
-def mean_return(env: str, act: Callable[[Any], Any], episodes: int = 50) -> float:
-    """The mean return of greedy episodes on Gymnasium's seeds 10000, 10001, ...: the same ones for everybody."""
-    world, total = gym.make(env), 0.0
-    for seed in range(10_000, 10_000 + episodes):
-        obs, _ = world.reset(seed=seed)
-        ended = False
-        while not ended:
-            obs, reward, terminated, truncated, _ = world.step(act(obs))
-            total += float(reward)
-            ended = terminated or truncated
-    return total / episodes
+def our_player(task: rekindle.Task) -> Callable[[Any, bool], Any]:
+    """The task's greedy policy: the action for an observation, and whether it begins an episode."""
+    play = task.player()
+
+    def act(obs: Any, begins: bool) -> Any:
+        nonlocal play
+        if begins:
+            play = task.player()
+        return play(obs)
+
+    return act
 
 
-def ours(
-    algorithm: str, env: str, seeds: int, steps: int, given: dict[str, Any]
-) -> tuple[list[float], float, dict[str, Any]]:
-    """Returns by seed, seconds, and the settings used."""
-    tasks = [load(algorithm)(env, seed=seed).init(**unflatten(given)) for seed in range(seeds)]
-    hp = values_of(tasks[0])
-    start = time.perf_counter()
-    rekindle.Cohort(tasks).fit(-(-steps // hp["epoch_steps"]))
-    took = time.perf_counter() - start
-    return [mean_return(env, task.act) for task in tasks], took, hp
-
-
-def stable_baselines(algorithm: str, env: str, seed: int, steps: int, hp: dict[str, Any]) -> float:
-    """One seed's return after the same steps with the same settings."""
-    import stable_baselines3
-    from stable_baselines3.common.env_util import make_vec_env
-
-    nets = [hp["model.width"]] * hp["model.layers"]
-    activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[hp["model.activation"]]
-    more: dict[str, Any] = {}
-    if algorithm == "ppo":
-        size = hp["num_envs"] * hp["num_steps"] // hp["num_minibatches"]
-        more = {"n_epochs": hp["update_epochs"], "batch_size": size, "clip_range": hp["clip_coef"]}
-    model = getattr(stable_baselines3, algorithm.upper())(
-        "MlpPolicy", make_vec_env(env, n_envs=hp["num_envs"], seed=seed), seed=seed, device="cpu",
-        learning_rate=hp["optimizer.lr"], n_steps=hp["num_steps"], gamma=hp["gamma"], gae_lambda=hp["gae_lambda"],
-        ent_coef=hp["ent_coef"], vf_coef=hp["vf_coef"] / 2,  # its value loss lacks the factor 1/2
-        max_grad_norm=hp["max_grad_norm"] or 1e9, normalize_advantage=hp["normalize_advantage"],
-        policy_kwargs={"net_arch": {"pi": nets, "vf": nets}, "activation_fn": activation}, **more,
-    )  # fmt: skip
-    model.learn(steps)
-    return mean_return(env, lambda obs: model.predict(obs, deterministic=True)[0])
+def show(name: str, returns: list[float], took: float) -> None:
+    """One line of figures."""
+    mean, median = statistics.mean(returns), statistics.median(returns)
+    listed = ", ".join(f"{value:.1f}" for value in returns)
+    print(f"{name:20}mean {mean:8.1f}  median {median:8.1f}  ({listed})  {took:.0f} s of CPU", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=("ppo", "ppo2", "a2c", "dqn", "sac"))
     parser.add_argument("env")
-    parser.add_argument("--task", choices=("ppo", "a2c"), default="ppo")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--alone", action="store_true", help="leave Stable-Baselines3 out")
     options = parser.parse_args()
     torch.set_num_threads(1)
     given = {name: ast.literal_eval(value) for name, _, value in (item.partition("=") for item in options.set)}
-    returns, took, hp = ours(options.task, options.env, options.seeds, options.steps, given)
-    print(f"{options.env}, {options.steps} steps, seeds 0..{options.seeds - 1}")
-    print(f"Rekindle           mean {statistics.mean(returns):8.1f}  {[round(r, 1) for r in returns]}  {took:.0f} s")
-    if not options.alone:
-        start = time.perf_counter()
-        theirs = [stable_baselines(options.task, options.env, seed, options.steps, hp) for seed in range(options.seeds)]
-        took = time.perf_counter() - start
-        print(f"Stable-Baselines3  mean {statistics.mean(theirs):8.1f}  {[round(r, 1) for r in theirs]}  {took:.0f} s")
+    algorithm = load(options.task)
+    tasks = [algorithm(options.env, seed=seed).init(**unflatten(given)) for seed in range(options.seeds)]
+    hp = values_of(tasks[0])
+    epochs = -(-options.steps // hp["epoch_steps"])
+    steps = epochs * hp["epoch_steps"]
+    print(options.task, "on", options.env, f"{steps:,} steps, {options.seeds} seeds", *options.set, flush=True)
+    start = time.process_time()
+    rekindle.Cohort(tasks).fit(epochs)
+    took = time.process_time() - start
+    show("Rekindle", [mean_return(options.env, our_player(task), options.episodes) for task in tasks], took)
+    if options.alone:
+        return
+    returns, took = [], 0.0
+    for seed in range(options.seeds):
+        model = stable_baselines(options.task, options.env, seed, hp, steps)
+        start = time.process_time()
+        model.learn(steps)
+        took += time.process_time() - start
+        returns.append(mean_return(options.env, player(model), options.episodes))
+    show("Stable-Baselines3", returns, took)
 
 
 if __name__ == "__main__":

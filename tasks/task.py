@@ -48,6 +48,7 @@ class Task(Kept):
         *,
         seed: int = 0,
         device: str = "cpu",
+        env_processes: int = 0,
         storage: Storage | None = None,
         logger: Callable[[EpochEvent], None] | None = None,
         **fixed: Any,
@@ -58,12 +59,15 @@ class Task(Kept):
             env: a Gymnasium id, or an EnvSpec, or its JSON.
             seed: of all randomness; 0 to 2**63 - 1.
             device: a torch device.
+            env_processes: how many processes step the environments, 0 for this one alone; it changes no result.
             storage: keeps checkpoints, metrics and events under the uid.
             logger: is called with an EpochEvent at each epoch's end.
             fixed: hyperparameters to take out of the space, nested like it.
         """
         super().__init__(env, seed, device, fixed, storage)
-        self.logger = logger
+        if isinstance(env_processes, bool) or not isinstance(env_processes, int) or env_processes < 0:
+            raise ValueError(f"{self}: env_processes must be an integer of at least 0, but got {env_processes!r}")
+        self.env_processes, self.logger = env_processes, logger
         self.suggested_epochs: int | None = None
 
     def init(self, *, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
@@ -122,14 +126,22 @@ class Task(Kept):
 
     def act(self, observation: Any) -> Any:
         """The greedy action for one observation, both as the Gymnasium environment gives and takes them."""
+        return self.player()(observation)
+
+    def player(self) -> Callable[[Any], Any]:
+        """What acts greedily, like `act`, through one episode from its beginning; a recurrent policy remembers."""
         place, spaces = self._seated(), spaces_of(self.env)
-        seen = Observations(spaces.observation, self.env.id)
+        seen, actions = Observations(spaces.observation, self.env.id), Actions(spaces.action, self.env.id)
         batch = np.empty((place.learner.members, 1, *seen.shape), seen.dtype)
-        for row in batch:  # the other members' actions are thrown away
-            seen.write(observation, row[0])
-        with one_thread():
-            actions = place.learner.act(batch)[place.member]
-        return Actions(spaces.action, self.env.id).decode(actions)[0]
+        play = place.learner.player(1)
+
+        def act(observation: Any) -> Any:
+            for row in batch:  # the other members' actions are thrown away
+                seen.write(observation, row[0])
+            with one_thread():
+                return actions.decode(play(batch)[place.member])[0]
+
+        return act
 
     def eval_loss(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
         """The loss and its parts on a batch of (B, ...) tensors, as the algorithm's `loss` takes them."""

@@ -182,6 +182,17 @@ def test_evaluation_remembers_from_the_beginning_and_changes_nothing() -> None:
     assert torch.equal(torch.from_numpy(learner.act(obs)), torch.from_numpy(learner.player(4)(obs)))
 
 
+def test_a_player_remembers_its_episode_and_no_other() -> None:
+    task = PPO("CartPole-v1").init(model={"memory": "lstm"}, epoch_steps=256, num_steps=32)
+    task.fit(1)
+    learner: Any = task.build_learner([task])
+    hidden = learner.player(1)
+    shown = [np.array([x, 0.5, -x, 0.1], np.float32) for x in (0.0, 2.0, -2.0, 1.0, -1.0)]
+    play = task.player()
+    assert [play(obs) for obs in shown] == [int(hidden(obs[None, None])[0, 0]) for obs in shown]
+    assert task.player()(shown[3]) == task.act(shown[3])
+
+
 def test_a_memory_can_be_a_particles() -> None:
     task = SVPG("CartPole-v1").init(model={"memory": "gru", "width": 8}, num_particles=2, epoch_steps=64)
     task.fit(1)

@@ -1,0 +1,93 @@
+"""Stable-Baselines3's algorithms, and those of its contrib package, with the hyperparameters of Rekindle's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+NAMES = {"ppo2": "ppo"}  # theirs, where another one
+
+
+def stable_baselines(algorithm: str, env: str, seed: int, hp: dict[str, Any], steps: int) -> Any:
+    """Their algorithm for our complete hyperparameters `hp`, dotted; `steps` are those of the whole training."""
+    from stable_baselines3.common.env_util import make_vec_env
+
+    name = NAMES.get(algorithm, algorithm)
+    activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}[hp["model.activation"]]
+    common = {"seed": seed, "device": "cpu", "learning_rate": hp["optimizer.lr"], "gamma": hp["gamma"]}
+    worlds = make_vec_env(env, n_envs=hp["num_envs"], seed=seed)
+    nets = [hp["model.width"]] * hp["model.layers"]
+    if name in ("ppo", "a2c"):
+        return _on_policy(name, worlds, hp, {"net_arch": {"pi": nets, "vf": nets}, "activation_fn": activation}, common)
+    common["policy_kwargs"] = {"net_arch": nets, "activation_fn": activation}
+    return _off_policy(name, worlds, hp, common, steps)
+
+
+def _on_policy(name: str, worlds: Any, hp: dict[str, Any], policy: dict[str, Any], common: dict[str, Any]) -> Any:
+    import stable_baselines3
+
+    made, kind = getattr(stable_baselines3, name.upper()), "MlpPolicy"
+    if (memory := hp.get("model.memory", "none")) != "none":
+        from sb3_contrib import RecurrentPPO
+
+        if (name, memory) != ("ppo", "lstm"):
+            raise SystemExit(f"they have PPO with an LSTM only, not {name} with {memory}; give --alone")
+        made, kind = RecurrentPPO, "MlpLstmPolicy"
+        policy = {**policy, "lstm_hidden_size": hp["model.width"]}
+    more: dict[str, Any] = {}
+    if name == "ppo":
+        size = hp["num_envs"] * hp["num_steps"] // hp["num_minibatches"]
+        more = {"n_epochs": hp["update_epochs"], "batch_size": size, "clip_range": hp["clip_coef"],
+                "clip_range_vf": hp.get("clip_value"), "target_kl": hp["target_kl"]}  # fmt: skip
+    return made(
+        kind, worlds, n_steps=hp["num_steps"], gae_lambda=hp["gae_lambda"], ent_coef=hp["ent_coef"],
+        vf_coef=hp["vf_coef"] / 2,  # their value loss lacks the factor 1/2
+        max_grad_norm=hp["max_grad_norm"] or 1e9, normalize_advantage=hp.get("normalize_advantage", True),
+        policy_kwargs=policy, **common, **more,
+    )  # fmt: skip
+
+
+def _off_policy(name: str, worlds: Any, hp: dict[str, Any], common: dict[str, Any], steps: int) -> Any:
+    import stable_baselines3
+
+    common |= {key: hp[key] for key in ("buffer_size", "learning_starts", "batch_size", "tau")}
+    common |= {"train_freq": hp["num_steps"], "gradient_steps": hp["num_updates"], "n_steps": hp["n_step"]}
+    if name == "sac":
+        alpha = hp["entropy.alpha"]
+        return stable_baselines3.SAC("MlpPolicy", worlds, target_update_interval=hp["target_update_interval"],
+                                     ent_coef=f"auto_{alpha}" if hp["entropy.learn"] else alpha, **common)  # fmt: skip
+    interval = hp["target_interval"] * hp["num_steps"] * hp["num_envs"] // hp["num_updates"]  # in environment steps
+    return stable_baselines3.DQN(
+        "MlpPolicy", worlds, target_update_interval=max(1, interval), max_grad_norm=hp["max_grad_norm"] or 1e9,
+        exploration_fraction=hp["exploration.horizon"] / steps,  # theirs is a fraction of this call's steps
+        exploration_initial_eps=hp["exploration.start"], exploration_final_eps=hp["exploration.final"], **common,
+    )  # fmt: skip
+
+
+def player(model: Any) -> Callable[[Any, bool], Any]:
+    """Their greedy policy: the action for an observation, and whether it begins an episode."""
+    memory: list[Any] = [None]
+
+    def act(obs: Any, begins: bool) -> Any:
+        action, memory[0] = model.predict(obs, None if begins else memory[0], episode_start=[begins],
+                                          deterministic=True)  # fmt: skip
+        return action
+
+    return act
+
+
+def mean_return(env: str, act: Callable[[Any, bool], Any], episodes: int) -> float:
+    """The mean return of episodes on Gymnasium's seeds 10000, 10001, ...: the same ones for everybody."""
+    world, total = gym.make(env), 0.0
+    for seed in range(10_000, 10_000 + episodes):
+        obs, _ = world.reset(seed=seed)
+        begins = True
+        while True:
+            obs, reward, terminated, truncated, _ = world.step(act(obs, begins))
+            total, begins = total + float(reward), False
+            if terminated or truncated:
+                break
+    return total / episodes
