@@ -136,6 +136,10 @@ def _count(text: str) -> int:
     return number
 
 
+def _number(text: str) -> int:
+    return _count(text) if text != "0" else 0
+
+
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**63:
         raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**63 - 1, but got {text!r}")
@@ -171,7 +175,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="worker processes (default: the cores, %(default)s)",
     )
-    tune.add_argument("--sampler", metavar="NAME", help="tpe, random or gp (default: tpe; random for a population)")
+    tune.add_argument(
+        "--sampler",
+        metavar="NAME",
+        help="of Optuna: tpe, random, gp, cmaes, qmc, nsgaii, nsgaiii or bruteforce (default: tpe; random for a "
+        "population)",
+    )
     tune.add_argument(
         "--generation", type=_count, default=8, metavar="N", help="trials suggested at a time (default: 8)"
     )
@@ -192,11 +201,13 @@ def _parser() -> argparse.ArgumentParser:
         help="of the seeds' returns: mean, median, iqm or top_quartile (default: mean)",
     )
     _schedulers(tune)
+    _env_processes(tune)
     _use_previous(tune)
 
     train = _command(commands, "train", "train one task; the same command again carries on")
     _what_to_train(train, "epochs in all", "27", "set a hyperparameter; the others take their defaults")
 
+    _env_processes(train)
     _use_previous(train)
 
     worker = _command(commands, "worker", "join a study, from any machine that reaches its storage", json=False)
@@ -210,6 +221,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     worker.add_argument("--quiet", action="store_true", help="say nothing but errors")
     worker.add_argument("--with-parent", action="store_true", help=argparse.SUPPRESS)  # stop when stdin ends
+    _env_processes(worker)
     _use_previous(worker)
 
     _command(commands, "status", "all studies of a storage")
@@ -295,6 +307,16 @@ def _schedulers(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help="a hyperparameter that is explored; may be repeated (default: all that are searched)",
+    )
+
+
+def _env_processes(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--env-processes",
+        type=_number,
+        default=0,
+        metavar="N",
+        help="processes that step the environments, for slow ones; no result depends on it (default: 0, the trainer's)",
     )
 
 

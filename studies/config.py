@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
 
 VERSION = 1
-SAMPLERS = ("tpe", "random", "gp")
 SCHEDULERS = ("halving", "none", "pbt")
 BASE = 3  # of every three trials, one is carried on to three times the epochs
 
@@ -103,8 +102,9 @@ class Config:
         return tuple(brackets)
 
     def load_task(self) -> type[Task]:
-        """The algorithm; StoreError if the installed one is of another version than the study's."""
+        """The algorithm; StoreError if another version of it is installed, or the study's sampler is not."""
         from ..tasks import load
+        from .samplers import check_sampler, sampler_name
 
         algorithm = load(self.task)
         if algorithm.version != self.task_version:
@@ -113,6 +113,10 @@ class Config:
                 f"{self.task_version}, but {algorithm.version} is installed; use the Rekindle that made the "
                 "study, or another name for a new one"
             )
+        try:
+            check_sampler(replace(self, sampler=sampler_name(self.sampler)))
+        except BadConfig as error:
+            raise StoreError(f"a study goes on with the sampler that it began with, but {error}") from None
         return algorithm
 
     @property
@@ -152,6 +156,8 @@ def make_config(
     **options: Any,
 ) -> Config:
     """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong."""
+    from .samplers import check_sampler, sampler_name
+
     task = algorithm(env, seed=seed, **(fixed or {}))
     config = Config(
         task=algorithm.name,
@@ -167,8 +173,9 @@ def make_config(
     for name in ("generation", "cohort"):
         check_count(name, getattr(config, name))
     check_count("trials", trials)
-    choose("sampler", config.sampler, SAMPLERS)
+    config = replace(config, sampler=sampler_name(config.sampler))
     choose("scheduler", config.scheduler, SCHEDULERS)
+    check_sampler(config)
     if config.scheduler == "none":
         return replace(config, epochs=[config.epochs[1], *config.epochs[1:]])
     return config

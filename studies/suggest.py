@@ -7,19 +7,20 @@ the configuration, the trial's number and the rows that the schedule lets it see
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import optuna
-from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ..spaces import Space, SpaceError, flatten
 from ..spaces.to_optuna import distributions, params
 from ..spaces.to_optuna import suggest as suggest_values
-from ..tasks import streams
 from .config import BadConfig, Config
+from .generations import BRACKET
 from .rows import Trial
+from .samplers import KNOWN, make_sampler
 from .schedule import Plan
 
 ATTEMPTS = 100  # at values that go together
@@ -34,18 +35,40 @@ def suggest(
     """Nested values of the searched space for each trial that the plan asks for, in order.
 
     The first trial of a study takes the defaults. The first of every `config.cohort` is free, the others share its
-    structure. `check` raises ValueError for values that do not go together; others are drawn then.
+    structure, unless the sampler goes through all structures by itself. `check` raises ValueError for values that do
+    not go together; others are drawn then.
     """
+    with _quiet():
+        return _suggest(config, trials, plan, check)
+
+
+def _suggest(
+    config: Config, trials: Iterable[Trial], plan: Plan, check: Callable[[Mapping[str, Any]], None]
+) -> list[dict[str, Any]]:
     assert plan.ask is not None
     study = _study(config, trials, plan)
+    cohort = config.cohort if KNOWN[config.sampler].structures else 1
     found: list[dict[str, Any]] = []
     for place, number in enumerate(plan.ask):
         values = _defaults(config.searched, check) if number == 0 else None
         if values is None:
-            leader = found[place - place % config.cohort] if place % config.cohort else None
+            leader = found[place - place % cohort] if place % cohort else None
             values = _draw(config, study, number, leader, check)
         found.append(values)
     return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Optuna says of experiments, of what it creates in memory, and of draws at random."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 def history(config: Config, trials: Iterable[Trial], seen: Mapping[int, list[tuple[int, float]]]) -> list[FrozenTrial]:
@@ -58,7 +81,8 @@ def history(config: Config, trials: Iterable[Trial], seen: Mapping[int, list[tup
         if trial.number not in seen:
             continue
         scores = seen[trial.number]
-        names = params(space, {name: value for name, value in trial.params.items() if name in known})
+        given = params(space, {name: value for name, value in trial.params.items() if name in known})
+        names = {name: given[name] for name in spread if name in given}  # in the order in which they are suggested
         # Samplers other than TPE learn from complete trials only.
         complete = bool(scores) and (config.sampler != "tpe" or scores[-1][0] == config.rungs[-1])
         state = TrialState.COMPLETE if complete else TrialState.PRUNED if scores else TrialState.FAIL
@@ -69,24 +93,15 @@ def history(config: Config, trials: Iterable[Trial], seen: Mapping[int, list[tup
                 params=names,
                 distributions={name: spread[name] for name in names},
                 intermediate_values=dict(scores),
+                user_attrs={BRACKET: trial.attrs.get("bracket")},
             )
         )
     return frozen
 
 
-def make_sampler(config: Config, number: int, attempt: int = 0) -> BaseSampler:
-    """The study's sampler, seeded for one trial."""
-    seed = streams.seed_of(config.seed, "suggest", number, attempt)
-    if config.sampler == "random":
-        return optuna.samplers.RandomSampler(seed=seed)
-    if config.sampler == "gp":
-        return optuna.samplers.GPSampler(seed=seed, n_startup_trials=config.generation)
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=config.generation)
-
-
 def _study(config: Config, trials: Iterable[Trial], plan: Plan) -> optuna.Study:
     study = optuna.create_study(direction="maximize")
-    if config.sampler != "random":
+    if KNOWN[config.sampler].learns:
         study.add_trials(history(config, trials, plan.seen))
     return study
 
@@ -102,10 +117,8 @@ def _draw(
     shared = space.structure(leader) if leader else {}
     for attempt in range(ATTEMPTS):
         study.sampler = make_sampler(config, number, attempt)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            trial = study.ask()  # stays running: those that follow keep their distance from it
-            values = suggest_values(space, trial, fixed=shared)
+        trial = study.ask()  # stays running: those that follow keep their distance from it
+        values = suggest_values(space, trial, fixed=shared)
         try:
             check(values)
         except ValueError as error:

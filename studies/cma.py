@@ -1,0 +1,93 @@
+"""CMA-ES (Hansen 2016, arXiv:1604.00772) whose distribution is worked out from the trials' results each time.
+
+Optuna's sampler keeps a pickle of its state with a trial and counts only trials that were drawn from its current
+distribution. Here the state is told every population anew: the first so many trials, the next so many, and so on. That
+is a function of the results alone, and a trial that climbs to a higher rung moves up in its population. Trials that
+were not drawn from the distribution are told, too: Hansen (2011), arXiv:1110.4181, on injected solutions.
+
+A categorical, and what not all trials have, is drawn at random, as by Optuna's sampler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna import Study
+from optuna._transform import _SearchSpaceTransform
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.search_space import intersection_search_space
+from optuna.trial import FrozenTrial, TrialState
+
+if TYPE_CHECKING:
+    from cmaes import CMA
+
+SIGMA = 1 / 6  # of the range of each hyperparameter, at first; as Optuna's sampler has it
+
+
+class CmaEs(BaseSampler):
+    """The sampler of one trial.
+
+    Args:
+        seed: of what is drawn.
+        population_size: at least; never less than Hansen's 4 + 3 ln d for d hyperparameters.
+    """
+
+    def __init__(self, seed: int, population_size: int):
+        self.seed, self.population_size = seed, population_size
+        self._random = RandomSampler(seed=seed)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """The numbers that all complete trials have."""
+        found = intersection_search_space(_complete(study))
+        return {
+            name: distribution
+            for name, distribution in found.items()
+            if not distribution.single() and not isinstance(distribution, CategoricalDistribution)
+        }
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Drawn from the distribution after all whole populations."""
+        if not search_space:
+            return {}
+        cube = _SearchSpaceTransform(search_space, transform_0_1=True)
+        optimizer = self._optimizer(cube)
+        for population in self._populations(study, optimizer.population_size):
+            # Only the order counts to CMA-ES: of more epochs before of fewer, and among equals by score.
+            ranked = sorted(population, key=lambda each: (each.last_step or 0, each.value, -each.number), reverse=True)
+            optimizer.tell([(cube.transform(each.params), float(place)) for place, each in enumerate(ranked)])
+        optimizer.reseed_rng(self.seed)
+        return cube.untransform(optimizer.ask())
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """At random."""
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+    def _optimizer(self, cube: _SearchSpaceTransform) -> CMA:
+        from cmaes import CMA
+
+        dimensions = len(cube.bounds)
+        return CMA(
+            mean=np.full(dimensions, 0.5),
+            sigma=SIGMA,
+            bounds=cube.bounds,
+            n_max_resampling=10 * dimensions,
+            seed=self.seed,
+            population_size=max(self.population_size, 4 + math.floor(3 * math.log(dimensions))),
+        )
+
+    def _populations(self, study: Study, size: int) -> Iterator[list[FrozenTrial]]:
+        trials = _complete(study)
+        for start in range(0, len(trials) - size + 1, size):
+            yield trials[start : start + size]
+
+
+def _complete(study: Study) -> list[FrozenTrial]:
+    return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
