@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import difflib
 import os
-import random
 import re
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,12 +20,16 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from .errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
+from .patience import Patience, Wait
 from .redact import masked, masked_url
 from .schema import BLOB_IN_USE
 
 T = TypeVar("T")
 _WRITES = "rekindle_writes"  # the execution option by which a connection knows what it is for
 _REFUSED = re.compile("authentication failed|does not exist|no pg_hba")  # refused connections come without a code
+# A server whose machine is cut off says nothing at all: without these, its clients would wait for hours.
+_NETWORK = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+            "tcp_user_timeout": 30_000}  # fmt: skip
 _BUSY_SECONDS = 5.0  # how long the database itself waits for a lock before it gives up, and we try again
 
 
@@ -43,14 +45,14 @@ class Database:
 
     Attributes:
         name: the URL without its password, for messages.
-        patience: seconds for which a transaction is tried again while the database is locked or lost.
+        patience: how long a transaction is tried again while the database is busy or gone; seconds, or a Patience.
         stall: seconds after which PostgreSQL ends the transaction of a process that was paused within it.
     """
 
-    def __init__(self, url: str, patience: float, stall: float = 60.0):
+    def __init__(self, url: str, patience: float | Patience, stall: float = 60.0):
         self.url = _checked(url)
         self.name = masked_url(self.url.render_as_string(hide_password=True))
-        self.patience, self.stall = patience, stall
+        self.patience, self.stall = Patience.of(patience), stall
         self._answered = False
         self._thread = threading.local()
         self.connect()
@@ -59,8 +61,8 @@ class Database:
         """Makes a pool of connections; a fork's child does so again, and leaves its parent's connections alone."""
         sqlite = self.url.get_backend_name() == "sqlite"
         arguments: dict[str, Any] = {"timeout": _BUSY_SECONDS} if sqlite else {}
-        if not sqlite and "connect_timeout" not in self.url.query:
-            arguments = {"connect_timeout": 10}
+        if not sqlite:
+            arguments = {name: value for name, value in _NETWORK.items() if name not in self.url.query}
         try:
             self._engine = sa.create_engine(self.url, connect_args=arguments, hide_parameters=True)
         except ModuleNotFoundError as error:
@@ -92,28 +94,30 @@ class Database:
         """Closes the idle connections."""
         self._engine.dispose()
 
-    def _run(self, engine: Engine, work: Callable[[Connection], T], patience: float | None) -> T:
+    def _run(self, engine: Engine, work: Callable[[Connection], T], seconds: float | None) -> T:
         depth = self._thread.depth = getattr(self._thread, "depth", 0) + 1
         try:
-            return self._attempt(engine, work, time.monotonic() + (self.patience if patience is None else patience))
+            return self._attempt(engine, work, self.patience if seconds is None else self.patience.silent(seconds))
         finally:
             self._thread.depth = depth - 1
 
-    def _attempt(self, engine: Engine, work: Callable[[Connection], T], deadline: float) -> T:
-        pause = 0.005
+    def _attempt(self, engine: Engine, work: Callable[[Connection], T], patience: Patience) -> T:
+        wait = Wait(patience)
         while True:
             try:
                 with engine.begin() as connection:
                     self._answered = True
-                    return work(connection)
+                    result = work(connection)
             except DBAPIError as error:
                 problem, passing = _explain(error, self.name)
-                if isinstance(problem, StoreUnreachable) and not self._answered:
-                    passing = False  # more likely a wrong address than a server that comes back
-                if not passing or time.monotonic() + pause > deadline:
-                    raise problem from error
-            time.sleep(pause * random.uniform(0.5, 1.5))  # jitter: those who collided do not collide again
-            pause = min(2 * pause, 1.0)
+                cause = error
+            else:
+                wait.over()
+                return result
+            try:
+                wait.before_the_next_try(problem, passing, self._answered or not isinstance(problem, StoreUnreachable))
+            except StoreError as given_up:
+                raise given_up from cause
 
     def _prepare_postgresql(self, connection: Any, record: object) -> None:
         limits = {"lock_timeout": _BUSY_SECONDS, "idle_in_transaction_session_timeout": self.stall}
@@ -195,16 +199,18 @@ def _explain_sqlite(code: str, text: str) -> tuple[StoreError, bool]:
         return StoreReadOnly(
             f"the database must be writable: {text}; check the rights on the file and its directory"
         ), False
-    if code.startswith(("SQLITE_FULL", "SQLITE_IOERR_WRITE")):
+    if code.startswith(("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE")):
         return StoreFull(
             f"no room to write: {text}; free some space (or raise the quota), then run the same again"
         ), False
     if code.startswith("SQLITE_CANTOPEN"):
-        return StoreUnreachable(f"cannot open {text}; check the path and the rights on it"), False
+        return StoreUnreachable(f"cannot open {text}; check the path and the rights on it"), True
     if code in ("SQLITE_NOTADB", "SQLITE_CORRUPT") or code.startswith("SQLITE_CORRUPT_"):
         return StoreUnreachable(
             f"no sound SQLite database: {text}; name another file, or restore it from a copy"
         ), False
+    if code.startswith("SQLITE_IOERR") and code != "SQLITE_IOERR_SHORT_READ":
+        return StoreUnreachable(f"the file system failed: {text} ({code}); check the disk"), True
     return StoreError(f"the database refused: {text} ({code})"), False
 
 

@@ -47,7 +47,7 @@ class StoreLease:
 
     def release(self) -> None:
         """Lets another process take the task; does nothing if that happened already."""
-        self.store._release(self)
+        self.store.release([self])
 
     def check(self) -> None:
         """Raises LeaseLost if this process cannot hold the lease."""

