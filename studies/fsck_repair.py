@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from . import ledger
 from .checkpoints import go_back
 from .errors import StoreError
 from .fencing import add_events
@@ -118,6 +119,7 @@ def _segment(key: tuple[Any, ...]) -> Any:
 
 
 def _reopen(connection: Connection, finding: Finding) -> str:
+    ledger.revise(connection, finding.key[0], rewrite=True)
     values = {"state": "ready", "score": None, "digest": None}
     connection.execute(segment.update().where(_segment(finding.key)).values(**values))
     name, number, _ = finding.key
@@ -127,12 +129,14 @@ def _reopen(connection: Connection, finding: Finding) -> str:
 
 
 def _close(connection: Connection, finding: Finding) -> str:
+    ledger.revise(connection, finding.key[0], rewrite=True)
     gone = connection.execute(segment.delete().where(_segment(finding.key), segment.c.state == "ready"))
     return "" if gone.rowcount else GONE
 
 
 def _fail(connection: Connection, finding: Finding) -> str:
     name, number = finding.key
+    ledger.revise(connection, name, rewrite=True)
     running = (trial.c.study == name) & (trial.c.number == number) & (trial.c.state == "running")
     values = {"state": "failed", "error": "its segment failed; the reason is not on record", "finished": Now()}
     return "" if connection.execute(trial.update().where(running).values(**values)).rowcount else GONE

@@ -37,7 +37,7 @@ def _trials(connection: Connection) -> list[Finding]:
 
 
 def _study(connection: Connection, name: str) -> Iterator[Finding]:
-    columns = [column for column in segment.c if column.name != "study"]
+    columns = [column for column in segment.c if column.name not in ("study", "revision")]
     query = sa.select(*columns).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
     rows: dict[int, list[Segment]] = {}
     for row in connection.execute(query):

@@ -2,6 +2,10 @@
 
 A row is added if it is not there and finished once, so workers that plan or finish the same thing at once agree
 without talking to each other.
+
+Each write of a study's rows is a revision of it, and the rows that it writes name it. A writer holds the study's row
+until its transaction ends, so revisions become visible in their order, and who has seen one of them reads those rows
+that name a later one.
 """
 
 from __future__ import annotations
@@ -17,9 +21,12 @@ from sqlalchemy import Connection
 from .database import insert
 from .errors import DamagedRow, ResultMismatch, StudyMismatch, UnknownStudy
 from .redact import masked
-from .rows import Segment, Study, Trial
+from .rows import Changes, Segment, Study, Trial
 from .schema import Now, segment, study, trial
 
+_STUDY = (study.c.name, study.c.config, study.c.created)
+_TRIAL = tuple(column for column in trial.c if column.name not in ("study", "revision"))
+_SEGMENT = tuple(column for column in segment.c if column.name not in ("study", "revision"))
 TRIAL_STATES = ("running", "complete", "pruned", "failed")
 SEGMENT_STATES = ("ready", "done", "failed")
 
@@ -28,7 +35,7 @@ def create_study(connection: Connection, name: str, config: Mapping[str, Any], e
     """The study of this name; made if there is none. Only the keys in ``extend`` may differ, and are then updated."""
     new = insert(connection, study).values(name=name, config=dict(config), created=Now())
     connection.execute(new.on_conflict_do_nothing())
-    query = sa.select(study).where(study.c.name == name).with_for_update()
+    query = sa.select(*_STUDY).where(study.c.name == name).with_for_update()
     found = Study(**connection.execute(query).one()._mapping)
     if differing := sorted(set(_differing(found.config, config)) - set(extend)):
         stored, given = dict(_flat(found.config)), dict(_flat(config))
@@ -38,7 +45,8 @@ def create_study(connection: Connection, name: str, config: Mapping[str, Any], e
         raise StudyMismatch(f"a study keeps its configuration, but {name!r} differs in {shown}; use the stored values, "
                             "or another name")  # fmt: skip
     if found.config != dict(config):
-        connection.execute(study.update().where(study.c.name == name).values(config=dict(config)))
+        values = {"config": dict(config), "revision": study.c.revision + 1}
+        connection.execute(study.update().where(study.c.name == name).values(**values))
     return Study(name, dict(config), found.created)
 
 
@@ -58,41 +66,74 @@ def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterable[str]:
 def studies(connection: Connection) -> list[Study]:
     """All studies, the oldest first."""
     return [
-        Study(**row._mapping) for row in connection.execute(sa.select(study).order_by(study.c.created, study.c.name))
+        Study(**row._mapping) for row in connection.execute(sa.select(*_STUDY).order_by(study.c.created, study.c.name))
     ]
 
 
 def get_study(connection: Connection, name: str) -> Study:
     """One study; UnknownStudy names those that there are."""
-    row = connection.execute(sa.select(study).where(study.c.name == name)).one_or_none()
+    row = connection.execute(sa.select(*_STUDY).where(study.c.name == name)).one_or_none()
     if row is None:
-        names = connection.scalars(sa.select(study.c.name).order_by(study.c.name)).all()
-        raise UnknownStudy(f"there is no study {name!r}; there {'are' if names else 'is'} "
-                           f"{', '.join(map(repr, names[:10])) or 'none in this storage yet'}")  # fmt: skip
+        raise _unknown(connection, name)
     return Study(**row._mapping)
 
 
-def add_trials(connection: Connection, name: str, trials: Iterable[Trial]) -> None:
+def _unknown(connection: Connection, name: str) -> UnknownStudy:
+    names = connection.scalars(sa.select(study.c.name).order_by(study.c.name)).all()
+    return UnknownStudy(f"there is no study {name!r}; there {'are' if names else 'is'} "
+                        f"{', '.join(map(repr, names[:10])) or 'none in this storage yet'}")  # fmt: skip
+
+
+def revise(connection: Connection, name: str, *, rewrite: bool = False) -> int:
+    """The revision of a study that this transaction writes; nobody else begins one until it ends.
+
+    Rows that are taken away name no revision: ``rewrite`` makes everybody read all of them again.
+    """
+    following = study.c.revision + 1
+    values = {"revision": following, "rewritten": following} if rewrite else {"revision": following}
+    query = study.update().where(study.c.name == name).values(**values).returning(study.c.revision)
+    revision = connection.execute(query).scalar_one_or_none()
+    if revision is None:
+        raise _unknown(connection, name)
+    return int(revision)
+
+
+def changes(connection: Connection, name: str, since: int) -> Changes | None:
+    """What has changed in a study since a revision (-1: everything is new), or None if nothing has."""
+    c = study.c
+    row = connection.execute(sa.select(c.revision, c.rewritten).where(c.name == name)).one_or_none()
+    if row is None:
+        raise _unknown(connection, name)
+    if row.revision == since:
+        return None
+    whole = since < row.rewritten
+    after = -1 if whole else since
+    config = connection.execute(sa.select(c.config).where(c.name == name)).scalar_one()
+    return Changes(row.revision, whole, config, trials(connection, name, after), segments(connection, name, after))
+
+
+def add_trials(connection: Connection, name: str, trials: Iterable[Trial], revision: int) -> None:
     """Adds the trials whose numbers are not taken."""
-    get_study(connection, name)
-    rows = [{**asdict(row), "study": name} for row in sorted(trials, key=lambda row: row.number)]
+    same = {"study": name, "revision": revision}
+    rows = [{**asdict(row), **same} for row in sorted(trials, key=lambda row: row.number)]
     if rows:
         new = insert(connection, trial).values(created=Now()).on_conflict_do_nothing()
         connection.execute(new, [{key: row[key] for key in row if key != "created"} for row in rows])
 
 
-def add_segments(connection: Connection, name: str, segments: Iterable[Segment]) -> None:
+def add_segments(connection: Connection, name: str, segments: Iterable[Segment], revision: int) -> None:
     """Adds the segments whose (number, rung) is not taken."""
-    get_study(connection, name)
-    rows = [{**asdict(row), "study": name} for row in sorted(segments, key=lambda row: (row.number, row.rung))]
+    same = {"study": name, "revision": revision}
+    rows = [{**asdict(row), **same} for row in sorted(segments, key=lambda row: (row.number, row.rung))]
     if rows:
         connection.execute(insert(connection, segment).on_conflict_do_nothing(), rows)
 
 
-def trials(connection: Connection, name: str) -> list[Trial]:
-    """All trials of a study, by number."""
-    columns = [column for column in trial.c if column.name != "study"]
-    query = sa.select(*columns).where(trial.c.study == name).order_by(trial.c.number)
+def trials(connection: Connection, name: str, since: int = -1) -> list[Trial]:
+    """The trials of a study, by number; those only that were written after the revision ``since``."""
+    query = sa.select(*_TRIAL).where(trial.c.study == name).order_by(trial.c.number)
+    if since >= 0:
+        query = query.where(trial.c.revision > since)
     rows = [Trial(**row._mapping) for row in connection.execute(query)]
     for row in rows:
         if row.state not in TRIAL_STATES:
@@ -105,10 +146,11 @@ def _contradictory(what: str, state: str, score: float | None) -> DamagedRow:
                       f"{state[:40]!r} with {score}; `rekindle fsck --repair` cures what can be cured")  # fmt: skip
 
 
-def segments(connection: Connection, name: str) -> list[Segment]:
-    """All segments of a study, by number and rung."""
-    columns = [column for column in segment.c if column.name != "study"]
-    query = sa.select(*columns).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
+def segments(connection: Connection, name: str, since: int = -1) -> list[Segment]:
+    """The segments of a study, by number and rung; those only that were written after the revision ``since``."""
+    query = sa.select(*_SEGMENT).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
+    if since >= 0:
+        query = query.where(segment.c.revision > since)
     rows = [Segment(**row._mapping) for row in connection.execute(query)]
     for row in rows:
         if row.state not in SEGMENT_STATES or (row.state == "done") != (row.score is not None):
@@ -117,15 +159,17 @@ def segments(connection: Connection, name: str) -> list[Segment]:
 
 
 def finish_segment(
-    connection: Connection, name: str, number: int, rung: int, state: str, score: float | None, digest: str | None
-) -> None:
+    connection: Connection, name: str, number: int, rung: int, state: str, score: float | None, digest: str | None,
+    revision: int,
+) -> None:  # fmt: skip
     """Ends a ready segment; the same again is nothing new, and something else is refused."""
     which = sa.and_(segment.c.study == name, segment.c.number == number, segment.c.rung == rung)
     values = {"state": state, "score": score, "digest": digest}
     if score is not None and math.isnan(score):
         raise ValueError(f"a score is a number, but segment {rung} of trial {number} of study {name!r} got NaN; "
                          "fail the trial instead")  # fmt: skip
-    done = connection.execute(segment.update().where(which, segment.c.state == "ready").values(**values))
+    ready = segment.update().where(which, segment.c.state == "ready")
+    done = connection.execute(ready.values(**values, revision=revision))
     if not done.rowcount:
         found = connection.execute(
             sa.select(segment.c.state, segment.c.score, segment.c.digest).where(which)
@@ -133,11 +177,12 @@ def finish_segment(
         _same_again(f"segment {rung} of trial {number} of study {name!r}", found, values)
 
 
-def finish_trial(connection: Connection, name: str, number: int, state: str, error: str | None) -> None:
+def finish_trial(connection: Connection, name: str, number: int, state: str, error: str | None, revision: int) -> None:
     """Ends a running trial; the same state again is nothing new, and another is refused. An error holds no password."""
     which = sa.and_(trial.c.study == name, trial.c.number == number)
     values = {"state": state, "error": error and masked(error), "finished": Now()}
-    done = connection.execute(trial.update().where(which, trial.c.state == "running").values(**values))
+    running = trial.update().where(which, trial.c.state == "running")
+    done = connection.execute(running.values(**values, revision=revision))
     if not done.rowcount:
         found = connection.execute(sa.select(trial.c.state).where(which)).one_or_none()
         _same_again(f"trial {number} of study {name!r}", found, {"state": state})

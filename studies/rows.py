@@ -75,3 +75,21 @@ class Segment:
     state: str = "ready"
     score: float | None = None
     digest: str | None = None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What has changed in a study since a revision of it.
+
+    Attributes:
+        revision: that of the study now.
+        whole: whether the rows are all that there are, and take the place of those known.
+        config: the configuration now.
+        trials, segments: the rows that are new or have changed.
+    """
+
+    revision: int
+    whole: bool
+    config: dict[str, Any]
+    trials: list[Trial]
+    segments: list[Segment]

@@ -15,7 +15,7 @@ from .columns import Double, Integer, Json, LargeBinary, Numbers, Text
 from .columns import Now as Now
 from .errors import SchemaMismatch
 
-VERSION = 1
+VERSION = 2
 _LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
 
 
@@ -33,6 +33,7 @@ task = Table(
     Column("lease_expires", Double, nullable=False),
     Column("epochs", Integer, nullable=False),  # of the last checkpoint
     Column("created", Double, nullable=False),
+    Index("rk_task_owner", "lease_owner"),
 )  # fmt: skip
 
 blob = Table(
@@ -83,6 +84,8 @@ study = Table(
     Column("name", Text, primary_key=True),
     Column("config", Json, nullable=False),
     Column("created", Double, nullable=False),
+    Column("revision", Integer, nullable=False, server_default="0"),  # one more with each write of its rows
+    Column("rewritten", Integer, nullable=False, server_default="0"),  # the last one that took rows away
 )  # fmt: skip
 
 trial = Table(
@@ -96,6 +99,9 @@ trial = Table(
     Column("error", Text),
     Column("created", Double, nullable=False),
     Column("finished", Double),
+    Column("revision", Integer, nullable=False, server_default="0"),  # the study's, when the row was last written
+    Index("rk_trial_revision", "study", "revision"),
+    Index("rk_trial_uid", "uid"),
 )  # fmt: skip
 
 segment = Table(
@@ -107,12 +113,35 @@ segment = Table(
     Column("state", Text, nullable=False),
     Column("score", Double),
     Column("digest", Text),  # of the state at its end
+    Column("revision", Integer, nullable=False, server_default="0"),  # as a trial's
     sa.ForeignKeyConstraint(["study", "number"], ["rk_trial.study", "rk_trial.number"]),
-    Index("rk_segment_state", "study", "state"),
+    Index("rk_segment_revision", "study", "revision"),
 )  # fmt: skip
 
 Migration = Callable[[Connection], None]
-MIGRATIONS: tuple[Migration, ...] = ()  # the n-th turns schema n + 1 into n + 2; append only, never change one
+
+
+def _statements(*statements: str) -> Migration:
+    def migrate(connection: Connection) -> None:
+        for statement in statements:
+            connection.execute(sa.text(statement))
+
+    return migrate
+
+
+_REVISIONS = _statements(
+    "ALTER TABLE rk_study ADD COLUMN revision INTEGER DEFAULT '0' NOT NULL",
+    "ALTER TABLE rk_study ADD COLUMN rewritten INTEGER DEFAULT '0' NOT NULL",
+    "ALTER TABLE rk_trial ADD COLUMN revision INTEGER DEFAULT '0' NOT NULL",
+    "ALTER TABLE rk_segment ADD COLUMN revision INTEGER DEFAULT '0' NOT NULL",
+    "DROP INDEX rk_segment_state",
+    "CREATE INDEX rk_task_owner ON rk_task (lease_owner)",
+    "CREATE INDEX rk_trial_revision ON rk_trial (study, revision)",
+    "CREATE INDEX rk_trial_uid ON rk_trial (uid)",
+    "CREATE INDEX rk_segment_revision ON rk_segment (study, revision)",
+)
+# The n-th turns schema n + 1 into n + 2; append only, never change one.
+MIGRATIONS: tuple[Migration, ...] = (_REVISIONS,)
 
 
 def version_of(connection: Connection) -> int:

@@ -33,7 +33,7 @@ from .errors import StoreError, TaskBusy
 from .leases import Holdings, StoreLease, held_here
 from .patience import Patience
 from .retention import Keep, prune
-from .rows import CheckpointRow, Event, Segment, Study, TaskRow, Trial
+from .rows import Changes, CheckpointRow, Event, Segment, Study, TaskRow, Trial
 
 KEEP = Keep()
 
@@ -181,13 +181,37 @@ class Store:
 
     def add_trials(self, study: str, trials: Iterable[Trial]) -> None:
         """Adds the trials whose numbers are not taken, and leaves the others as they are."""
-        rows = list(trials)
-        self._database.write(lambda connection: ledger.add_trials(connection, study, rows))
+        self.carry_forward(study, trials=trials)
 
     def add_segments(self, study: str, segments: Iterable[Segment]) -> None:
         """Adds the segments whose (number, rung) is not taken, and leaves the others as they are."""
-        rows = list(segments)
-        self._database.write(lambda connection: ledger.add_segments(connection, study, rows))
+        self.carry_forward(study, segments=segments)
+
+    def carry_forward(
+        self, study: str, *, trials: Iterable[Trial] = (), segments: Iterable[Segment] = (),
+        finished: Iterable[tuple[int, str]] = (), since: int | None = None,
+    ) -> bool:  # fmt: skip
+        """Adds what is not there yet, and ends trials given as (number, state), all at once.
+
+        With ``since`` that is done only if nothing has changed after this revision of the study; False otherwise.
+        """
+        new, ways, ends = list(trials), list(segments), list(finished)
+
+        def work(connection: Connection) -> bool:
+            revision = ledger.revise(connection, study)
+            if since is not None and revision != since + 1:
+                return False
+            ledger.add_trials(connection, study, new, revision)
+            ledger.add_segments(connection, study, ways, revision)
+            for number, state in ends:
+                ledger.finish_trial(connection, study, number, state, None, revision)
+            return True
+
+        return self._database.write(work)
+
+    def changes(self, study: str, since: int = -1) -> Changes | None:
+        """What has changed in a study since a revision (-1: everything is new), or None if nothing has."""
+        return self._database.read(lambda connection: ledger.changes(connection, study, since))
 
     def trials(self, study: str) -> list[Trial]:
         """The trials of a study, by number."""
@@ -209,8 +233,9 @@ class Store:
 
         def work(connection: Connection) -> None:
             fencing.fence(connection, leases, self.lease_seconds)
-            ledger.finish_segment(connection, study, number, rung, "done", score, digest)
             merge_metrics(connection, lease.uid, metrics)
+            revision = ledger.revise(connection, study)  # late: others wait for the study from here on
+            ledger.finish_segment(connection, study, number, rung, "done", score, digest, revision)
 
         self._database.write(work)
 
@@ -220,14 +245,15 @@ class Store:
 
         def work(connection: Connection) -> None:
             fencing.fence(connection, leases, self.lease_seconds)
-            ledger.finish_segment(connection, study, number, rung, "failed", None, None)
-            ledger.finish_trial(connection, study, number, "failed", error)
+            revision = ledger.revise(connection, study)
+            ledger.finish_segment(connection, study, number, rung, "failed", None, None, revision)
+            ledger.finish_trial(connection, study, number, "failed", error, revision)
 
         self._database.write(work)
 
     def finish_trial(self, study: str, number: int, state: str) -> None:
         """Ends a trial as "complete" or "pruned". Needs no lease: it follows from the segments, whoever sees them."""
-        self._database.write(lambda connection: ledger.finish_trial(connection, study, number, state, None))
+        self.carry_forward(study, finished=[(number, state)])
 
     # Life
 

@@ -61,7 +61,7 @@ def test_a_newer_schema_is_refused_with_the_cure(url: str) -> None:
     with Store(url) as store:
         store._database.write(lambda c: c.execute(schema.schema.update().values(version=schema.VERSION + 1)))
     with pytest.raises(
-        SchemaMismatch, match=r"have schema 2, but this Rekindle knows schemas up to 1: upgrade it \(pip"
+        SchemaMismatch, match=r"have schema 3, but this Rekindle knows schemas up to 2: upgrade it \(pip"
     ):
         Store(url)
 
@@ -73,11 +73,11 @@ def grow(connection: sa.Connection) -> None:
 def test_an_older_schema_is_brought_up_to_date_on_opening(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store(url) as store:
         store.open("a", {"seed": 1}).release()
-    monkeypatch.setattr(schema, "VERSION", 2)
-    monkeypatch.setattr(schema, "MIGRATIONS", (grow,))
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, grow))
     for _ in range(2):
         with Store(url) as store:
-            assert store._database.read(schema.version_of) == 2
+            assert store._database.read(schema.version_of) == schema.VERSION
             assert "note" in [name for name, *_ in store._database.read(columns)["rk_task"]]
             assert store.tasks()[0].identity == {"seed": 1}
 
@@ -89,13 +89,13 @@ def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.Mo
     with Store(url) as store:
         before = store._database.read(columns)
     with monkeypatch.context() as newer:
-        newer.setattr(schema, "VERSION", 3)
-        newer.setattr(schema, "MIGRATIONS", (grow, fail))
+        newer.setattr(schema, "VERSION", schema.VERSION + 2)
+        newer.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, grow, fail))
         with pytest.raises(StoreError, match="rk_nowhere"):
             Store(url)
     with Store(url) as store:
         assert store._database.read(columns) == before
-        assert store._database.read(schema.version_of) == 1
+        assert store._database.read(schema.version_of) == schema.VERSION
 
 
 def test_a_database_of_schema_1_opens_with_all_that_it_holds(tmp_path: Path) -> None:
