@@ -80,7 +80,7 @@ class Config:
         except TypeError as error:
             raise StoreError(f"the configuration of study {name!r} is not one: {error}") from None
 
-    @property
+    @cached_property
     def rungs(self) -> tuple[int, ...]:
         """Epochs in all at the end of each rung, rising."""
         low, high, base = self.epochs
@@ -89,7 +89,7 @@ class Config:
             rungs.append(min(rungs[-1] * base if base > 1 else rungs[-1] + low, high))
         return tuple(rungs)
 
-    @property
+    @cached_property
     def brackets(self) -> tuple[range, ...]:
         """The trials, by number, that are suggested together and halved among each other.
 

@@ -6,7 +6,7 @@ change, and is added if absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,8 @@ from .config import Config
 from .errors import StudyMismatch, UnknownStudy
 from .replicas import collapse, seeds_of
 from .rows import Segment, Trial
-from .schedule import Branch, Plan, plan, priority
+from .schedule import Branch, Plan
+from .view import View
 
 if TYPE_CHECKING:
     from ..tasks.storage import Storage
@@ -50,7 +51,6 @@ class Engine:
     """One process's view of a study.
 
     Attributes:
-        config: as of the last look; a study may be extended while it runs.
         algorithm: the class of its tasks.
         complete: whether nothing was left to do at the last look.
     """
@@ -58,38 +58,50 @@ class Engine:
     def __init__(self, store: Store, name: str):
         """UnknownStudy names the studies that there are; StoreError if this Rekindle cannot carry on with the study."""
         self.store, self.name = store, name
-        self.config = Config.from_json(store.study(name).config, name)
+        self.view = View(store, name)
         self.algorithm = self.config.load_task()
         self.complete = False
+        self._structures: dict[int, str] = {}  # of trials that were ready once; hyperparameters do not change
+
+    @property
+    def config(self) -> Config:
+        """The study's, as of the last look."""
+        return self.view.config
 
     def advance(self) -> list[Ready]:
         """Brings the rows as far forward as they go without training; what is ready then, most urgent first."""
-        while True:
-            self.config = Config.from_json(self.store.study(self.name).config, self.name)
-            segments = self.store.segments(self.name)  # before the trials, so that each finds its own
-            trials = self.store.trials(self.name)
-            step = plan(self.config, trials, segments)
-            if not step:
-                break
-            for number, state in step.finished:
-                self.store.finish_trial(self.name, number, state)
-            if step.ask is not None:
-                self.store.add_trials(self.name, self._new_trials(trials, step))
-            if step.branches:
-                self.store.add_trials(self.name, [self._branch(trials, branch) for branch in step.branches])
-            if step.segments:
-                self.store.add_segments(self.name, step.segments)
+        self.view.refresh()
+        while step := self.view.plan():
+            self._carry_forward(step)
+            self.view.refresh()
         self.complete = step.complete
-        by_number = {trial.number: trial for trial in trials}
-        ready = [segment for segment in segments if segment.state == "ready"]
-        ready.sort(key=lambda segment: priority(self.config, segment))
-        return [Ready(by_number[segment.number], segment) for segment in ready]
+        ready = sorted((self.view.segments[key] for key in self.view.ready), key=self.view.scheduler.priority)
+        return [Ready(self.view.trials[segment.number], segment) for segment in ready]
+
+    def ready(self) -> set[tuple[int, int]]:
+        """The (number, rung) of all segments that are not finished at this moment."""
+        self.view.refresh()
+        return self.view.ready
+
+    def _carry_forward(self, step: Plan) -> None:
+        """Writes down what a plan says, in one transaction."""
+        trials, segments = [], list(step.segments)
+        if step.ask is not None:
+            trials = self._new_trials(step)
+            epochs = self.config.rungs[step.rung]
+            segments += [Segment(trial.number, step.rung, epochs) for trial in trials]
+        trials += [self._branch(branch) for branch in step.branches]
+        since = self.view.revision if step.exact else None
+        self.store.carry_forward(self.name, trials=trials, segments=segments, finished=step.finished, since=since)
 
     def structure(self, ready: Ready) -> tuple[str, int, int]:
         """Equal for segments that can train as one cohort from rung to rung."""
-        values = unflatten(ready.trial.params)
-        structure = self.algorithm.learner.hyperparameters.structure(values)
-        return repr(sorted(structure.items())), ready.segment.rung, ready.segment.epochs
+        number = ready.trial.number
+        if number not in self._structures:
+            values = unflatten(ready.trial.params)
+            structure = self.algorithm.learner.hyperparameters.structure(values)
+            self._structures[number] = repr(sorted(structure.items()))
+        return self._structures[number], ready.segment.rung, ready.segment.epochs
 
     def task(self, trial: Trial, storage: Storage | None) -> Task:
         """The task of a trial's row."""
@@ -98,28 +110,27 @@ class Engine:
             self.algorithm, trial.params, storage, start and start["digest"], trial.attrs.get("seed")
         )
 
-    def _new_trials(self, trials: list[Trial], step: Plan) -> list[Trial]:
+    def _new_trials(self, step: Plan) -> list[Trial]:
         from .suggest import suggest  # Optuna takes a while to import, and most looks ask for nothing
 
         assert step.ask is not None
-        bracket = self.config.brackets.index(step.ask)
         fixed = self.config.fixed
-        seen, _ = collapse(self.config, trials, [])
+        seen = collapse(self.config, self.view.trials.values(), [])[0] if step.seen else []
         seeds = seeds_of(self.config)
         rows = []
         for number, values in zip(step.ask, suggest(self.config, seen, step, self._check), strict=True):
             for replicate in range(seeds):
                 seed = self.config.seed + replicate
                 task = self.config.make_task(self.algorithm, {**fixed, **flatten(values)}, None, seed=seed)
-                attrs = {"bracket": bracket, **({"seed": seed} if seeds > 1 else {})}
+                attrs = {"bracket": step.bracket, **({"seed": seed} if seeds > 1 else {})}
                 rows.append(Trial(number * seeds + replicate, task.uid, flatten(task.hyperparameters or {}), attrs))
         return rows
 
-    def _branch(self, trials: Sequence[Trial], branch: Branch) -> Trial:
+    def _branch(self, branch: Branch) -> Trial:
         """The row of a branch, whose task has its first checkpoint already."""
         from .explore import explore
 
-        parent = next(trial for trial in trials if trial.number == branch.start.number)
+        parent = self.view.trials[branch.start.number]
         assert branch.start.digest is not None
         start = Start(parent.uid, branch.start.epochs, branch.start.digest)
         values = explore(self.config, parent.params, branch.generation, branch.member, self._check)

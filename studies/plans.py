@@ -45,6 +45,7 @@ class Plan:
         seen: what these suggestions may depend on; a failed trial has no score.
         branches: trials to be branched from others.
         complete: whether nothing is left to do.
+        exact: whether it holds only as long as no row changes.
     """
 
     segments: list[Segment] = field(default_factory=list)
@@ -55,6 +56,7 @@ class Plan:
     seen: Seen = field(default_factory=dict)
     branches: list[Branch] = field(default_factory=list)
     complete: bool = False
+    exact: bool = False
 
     def __bool__(self) -> bool:
         """Whether there is something to add or to end."""

@@ -84,7 +84,7 @@ class Worker:
         try:
             for group in groups.values():
                 leases = self.store.claim(self.study, group, limit=share)
-                open_still = self._unfinished() if leases else set()
+                open_still = self.engine.ready() if leases else set()
                 mine = [group[lease.uid] for lease in leases]
                 for lease, item in zip(leases, mine, strict=True):
                     if (item.segment.number, item.segment.rung) not in open_still:
@@ -97,9 +97,6 @@ class Worker:
         finally:
             for lease in leases:
                 lease.release()
-
-    def _unfinished(self) -> set[tuple[int, int]]:
-        return {(row.number, row.rung) for row in self.store.segments(self.study) if row.state == "ready"}
 
     def _train(self, items: Sequence[Ready]) -> None:
         training = _Training(self, items)
