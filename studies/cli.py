@@ -7,9 +7,12 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
 
     tune, trials  format, study, state ("running", "complete"), task, env {id, kwargs, wrappers, max_episode_steps},
                   seed, seeds, aggregate, sampler, scheduler, rungs [epochs], fixed {dotted name: value}, trials_total,
-                  counts {complete, pruned, failed, running}, best (a trial or null), trials [trial]
+                  counts {complete, pruned, failed, running}, objectives {name: "maximize" or "minimize"},
+                  best (a trial or null), front [numbers of the trials that trained longest and that no other one
+                  dominates, the best in the first objective first], trials [trial]
       trial       number, uid, state ("running", "complete", "pruned", "failed"), bracket, member (of a population),
-                  branch (null, or {trial, uid, epochs, digest} that it starts from), epochs, return, digest,
+                  branch (null, or {trial, uid, epochs, digest} that it starts from), epochs, return,
+                  objectives (null where the return is the only one, else {name: number}), digest,
                   hyperparameters {dotted name: value}, error (text or null),
                   rungs [{rung, epochs, state ("ready", "done", "failed"), return, digest}]
                   with several seeds also seeds [{seed, uid, state, epochs, return, digest}]; return is their aggregate
@@ -137,7 +140,9 @@ def _count(text: str) -> int:
 
 
 def _number(text: str) -> int:
-    return _count(text) if text != "0" else 0
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, but got {text!r}")
+    return int(text)
 
 
 def _seed(text: str) -> int:
@@ -180,6 +185,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="of Optuna: tpe, random, gp, cmaes, qmc, nsgaii, nsgaiii or bruteforce (default: tpe; random for a "
         "population)",
+    )
+    tune.add_argument(
+        "--objective",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="return; model_size, the number of parameters, minimized; env_steps_per_second, which is measured on this "
+        "machine and not the same twice; or a metric that the task reports with its direction, such as "
+        "episode_length:minimize; may be repeated, for a Pareto front (default: return)",
     )
     tune.add_argument(
         "--generation", type=_count, default=8, metavar="N", help="trials suggested at a time (default: 8)"

@@ -24,6 +24,8 @@ class Identified:
     version: ClassVar[int] = 1
     learner: ClassVar[type[Learner]]
 
+    env_processes = 0  # how many processes step the environments; no part of the identity, as it changes no result
+
     def __init__(self, env: EnvLike, seed: int, device: str, fixed: Mapping[str, Any]):
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise ValueError(f"{self.name}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")

@@ -80,12 +80,13 @@ class Learner:
         seeds: Sequence[int],
         values: Sequence[Mapping[str, Any]],
         device: torch.device | str = "cpu",
+        env_processes: int = 0,
     ):
         """values: the complete hyperparameters of each member, equal in their structural part."""
         self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
-        self.members = len(self.seeds)
+        self.members, self.env_processes = len(self.seeds), env_processes
         self.hp = stack_hyperparameters(self.hyperparameters, values, self.device)
-        self.envs: Envs = make_envs(env, self.seeds, self.hp.num_envs)
+        self.envs: Envs = make_envs(env, self.seeds, self.hp.num_envs, processes=env_processes)
         self.env_steps = self.iterations = self.epochs = 0
         self.tally: dict[str, np.ndarray] = {}
         self.counts: dict[str, int] = {}  # of the iterations that reported it
@@ -169,9 +170,8 @@ class Learner:
         """Mean undiscounted return (P,) of greedy episodes on fixed seeds that no training uses; changes no state."""
         envs = self._evaluation
         if envs is None or envs.num_envs != episodes:
-            envs = self._evaluation = make_envs(
-                self.env, [EVALUATION_SEED] * self.members, episodes, purpose="evaluation"
-            )
+            envs = make_envs(self.env, [EVALUATION_SEED] * self.members, episodes, "evaluation", self.env_processes)
+        self._evaluation = None  # if this is interrupted, nobody knows how far they are
         envs.reset()
         envs.begin_epoch(np.zeros(self.members, dtype=np.int64))
         act = self.player(episodes)
@@ -183,6 +183,7 @@ class Learner:
             step = envs.step(act(envs.obs))
             returns += step.reward * running
             running &= ~(step.terminated | step.truncated)
+        self._evaluation = envs
         return returns.mean(1)
 
     def member_state(self, member: int) -> Tree:

@@ -48,7 +48,8 @@ class Stateful(Identified):
 
     def build_learner(self, tasks: Sequence[Stateful]) -> Learner:
         """A learner that holds these tasks' states, this one's among them; all are moved into it."""
-        learner = self.learner(self.env, [t.seed for t in tasks], [t._values() for t in tasks], self.device)
+        seeds, values = [t.seed for t in tasks], [t._values() for t in tasks]
+        learner = self.learner(self.env, seeds, values, self.device, max(t.env_processes for t in tasks))
         for member, task in enumerate(tasks):
             state = task._member_state()
             if state is not None:
@@ -100,7 +101,7 @@ class Stateful(Identified):
         with BadResumeGuard(self):
             self._refuse_foreign(state, perturb)
             learner_state = {**state["learner"]}
-            fresh = self.learner(self.env, [self.seed], [self._values()], self.device)
+            fresh = self.learner(self.env, [self.seed], [self._values()], self.device, self.env_processes)
             unknown = sorted(learner_state.keys() - fresh.member_state(0).keys())
             if unknown and strict:
                 raise StateMismatch(

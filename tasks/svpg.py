@@ -59,6 +59,7 @@ class SVPGLearner(Learner):
         seeds: Sequence[int],
         values: Sequence[Mapping[str, Any]],
         device: torch.device | str = "cpu",
+        env_processes: int = 0,
     ):
         self.env, self.seeds, self.device, self.members = env, list(seeds), torch.device(device), len(seeds)
         self.hp = stack_hyperparameters(self.hyperparameters, values, self.device)
@@ -66,7 +67,7 @@ class SVPGLearner(Learner):
         every = [(seed, member) for seed, member in zip(seeds, values, strict=True) for _ in range(self.count)]
         particle_seeds = [particle_seed(seed, place % self.count) for place, (seed, _) in enumerate(every)]
         of_base = [{name: value for name, value in member.items() if name not in OWN} for _, member in every]
-        self.particles = self.base(env, particle_seeds, of_base, device)
+        self.particles = self.base(env, particle_seeds, of_base, device, env_processes)
         self.particles.coupling = self.couple
         self.envs = self.particles.envs
         self.columns = policy_columns(self.particles.policy.parameters.shapes).to(self.device)

@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
-
-import gymnasium as gym
+from typing import Any
 
 from .base import Envs, Episodes, Step
 from .classic import ClassicEnvs, is_classic
-from .encode import Observations
 from .gym import GymEnvs
 from .joined import Joined
-from .make import make_env
+from .make import Spaces, spaces_of
 from .spec import EnvSpec, EnvSpecError
 
 __all__ = ["EnvSpec", "EnvSpecError", "Envs", "Episodes", "Joined", "Spaces", "Step", "make_envs", "spaces_of"]
 
 
 def make_envs(
-    spec: str | Mapping[str, Any] | EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str = "train"
+    spec: str | Mapping[str, Any] | EnvSpec,
+    seeds: Sequence[int],
+    num_envs: int,
+    purpose: str = "train",
+    processes: int = 0,
 ) -> Envs:
-    """P = len(seeds) members with ``num_envs`` environments each; another ``purpose`` has other random numbers."""
+    """P = len(seeds) members with ``num_envs`` environments each; another ``purpose`` has other random numbers.
+
+    They are stepped in this process, or by so many ``processes`` each its share; those that are computed all at once
+    need no others. That changes no result.
+    """
     spec = EnvSpec.of(spec)
-    return (ClassicEnvs if is_classic(spec) else GymEnvs)(spec, seeds, num_envs, purpose)
-
-
-class Spaces(NamedTuple):
-    """What one environment shows and what it takes."""
-
-    observation: gym.Space[Any]
-    action: gym.Space[Any]
-
-
-@lru_cache(maxsize=64)
-def spaces_of(spec: EnvSpec) -> Spaces:
-    """The spaces before any training; EnvSpecError if it cannot be made, UnsupportedSpace if it cannot be seen."""
-    env = make_env(spec)
-    spaces = Spaces(env.observation_space, env.action_space)
-    env.close()
-    Observations(spaces.observation, spec.id)
-    return spaces
+    if is_classic(spec):
+        return ClassicEnvs(spec, seeds, num_envs, purpose)
+    return GymEnvs(spec, seeds, num_envs, purpose, processes)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..errors import StateMismatch
 from .spec import EnvSpec
+
+if TYPE_CHECKING:
+    import torch
 
 Tree = dict[str, Any]
 Array = NDArray[Any]
@@ -168,4 +170,6 @@ class Envs(ABC):
 
 def to_tensor(array: Array) -> torch.Tensor:
     """A tensor with a copy of the array."""
+    import torch  # here, since an environment process needs none, and it takes a second and 200 MB
+
     return torch.from_numpy(np.array(array, order="C"))

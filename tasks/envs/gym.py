@@ -8,12 +8,13 @@ import numpy as np
 
 from .. import streams
 from ..errors import StateMismatch
-from . import snapshot
 from .base import Array, Envs, Step, Tree, to_tensor
 from .encode import Actions, Observations
-from .make import Env, make_env
+from .make import spaces_of
+from .processes import Processes
 from .selftest import Restore, self_test
 from .spec import EnvSpec
+from .stage import Here, Stage
 
 
 def reset_seed(purpose: str, *path: int | str) -> int:
@@ -22,7 +23,7 @@ def reset_seed(purpose: str, *path: int | str) -> int:
 
 
 class GymEnvs(Envs):
-    """P members with N environments each, stepped one by one.
+    """P members with N environments each, stepped one by one, or by several processes each its share.
 
     snapshot: the simulator's state is the state. replay: the seed of the running episode and its actions are the
     state; with ``restore.renew`` every episode has a new environment. restart: environments are made anew at each
@@ -30,17 +31,28 @@ class GymEnvs(Envs):
     """
 
     def __init__(
-        self, spec: EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str, restore: Restore | None = None
+        self,
+        spec: EnvSpec,
+        seeds: Sequence[int],
+        num_envs: int,
+        purpose: str,
+        processes: int = 0,
+        restore: Restore | None = None,
     ) -> None:
+        """processes: how many more share the work; 0 for this one alone. It changes no result."""
         super().__init__(spec, seeds, num_envs, purpose)
         self.restore = restore or self_test(spec)
         self.mode, self.exact, self.why = self.restore.mode, self.restore.exact, self.restore.why
-        self.envs: list[Env] = [make_env(spec) for _ in range(self.size)]
-        self.new = [True] * self.size  # not yet used for an episode
-        self.obs_space, self.action_space = self.envs[0].observation_space, self.envs[0].action_space
+        self.obs_space, self.action_space = spaces_of(spec)
         self.encoder = Observations(self.obs_space, spec.id)
         self.obs_kind, self.obs_shape = self.encoder.kind, self.encoder.shape
         self.actions = Actions(self.action_space, spec.id)
+        self.stage: Stage
+        if processes:
+            form = np.empty(self.actions.shape, self.action_space.dtype)
+            self.stage = Processes(spec, self.size, processes, self.restore, self.encoder, form)
+        else:
+            self.stage = Here(spec, self.size)
         self.checked = False
         self._begin_all()
 
@@ -55,14 +67,10 @@ class GymEnvs(Envs):
         self.elapsed = np.zeros(self.size, np.int64)
         self.history: list[list[Array]] = [[] for _ in range(self.size)]
         self.obs = np.zeros((self.num_members, self.num_envs, *self.obs_shape), self.encoder.dtype)
-        for i in range(self.size):
-            self._begin(i)
+        self._begin(range(self.size), fresh=self.restore.renew or self.mode == "restart")
 
     def reset(self) -> None:
         """Begins again at episode 0, as if newly made; the tallies are emptied."""
-        if self.mode == "restart":
-            for i in range(self.size):
-                self._renew(i)
         self._begin_all()
 
     def step(self, actions: Array) -> Step:
@@ -73,13 +81,7 @@ class GymEnvs(Envs):
         if self.due:
             raise RuntimeError(f"{self.spec.id}: begin_epoch must follow load_member, since it restarts at each epoch")
         decoded = self.actions.decode(actions)
-        next_obs = np.zeros((self.size, *self.obs_shape), self.encoder.dtype)
-        reward = np.empty(self.size)
-        terminated, truncated = np.empty(self.size, np.bool_), np.empty(self.size, np.bool_)
-        write = self.encoder.write
-        for i, (env, action) in enumerate(zip(self.envs, decoded, strict=True)):
-            obs, reward[i], terminated[i], truncated[i], _ = env.step(action)
-            write(obs, next_obs[i])
+        next_obs, reward, terminated, truncated = self.stage.step(decoded)
         if self.mode == "replay":
             for past, action in zip(self.history, decoded, strict=True):
                 past.append(action)
@@ -90,11 +92,10 @@ class GymEnvs(Envs):
         self.obs = next_obs = next_obs.reshape(*shape, *self.obs_shape)
         ended = np.flatnonzero(terminated | truncated)
         if len(ended):
-            self.obs = next_obs.copy()
+            self.obs = next_obs.copy()  # the learner holds the other one
             self._finished.append((ended, self.returns[ended], self.elapsed[ended]))
             self.episode[ended] += 1
-            for i in ended.tolist():
-                self._begin(i)
+            self._begin(ended.tolist(), fresh=self.restore.renew)
         rewards = reward.astype(np.float32).reshape(shape)
         return Step(next_obs, rewards, terminated.reshape(shape), truncated.reshape(shape))
 
@@ -107,35 +108,25 @@ class GymEnvs(Envs):
         self.untouched = True
         self.episode[:] = 0
         self.obs = self.obs.copy()
-        for i in range(self.size):
-            self._renew(i)
-            self._begin(i)
+        self._begin(range(self.size), fresh=True)
 
-    def _begin(self, i: int) -> None:
-        """Begins the current episode of the environment at place i."""
-        if self.restore.renew and not self.new[i]:
-            self._renew(i)
+    def _begin(self, places: Sequence[int], fresh: bool) -> None:
+        """Begins the current episodes of the environments at these places, in new environments if ``fresh``."""
+        self._reset(places, [self._seed(i) for i in places], fresh)
+
+    def _seed(self, i: int) -> int:
         p, n = divmod(i, self.num_envs)
         where = (n, int(self.episode[i]))
         path = ("epoch", int(self.epoch[p]), *where) if self.mode == "restart" else where
-        self._reset(i, reset_seed(self.purpose, self.seeds[p], *path))
+        return reset_seed(self.purpose, self.seeds[p], *path)
 
-    def _reset(self, i: int, seed: int) -> None:
-        self.reset_seeds[i], self.returns[i], self.elapsed[i] = seed, 0, 0
-        self.history[i] = []
-        self.new[i] = False
-        obs, _ = self.envs[i].reset(seed=seed)
-        self._show(i, obs)
-
-    def _renew(self, i: int) -> None:
-        self.envs[i].close()
-        self.envs[i] = make_env(self.spec)
-        self.new[i] = True
-
-    def _show(self, i: int, obs: object) -> None:
-        place = self.obs[divmod(i, self.num_envs)]
-        place[...] = 0
-        self.encoder.write(obs, place)
+    def _reset(self, places: Sequence[int], seeds: Sequence[int], fresh: bool) -> None:
+        where = list(places)
+        self.reset_seeds[where], self.returns[where], self.elapsed[where] = seeds, 0, 0
+        for place in where:
+            self.history[place] = []
+        first = self.stage.begin(where, seeds, [None] * len(where), fresh)
+        self.obs.reshape(self.size, *self.obs_shape)[where] = first
 
     def member_state(self, i: int) -> Tree:
         """All that member i's future depends on. In restart mode it is complete at the end of an epoch only."""
@@ -151,7 +142,7 @@ class GymEnvs(Envs):
             "obs": to_tensor(self.obs[i]),
         }
         if self.mode == "snapshot":
-            tree["simulator"] = to_tensor(np.stack([snapshot.take(env) for env in self.envs[rows]]))
+            tree["simulator"] = to_tensor(np.stack(self.stage.take(range(rows.start, rows.stop))))
         else:
             past = [action for history in self.history[rows] for action in history]
             form = np.empty((0, *self.actions.shape), self.action_space.dtype)
@@ -173,30 +164,25 @@ class GymEnvs(Envs):
         self._load_head(i, tree)
         self.obs = self.obs.copy()  # the learner may hold the old one
         self.episode[rows] = tree["episode"].numpy()
-        elapsed, returns = tree["elapsed"].numpy(), tree["returns"].numpy()
-        ends = np.cumsum(elapsed)
-        for n, place in enumerate(range(rows.start, rows.stop)):
-            self._renew(place)
-            self._reset(place, int(tree["reset_seeds"][n]))
-            saved = tree["obs"][n].numpy()
-            if self.mode == "snapshot":
-                snapshot.put(self.envs[place], tree["simulator"][n].numpy(), int(elapsed[n]))
-                self.obs[i, n] = saved
-            else:
-                self._replay(place, tree["actions"][ends[n] - elapsed[n] : ends[n]].numpy().copy())
-                if self.exact and self.obs[i, n].tobytes() != saved.tobytes():
-                    self._went_elsewhere(place, n, strict)
-                    continue
-            self.elapsed[place], self.returns[place] = elapsed[n], returns[n]
-
-    def _replay(self, place: int, actions: Array) -> None:
-        for action in actions:
-            obs, _, terminated, truncated, _ = self.envs[place].step(action)
-            if terminated or truncated:
-                break
-        if len(actions):
-            self._show(place, obs)
-        self.history[place] = list(actions)
+        elapsed, returns = tree["elapsed"].tolist(), tree["returns"].numpy()
+        places = range(rows.start, rows.stop)
+        self._reset(places, tree["reset_seeds"].tolist(), fresh=True)
+        saved = tree["obs"].numpy()
+        if self.mode == "snapshot":
+            self.stage.put(places, list(tree["simulator"].numpy()), elapsed)
+            self.obs[i] = saved
+        else:
+            begins = np.cumsum([0, *elapsed])
+            played = [tree["actions"][b : b + n].numpy().copy() for b, n in zip(begins, elapsed, strict=False)]
+            for n, (place, last) in enumerate(zip(places, self.stage.replay(places, played), strict=True)):
+                self.history[place] = list(played[n])
+                if last is not None:
+                    self.obs[i, n] = last
+        self.elapsed[rows], self.returns[rows] = elapsed, returns
+        exact = self.exact
+        for n, place in enumerate(places):
+            if exact and self.obs[i, n].tobytes() != saved[n].tobytes():
+                self._went_elsewhere(place, n, strict)
 
     def _went_elsewhere(self, place: int, n: int, strict: bool) -> None:
         """The replayed episode is not the recorded one."""
@@ -205,12 +191,9 @@ class GymEnvs(Envs):
                 f"{self.spec.id}: replaying the running episode of environment {n} must lead to the observation that "
                 f"was saved, but does not; use the versions of gymnasium and its simulators that recorded it"
             )
-        self._renew(place)
-        self._reset(place, int(self.reset_seeds[place]))
+        self._reset([place], [int(self.reset_seeds[place])], fresh=True)
         self.exact, self.why = False, "a replayed episode led elsewhere than when it was recorded, so it began again"
 
     def close(self) -> None:
         """Closes every environment; twice is fine."""
-        for env in self.envs:
-            env.close()
-        self.envs = []
+        self.stage.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import gymnasium as gym
@@ -141,6 +143,26 @@ class Curriculum(Walk):
         return np.array([self.position[0], self.episodes], np.float32)
 
 
+class Fragile(Walk):
+    """Breaks in a process of its own at some step of an episode: it raises, or it is killed."""
+
+    def __init__(self, home: int, how: str, at: int = 3) -> None:
+        super().__init__(BOX, spaces.Discrete(2))
+        self.away, self.how, self.at, self.steps = os.getpid() != home, how, at, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        if self.away and self.steps == self.at:
+            if self.how == "raise":
+                raise ZeroDivisionError("too small a world")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
 class Doubled(gym.RewardWrapper[Any, Any]):
     """Rewards times a factor."""
 
@@ -152,7 +174,8 @@ class Doubled(gym.RewardWrapper[Any, Any]):
         return float(reward) * self.factor
 
 
-OWN = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, TextWalk, GraphActionWalk, HybridWalk, Lottery, Curriculum)
+WALKS = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, TextWalk, GraphActionWalk, HybridWalk)
+OWN = (*WALKS, Lottery, Curriculum, Fragile)
 for own in OWN:
     if f"{own.__name__}-v0" not in gym.registry:
         gym.register(f"{own.__name__}-v0", own, max_episode_steps=30)

@@ -221,7 +221,7 @@ def test_seeds_of_training_and_evaluation_never_meet() -> None:
 def test_a_state_of_another_mode_is_refused() -> None:
     spec = EnvSpec("own_envs:DictWalk-v0")
     recorded = make_envs(spec, [1], 2).member_state(0)
-    restarting = GymEnvs(spec, [1], 2, "train", Restore("restart", True, "it is tested"))
+    restarting = GymEnvs(spec, [1], 2, "train", 0, Restore("restart", True, "it is tested"))
     with pytest.raises(StateMismatch, match="recorded in replay mode, but this process restores by restart"):
         restarting.load_member(0, recorded)
 
