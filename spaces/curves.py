@@ -43,7 +43,7 @@ class Curve(Dimension):
         if any(not isinstance(point, list) or len(point) != 2 for point in points):
             raise self._wrong_type(value, name)
         try:
-            checked = [(bound(x), bound(y)) for x, y in points]  # type: ignore[misc]
+            checked = [(bound(x), bound(y)) for x, y in points]
         except OutOfRange:
             raise self._out_of_range(value, name) from None
         except SpaceError:

@@ -36,20 +36,20 @@ class A2CLearner(OnPolicyLearner):
             losses, report = self.loss(minibatch)
             self.descend(losses, lr)
         report["explained_variance"] = explained_variance(batch["values"], batch["returns"])
-        return {**report, "lr": lr.squeeze(1)}
+        return {**report, **self.scheduled(), "lr": lr.squeeze(1)}
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,).
 
         Advantages and returns are numbers, computed before: nothing is differentiated through them.
         """
-        hp = self.hp
+        hp, ent_coef = self.hp, self.coefficient("ent_coef")
         params, values = self.forward(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
         policy_loss = -(log_probs * self.advantages(batch)).mean(1)
         value_loss = 0.5 * (values - batch["returns"]).square().mean(1)
         mean_entropy = entropy.mean(1)
-        losses = policy_loss + hp.vf_coef[:, 0] * value_loss - hp.ent_coef[:, 0] * mean_entropy
+        losses = policy_loss + hp.vf_coef[:, 0] * value_loss - ent_coef[:, 0] * mean_entropy
         return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy}
 
 

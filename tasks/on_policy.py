@@ -19,7 +19,7 @@ from .envs import EnvSpec, spaces_of
 from .gae import RunningStandardizer, gae, lambda_returns, standardize
 from .learner import Learner
 from .normalizers import ObservationNormalizer, RewardNormalizer
-from .optimizers import Optimizer, clip_norm, optimizer_space, schedule, schedule_space
+from .optimizers import Optimizer, clip_norm, decay, decay_space, optimizer_space, schedule, schedule_space
 from .recurrent import Memory, sequences_first, with_states
 from .rollout import (
     Rollout,
@@ -34,6 +34,8 @@ from .rollout import (
 )
 from .streams import Bits
 
+SCHEDULES = ("ent_coef_schedule", "clip_coef_schedule", "clip_value_schedule")
+
 
 def on_policy_space(
     lr: float, optimizer: str = "adam", num_steps: int = 128, steps: Sequence[int] = (32, 64, 128, 256), **more: Any
@@ -46,6 +48,7 @@ def on_policy_space(
         gamma=near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
         gae_lambda=near_one(0.8, 0.999, default=0.95, accept=(0.0, 1.0)),
         ent_coef=log_real(1e-6, 1e-1, default=1e-3, accept=(0.0, 1e3)),
+        ent_coef_schedule=decay_space(),
         vf_coef=real(0.2, 1.0, default=0.5, accept=(0.0, 1e3)),
         max_grad_norm=maybe(log_real(0.1, 5.0, accept=(1e-6, 1e6)), default=0.5),
         **more,
@@ -77,6 +80,11 @@ class OnPolicyLearner(Learner):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         cls.check_minibatches(values, "num_minibatches", values.get("num_minibatches", 1))
+        for name in SCHEDULES:
+            of = name.removesuffix("_schedule")
+            if name in values and values[name]["name"] != "constant" and values[of] is None:
+                raise ValueError(f"{cls.algorithm()}: {name} needs a {of} to act on, but {of} is None; "
+                                 f"give {of}, or leave {name} out")  # fmt: skip
 
     @classmethod
     def check_minibatches(cls, values: Mapping[str, Any], name: str, parts: int) -> None:
@@ -217,6 +225,17 @@ class OnPolicyLearner(Learner):
                 active &= report["approx_kl"].unsqueeze(1) <= 1.5 * hp.target_kl
             self.descend(losses, lr, active)
         return report
+
+    def coefficient(self, name: str) -> Tensor:
+        """The hyperparameter (P, 1) at this moment, by `<name>_schedule`."""
+        value: Tensor = getattr(self.hp, name)
+        plan = getattr(self.hp, f"{name}_schedule")
+        return value if plan.name == "constant" else value * decay(plan, torch.full_like(value, self.env_steps))
+
+    def scheduled(self) -> dict[str, Tensor]:
+        """The coefficients that change over time, as they are at this moment, each (P,)."""
+        plans = {name.removesuffix("_schedule"): plan for name, plan in vars(self.hp).items() if name in SCHEDULES}
+        return {name: self.coefficient(name)[:, 0] for name, plan in plans.items() if plan.name != "constant"}
 
     def schedule(self) -> Tensor:
         """The factor (P, 1) on learning rates at this moment."""

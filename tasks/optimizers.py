@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..spaces import Space, categorical, integer, log_real, near_one, real
+from ..spaces import Space, categorical, curve, integer, log_real, near_one, real
 from .parts import Stacked
 
 
@@ -34,32 +35,45 @@ def optimizer_space(lr: float, eps: float = 1e-5, name: str = "adam") -> Space:
 
 def schedule_space() -> Space:
     """How the learning rate changes from its start over a fixed horizon of environment steps."""
-    decaying = {"name": ("linear", "exponential", "cosine")}
+    return decay_space(("exponential", "cosine")).extend(warmup=integer(0, 10**12, default=0, search=False))
+
+
+def decay_space(floored: tuple[str, ...] = ("linear", "exponential", "cosine")) -> Space:
+    """How a coefficient changes over a fixed horizon of environment steps: factors on it, from 1 to `final`.
+
+    `points` are [[environment steps, factor], ...]; `floored`: the schedules that end at `final`, not at 0.
+    """
+    names = ("constant", "linear", "exponential", "cosine", "piecewise")
     return Space(
-        name=categorical(
-            "constant", "linear", "exponential", "cosine", default="constant", structural=True, search=False
-        ),
-        horizon=integer(1, 10**12, default=100_000, search=False, when=decaying),
-        final=log_real(1e-3, 1.0, default=0.1, accept=(1e-12, 1.0), when={"name": ("exponential", "cosine")}),
-        warmup=integer(0, 10**12, default=0, search=False),
+        name=categorical(*names, default="constant", structural=True, search=False),
+        horizon=integer(1, 10**12, default=100_000, search=False, when={"name": ("linear", "exponential", "cosine")}),
+        final=log_real(1e-3, 1.0, default=0.1, accept=(1e-12, 1.0), when={"name": floored}),
+        points=curve(0.0, 1000.0, default=[[0, 1.0], [100_000, 0.1]], when={"name": "piecewise"}),
     )
 
 
 def schedule(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
-    """The factor on the learning rate, (P, 1), at these environment steps (P, 1).
+    """The factor on the learning rate, (P, 1), at these environment steps (P, 1); hp: the values of `schedule_space`.
 
     The horizon is a hyperparameter and thus part of a checkpoint: training further than planned never bends it.
     """
-    factor = torch.ones_like(env_steps)
-    if hp.name != "constant":
-        progress = (env_steps / hp.horizon).clamp(max=1.0)
-        if hp.name == "linear":
-            factor = 1 - progress
-        elif hp.name == "exponential":
-            factor = (progress * hp.final.log()).exp()
-        else:
-            factor = hp.final + (1 - hp.final) * 0.5 * (1 + torch.cos(math.pi * progress))
-    return factor * ((env_steps + 1) / (hp.warmup + 1)).clamp(max=1.0)
+    return decay(hp, env_steps) * ((env_steps + 1) / (hp.warmup + 1)).clamp(max=1.0)
+
+
+def decay(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
+    """The factor on a coefficient, (P, 1), at these environment steps (P, 1); hp: the values of `decay_space`."""
+    if hp.name == "constant":
+        return torch.ones_like(env_steps)
+    if hp.name == "piecewise":
+        steps, factors = zip(*hp.points, strict=True)
+        return torch.from_numpy(np.interp(env_steps.cpu().numpy(), steps, factors)).to(env_steps)
+    progress = (env_steps / hp.horizon).clamp(max=1.0)
+    if hp.name == "linear":
+        return 1 - (1 - getattr(hp, "final", 0.0)) * progress
+    if hp.name == "exponential":
+        return (progress * hp.final.log()).exp()
+    factor: Tensor = hp.final + (1 - hp.final) * 0.5 * (1 + torch.cos(math.pi * progress))
+    return factor
 
 
 def clip_norm(gradient: Tensor, limit: Tensor | None) -> Tensor:

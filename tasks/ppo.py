@@ -12,6 +12,7 @@ from ..spaces import integer, log_real, maybe, ordinal, real
 from .critic import SeparateCritic, critic_space
 from .gae import explained_variance
 from .on_policy import OnPolicyLearner, normalize_advantage, on_policy_space
+from .optimizers import decay_space
 from .task import Task
 
 
@@ -35,7 +36,9 @@ class PPOLearner(OnPolicyLearner):
     hyperparameters = on_policy_space(
         lr=1e-3,
         clip_coef=real(0.1, 0.4, default=0.2, accept=(1e-6, 1e6)),
+        clip_coef_schedule=decay_space(),
         clip_value=maybe(real(0.1, 10.0, accept=(1e-6, 1e6)), default=None),
+        clip_value_schedule=decay_space(),
         target_kl=maybe(log_real(3e-3, 0.1, accept=(1e-6, 1e3)), default=None),
         update_epochs=integer(1, 10, default=4, accept=(1, 1000), structural=True),
         num_minibatches=ordinal(2, 4, 8, default=4, accept=(1, 65536), structural=True),
@@ -62,22 +65,23 @@ class PPOLearner(OnPolicyLearner):
         batch = self.scale(self.prepare(rollout))
         report = self.learn(batch, lr)
         report["explained_variance"] = explained_variance(batch["values"], batch["returns"])
-        return {**report, **fitted, "lr": lr.squeeze(1)}
+        return {**report, **fitted, **self.scheduled(), "lr": lr.squeeze(1)}
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""
-        hp = self.hp
+        hp, clip_coef, ent_coef = self.hp, self.coefficient("clip_coef"), self.coefficient("ent_coef")
         params, values = self.forward(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
-        policy_loss, moved = clipped_surrogate(log_probs, batch, self.advantages(batch), hp.clip_coef)
+        policy_loss, moved = clipped_surrogate(log_probs, batch, self.advantages(batch), clip_coef)
         mean_entropy = entropy.mean(1)
         report = {"policy_loss": policy_loss, "entropy": mean_entropy, **moved}
         if self.critic is not None:
-            return policy_loss - hp.ent_coef[:, 0] * mean_entropy, report
+            return policy_loss - ent_coef[:, 0] * mean_entropy, report
         if hp.clip_value is not None:
-            values = batch["values"] + torch.clamp(values - batch["values"], -hp.clip_value, hp.clip_value)
+            clip_value = self.coefficient("clip_value")
+            values = batch["values"] + torch.clamp(values - batch["values"], -clip_value, clip_value)
         value_loss = 0.5 * (values - batch["returns"]).square().mean(1)
-        losses = policy_loss + hp.vf_coef[:, 0] * value_loss - hp.ent_coef[:, 0] * mean_entropy  # eq. 9
+        losses = policy_loss + hp.vf_coef[:, 0] * value_loss - ent_coef[:, 0] * mean_entropy  # eq. 9
         return losses, {**report, "value_loss": value_loss}
 
 

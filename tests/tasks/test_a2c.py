@@ -22,7 +22,8 @@ class TestOnCartPole(ExactnessSuite):
         {"normalize_obs": True, "normalize_reward": True, "optimizer.momentum": 0.5},
         {"optimizer.name": "adam", "update_epochs": 2, "num_minibatches": 4, "normalize_advantage": True},
         {"num_envs": 1, "num_steps": 5, "max_grad_norm": None,
-         "lr_schedule.name": "exponential", "lr_schedule.horizon": 300},
+         "lr_schedule.name": "exponential", "lr_schedule.horizon": 300,
+         "ent_coef_schedule.name": "linear", "ent_coef_schedule.horizon": 300},
     )  # fmt: skip
     inert = frozenset({"model.std_init"})  # the first standard deviation of continuous actions
     cohort_size = 5

@@ -11,7 +11,15 @@ import pytest
 import torch
 from rekindle.spaces import Space
 from rekindle.tasks.learner import stack_hyperparameters
-from rekindle.tasks.optimizers import Optimizer, clip_norm, optimizer_space, schedule, schedule_space
+from rekindle.tasks.optimizers import (
+    Optimizer,
+    clip_norm,
+    decay,
+    decay_space,
+    optimizer_space,
+    schedule,
+    schedule_space,
+)
 from rekindle.tasks.state import difference, pack, unpack
 from torch import Tensor
 
@@ -228,11 +236,35 @@ def factor(env_steps: float, **values: Any) -> float:
         ({"name": "constant", "warmup": 99}, {0: 0.01, 49: 0.5, 99: 1, 10**6: 1}),
         ({"name": "linear", "horizon": 1000, "warmup": 499}, {0: 0.002, 249: 0.5 * 0.751, 499: 0.501, 600: 0.4}),
         ({"name": "constant", "warmup": 0}, {0: 1, 1: 1}),
+        (
+            {"name": "piecewise", "points": [[100, 1.0], [200, 0.5], [400, 2.0]]},
+            {0: 1, 100: 1, 150: 0.75, 200: 0.5, 300: 1.25, 400: 2, 10**9: 2},
+        ),
+        ({"name": "piecewise", "points": [[0, 0.3]], "warmup": 9}, {0: 0.03, 9: 0.3, 10**6: 0.3}),
     ],
 )
 def test_schedules_at_points_computed_by_hand(values: dict[str, Any], points: dict[int, float]) -> None:
     for env_steps, expected in points.items():
         assert factor(env_steps, **values) == pytest.approx(expected, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", ["linear", "exponential", "cosine"])
+def test_a_coefficient_falls_to_a_part_of_itself_and_stays_there(name: str) -> None:
+    # ML-Agents' epsilon and beta fell to absolute floors, so that a smaller epsilon than 0.1 rose, and over the budget,
+    # so that training further bent what had been.
+    hp = values_of(decay_space(), name=name, horizon=1000, final=0.25)
+    factors = [decay(hp, torch.tensor([[float(t)]])).item() for t in (0, 250, 500, 750, 1000, 10**6)]
+    assert factors[0] == 1
+    assert factors == sorted(factors, reverse=True)
+    assert factors[-2:] == pytest.approx([0.25, 0.25])
+    assert factors[2] == pytest.approx({"linear": 0.625, "exponential": 0.5, "cosine": 0.625}[name])
+
+
+def test_points_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"points must be points such as .*, x rising from 0"):
+        decay_space().validate({"name": "piecewise", "points": [[5, 1.0], [5, 0.5]]})
+    with pytest.raises(ValueError, match="points applies only when name is 'piecewise'"):
+        decay_space().validate({"points": [[0, 1.0]]})
 
 
 def test_every_member_has_its_own_schedule() -> None:

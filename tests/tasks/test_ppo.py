@@ -35,6 +35,17 @@ class TestOnCartPole(ExactnessSuite):
             "model.activation": "elu",
         },
         {"model.activation": "silu"},
+        {
+            "clip_coef_schedule.name": "linear",
+            "clip_coef_schedule.horizon": 600,
+            "clip_value": 0.5,
+            "clip_value_schedule.name": "exponential",
+            "clip_value_schedule.horizon": 600,
+            "ent_coef_schedule.name": "piecewise",
+            "ent_coef_schedule.points": [[0, 1.0], [256, 0.5], [512, 2.0]],
+            "lr_schedule.name": "piecewise",
+            "lr_schedule.points": [[0, 1.0], [600, 0.1]],
+        },
     )
     inert = frozenset({"model.std_init"})  # the first standard deviation of continuous actions
 

@@ -20,7 +20,13 @@ class TestOnCartPole(ExactnessSuite):
     task = PPO2
     env = "CartPole-v1"
     hyperparameters: ClassVar = SMALL
-    variants: ClassVar = ({}, {"target_kl": 0.02, "normalize_reward": True, "num_steps": 35, "num_minibatches": 5})
+    variants: ClassVar = (
+        {},
+        {"target_kl": 0.02, "normalize_reward": True, "num_steps": 35, "num_minibatches": 5},
+        {"clip_coef_schedule.name": "cosine", "clip_coef_schedule.horizon": 600, "clip_value": 0.05,
+         "clip_value_schedule.name": "linear", "clip_value_schedule.horizon": 600,
+         "ent_coef_schedule.name": "exponential", "ent_coef_schedule.horizon": 600},
+    )  # fmt: skip
     inert = frozenset({"model.std_init"})  # the first standard deviation of continuous actions
     cohort_size = 5
 
@@ -48,6 +54,15 @@ def test_a_value_that_has_moved_far_enough_is_pulled_no_further() -> None:
     assert values.grad is not None
     assert values.grad[0, 0] == 0
     assert values.grad[0, 1] != 0  # one that went the wrong way is pulled back
+
+
+def test_values_are_clipped_by_the_clip_range_unless_they_have_their_own() -> None:
+    default, batch = learner_and_batch(PPO2, clip_coef=0.3)
+    same, _ = learner_and_batch(PPO2, clip_coef=0.3, clip_value=0.3)
+    other, _ = learner_and_batch(PPO2, clip_coef=0.3, clip_value=0.1)
+    batch["values"] = batch["values"] - 0.5  # they have moved towards the returns since
+    assert torch.equal(default.loss(batch)[1]["value_loss"], same.loss(batch)[1]["value_loss"])
+    assert not torch.equal(default.loss(batch)[1]["value_loss"], other.loss(batch)[1]["value_loss"])
 
 
 def learner_and_batch(task: Any, **hyperparameters: Any) -> tuple[Any, dict[str, Tensor]]:
