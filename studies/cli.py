@@ -22,7 +22,7 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
     show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,
                   trials [{study, number, state}], metrics [{epoch, name: number}],
                   lineage [{uid, until (epochs)}] from its root to itself,
-                  checkpoints [{epochs, digest, bytes, created}], events [{time, kind, ...}]
+                  checkpoints [{epochs, digest, bytes, created, kept (why)}], events [{time, kind, ...}]
     replay        format, uid, equal, epochs, digest, replayed (digest or null), reason (text or null),
                   lineage [{uid, from (epochs), to (epochs), digest}]
     fork          as train, and from (uid), at (epochs), changed {dotted name: [old, new]}, return_before
@@ -216,12 +216,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     _schedulers(tune)
     _env_processes(tune)
+    _snapshots(tune)
     _use_previous(tune)
 
     train = _command(commands, "train", "train one task; the same command again carries on")
     _what_to_train(train, "epochs in all", "27", "set a hyperparameter; the others take their defaults")
 
     _env_processes(train)
+    _snapshots(train)
     _use_previous(train)
 
     worker = _command(commands, "worker", "join a study, from any machine that reaches its storage", json=False)
@@ -331,6 +333,16 @@ def _env_processes(command: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="processes that step the environments, for slow ones; no result depends on it (default: 0, the trainer's)",
+    )
+
+
+def _snapshots(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--snapshots",
+        metavar="MODE",
+        help="which checkpoints are kept: latest (two of them); best, also the one with the best return, evaluated at "
+        "each epoch's end, or best:5, at each fifth; all; no; or how many of the latest; no result depends on it "
+        "(default: latest)",
     )
 
 

@@ -6,12 +6,14 @@ import argparse
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from ..tasks.snapshots import snapshots
 from . import report
 from .config import Config, make_config, parse_epochs
 from .engine import start_study
@@ -36,7 +38,7 @@ def tune(arguments: argparse.Namespace) -> int:
     from .tune import Tuning
 
     algorithm = load(arguments.task)
-    config = _config(arguments, algorithm)
+    config = _keeping(_config(arguments, algorithm), arguments.snapshots)
     name = arguments.study or f"{arguments.task}-{config.env['id']}"
     errors = _console(stderr=True)
     # Environments and networks are made once, so that what cannot work is said before a study is made of it.
@@ -77,6 +79,14 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
         cohort=arguments.cohort,
         options=seeds,
     )
+
+
+def _keeping(config: Config, mode: str | None) -> Config:
+    """The configuration of a study whose trials keep these checkpoints."""
+    if mode is None:
+        return config
+    snapshots(mode)
+    return replace(config, options={**config.options, "snapshots": mode})
 
 
 def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
@@ -142,9 +152,10 @@ def train(arguments: argparse.Namespace) -> int:
     if low != epochs:
         raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {arguments.epochs}")
     env, values = _env(arguments.env), _values(algorithm, arguments.set)
-    algorithm(env, seed=arguments.seed).init(**values)  # what is wrong with them is said before a database is made
+    what: dict[str, Any] = {"seed": arguments.seed, "snapshots": arguments.snapshots}
+    algorithm(env, **what).init(**values)  # what is wrong with them is said before a database is made
     with Store(arguments.storage) as store:
-        task = algorithm(env, seed=arguments.seed, storage=TaskStorage(store, arguments.use_previous)).init(**values)
+        task = algorithm(env, storage=TaskStorage(store, arguments.use_previous), **what).init(**values)
         try:
             result = _fit(task, epochs, _console(stderr=True))
         finally:
@@ -168,7 +179,7 @@ def _fit(task: Task, epochs: int, errors: Console) -> dict[str, Any]:
     _note(errors, f"{task} {begins}; {epochs} epochs in all")
 
     def at_epoch_end(event: EpochEvent) -> None:
-        if event.epoch == epochs:
+        if event.epoch == epochs and report.RETURN not in event.metrics:
             event.metrics[report.RETURN] = event.task.evaluate()
         shown = (name for name in ("env_steps", "episode_return", report.RETURN) if name in event.metrics)
         _note(
@@ -237,7 +248,7 @@ def show(arguments: argparse.Namespace) -> int:
     out.print(report.pairs_table("hyperparameters", task["hyperparameters"]))
     names = [name for name in LEARNING_CURVE if any(name in row for row in task["metrics"])]
     out.print(report.rows_table("metrics", task["metrics"], names))
-    out.print(report.rows_table("checkpoints", task["checkpoints"], ("epochs", "bytes", "digest")))
+    out.print(report.rows_table("checkpoints", task["checkpoints"], ("epochs", "bytes", "kept", "digest")))
     events = [_event(event) for event in task["events"]]
     out.print(report.rows_table("events", events, ("time", "kind", "epochs", "process", "more")))
     return 0

@@ -41,7 +41,8 @@ class Config:
         generation: how many trials are suggested at once and halved among each other.
         cohort: how many trials in a row share their structure, so that they can train as one cohort.
         sampler: the name of the sampler.
-        scheduler: the name of the scheduler, and `options` of its own.
+        scheduler: the name of the scheduler.
+        options: the scheduler's own; `seeds` and `aggregate`, see `replicas`; `snapshots`, see `Task`.
     """
 
     task: str
@@ -141,7 +142,8 @@ class Config:
 
         `start` is the state that a branch takes; `seed` is a replicate's, in the place of the study's.
         """
-        task = algorithm(self.env, seed=self.seed if seed is None else seed, storage=storage)
+        seed = self.seed if seed is None else seed
+        task = algorithm(self.env, seed=seed, storage=storage, snapshots=self.options.get("snapshots"))
         return task.init(start=start, **unflatten(flatten(values)))
 
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .store import Store
 
 
+KEPT = ("options", "options.snapshots")  # what is kept of the trials changes no result, and may change
+
+
 def start_study(store: Store, name: str, config: Config) -> Config:
     """Makes the study, or extends it to `config.trials` trials; StudyMismatch names what differs otherwise."""
     try:
@@ -36,7 +39,7 @@ def start_study(store: Store, name: str, config: Config) -> Config:
             stored = Config.from_json(store.study(name).config, name)
     trials = [*stored.trials, *(n for n in config.trials if n > stored.trials[-1])]
     extended = {**config.to_json(), "trials": trials}
-    return Config.from_json(store.create_study(name, extended, extend=["trials"]).config, name)
+    return Config.from_json(store.create_study(name, extended, extend=["trials", *KEPT]).config, name)
 
 
 @dataclass(frozen=True)

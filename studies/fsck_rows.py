@@ -101,7 +101,7 @@ def _metrics(connection: Connection) -> list[Finding]:
         query.join_from(task, metric, over).group_by(*lease).order_by(c.uid)
     ).all():
         uid = held[0]
-        if why_free(*held) is not None and epoch > collected(connection, uid):
+        if why_free(*held) is not None and epoch > collected(connection, uid) and not keeps_none(connection, uid):
             findings.append(Finding("metrics", f"task {uid}", f"{count} go on after it, until epoch {epoch}", (uid,)))
     return findings
 
@@ -117,6 +117,16 @@ def collected(connection: Connection, uid: str) -> int:
             continue
         most = max(most, epochs if isinstance(epochs, int) else 0)
     return most
+
+
+def keeps_none(connection: Connection, uid: str) -> bool:
+    """Whether a task was last trained without checkpoints, on purpose."""
+    query = sa.select(sa.type_coerce(event.c.data, sa.Text)).where(event.c.uid == uid, event.c.kind == "init")
+    text = connection.scalars(query.order_by(event.c.id.desc()).limit(1)).first()
+    try:
+        return text is not None and parse_json(text).get("snapshots") == "no"
+    except (ValueError, AttributeError):
+        return False
 
 
 PARENTS = (

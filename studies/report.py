@@ -18,6 +18,7 @@ from .config import Config
 from .mirror import UID as MIRROR
 from .owner import Owner
 from .replicas import collapse, seeds_of
+from .retention import reasons
 from .rows import Segment, Trial
 from .schedule import plan
 
@@ -134,7 +135,8 @@ def task_json(store: Store, uid: str) -> Json:
     """Everything that is stored of one task."""
     [row] = store.tasks([uid])
     checkpoints = store.checkpoints(uid)
-    metrics = [{"epoch": epoch, **values} for epoch, values in store.metrics(uid)]
+    measures, events = dict(store.metrics(uid)), store.events(uid)
+    metrics = [{"epoch": epoch, **values} for epoch, values in measures.items()]
     measured = {row["epoch"]: row[RETURN] for row in metrics if RETURN in row}
     last = checkpoints[-1] if checkpoints else None
     identity = row.identity or {}
@@ -158,10 +160,10 @@ def task_json(store: Store, uid: str) -> Json:
         ],
         "metrics": metrics,
         "checkpoints": [
-            {"epochs": c.epochs, "digest": c.digest, "bytes": sum(c.blobs.values()), "created": c.created}
-            for c in checkpoints
+            {"epochs": c.epochs, "digest": c.digest, "bytes": sum(c.blobs.values()), "created": c.created, "kept": why}
+            for c, why in zip(checkpoints, reasons(checkpoints, measures, events), strict=True)
         ],
-        "events": [{"time": event.created, "kind": event.kind, **event.data} for event in store.events(uid)],
+        "events": [{"time": event.created, "kind": event.kind, **event.data} for event in events],
     }
 
 

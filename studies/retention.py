@@ -1,49 +1,20 @@
-"""Which checkpoints of a task are kept, and the dropping of those that are not."""
+"""The dropping of checkpoints that a task does not keep."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from ..tasks.snapshots import Keep as Keep
 from ..tasks.storage import Metrics
 from . import branches
+from .branches import BRANCH, BRANCHED
+from .rows import CheckpointRow, Event
 from .schema import blob, checkpoint, checkpoint_blob, metric
 
 CHUNK = 500  # values in one IN (...)
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Keeps the latest checkpoints, and the best by a metric.
-
-    Attributes:
-        latest: how many of the newest; None keeps all. With two, a damaged one has a sound one before it.
-        best: how many of those with the highest metric.
-        metric: its name.
-    """
-
-    latest: int | None = 2
-    best: int = 0
-    metric: str = "return"
-
-    def __post_init__(self) -> None:
-        if self.latest is not None and self.latest < 1:
-            raise ValueError(f"Keep: latest must be at least 1, or None for all, but got {self.latest}")
-        if self.best < 0:
-            raise ValueError(f"Keep: best must be at least 0, but got {self.best}")
-
-    def dropped(self, epochs: Collection[int], metrics: Mapping[int, Metrics]) -> set[int]:
-        """The epochs, of those given, whose checkpoints go; ``metrics`` are by epoch."""
-        if self.latest is None:
-            return set()
-        newest = sorted(epochs, reverse=True)[: self.latest]
-        scores = {epoch: metrics.get(epoch, {}).get(self.metric, math.nan) for epoch in epochs}
-        ranked = sorted((-score, epoch) for epoch, score in scores.items() if not math.isnan(score))
-        return set(epochs) - set(newest) - {epoch for _, epoch in ranked[: self.best]}
 
 
 def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
@@ -86,3 +57,33 @@ def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
     elsewhere = sa.exists().where(checkpoint_blob.c.digest == blob.c.digest)
     for i in range(0, len(digests), CHUNK):
         connection.execute(blob.delete().where(blob.c.digest.in_(digests[i : i + CHUNK]), ~elsewhere))
+
+
+def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics], events: Sequence[Event]) -> list[str]:
+    """Why each of a task's checkpoints, the oldest first, is there, for people."""
+    keep = _last_mode(events)
+    best = keep.ranked({row.epochs: metrics.get(row.epochs, {}) for row in checkpoints})[: keep.best]
+    branched = {event.data.get("state"): event for event in events if event.kind in (BRANCH, BRANCHED)}
+    return [
+        ", ".join(
+            [*(["latest"] if row is checkpoints[-1] else []),
+             *([f"best {keep.metric}, {metrics[row.epochs][keep.metric]:.5g}"] if row.epochs in best else []),
+             *([_branch(branched[row.digest])] if row.digest in branched else [])]
+        ) or "before the latest"
+        for row in checkpoints
+    ]  # fmt: skip
+
+
+def _last_mode(events: Sequence[Event]) -> Keep:
+    """What the task kept when it was last opened."""
+    modes = [event.data["snapshots"] for event in events if event.kind == "init" and "snapshots" in event.data]
+    try:
+        return Keep(**modes[-1]) if modes and isinstance(modes[-1], dict) else Keep()
+    except (TypeError, ValueError):  # written by another version
+        return Keep()
+
+
+def _branch(event: Event) -> str:
+    if event.kind == BRANCH:
+        return "what it started from"
+    return f"what {str(event.data.get('to'))[:8]} started from"

@@ -44,7 +44,7 @@ class Store:
     Args:
         url: ``sqlite:///file.db`` or ``postgresql://user:password@host/name``.
         lease_seconds: how long a lease outlives the last sign of life of its process.
-        keep: which checkpoints of a task stay.
+        keep: which checkpoints of a task stay that has no `snapshots` of its own.
         patience: how long an operation is tried again while the database is busy or gone; seconds, or a Patience.
     """
 
@@ -123,7 +123,8 @@ class Store:
             kept = [(write, lease) for write, lease in zip(writes, leases, strict=True) if write.manifest is not None]
             for write, lease in kept:
                 put_checkpoint(connection, write, lease.token)
-            prune(connection, {lease.uid for _, lease in kept}, self.keep)
+            for keep in {write.keep or self.keep for write, _ in kept}:
+                prune(connection, {lease.uid for write, lease in kept if (write.keep or self.keep) == keep}, keep)
             fencing.add_events(connection, [(write.lease.uid, *row) for write in writes for row in write.events])
 
         self._database.write(work)

@@ -21,7 +21,7 @@ from ..tasks.cohort import Cohort, EpochEvent, one_thread
 from ..tasks.errors import BadResume, DamagedState, Diverged, Stopped
 from ..tasks.guard import is_control_flow
 from ..tasks.learner import Learner
-from ..tasks.storage import Write
+from ..tasks.storage import Saved, Write
 from ..tasks.task import Task
 from .engine import Engine, Ready
 from .errors import DamagedCheckpoint, LeaseLost, StoreError, TaskBusy
@@ -168,7 +168,7 @@ class _Training:
 
     def _evaluate(self, event: EpochEvent) -> None:
         """Stores the return with the metrics of the last epoch of a rung, all members' measured at once."""
-        if event.epoch in self.engine.config.rungs:
+        if event.epoch in self.engine.config.rungs and RETURN not in event.metrics:
             event.metrics[RETURN] = self._return(event.task)
 
     def _return(self, task: Task) -> float:
@@ -239,6 +239,9 @@ class TaskStorage:
         self.busy = True
         self.store.save(writes)
         self.busy = False
+
+    def load(self, uid: str, epochs: int | None = None) -> Saved | None:
+        return self.store.load(uid, epochs)
 
 
 def _report(error: BaseException) -> str:

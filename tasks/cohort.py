@@ -16,6 +16,7 @@ from .fingerprint import products_are_exact
 from .guard import BadResumeGuard
 from .interrupts import Interrupts
 from .learner import Learner
+from .snapshots import RETURN
 from .storage import Metrics, Storage, Write
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class _Run:
                 with self.changing():
                     metrics = self.learner.run_epoch(stop=lambda: self.interrupts.pending is not None)
                 if metrics is not None:
+                    self.measure(metrics)
                     try:
                         self.record(metrics)
                     except BaseException:
@@ -106,6 +108,16 @@ class _Run:
                         raise
                 self.save_if_due(finished=metrics is None or self.learner.epochs >= epochs)
                 self.interrupts.raise_if_pending()
+
+    def measure(self, metrics: list[Metrics]) -> None:
+        """Adds the return where the best checkpoints are kept by it, all members' measured at once."""
+        epoch = self.learner.epochs
+        due = [member for member, task in enumerate(self.tasks)
+               if task.bad is None and task.storage and task.keep and task.keep.every and epoch % task.keep.every == 0
+               and not self.learner.broken(member, metrics[member])]  # fmt: skip
+        values = self.learner.evaluate().tolist() if due else []
+        for member in due:
+            metrics[member][RETURN] = values[member]
 
     def living(self) -> list[Task]:
         return [task for task in self.tasks if task.bad is None]
@@ -138,20 +150,26 @@ class _Run:
     def save_if_due(self, finished: bool) -> None:
         if finished or (time.monotonic() - self.saved_at) * SAVING_SHARE >= self.saving_took:
             self.save()
+        elif best := [task for task in self.living() if task.keep and task.keep.is_among_best(task.history)]:
+            self.write(best)
 
     def save(self) -> None:
-        """Writes every living member's state and new metrics, those of one storage in one transaction."""
+        """Writes every living member."""
         start = time.monotonic()
+        self.write(self.living())
+        self.saved_at = time.monotonic()
+        self.saving_took = self.saved_at - start
+
+    def write(self, tasks: list[Task]) -> None:
+        """Writes these members' states and new metrics, those of one storage in one transaction."""
         by_storage: dict[int, tuple[Storage, list[Write]]] = {}
-        for task in self.living():
+        for task in tasks:
             if task.storage is not None:
                 by_storage.setdefault(id(task.storage), (task.storage, []))[1].append(task.pending_write())
         for storage, writes in by_storage.values():
             storage.save(writes)
-        for task in self.living():
+        for task in tasks:
             task.written = len(task.history)
-        self.saved_at = time.monotonic()
-        self.saving_took = self.saved_at - start
 
 
 def seat(tasks: list[Task]) -> Learner:

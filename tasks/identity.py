@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -69,6 +69,12 @@ class Identified:
 
     def _hash(self) -> str:
         return uid_of(self.identity)
+
+    def _copy(self) -> Self:
+        """The same task once more, with no state and no storage."""
+        copy = type(self)(self.env, seed=self.seed, device=str(self.device))  # type: ignore[call-arg]
+        copy.hyperparameters, copy.uid, copy._start = self._values(), self.uid, self._start
+        return copy
 
     @property
     def structure(self) -> str:

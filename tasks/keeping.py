@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, Self
 
 from .errors import TaskError
 from .fingerprint import changes, fingerprint
 from .guard import BadResumeGuard
 from .identity import EnvLike, uid_of
+from .snapshots import Keep, snapshots
 from .state import Packed, pack, settled, unpack
 from .stateful import Stateful
-from .storage import Lease, Metrics, Storage, Write
+from .storage import Lease, Metrics, Saved, Storage, Write
 
 
 class Kept(Stateful):
     """A task with a record, its history and events, which a storage keeps beside its checkpoints if there is one."""
 
-    def __init__(self, env: EnvLike, seed: int, device: str, fixed: Mapping[str, Any], storage: Storage | None):
+    def __init__(self, env: EnvLike, seed: int, device: str, fixed: Mapping[str, Any], storage: Storage | None,
+                 mode: str | int | Keep | None):  # fmt: skip
         super().__init__(env, seed, device, fixed)
         self.storage = storage
+        self.keep = None if mode is None else snapshots(mode)  # None: what the storage keeps by itself
+        self.saves = mode is None or self.keep is not None
         self.resumed = False
         self.inexact: list[str] = []
         self.history: list[tuple[int, Metrics]] = []
@@ -40,12 +45,12 @@ class Kept(Stateful):
         lease = self._take_lease()
         saved = lease.load()
         now = fingerprint(self.device)
+        if self.keep is not None or not self.saves:
+            now["snapshots"] = asdict(self.keep) if self.keep else "no"
         if saved is None:
             self.events.append(("init", now))
             return
-        state = unpack(saved.manifest, saved.fetch)
-        self._refuse_foreign(state, perturb=saved.digest == self._start)
-        self._state, self.history, self.written = state["learner"], list(saved.metrics), len(saved.metrics)
+        self._take(saved)
         self.resumed = True
         self.inexact = changes(saved.fingerprint, now)
         self.events.append(("init", {"epochs": saved.epochs, "digest": saved.digest, "inexact": self.inexact, **now}))
@@ -68,6 +73,30 @@ class Kept(Stateful):
         if self.storage is not None:
             self._take_lease()
         return True
+
+    def _take(self, saved: Saved) -> None:
+        """Takes over a stored checkpoint; StateMismatch if it is of another task."""
+        state = unpack(saved.manifest, saved.fetch)
+        self._refuse_foreign(state, perturb=saved.digest == self._start)
+        self._state, self.history, self.written = state["learner"], list(saved.metrics), len(saved.metrics)
+
+    def best(self) -> Self:
+        """The task as it was at the best of its kept checkpoints, as one without a storage: to look at and to use.
+
+        The best is that with the highest return, or whichever metric its `snapshots` name; TaskError if none of the
+        kept ones has it.
+        """
+        keep = self.keep or Keep()
+        for epochs in keep.ranked(dict(self.history)) if self.storage is not None else ():
+            saved = self.storage.load(self.uid, epochs)  # type: ignore[union-attr]
+            if saved is not None:
+                best = self._copy()
+                best._take(saved)
+                return best
+        raise TaskError(
+            f"{self} must have a checkpoint with the metric {keep.metric!r} to say which is the best, but has none; "
+            'give it a storage and snapshots="best" before it trains'
+        )
 
     def check_lease(self) -> None:
         """Raises TaskError if the task has a storage but let go of it, so that nothing it learned could be kept."""
@@ -99,11 +128,12 @@ class Kept(Stateful):
             self.seat = None
 
     def pending_write(self) -> Write:
-        """The state, and the metrics and events since the last write, for the storage."""
+        """The metrics and events since the last write, and the state unless none is kept, for the storage."""
         assert self._lease is not None
         with BadResumeGuard(self):
-            packed: Packed = pack(self._live_state())
+            packed: Packed | None = pack(self._live_state()) if self.saves else None
         events, self.events = self.events, []
-        return Write(
-            self._lease, self.epochs, packed.manifest, packed.blobs, packed.digest, self.history[self.written :], events
-        )
+        write = Write(self._lease, self.epochs, metrics=self.history[self.written :], events=events, keep=self.keep)
+        if packed is None:
+            return write
+        return replace(write, manifest=packed.manifest, blobs=packed.blobs, digest=packed.digest)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .snapshots import Keep
+
 Metrics = dict[str, float]
 
 
@@ -47,7 +49,11 @@ class Lease(Protocol):
 
 @dataclass(frozen=True)
 class Write:
-    """What one member adds to the storage; ``manifest`` None means metrics and events only."""
+    """What one member adds to the storage.
+
+    ``manifest`` None means metrics and events only; ``keep`` says which of its checkpoints stay, None leaves that to
+    the storage.
+    """
 
     lease: Lease
     epochs: int
@@ -56,6 +62,7 @@ class Write:
     digest: str | None = None
     metrics: Sequence[tuple[int, Metrics]] = ()
     events: Sequence[tuple[str, dict[str, Any]]] = ()
+    keep: Keep | None = None
 
 
 class Storage(Protocol):
@@ -66,3 +73,6 @@ class Storage(Protocol):
 
     def save(self, writes: Sequence[Write]) -> None:
         """Makes all of the writes visible together, or none; raises if a lease was lost."""
+
+    def load(self, uid: str, epochs: int | None = None) -> Saved | None:
+        """The last checkpoint of a task, or that of ``epochs``; None if it is not kept, and a damaged one raises."""

@@ -18,6 +18,7 @@ from .guard import BadResumeGuard
 from .identity import EnvLike
 from .keeping import Kept
 from .learner import EVALUATION_EPISODES
+from .snapshots import Keep
 from .storage import Metrics, Storage
 
 FIDELITY = "epochs"
@@ -50,6 +51,7 @@ class Task(Kept):
         device: str = "cpu",
         env_processes: int = 0,
         storage: Storage | None = None,
+        snapshots: str | int | Keep | None = None,
         logger: Callable[[EpochEvent], None] | None = None,
         **fixed: Any,
     ):
@@ -61,10 +63,13 @@ class Task(Kept):
             device: a torch device.
             env_processes: how many processes step the environments, 0 for this one alone; it changes no result.
             storage: keeps checkpoints, metrics and events under the uid.
+            snapshots: which checkpoints it keeps: "latest"; "best", which evaluates at each epoch's end and keeps the
+                best one too ("best:5": each fifth); "all"; "no", after which a task that stopped starts anew; how many
+                of the latest; or a Keep. None leaves it to the storage. No part of the identity: it changes no state.
             logger: is called with an EpochEvent at each epoch's end.
             fixed: hyperparameters to take out of the space, nested like it.
         """
-        super().__init__(env, seed, device, fixed, storage)
+        super().__init__(env, seed, device, fixed, storage, snapshots)
         if isinstance(env_processes, bool) or not isinstance(env_processes, int) or env_processes < 0:
             raise ValueError(f"{self}: env_processes must be an integer of at least 0, but got {env_processes!r}")
         self.env_processes, self.logger = env_processes, logger

@@ -1,0 +1,78 @@
+"""Which checkpoints of a task are kept; this changes no result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+Metrics = Mapping[str, float]
+RETURN = "return"  # the metric under which an evaluation stands with its epoch
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keeps the latest checkpoints, and the best by a metric.
+
+    Attributes:
+        latest: how many of the newest; None keeps all. With two, a damaged one has a sound one before it.
+        best: how many of those with the highest metric; of equal ones the earlier.
+        metric: its name.
+        every: evaluate at the end of every so many epochs, so that they have a return; 0 leaves that to others.
+    """
+
+    latest: int | None = 2
+    best: int = 0
+    metric: str = RETURN
+    every: int = 0
+
+    def __post_init__(self) -> None:
+        if self.latest is not None and self.latest < 1:
+            raise ValueError(f"Keep: latest must be at least 1, or None for all, but got {self.latest}")
+        for name in ("best", "every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"Keep: {name} must be at least 0, but got {getattr(self, name)}")
+
+    def ranked(self, metrics: Mapping[int, Metrics]) -> list[int]:
+        """The epochs that have the metric, the best first."""
+        scores = {epoch: row.get(self.metric, math.nan) for epoch, row in metrics.items()}
+        return [epoch for _, epoch in sorted((-score, epoch) for epoch, score in scores.items() if score == score)]
+
+    def dropped(self, epochs: Collection[int], metrics: Mapping[int, Metrics]) -> set[int]:
+        """The epochs, of those given, whose checkpoints go; ``metrics`` are by epoch."""
+        if self.latest is None:
+            return set()
+        newest = sorted(epochs, reverse=True)[: self.latest]
+        best = self.ranked({epoch: metrics.get(epoch, {}) for epoch in epochs})[: self.best]
+        return set(epochs) - {*newest, *best}
+
+    def is_among_best(self, history: Iterable[tuple[int, Metrics]]) -> bool:
+        """Whether the last epoch is one of the best so far, and its checkpoint thus one to keep."""
+        rows = dict(history)
+        return bool(rows) and max(rows) in self.ranked(rows)[: self.best]
+
+
+MODES = {"latest": Keep(), "best": Keep(best=1, every=1), "all": Keep(latest=None), "no": None}
+
+
+def snapshots(mode: str | int | Keep) -> Keep | None:
+    """What a mode keeps; None is nothing.
+
+    Args:
+        mode: "latest"; "best", which also keeps the best by its return and evaluates at each epoch's end, or "best:5",
+            at each fifth epoch's; "all"; "no"; how many of the latest; or a Keep.
+    """
+    if isinstance(mode, Keep):
+        return mode
+    text = "" if isinstance(mode, bool) else str(mode)
+    if text in MODES:
+        return MODES[text]
+    name, _, number = text.rpartition(":")
+    if number.isdecimal() and int(number) >= 1 and name in ("", "best"):
+        return Keep(best=1, every=int(number)) if name else Keep(latest=int(number))
+    near = get_close_matches(text, MODES, n=1)
+    raise ValueError(
+        "snapshots must be latest, best, best:EPOCHS (between two evaluations), all, no, or how many of the latest "
+        f"checkpoints to keep, but got {mode!r}" + (f"; did you mean {near[0]}?" if near else "")
+    )
