@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,14 @@ from rich.text import Text
 from .config import Config
 from .replicas import collapse, seeds_of
 from .rows import Segment, Trial
-from .schedule import entrants, plan
+from .view import View
 
 if TYPE_CHECKING:
     from .store import Store
 
 WINDOW = 8.0  # seconds over which speed is measured
 LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
+LAST = 40  # trials whose states are shown one by one
 WAITING, TRAINING = "waiting", "training"
 LOOKS = {
     "complete": ("●", "green"),
@@ -40,7 +42,8 @@ class Snapshot:
     """A study at one moment.
 
     Attributes:
-        states: of every trial, by number; "open" is not suggested yet.
+        counts: of trials, by state; "open" ones are not suggested yet.
+        last: the states of the trials with the highest numbers, in order.
         rungs: for each rung (epochs, how many trials are through, how many are to come).
         epochs, epochs_total: done, and to be done in all if no trial fails.
         env_steps: done.
@@ -49,7 +52,8 @@ class Snapshot:
 
     config: Config
     complete: bool
-    states: list[str]
+    counts: dict[str, int]
+    last: list[str]
     rungs: list[tuple[int, int, int]]
     epochs: int
     epochs_total: int
@@ -60,60 +64,116 @@ class Snapshot:
 
 def look(store: Store, name: str) -> Snapshot:
     """The study at this moment."""
-    config = Config.from_json(store.study(name).config, name)
-    segments, trials = store.segments(name), store.trials(name)
-    tasks = {task.uid: task for task in store.tasks([trial.uid for trial in trials])}
-    held = {uid for uid, task in tasks.items() if task.owner}
-    scored = [row for row in collapse(config, [], segments)[1] if row.state == "done"]
-    best = max(scored, key=lambda row: (row.score, row.epochs, -row.number), default=None)
-    reached = {
-        trial.number: max(0, min(tasks[trial.uid].epochs, _target(trial, segments)) - _start(trial))
-        if trial.uid in tasks
-        else 0
-        for trial in trials
-    }
-    return Snapshot(
-        config,
-        plan(config, trials, segments).complete,
-        [
-            *(_state(trial, held, segments) for trial in trials),
-            *["open"] * (config.trials[-1] * seeds_of(config) - len(trials)),
-        ],
-        _rungs(config, segments),
-        sum(reached.values()),
-        _epochs_total(config),
-        sum(
-            epochs * int(trial.params.get("epoch_steps", 0))
-            for trial, epochs in zip(trials, reached.values(), strict=True)
-        ),
-        (best.score or 0.0, best.number, best.epochs) if best else None,
-    )
+    return Watch(store, name).look()
 
 
-def _target(trial: Trial, segments: list[Segment]) -> int:
-    return max((row.epochs for row in segments if row.number == trial.number), default=0)
+class Watch:
+    """Looks at a study again and again; each look costs what has changed and what is trained, not what there is."""
+
+    def __init__(self, store: Store, name: str):
+        self.store, self.view = store, View(store, name)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Counts everything anew."""
+        self._entrants = self.view.scheduler.entrants()
+        self._states: dict[int, str] = {}  # of trials, as their rows say
+        self._epochs: dict[int, int] = {}  # that a trial was trained for
+        self._through: set[tuple[int, int]] = set()  # the segments that are finished
+        self._rungs = [0] * len(self.view.config.rungs)  # how many these are on each rung
+        self._done, self._env_steps = 0, 0  # epochs, steps
+        self._best: Segment | None = None
+        self._count(self.view.trials.values(), self.view.segments.values())
+
+    def look(self) -> Snapshot:
+        """The study at this moment."""
+        config = self.view.config
+        changes = self.view.refresh()
+        if changes is not None and (changes.whole or self.view.config is not config):
+            self._begin()
+        elif changes is not None:
+            self._count(changes.trials, changes.segments)
+        held = self._measure({number for number, _ in self.view.ready})
+        config, complete = self.view.config, self.view.plan().complete
+        total = max(len(self.view.trials), config.trials[-1] * seeds_of(config))
+        counts = Counter(self._states.values())
+        counts += Counter({TRAINING: len(held), WAITING: counts["running"] - len(held),
+                           "open": total - len(self.view.trials)})  # fmt: skip
+        del counts["running"]
+        best = self._best
+        return Snapshot(
+            config,
+            complete,
+            {state: counts[state] for state in LOOKS if counts[state]},
+            [self._state(number, held) for number in range(max(0, total - LAST), total)],
+            list(zip(config.rungs, self._rungs, self._entrants, strict=True)),
+            self._done,
+            self._epochs_total(),
+            self._env_steps,
+            (best.score or 0.0, best.number, best.epochs) if best else None,
+        )
+
+    def _count(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
+        """Takes rows into account that are new or have changed."""
+        changed = set()
+        for trial in trials:
+            self._states[trial.number] = trial.state
+            changed.add(trial.number)
+        scored = []
+        for row in segments:
+            key = (row.number, row.rung)
+            changed.add(row.number)
+            if row.state != "ready" and key not in self._through:
+                self._through.add(key)
+                self._rungs[row.rung] += 1
+                scored.append(row)
+        self._measure(changed)
+        candidates = [row for row in self._configurations(scored) if row.state == "done"]
+        candidates += [self._best] if self._best else []
+        self._best = max(candidates, key=lambda row: (row.score, row.epochs, -row.number), default=None)
+
+    def _configurations(self, rows: Sequence[Segment]) -> Sequence[Segment]:
+        """The segments of the configurations whose replicates these rows are of."""
+        seeds = seeds_of(self.view.config)
+        if seeds == 1:
+            return rows
+        keys = {(row.number // seeds * seeds + replicate, row.rung) for row in rows for replicate in range(seeds)}
+        return collapse(self.view.config, [], [self.view.segments[k] for k in keys if k in self.view.segments])[1]
+
+    def _measure(self, numbers: Collection[int]) -> set[int]:
+        """Reads how far trials are trained; those of them that somebody is training now."""
+        trials = [self.view.trials[number] for number in numbers]
+        reached = self.store.reached([trial.uid for trial in trials])
+        held = set()
+        for trial in trials:
+            epochs, is_held = reached.get(trial.uid, (0, False))
+            target = max((row.epochs for row in self._segments_of(trial.number)), default=0)
+            done = max(0, min(epochs, target) - _start(trial))
+            more = done - self._epochs.get(trial.number, 0)
+            self._epochs[trial.number] = done
+            self._done += more
+            self._env_steps += more * int(trial.params.get("epoch_steps", 0))
+            if is_held and trial.state == "running":
+                held.add(trial.number)
+        return held
+
+    def _segments_of(self, number: int) -> Iterator[Segment]:
+        rungs = range(len(self.view.config.rungs))
+        return (self.view.segments[number, rung] for rung in rungs if (number, rung) in self.view.segments)
+
+    def _state(self, number: int, held: Collection[int]) -> str:
+        state = self._states.get(number, "open")
+        return (TRAINING if number in held else WAITING) if state == "running" else state
+
+    def _epochs_total(self) -> int:
+        rungs = self.view.config.rungs
+        added = [high - low for low, high in zip((0, *rungs), rungs, strict=False)]
+        return sum(n * more for n, more in zip(self._entrants, added, strict=True))
 
 
 def _start(trial: Trial) -> int:
     """How many epochs a branch did not have to train."""
     return int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0
-
-
-def _state(trial: Trial, held: set[str], segments: list[Segment]) -> str:
-    if trial.state != "running":
-        return trial.state
-    ready = any(row.number == trial.number and row.state == "ready" for row in segments)
-    return TRAINING if ready and trial.uid in held else WAITING
-
-
-def _rungs(config: Config, segments: list[Segment]) -> list[tuple[int, int, int]]:
-    through = [sum(row.rung == rung and row.state != "ready" for row in segments) for rung in range(len(config.rungs))]
-    return list(zip(config.rungs, through, entrants(config), strict=True))
-
-
-def _epochs_total(config: Config) -> int:
-    added = [high - low for low, high in zip((0, *config.rungs), config.rungs, strict=False)]
-    return sum(n * more for n, more in zip(entrants(config), added, strict=True))
 
 
 class Speed:
@@ -185,7 +245,7 @@ class Progress:
 
     def line(self, snapshot: Snapshot) -> str:
         """A snapshot as one line."""
-        counts = ", ".join(f"{count} {state}" for state, count in _counts(snapshot))
+        counts = ", ".join(f"{count} {state}" for state, count in snapshot.counts.items())
         best = f"best {snapshot.best[0]:.1f} (trial {snapshot.best[1]})" if snapshot.best else "no result yet"
         clock, left = _clock(snapshot.when - self.began), _left(self.speed.left(snapshot))
         return (
@@ -199,9 +259,9 @@ class Progress:
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="bright_black")
         rows.add_column()
-        dots = Text(" ").join(Text(*LOOKS[state]) for state in snapshot.states[-40:])
+        dots = Text(" ").join(Text(*LOOKS[state]) for state in snapshot.last)
         counts = Text("   ").join(
-            Text(f"{LOOKS[state][0]} {count} {state}", LOOKS[state][1]) for state, count in _counts(snapshot)
+            Text(f"{LOOKS[state][0]} {count} {state}", LOOKS[state][1]) for state, count in snapshot.counts.items()
         )
         rows.add_row("trials", dots)
         rows.add_row("", counts)
@@ -234,10 +294,6 @@ class Progress:
 def _rung(epochs: int, through: int, total: int) -> Text:
     style = "green" if through >= total else "yellow" if through else "bright_black"
     return Text.assemble((f"{through}/{total}", style), (f" at {epochs}", "bright_black"))
-
-
-def _counts(snapshot: Snapshot) -> list[tuple[str, int]]:
-    return [(state, snapshot.states.count(state)) for state in LOOKS if state in snapshot.states]
 
 
 def _clock(seconds: float) -> str:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from .owner import Owner
+from .retention import CHUNK
 from .rows import CheckpointRow, Event, TaskRow
 from .schema import Now, blob, checkpoint, checkpoint_blob, event, task
 
@@ -20,6 +21,15 @@ def tasks(connection: Connection, uids: Collection[str] | None) -> list[TaskRow]
     if uids is not None:
         query = query.where(c.uid.in_(uids))
     return [TaskRow(*row) for row in connection.execute(query)]
+
+
+def reached(connection: Connection, uids: Collection[str]) -> dict[str, tuple[int, bool]]:
+    """By uid: the epochs of a task's last checkpoint, and whether a process holds it."""
+    c, known, found = task.c, list(uids), {}
+    for i in range(0, len(known), CHUNK):
+        query = sa.select(c.uid, c.epochs, c.lease_owner.is_not(None)).where(c.uid.in_(known[i : i + CHUNK]))
+        found.update((uid, (epochs, bool(held))) for uid, epochs, held in connection.execute(query))
+    return found
 
 
 def workers(connection: Connection) -> list[str]:

@@ -139,6 +139,10 @@ class Store:
         """The tasks (all, or those given), the oldest first."""
         return self._database.read(lambda connection: queries.tasks(connection, uids))
 
+    def reached(self, uids: Collection[str]) -> dict[str, tuple[int, bool]]:
+        """By uid: the epochs of a task's last checkpoint, and whether a process holds it; tasks only that there are."""
+        return self._database.read(lambda connection: queries.reached(connection, uids))
+
     def workers(self) -> list[str]:
         """The processes that hold leases and are not known to be dead, as ``host:boot:pid:started``."""
         return self._database.read(queries.workers)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import IO
 
 from .errors import StoreError
-from .progress import Progress, look
+from .progress import Progress, Watch
 from .store import Store
 
 GIVE_UP = 5  # workers that died in a row without an epoch between them
@@ -139,8 +139,9 @@ class Tuning:
 
     def _watch(self) -> None:
         self.crew = [WorkerProcess(self.url, self.study, self.workers, self.extra) for _ in range(self.workers)]
+        watch = Watch(self.store, self.study)
         while self.asked is None:
-            snapshot = look(self.store, self.study)
+            snapshot = watch.look()
             if snapshot.epochs > self.epochs:
                 self.deaths, self.epochs = 0, snapshot.epochs
             self.progress.workers = sum(worker.status is None for worker in self.crew)
