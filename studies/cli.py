@@ -196,7 +196,11 @@ def _parser() -> argparse.ArgumentParser:
         "episode_length:minimize; may be repeated, for a Pareto front (default: return)",
     )
     tune.add_argument(
-        "--generation", type=_count, default=8, metavar="N", help="trials suggested at a time (default: 8)"
+        "--generation",
+        type=_count,
+        default=8,
+        metavar="N",
+        help="trials suggested at a time; with asha, as many are always ready or in training (default: 8)",
     )
     tune.add_argument(
         "--cohort",
@@ -296,8 +300,11 @@ def _schedulers(command: argparse.ArgumentParser) -> None:
         "--scheduler",
         default="halving",
         metavar="NAME",
-        help="halving; none, which trains every trial to the end; or pbt, which trains a population to --epochs whose "
-        "members copy and change each other's hyperparameters (default: halving)",
+        help="halving; hyperband, whose brackets begin on different rungs; asha, which promotes a trial as soon as it is "
+        "among the best of those that have finished its rung: nobody waits, but which trials are promoted depends on "
+        "timing, and only each trial's own result does not; none, which trains every trial to the end; or pbt, which "
+        "trains a population to --epochs whose members copy and change each other's hyperparameters "
+        "(default: halving)",
     )
     population = command.add_argument_group("with --scheduler pbt")
     population.add_argument("--population", type=_count, default=8, metavar="N", help="members (default: 8)")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
 
 VERSION = 1
-SCHEDULERS = ("halving", "none", "pbt")
+SCHEDULERS = ("halving", "asha", "hyperband", "none", "pbt")
 BASE = 3  # of every three trials, one is carried on to three times the epochs
 
 

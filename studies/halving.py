@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from .config import Config
 from .plans import Plan, Seen, score_of
 from .rows import Segment, Trial
+from .samplers import KNOWN
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Halving:
         self._trials: dict[int, Trial] = {}
         self._segments: dict[tuple[int, int], Segment] = {}
         self._settled = 0  # so many brackets, from the first on, in which nothing changes any more; they are forgotten
-        self._scores = _Scores(len(self.rungs)) if config.sampler != "random" else None
+        self._scores = _Scores(len(self.rungs)) if KNOWN[config.sampler].learns else None
 
     def _make_brackets(self) -> Sequence[Bracket]:
         return [Bracket(numbers) for numbers in self.config.brackets]
@@ -123,7 +124,7 @@ class Halving:
         self._settled += 1
 
     def _seen(self, asked: int) -> Seen:
-        """The scores that the suggestions of a bracket may depend on; nothing depends on any if they are random."""
+        """The scores that the suggestions of a bracket may depend on; none, if the sampler does not learn."""
         if self._scores is None:
             return {}
         return self._scores.until(asked, {h: self._scores_of(h) for h in range(self._settled, asked)})

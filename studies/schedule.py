@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from .asha import AsynchronousHalving
 from .config import Config
+from .errors import StoreError
 from .halving import Halving
+from .hyperband import Hyperband
 from .pbt import PopulationBased
 from .plans import Branch, Plan, Scheduler, Seen
 from .replicas import Replicated, seeds_of
@@ -15,13 +18,20 @@ __all__ = ["Branch", "Plan", "Scheduler", "Seen", "entrants", "plan", "priority"
 
 _SCHEDULERS: dict[str, Callable[[Config], Scheduler]] = {
     "halving": Halving,
+    "hyperband": Hyperband,
+    "asha": AsynchronousHalving,
     "none": Halving,  # of one rung
     "pbt": PopulationBased,
 }
 
 
 def scheduler(config: Config) -> Scheduler:
-    """A scheduler for a study, which has seen no row yet."""
+    """A scheduler for a study, which has seen no row yet; StoreError if this Rekindle does not know it."""
+    if config.scheduler not in _SCHEDULERS:
+        raise StoreError(
+            f"a study goes on with the scheduler that it began with, but {config.scheduler!r} is none of "
+            f"{', '.join(_SCHEDULERS)}; use the Rekindle that made the study, or another name for a new one"
+        )
     found = _SCHEDULERS[config.scheduler](config)
     return Replicated(config, found) if seeds_of(config) > 1 else found
 
