@@ -17,7 +17,7 @@ from .branches import Start
 from .commands import FAILED, _console, _existing, _fit, _note, _print_json, _whole_uid
 from .lineage import Link, NotEqual, lineage, retrain, task_of
 from .store import Store
-from .worker import TaskStorage
+from .training import TaskStorage
 
 
 class BadFork(ValueError):

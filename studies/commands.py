@@ -145,7 +145,7 @@ def worker(arguments: argparse.Namespace) -> int:
 def train(arguments: argparse.Namespace) -> int:
     """Trains one task, from its last checkpoint if there is one."""
     from ..tasks import load
-    from .worker import TaskStorage
+    from .training import TaskStorage
 
     algorithm = load(arguments.task)
     low, epochs, _ = parse_epochs(arguments.epochs)
@@ -256,6 +256,9 @@ def show(arguments: argparse.Namespace) -> int:
 
 def _existing(url: str) -> Store:
     """The store at this URL; looking does not make a database of a misspelled name."""
+    for trial in task["trials"]:
+        if trial["error"]:
+            _note(out, f"trial {trial['number']} of study {trial['study']} failed:\n{trial['error'].strip()}")
     kind, _, path = url.partition(":///")
     if kind.startswith("sqlite") and path and not Path(path.partition("?")[0]).exists():
         raise ValueError(f"there is no database {path} yet; give --storage, or let `rekindle tune` make it")

@@ -1,14 +1,15 @@
 """What can go wrong with a trial, and what is done about it, as data.
 
-    decision = decide(error, tried=how_often(store.events(uid), classify(error)))
+    decision = decide(error, tried=history.failed[classify(error)])
     if decision.retry:
-        ...  # write the event (FAILED, decision.to_json()), wait decision.pause seconds, open the task again
+        ...  # write the event (FAILED, note(error, decision, epochs)), wait decision.pause seconds, open the task again
     else:
         store.fail_trial(lease, study, number, rung, report(error))
 
 Training is exact, so what follows from a trial alone (a loss that becomes NaN, bad hyperparameters) follows again: such
 a trial fails at once. What follows from its surroundings (a machine that goes away, memory that others use, a simulator
-that crashes) is tried again from the last checkpoint, and whatever comes of it is what would have come at once.
+that crashes) is tried again from the last checkpoint, and whatever comes of it is what would have come at once. Tries
+count from the last new epoch: who gets on may have any number of accidents.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,9 +34,14 @@ from .errors import (
     UnknownStudy,
 )
 from .redact import masked
-from .rows import Event
 
-FAILED = "failed"  # the event that says that a trial failed and is tried again
+FAILED = "failed"  # the event that says that a trial failed, and whether it is tried again
+KILLED = "killed"
+LONGEST = 16_384  # characters of a report
+
+
+class Killed(Exception):
+    """Every process that trained a trial died of it, or so it seems."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Retry:
         times: how often a trial is tried again on its account; None as often as it takes.
         pause: seconds before the first time; twice as many before each time after that, up to `longest`.
         alone: whether it is tried again without others beside it, which takes less memory and shows whose fault it was.
+        company: how often it is tried again in company before that.
         release: whether this worker lets go of the trial: another one carries on.
         why: the reason, in words.
     """
@@ -55,6 +62,7 @@ class Retry:
     pause: float = 0.0
     longest: float = 60.0
     alone: bool = False
+    company: int = 0
     release: bool = False
 
 
@@ -68,6 +76,9 @@ POLICIES: Mapping[str, Retry] = {
         3, "the machine ran out of memory; fewer trials at once, or a quiet moment, may do", 5.0, alone=True
     ),
     "environment": Retry(2, "a simulator's crash may be its own affair, not the trial's", pause=1.0, alone=True),
+    KILLED: Retry(
+        4, "machines go away, but who dies of one trial over and over lacks the memory for it", alone=True, company=1
+    ),
     "diverged": Retry(0, "the same hyperparameters give the same NaN again"),
     "input": Retry(0, "what makes no sense now makes none later"),
     "damaged": Retry(0, "only the user can say whether to go back to an earlier checkpoint"),
@@ -120,6 +131,7 @@ _KINDS: Mapping[str, Callable[[BaseException], bool]] = {
     "preempted": is_control_flow,
     "stale": lambda error: isinstance(error, LeaseLost | TaskBusy),
     "damaged": lambda error: isinstance(error, DamagedState),
+    KILLED: lambda error: isinstance(error, Killed),
     "diverged": lambda error: isinstance(error, Diverged | FloatingPointError),
     "memory": _is_memory,
     "environment": _is_environment,
@@ -150,20 +162,22 @@ def decide(error: BaseException, tried: int = 0) -> Decision:
     policy = POLICIES[kind]
     retry = not policy.release and (policy.times is None or tried < policy.times)
     pause = min(policy.pause * 2.0 ** min(tried, 30), policy.longest) if retry else 0.0
-    return Decision(kind, retry, policy.release, policy.alone and retry, pause, policy.why)
+    alone = policy.alone and retry and tried >= policy.company
+    return Decision(kind, retry, policy.release, alone, pause, policy.why)
 
 
-def how_often(events: Iterable[Event], kind: str) -> int:
-    """How often a task was tried again because of failures of a kind, by any worker, as its events tell."""
-    return sum(event.kind == FAILED and event.data.get("kind") == kind for event in events)
+def note(error: BaseException, decision: Decision, epochs: int) -> dict[str, Any]:
+    """The event of a failure after `epochs` epochs were stored: what is done about it, and the trace."""
+    return {**decision.to_json(), "epochs": epochs, "report": report(error)}
 
 
 def report(error: BaseException) -> str:
-    """What is kept with a failed trial: its kind and the trace, without passwords.
+    """What is kept with a failed trial: its kind and the trace, without passwords, and cut if it is gigantic.
 
     Of a divergence it is the message, as the trace depends on the company that the trial was trained in.
     """
     kind, root = classify(error), [*_causes(error)][-1]
-    if isinstance(root, Diverged):
-        return f"{type(root).__name__}: {root}"
-    return masked(f"[{kind}] {''.join(traceback.format_exception(root))}")
+    if isinstance(root, Diverged | Killed):
+        return masked(f"{type(root).__name__}: {root}")
+    text = masked(f"[{kind}] {''.join(traceback.format_exception(root))}")
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}\n...\n{text[-LONGEST // 2 :]}"

@@ -15,6 +15,7 @@ from .leases import StoreLease, held_here
 from .owner import Owner
 from .schema import Now, event, task
 
+TAKEOVER = "takeover"  # the event of a lease that its last owner did not release
 _left = (task.c.lease_expires - Now()).label("seconds")
 
 
@@ -41,7 +42,7 @@ def take(
     data = {"owner": me, "token": token, "epochs": row.epochs, **note}
     kind = "resume" if row.epochs else "start"
     if why != "free":
-        kind, data = "takeover", {**data, "previous": row.lease_owner, "why": why}
+        kind, data = TAKEOVER, {**data, "previous": row.lease_owner, "why": why}
     add_events(connection, [(uid, kind, data)])
     return int(token)
 

@@ -12,6 +12,7 @@ from ..tasks.storage import Saved
 from .errors import LeaseLost, StoreError
 
 if TYPE_CHECKING:
+    from .history import History
     from .store import Store
 
 # Every lease that lives in this process, whatever its Store. A row that names this process but none of these is left
@@ -26,10 +27,12 @@ class StoreLease:
         uid: the task.
         token: the fencing token; every write names it, and a smaller one than the task's is refused.
         lost: whether it was released, or the heartbeat has seen that another process took over.
+        history: what went wrong with the task since its last new epoch, if anything did and it was claimed.
     """
 
     def __init__(self, store: Store, uid: str, token: int):
         self.store, self.uid, self.token, self.lost = store, uid, token, False
+        self.history: History | None = None
         self._pid = os.getpid()
         held_here[uid, token] = self
 

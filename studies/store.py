@@ -30,6 +30,8 @@ from .branches import Start
 from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blobs, put_checkpoint, put_metrics
 from .database import Database
 from .errors import StoreError, TaskBusy
+from .failures import FAILED
+from .history import History, claimable, histories
 from .leases import Holdings, StoreLease, held_here
 from .patience import Patience
 from .retention import Keep, prune
@@ -80,35 +82,38 @@ class Store:
 
     # Tasks, for the process that holds them
 
-    def open(self, uid: str, identity: Mapping[str, Any]) -> StoreLease:
-        """Takes the lease of a task, which is made if it is new.
+    def open(self, uid: str, identity: Mapping[str, Any] | None) -> StoreLease:
+        """Takes the lease of a task, which is made if it is new; without an identity if that is not known.
 
         Hands over the lease that ``claim`` took, if it did. TaskBusy if a living process holds it (this one, too);
         IdentityMismatch if the uid belongs to another identity.
         """
         claimed = self._holdings.hand_over(uid)
         if claimed is not None and not claimed.lost:
-            self._database.write(lambda connection: fencing.identify(connection, uid, identity))
+            if identity is not None:
+                self._database.write(lambda connection: fencing.identify(connection, uid, identity))
             return claimed
         return self._take(uid, identity)
 
     def claim(self, study: str, uids: Iterable[str], limit: int | None = None) -> list[StoreLease]:
         """Takes the leases of those of the tasks that are free, in the order given, at most ``limit``.
 
+        What failed a while ago may have to rest, and is not free before that; what is to be trained by itself comes by
+        itself. The lease's ``history`` tells of such troubles.
         A later ``open`` of the same uid on this store hands the lease over, so the Task made for it gets it. Read the
         segments again after claiming: another worker may have finished one between your reading and the claim.
         """
         uids = list(uids)
-        free = self._database.read(lambda connection: fencing.free_among(connection, uids))
+        free, troubles = self._database.read(lambda connection: claimable(connection, uids, limit))
         leases: list[StoreLease] = []
-        for uid in uids:
+        for uid in free:
             if limit is not None and len(leases) >= limit:
                 break
-            if uid in free:
-                try:
-                    leases.append(self._take(uid, None, study))
-                except TaskBusy:
-                    continue  # another worker was quicker
+            try:
+                leases.append(self._take(uid, None, study))
+            except TaskBusy:
+                continue  # another worker was quicker
+            leases[-1].history = troubles.get(uid)
         return leases
 
     def save(self, writes: Sequence[Write]) -> None:
@@ -158,6 +163,10 @@ class Store:
     def events(self, uid: str) -> list[Event]:
         """What happened to a task, the oldest first."""
         return self._database.read(lambda connection: queries.events(connection, uid))
+
+    def histories(self, uids: Collection[str]) -> dict[str, History]:
+        """What went wrong, since its last new epoch, with each of the tasks that had troubles."""
+        return self._database.read(lambda connection: histories(connection, uids))
 
     def branch(self, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
         """Makes a task that starts from a state of another one; False if that state is not stored any more.
@@ -244,8 +253,13 @@ class Store:
 
         self._database.write(work)
 
-    def fail_trial(self, lease: StoreLease, study: str, number: int, rung: int, error: str) -> None:
-        """Ends a segment and its trial as failed, with the traceback, under the lease of its task."""
+    def fail_trial(
+        self, lease: StoreLease, study: str, number: int, rung: int, error: str, note: Mapping[str, Any] | None = None
+    ) -> None:
+        """Ends a segment and its trial as failed, with the traceback, under the lease of its task.
+
+        ``note`` is what the event says of it (``failures.note``).
+        """
         leases = _checked([lease])
 
         def work(connection: Connection) -> None:
@@ -254,6 +268,7 @@ class Store:
             ledger.finish_segment(connection, study, number, rung, "failed", None, None, revision)
             ledger.finish_trial(connection, study, number, "failed", error, revision)
 
+            fencing.add_events(connection, [(lease.uid, FAILED, note)] if note else [])
         self._database.write(work)
 
     def finish_trial(self, study: str, number: int, state: str) -> None:

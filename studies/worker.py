@@ -6,29 +6,25 @@ trial is trained by one of them at a time, and carried on by another one from it
 
 from __future__ import annotations
 
-import math
-import os
 import signal
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Any
 
-from ..tasks.cohort import Cohort, EpochEvent, one_thread
-from ..tasks.errors import BadResume, DamagedState, Diverged, Stopped
+from ..tasks.errors import DamagedState, Stopped
 from ..tasks.guard import is_control_flow
-from ..tasks.learner import Learner
-from ..tasks.storage import Saved, Write
-from ..tasks.task import Task
+from ..tasks.interrupts import Interrupts
+from ..tasks.storage import Write
 from .engine import Engine, Ready
-from .errors import DamagedCheckpoint, LeaseLost, StoreError, TaskBusy
+from .errors import LeaseLost, StoreError, TaskBusy
+from .failures import FAILED, Decision, Killed, classify, decide, note, report
+from .history import History
 from .leases import StoreLease
-from .lineage import bring_start, lineage, retrain
-from .report import RETURN
+from .stopping import StopSignals
 from .store import Store
+from .training import TaskStorage as TaskStorage
+from .training import Training
 
 LARGEST_COHORT = 32
 POLL = (0.05, 0.5)  # seconds between two looks for work: at first, and at most
@@ -41,12 +37,17 @@ class Worker:
         store, study: where, and which.
         workers: how many workers share the study, as far as is known; cohorts are made small enough for all of them.
         use_previous: whether a damaged checkpoint may be replaced by the sound one before it.
+        env_processes: how many processes step the environments, 0 for this one alone; it changes no result.
+        say: is told in a line what went wrong, and what is done about it.
     """
 
-    def __init__(self, store: Store, study: str, *, workers: int = 1, use_previous: bool = False):
-        self.store, self.study, self.workers = store, study, workers
+    def __init__(
+        self, store: Store, study: str, *, workers: int = 1, use_previous: bool = False, env_processes: int = 0,
+        say: Callable[[str], None] = lambda text: None,
+    ):  # fmt: skip
+        self.store, self.study, self.workers, self.env_processes = store, study, workers, env_processes
         self.engine = Engine(store, study)
-        self.use_previous = use_previous
+        self.use_previous, self.say = use_previous, say
         self.blocked: dict[str, StoreError] = {}  # by uid: what nobody but the user can decide
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
@@ -68,42 +69,49 @@ class Worker:
     def _work(self, ready: Sequence[Ready]) -> bool:
         """Trains one cohort of what is ready; False if nothing was to be had."""
         with self._claim(ready) as claimed:
-            if claimed:
-                self._train(claimed)
+            if claimed and (doom := self._doom(claimed)) is not None:
+                self._failed(claimed[0][0], *doom)
+            elif claimed:
+                self._train([item for item, _ in claimed])
             return bool(claimed)
 
+    def _doom(self, claimed: Sequence[tuple[Ready, StoreLease]]) -> tuple[Killed, Decision] | None:
+        """Why a trial is not tried once more: all who did were killed."""
+        history = claimed[0][1].history
+        doom = history.after_kills() if history is not None else None
+        return doom if doom is not None and not doom[1].retry else None
+
     @contextmanager
-    def _claim(self, ready: Sequence[Ready]) -> Iterator[list[Ready]]:
+    def _claim(self, ready: Sequence[Ready]) -> Iterator[list[tuple[Ready, StoreLease]]]:
         """This worker's share of the most urgent segments that can train together and that nobody else trains."""
         workers = max(self.workers, len(self.store.workers()) + 1)  # this one holds nothing at the moment
         share = min(LARGEST_COHORT, max(1, -(-len(ready) // workers)))
         groups: dict[tuple[str, int, int], dict[str, Ready]] = {}
         for item in ready:  # trials with the same hyperparameters are one task: the second waits for the first
             groups.setdefault(self.engine.structure(item), {}).setdefault(item.trial.uid, item)
-        leases: list[StoreLease] = []
-        try:
-            for group in groups.values():
-                leases = self.store.claim(self.study, group, limit=share)
-                open_still = self.engine.ready() if leases else set()
-                mine = [group[lease.uid] for lease in leases]
-                for lease, item in zip(leases, mine, strict=True):
-                    if (item.segment.number, item.segment.rung) not in open_still:
-                        lease.release()
-                mine = [item for item in mine if (item.segment.number, item.segment.rung) in open_still]
+        for group in groups.values():
+            leases = self.store.claim(self.study, group, limit=share)
+            if not leases:
+                continue
+            try:
+                open_still = self.engine.ready()
+                claimed = [(group[lease.uid], lease) for lease in leases]
+                mine = [(item, lease) for item, lease in claimed
+                        if (item.segment.number, item.segment.rung) in open_still]  # fmt: skip
+                self.store.release([lease for item, lease in claimed if (item, lease) not in mine])
                 if mine:
                     yield mine
                     return
-            yield []
-        finally:
-            for lease in leases:
-                lease.release()
+            finally:
+                self.store.release(leases)
+        yield []
 
     def _train(self, items: Sequence[Ready]) -> None:
-        training = _Training(self, items)
+        training = Training(self.engine, items, self.use_previous, self.env_processes)
         try:
             training.run()
         except (LeaseLost, TaskBusy):
-            return  # another worker has what we had; whatever we did was not written
+            pass  # another worker has what we had; whatever we did was not written
         except StoreError as error:
             if not isinstance(error, DamagedState):
                 raise
@@ -111,182 +119,80 @@ class Worker:
                 self.blocked[items[0].trial.uid] = error
             else:
                 self._train_alone(items)
-        except (Stopped, MemoryError):
+        except Stopped:
             raise
-        except Exception as error:  # an environment may raise anything; it belongs to the trial
-            if training.storage.busy:
+        except (Exception, SystemExit) as raised:  # an environment may raise anything; it belongs to the trial
+            cause = _Exited(raised) if isinstance(raised, SystemExit) else raised
+            if training.storage.busy and classify(cause) != "memory":
                 raise
             if len(items) == 1:
-                self._fail(items[0], _report(error))
+                self._failed(items[0], cause)
             else:
                 self._train_alone(items)
+        for item in items:
+            uid = item.trial.uid
+            if uid in training.failed:
+                self._failed(item, training.failed[uid])
+            elif uid in training.late:
+                self.say(f"trial {item.trial.number} ({uid[:8]}) was taken over by another process; "
+                         "what this one wrote too late was refused")  # fmt: skip
 
     def _train_alone(self, items: Sequence[Ready]) -> None:
         """Trains the segments one by one, to find out whose error it was; results do not depend on the company."""
         for item in items:
             self._train([item])
 
-    def _fail(self, item: Ready, report: str) -> None:
-        with suppress(LeaseLost, TaskBusy), self.store.open(item.trial.uid, self._identity(item)) as lease:
-            self.store.fail_trial(lease, self.study, item.segment.number, item.segment.rung, report)
+    def _failed(self, item: Ready, error: BaseException, decision: Decision | None = None) -> None:
+        """Writes down that a trial failed: it is tried again later, or that is its end, as the policies say."""
+        uid, number = item.trial.uid, item.trial.number
+        with suppress(LeaseLost, TaskBusy), self.store.open(uid, self._identity(item)) as lease:
+            [row] = self.store.tasks([uid])
+            if decision is None:
+                tried = self.store.histories([uid]).get(uid, History()).failed
+                decision = decide(error, tried[classify(error)])
+            event = note(error, decision, row.epochs)
+            if decision.retry:
+                self.store.save([Write(lease, row.epochs, events=[(FAILED, event)])])
+                self.say(f"trial {number} ({uid[:8]}) is tried again in {decision.pause:.0f} s: {_last_line(error)}")
+            else:
+                self.store.fail_trial(lease, self.study, number, item.segment.rung, report(error), event)
+                self.say(f"trial {number} ({uid[:8]}) failed: {_last_line(error)}")
 
-    def _identity(self, item: Ready) -> dict[str, Any]:
-        return self.engine.task(item.trial, None).identity
-
-
-class _Training:
-    """One cohort's way to the end of its segments."""
-
-    def __init__(self, worker: Worker, items: Sequence[Ready]):
-        self.worker, self.items = worker, items
-        self.store, self.engine = worker.store, worker.engine
-        self.storage = TaskStorage(worker.store, worker.use_previous)
-        self.epochs = items[0].segment.epochs
-        self.returns: dict[tuple[Learner, int], list[float]] = {}  # at an epoch, of all members
-
-    def run(self) -> None:
-        tasks: dict[str, Task] = {}
+    def _identity(self, item: Ready) -> dict[str, Any] | None:
         try:
-            for item in self.items:
-                tasks[item.trial.uid] = self.engine.task(item.trial, self.storage)
-            ahead = {uid for uid, task in tasks.items() if task.epochs > self.epochs}
-            if behind := [task for uid, task in tasks.items() if uid not in ahead]:
-                with suppress(Diverged):
-                    Cohort(behind).fit(self.epochs, self._evaluate)
-            for item in self.items:
-                task = tasks[item.trial.uid]
-                if item.trial.uid in ahead:
-                    self._finish(item, self._again(item))
-                elif task.bad is None:
-                    self._finish(item, task)
-            for item in self.items:  # last: it lets go of the lease
-                if (cause := tasks[item.trial.uid].bad) is not None:
-                    self.worker._fail(item, _report(cause))
-        finally:
-            for task in tasks.values():
-                task.release()
-
-    def _evaluate(self, event: EpochEvent) -> None:
-        """Stores the return with the metrics of the last epoch of a rung, all members' measured at once."""
-        if event.epoch in self.engine.config.rungs and RETURN not in event.metrics:
-            event.metrics[RETURN] = self._return(event.task)
-
-    def _return(self, task: Task) -> float:
-        if task.seat is None:
-            return task.evaluate()
-        learner, member = task.seat
-        measured = self.returns.get((learner, learner.epochs))
-        if measured is None:
-            with one_thread():
-                measured = self.returns[learner, learner.epochs] = learner.evaluate().tolist()
-        return measured[member]
-
-    def _finish(self, item: Ready, task: Task) -> None:
-        """Writes down what the task came to."""
-        score = task.metrics.get(RETURN)
-        if score is None:  # trained to this very epoch by someone who did not measure
-            score = self._return(task)
-        segment = item.segment
-        if not math.isfinite(score):
-            self.worker._fail(item, f"the evaluation return became {score}")
-            return
-        self.store.finish_segment(
-            self.storage.leases[task.uid],
-            self.worker.study,
-            segment.number,
-            segment.rung,
-            score=score,
-            digest=task.digest,
-            metrics=[(segment.epochs, {RETURN: score})],
-        )
-
-    def _again(self, item: Ready) -> Task:
-        """The task at the end of this segment, when the stored one is further already.
-
-        Another trial or another study has trained the same hyperparameters for longer. To be the same bits whatever was
-        there before, it is trained once more, without the storage.
-        """
-        return retrain(lineage(self.store, item.trial.uid), self.epochs, self._evaluate)
+            return self.engine.task(item.trial, None).identity
+        except Exception:  # noqa: BLE001 - a trial of which no task can be made has failed because of that
+            return None
 
 
-class TaskStorage:
-    """The store as tasks use it.
+class _Exited(RuntimeError):
+    """An environment tried to end the process, as if it were its own."""
 
-    Attributes:
-        leases: of the tasks, by uid; results are written under them.
-        busy: true after an error that came out of the store; that is no fault of a trial's.
-    """
-
-    def __init__(self, store: Store, use_previous: bool):
-        self.store, self.use_previous = store, use_previous
-        self.leases: dict[str, StoreLease] = {}
-        self.busy = False
-
-    def open(self, uid: str, identity: Mapping[str, Any]) -> StoreLease:
-        self.busy = True
-        lease = self.leases[uid] = self.store.open(uid, identity)
-        if self.use_previous:
-            try:  # drops what is damaged, so that the task finds the sound one before it
-                lease.load(allow_previous=True)
-            except DamagedCheckpoint:  # there is none; it starts anew, and ends the same
-                lease.discard()
-        if "start" in identity:
-            bring_start(self.store, lease)
-        self.busy = False
-        return lease
-
-    def save(self, writes: Sequence[Write]) -> None:
-        self.busy = True
-        self.store.save(writes)
-        self.busy = False
-
-    def load(self, uid: str, epochs: int | None = None) -> Saved | None:
-        return self.store.load(uid, epochs)
+    def __init__(self, error: SystemExit):
+        super().__init__(f"the environment ended the process with {error!r}")
+        self.__traceback__ = error.__traceback__
 
 
-def _report(error: BaseException) -> str:
-    """What is kept with a failed trial: the trace; of Diverged the message, as its trace depends on the company."""
-    if isinstance(error, BadResume) and error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, Diverged):
-        return f"{type(error).__name__}: {error}"
-    return "".join(traceback.format_exception(error))
+def _last_line(error: BaseException) -> str:
+    return report(error).strip().splitlines()[-1]
 
 
-class StopSignals:
-    """While entered, SIGTERM and SIGINT ask the worker to stop; so does the end of stdin, a parent's pipe, if asked."""
-
-    def __init__(self, until_stdin_ends: bool = False):
-        self.asked: signal.Signals | None = None
-        if until_stdin_ends:
-            threading.Thread(target=self._wait_for_parent, daemon=True).start()
-
-    def __enter__(self) -> StopSignals:
-        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = signal.Signals(number)
-
-    def _wait_for_parent(self) -> None:
-        while os.read(0, 4096):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def run_worker(store: Store, study: str, *, workers: int, use_previous: bool, with_parent: bool) -> int:
+def run_worker(
+    store: Store, study: str, *, workers: int, use_previous: bool, with_parent: bool, env_processes: int = 0,
+    say: Callable[[str], None] = lambda text: None,
+) -> int:  # fmt: skip
     """The exit status of a worker process: 0 when the study is complete, 128 + the signal when it was asked to stop."""
     with StopSignals(with_parent) as signals:
+        store.wait_until(lambda: signals.asked is not None or Interrupts.asked())
         try:
-            worker = Worker(store, study, workers=workers, use_previous=use_previous)
+            worker = Worker(
+                store, study, workers=workers, use_previous=use_previous, env_processes=env_processes, say=say
+            )
+            worker.engine.check()
             if worker.run(lambda: signals.asked is not None):
                 return 0
         except BaseException as error:
-            if not is_control_flow(error):
+            if not is_control_flow(error) and not (isinstance(error, StoreError) and signals.asked):
                 raise
             signals.asked = signals.asked or (signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
     assert signals.asked is not None

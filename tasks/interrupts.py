@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from .errors import Stopped
+from .guard import is_control_flow
 
 
 class Interrupts:
@@ -17,6 +18,12 @@ class Interrupts:
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
+    _entered: ClassVar[list[Interrupts]] = []
+
+    @classmethod
+    def asked(cls) -> bool:
+        """Whether a signal is pending anywhere, for those who wait within a step and should not wait on."""
+        return any(interrupts.pending is not None for interrupts in cls._entered)
 
     def __init__(self) -> None:
         self.pending: signal.Signals | None = None
@@ -25,6 +32,7 @@ class Interrupts:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+            self._entered.append(self)
         return self
 
     def __exit__(
@@ -32,8 +40,12 @@ class Interrupts:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if self in self._entered:
+            self._entered.remove(self)
         if error is None:
             self.raise_if_pending()  # a signal after the last step's question
+        elif self.pending is not None and not is_control_flow(error):
+            signal.raise_signal(self.pending)  # an error came first: the signal goes to those who asked before
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.pending is not None:

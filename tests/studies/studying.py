@@ -24,8 +24,9 @@ TINY = {  # hyperparameters of trainings that take milliseconds
 
 def tiny(trials: int = 6, epochs: tuple[int, ...] = (1, 4, 2), **options: Any) -> Config:
     fixed = {**TINY, **options.pop("fixed", {})}
+    env = options.pop("env", "CartPole-v1")
     options = {"generation": 4, "cohort": 2, **options}
-    return make_config(load("ppo"), "CartPole-v1", trials=trials, epochs=epochs, fixed=fixed, **options)
+    return make_config(load("ppo"), env, trials=trials, epochs=epochs, fixed=fixed, **options)
 
 
 def run(url: str, config: Config, name: str = "s", **options: Any) -> dict[str, Any]:

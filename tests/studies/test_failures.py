@@ -17,8 +17,8 @@ import torch
 from rekindle.spaces import Space, log_real
 from rekindle.studies import errors
 from rekindle.studies.config import BadConfig
-from rekindle.studies.failures import FAILED, POLICIES, classify, decide, how_often, report
-from rekindle.studies.rows import Event
+from rekindle.studies.failures import FAILED, LONGEST, POLICIES, Killed, classify, decide, note, report
+from rekindle.studies.history import History
 from rekindle.studies.store import Store
 from rekindle.tasks.envs import EnvSpec, make_envs
 from rekindle.tasks.errors import BadResume, DamagedState, Diverged, StateMismatch, Stopped
@@ -105,6 +105,7 @@ CASES: list[tuple[str, Callable[[], BaseException]]] = [
     ("storage", of_kind(errors.StoreLocked, "busy")),
     ("damaged", of_kind(errors.DamagedCheckpoint, "a bit")),
     ("damaged", of_kind(DamagedState, "a bit")),
+    ("killed", of_kind(Killed, "5 processes")),
     ("unknown", of_kind(RuntimeError, "something else")),
     ("diverged", lambda: broke(Diverged("a loss became NaN"))),
     ("environment", lambda: broke(crash("ValueError"))),
@@ -146,16 +147,32 @@ def test_a_database_that_is_away_is_waited_for_as_long_as_it_takes() -> None:
     assert decision.pause == POLICIES["storage"].longest
 
 
-def test_how_often_a_trial_was_tried_again_is_counted_over_all_workers(store: Store) -> None:
+def test_who_is_killed_is_tried_in_company_first_and_then_alone() -> None:
+    decisions = [decide(Killed("5 processes"), tried) for tried in range(5)]
+    assert [each.retry for each in decisions] == [True, True, True, True, False]
+    assert [each.alone for each in decisions] == [False, True, True, True, False]
+
+
+def test_how_often_a_trial_was_tried_again_is_counted_over_all_workers_since_its_last_epoch(store: Store) -> None:
     lease = store.open("uid", {})
-    for tried in range(2):
-        assert how_often(store.events("uid"), "environment") == tried
-        note = decide(crash("ValueError"), tried).to_json()
-        assert note["retry"]
-        store.save([Write(lease, 0, events=[(FAILED, note)])])
-    assert how_often(store.events("uid"), "memory") == 0
-    assert not decide(crash("ValueError"), how_often(store.events("uid"), "environment")).retry
-    assert how_often([Event("uid", 0.0, FAILED, {})], "environment") == 0
+
+    def tried(kind: str) -> int:
+        return store.histories(["uid"]).get("uid", History()).failed[kind]
+
+    for times in range(2):
+        assert tried("environment") == times
+        error = crash("ValueError")
+        event = note(error, decide(error, times), 0)
+        assert event["retry"]
+        assert "the simulator is upset" in event["report"]
+        store.save([Write(lease, 0, events=[(FAILED, event)])])
+    assert tried("memory") == 0
+    assert not decide(crash("ValueError"), tried("environment")).retry
+    store.save([Write(lease, 1, b"1")])
+    assert tried("environment") == 0
+    strange = [(FAILED, {}), (FAILED, {"retry": True, "epochs": 1, "kind": 7, "pause": "x"})]
+    store.save([Write(lease, 1, events=strange)])
+    assert store.histories(["uid"])["uid"].failed.total() == 0
 
 
 def test_a_report_says_the_kind_and_the_place_and_no_password() -> None:
@@ -164,6 +181,13 @@ def test_a_report_says_the_kind_and_the_place_and_no_password() -> None:
     assert "the simulator is upset" in text
     assert Path(__file__).name in text
     assert "hunter2" not in report(RuntimeError("cannot reach postgresql://me:hunter2@host/db"))
+
+
+def test_a_gigantic_report_keeps_its_beginning_and_its_end() -> None:
+    text = report(RuntimeError("x" * 1_000_000 + "the end"))
+    assert len(text) < LONGEST + 10
+    assert text.startswith("[unknown] RuntimeError: xxx")
+    assert text.strip().endswith("the end")
 
 
 def test_the_report_of_a_divergence_does_not_depend_on_the_company() -> None:
