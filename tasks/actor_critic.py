@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,15 +12,18 @@ from torch import Tensor
 
 from ..spaces import Space, categorical, integer, ordinal, real
 from .distributions import Distribution, distribution_for
-from .networks import MLP, NatureCNN, Parameters
+from .networks import MLP, Layers, NatureCNN, Parameters, affine
 from .parts import Stacked
 from .recurrent import Core
+from .sde import StateDependentGaussian, state_dependent
 
 
 def model_space() -> Space:
-    """The hyperparameters of an actor-critic model; std_init is the first standard deviation of Box actions.
+    """The hyperparameters of an actor-critic model.
 
-    A memory has `width` numbers, stands before actor and critic, and is trained on whole rollouts.
+    std_init is the first standard deviation of Box actions; with state-dependent exploration it is that where all
+    activations of the last hidden layer are 1 or -1. A memory has `width` numbers, stands before actor and critic, and
+    is trained on whole rollouts.
     """
     return Space(
         width=ordinal(16, 32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
@@ -34,9 +38,14 @@ class ActorCritic(Stacked):
     """π(a|s) and v(s) of P members."""
 
     def __init__(self, obs_shape: tuple[int, ...], action_space: gym.Space[Any], hp: SimpleNamespace, seeds: list[int],
-                 place: str, device: torch.device | str = "cpu"):  # fmt: skip
-        """obs_shape: (D,) of vectors or (H, W, C) of images; hp: values of `model_space`; place: named in errors."""
-        self.distribution: Distribution = distribution_for(action_space, place)
+                 place: str, device: torch.device | str = "cpu", sde: bool = False):  # fmt: skip
+        """obs_shape: (D,) of vectors or (H, W, C) of images; hp: values of `model_space`; place: named in errors.
+
+        sde: whether the noise of actions depends on the state, see `tasks.sde`.
+        """
+        self.distribution: Distribution = (
+            state_dependent(action_space, hp.width, place) if sde else distribution_for(action_space, place)
+        )
         self.cnn = NatureCNN("features", obs_shape) if len(obs_shape) == 3 else None
         inputs = self.cnn.features if self.cnn else obs_shape[0]
         self.obs_shape = obs_shape
@@ -46,15 +55,16 @@ class ActorCritic(Stacked):
         self.critic = MLP("critic", [*hidden, 1], hp.activation, last_gain=1.0)
         networks = [net for net in (self.cnn, self.core, self.actor, self.critic) if net is not None]
         shapes = {name: shape for net in networks for name, shape in net.shapes.items()}
+        rows = hp.width if sde else 1
         if self.distribution.learned_std:
-            shapes["actor.log_std"] = (1, self.distribution.learned_std)
+            shapes["actor.log_std"] = (rows, self.distribution.learned_std)
         self.parameters = Parameters(shapes, len(seeds), device)
         self.tensors = self.parameters.tensors
         for member, seed in enumerate(seeds):
             for net in networks:
                 net.initialize(self.parameters, member, seed)
         if self.distribution.learned_std:
-            self.parameters.views["actor.log_std"][:] = hp.std_init.log().unsqueeze(-1)
+            self.parameters.views["actor.log_std"][:] = hp.std_init.log().unsqueeze(-1) - 0.5 * math.log(rows)
         self._views = self._look_up(self.parameters.views)
         self._leaves = self._look_up(self.parameters.leaves)
 
@@ -64,13 +74,19 @@ class ActorCritic(Stacked):
     def _features(self, tensors, obs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         return self.cnn(tensors, obs) if self.cnn else obs
 
-    def _params(self, out: Tensor, log_std: Tensor | None) -> Tensor:
-        return out if log_std is None else torch.cat([out, log_std.expand_as(out)], -1)
+    def _params(self, actor: Layers, features: Tensor, log_std: Tensor | None) -> Tensor:
+        if log_std is None:
+            return self.actor(actor, features)
+        if isinstance(self.distribution, StateDependentGaussian):
+            z = self.actor.hidden(actor, features)
+            return self.distribution.params(affine(z, *actor[-1]), z, log_std)
+        mean = self.actor(actor, features)
+        return torch.cat([mean, log_std.expand_as(mean)], -1)
 
     def policy(self, obs: Tensor) -> Tensor:
         """The distribution's parameters for observations (P, B, ...), without gradients."""
         tensors, actor, _, log_std = self._views
-        return self._params(self.actor(actor, self._features(tensors, obs)), log_std)
+        return self._params(actor, self._features(tensors, obs), log_std)
 
     def value(self, obs: Tensor) -> Tensor:
         """v(s) of observations (P, B, ...), (P, B), without gradients."""
@@ -81,7 +97,7 @@ class ActorCritic(Stacked):
         """The distribution's parameters and v(s), (P, B), with gradients."""
         tensors, actor, critic, log_std = self._leaves
         features = self._features(tensors, obs)
-        return self._params(self.actor(actor, features), log_std), self.critic(critic, features).squeeze(-1)
+        return self._params(actor, features, log_std), self.critic(critic, features).squeeze(-1)
 
     def sequences(
         self, obs: Tensor, begins: Tensor, state: Tensor, learning: bool = True
@@ -97,5 +113,5 @@ class ActorCritic(Stacked):
         features = self._features(tensors, obs).unflatten(1, form)
         states = self.core(tensors, features, begins.unflatten(1, form), state)
         remembered = states[..., : self.core.width].flatten(1, 2)
-        params, values = self.actor(actor, remembered), self.critic(critic, remembered)
-        return self._params(params, log_std), values.squeeze(-1), states
+        params, values = self._params(actor, remembered, log_std), self.critic(critic, remembered)
+        return params, values.squeeze(-1), states

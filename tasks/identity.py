@@ -48,6 +48,7 @@ class Identified:
         values = self.learner.hyperparameters.validate({**flatten(given), **self._without_overwriting(given)})
         self.learner.check(values)
         self.learner.check_env(self.env)
+        self.learner.check_use(self.env, values)
         return values
 
     def _without_overwriting(self, given: Mapping[str, Any]) -> dict[str, Any]:

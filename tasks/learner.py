@@ -105,6 +105,10 @@ class Learner:
         spaces_of(env)
 
     @classmethod
+    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        """Raises UnsupportedSpace for hyperparameters that need another environment than this one."""
+
+    @classmethod
     def algorithm(cls) -> str:
         """How messages name the algorithm."""
         return cls.__name__.removesuffix("Learner")

@@ -126,10 +126,13 @@ class MLP:
 
     def __call__(self, layers: Layers, x: Tensor) -> Tensor:
         """(P, B, inputs) -> (P, B, outputs)."""
+        return affine(self.hidden(layers, x), *layers[-1])
+
+    def hidden(self, layers: Layers, x: Tensor) -> Tensor:
+        """(P, B, inputs) -> the activations of the last hidden layer, (P, B, width)."""
         for weight, bias in layers[:-1]:
             x = self.activation(affine(x, weight, bias))
-        weight, bias = layers[-1]
-        return affine(x, weight, bias)
+        return x
 
 
 class NatureCNN:

@@ -32,6 +32,7 @@ from .rollout import (
     shuffled,
     value_cuts,
 )
+from .sde import Perturbations, StateDependentGaussian, state_dependent
 from .streams import Bits
 
 SCHEDULES = ("ent_coef_schedule", "clip_coef_schedule", "clip_value_schedule")
@@ -52,6 +53,9 @@ def on_policy_space(
         vf_coef=real(0.2, 1.0, default=0.5, accept=(0.0, 1e3)),
         max_grad_norm=maybe(log_real(0.1, 5.0, accept=(1e-6, 1e6)), default=0.5),
         **more,
+        # State-dependent exploration in a Box, see `tasks.sde`: drawn anew every so many steps; -1: once per rollout.
+        use_sde=categorical(False, True, default=False, structural=True, search=False),
+        sde_sample_freq=integer(-1, 1_000_000, default=-1, structural=True, search=False, when={"use_sde": True}),
         num_steps=ordinal(*steps, default=num_steps, accept=(1, 1_000_000), structural=True),
         num_envs=integer(1, 65536, default=8, structural=True, search=False),
         epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
@@ -80,6 +84,9 @@ class OnPolicyLearner(Learner):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         cls.check_minibatches(values, "num_minibatches", values.get("num_minibatches", 1))
+        if values.get("sde_sample_freq") == 0:
+            raise ValueError(f"{cls.algorithm()}: sde_sample_freq must be -1, for once per rollout, or a number of "
+                             "steps, but got 0; try 1")  # fmt: skip
         for name in SCHEDULES:
             of = name.removesuffix("_schedule")
             if name in values and values[name]["name"] != "constant" and values[of] is None:
@@ -100,9 +107,16 @@ class OnPolicyLearner(Learner):
     def check_env(cls, env: EnvSpec) -> None:
         distribution_for(spaces_of(env).action, f"{cls.algorithm()} on {env.id}")
 
+    @classmethod
+    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        if values["use_sde"]:
+            state_dependent(spaces_of(env).action, values["model"]["width"], f"{cls.algorithm()} on {env.id}")
+
     def build(self) -> None:
         hp, place = self.hp, f"{self.algorithm()} on {self.env.id}"
-        self.policy = ActorCritic(self.envs.obs_shape, self.envs.action_space, hp.model, self.seeds, place, self.device)
+        self.policy = ActorCritic(
+            self.envs.obs_shape, self.envs.action_space, hp.model, self.seeds, place, self.device, hp.use_sde
+        )
         self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
         self.obs_normalizer = (
             ObservationNormalizer(self.members, math.prod(self.envs.obs_shape)) if hp.normalize_obs else None
@@ -113,6 +127,11 @@ class OnPolicyLearner(Learner):
         running = getattr(hp, "normalize_advantage", False) == "running"
         self.standardizer = RunningStandardizer(self.members) if running else None
         self.action_keys, self.order_keys = self.keys("action"), self.keys("order")
+        self.perturbations: Perturbations | None = None
+        if isinstance(self.policy.distribution, StateDependentGaussian):
+            self.perturbations = Perturbations(
+                self.keys("sde"), hp.num_envs, self.policy.distribution, hp.num_steps, hp.sde_sample_freq, self.device
+            )
 
     def rollout(self) -> dict[str, Tensor]:
         """num_steps in every environment, and what a loss needs of them, each (P, T * N, ...)."""
@@ -120,14 +139,20 @@ class OnPolicyLearner(Learner):
 
     def play(self) -> Rollout:
         """num_steps in every environment."""
-        hp, memory = self.hp, self.memory
-        noise = draw_noise(self.policy, self.action_keys, self.iterations, (hp.num_steps, hp.num_envs), self.device)
+        hp, memory, noise = self.hp, self.memory, self.noise()
         self.env_steps += hp.num_steps * hp.num_envs
         if memory is None:
             return collect(self.envs, self.policy, noise, self.obs_normalizer, self.reward_normalizer)
         before = memory.tensors["state"].clone()
         rollout = collect(self.envs, memory, noise, self.obs_normalizer, self.reward_normalizer, memory.forget)
         return replace(rollout, memory=before)
+
+    def noise(self) -> Sequence[Tensor] | Tensor:
+        """What the actions of this iteration are sampled with, step by step."""
+        if self.perturbations is not None:
+            return self.perturbations(self.iterations, self.policy.parameters.views["actor.log_std"])
+        form = (self.hp.num_steps, self.hp.num_envs)
+        return draw_noise(self.policy, self.action_keys, self.iterations, form, self.device)
 
     @torch.no_grad()
     def prepare(self, rollout: Rollout) -> dict[str, Tensor]:

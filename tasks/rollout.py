@@ -6,7 +6,7 @@ batch over all steps, which costs a fraction of computing them one step at a tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,14 +59,17 @@ def draw_noise(
 def collect(
     envs: Envs,
     policy: ActorCritic | Memory,
-    noise: Tensor,
+    noise: Sequence[Tensor] | Tensor,
     normalize_obs: ObservationNormalizer | None = None,
     normalize_reward: RewardNormalizer | None = None,
     forget: Callable[[NDArray[np.bool_]], None] | None = None,
 ) -> Rollout:
-    """Acts for len(noise) steps in every environment; `forget` is told where episodes ended, (P, N), at each step."""
-    steps, members, num_envs = noise.shape[:3]
-    device, dist = noise.device, policy.distribution
+    """Acts for len(noise) steps in every environment; `forget` is told where episodes ended, (P, N), at each step.
+
+    noise: for each step what the policy's distribution samples with, (P, N, ...).
+    """
+    steps, (members, num_envs) = len(noise), noise[0].shape[:2]
+    device, dist = noise[0].device, policy.distribution
     kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
     # Made outside of inference mode, since a loss will be differentiated through them.
     obs = torch.empty(members, steps + 1, num_envs, *envs.obs_shape, dtype=kind, device=device)

@@ -80,6 +80,10 @@ class SVPGLearner(Learner):
     def check_env(cls, env: EnvSpec) -> None:
         cls.base.check_env(env)
 
+    @classmethod
+    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        cls.base.check_use(env, values)
+
     # What counts steps are the particles; each one's are counted, not their sum.
     env_steps = property(lambda self: self.particles.env_steps)
     iterations = property(lambda self: self.particles.iterations)

@@ -54,7 +54,13 @@ class TestOnPendulum(ExactnessSuite):
     task = PPO
     env = "Pendulum-v1"
     hyperparameters: ClassVar = {**SMALL, **AGGRESSIVE, "target_kl": 0.05}
-    variants: ClassVar = ({}, {"num_envs": 1, "num_minibatches": 2})
+    variants: ClassVar = (
+        {},
+        {"num_envs": 1, "num_minibatches": 2},
+        {"use_sde": True},
+        {"use_sde": True, "sde_sample_freq": 5, "num_envs": 3, "model.width": 17, "model.activation": "relu"},
+        {"use_sde": True, "sde_sample_freq": 100, "model.memory": "gru", "num_minibatches": 2},
+    )
     inert = frozenset({"model.std_init"})  # acts on the first state only
 
 

@@ -35,6 +35,7 @@ class TestOnPendulum(ExactnessSuite):
     task = PPO2
     env = "Pendulum-v1"
     hyperparameters: ClassVar = SMALL
+    variants: ClassVar = ({}, {"use_sde": True, "sde_sample_freq": 3})
     inert = frozenset({"model.std_init"})  # acts on the first state only
     cohort_size = 3
 
