@@ -300,10 +300,10 @@ def _schedulers(command: argparse.ArgumentParser) -> None:
         "--scheduler",
         default="halving",
         metavar="NAME",
-        help="halving; hyperband, whose brackets begin on different rungs; asha, which promotes a trial as soon as it is "
-        "among the best of those that have finished its rung: nobody waits, but which trials are promoted depends on "
-        "timing, and only each trial's own result does not; none, which trains every trial to the end; or pbt, which "
-        "trains a population to --epochs whose members copy and change each other's hyperparameters "
+        help="halving; hyperband, whose brackets begin on different rungs; asha, which promotes a trial as soon as it "
+        "is among the best of those that have finished its rung: nobody waits, but which trials are promoted depends "
+        "on timing, and only each trial's own result does not; none, which trains every trial to the end; or pbt, "
+        "which trains a population to --epochs whose members copy and change each other's hyperparameters "
         "(default: halving)",
     )
     population = command.add_argument_group("with --scheduler pbt")
