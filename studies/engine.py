@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..spaces import flatten, unflatten
 from .branches import Start
 from .config import Config
-from .errors import StudyMismatch, UnknownStudy
+from .ledger import check_same
 from .replicas import collapse, seeds_of
 from .rows import Segment, Trial
 from .schedule import Branch, Plan
@@ -29,17 +29,22 @@ KEPT = ("options", "options.snapshots")  # what is kept of the trials changes no
 
 
 def start_study(store: Store, name: str, config: Config) -> Config:
-    """Makes the study, or extends it to `config.trials` trials; StudyMismatch names what differs otherwise."""
-    try:
-        stored = Config.from_json(store.study(name).config, name)
-    except UnknownStudy:
-        try:
-            return Config.from_json(store.create_study(name, config.to_json()).config, name)
-        except StudyMismatch:  # another process was quicker
-            stored = Config.from_json(store.study(name).config, name)
-    trials = [*stored.trials, *(n for n in config.trials if n > stored.trials[-1])]
-    extended = {**config.to_json(), "trials": trials}
-    return Config.from_json(store.create_study(name, extended, extend=["trials", *KEPT]).config, name)
+    """Makes the study, or extends it to `config.trials` trials; StudyMismatch names what differs otherwise.
+
+    What an older Rekindle left out of a configuration is what it is by default. Two processes that extend a study at
+    once both do so: the second one goes on from what the first has left.
+    """
+
+    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if stored is None:
+            return config.to_json()
+        known = Config.from_json(stored, name)
+        check_same(name, known.to_json(), config.to_json(), ["trials", *KEPT])
+        trials = [*known.trials, *(n for n in config.trials if n > known.trials[-1])]
+        kept = {} if config.options == known.options else {"options": dict(config.options)}
+        return {**stored, "trials": trials, **kept}
+
+    return Config.from_json(store.change_study(name, change).config, name)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ that name a later one.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -33,21 +33,44 @@ SEGMENT_STATES = ("ready", "done", "failed")
 
 def create_study(connection: Connection, name: str, config: Mapping[str, Any], extend: Collection[str]) -> Study:
     """The study of this name; made if there is none. Only the keys in ``extend`` may differ, and are then updated."""
-    new = insert(connection, study).values(name=name, config=dict(config), created=Now())
-    connection.execute(new.on_conflict_do_nothing())
+
+    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if stored is not None:
+            check_same(name, stored, config, extend)
+        return config
+
+    return change_study(connection, name, change)
+
+
+def change_study(
+    connection: Connection, name: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
+) -> Study:
+    """The study of this name with the configuration that ``change`` makes of the stored one, or of None.
+
+    Nobody else changes it until the transaction ends, so of two changes at once the second makes its own of the first.
+    """
     query = sa.select(*_STUDY).where(study.c.name == name).with_for_update()
+    if connection.execute(query).one_or_none() is None:
+        new = insert(connection, study).values(name=name, config=dict(change(None)), created=Now())
+        connection.execute(new.on_conflict_do_nothing())
     found = Study(**connection.execute(query).one()._mapping)
-    if differing := sorted(set(_differing(found.config, config)) - set(extend)):
-        stored, given = dict(_flat(found.config)), dict(_flat(config))
+    config = dict(change(found.config))
+    if found.config != config:
+        values = {"config": config, "revision": study.c.revision + 1}
+        connection.execute(study.update().where(study.c.name == name).values(**values))
+    return Study(name, config, found.created)
+
+
+def check_same(name: str, stored: Mapping[str, Any], given: Mapping[str, Any], extend: Collection[str]) -> None:
+    """Raises StudyMismatch, which names what differs, if anything but the (dotted) keys in ``extend`` does."""
+    before, now = dict(_flat(stored)), dict(_flat(given))
+    keys = sorted((before.keys() | now.keys()) - set(extend))
+    if differing := [key for key in keys if (key in before, before.get(key)) != (key in now, now.get(key))]:
         shown = ", ".join(
-            f"{key} ({stored.get(key, 'absent')!r}, now {given.get(key, 'absent')!r})" for key in differing[:5]
+            f"{key} ({before.get(key, 'absent')!r}, now {now.get(key, 'absent')!r})" for key in differing[:5]
         )
         raise StudyMismatch(f"a study keeps its configuration, but {name!r} differs in {shown}; use the stored values, "
                             "or another name")  # fmt: skip
-    if found.config != dict(config):
-        values = {"config": dict(config), "revision": study.c.revision + 1}
-        connection.execute(study.update().where(study.c.name == name).values(**values))
-    return Study(name, dict(config), found.created)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -56,11 +79,6 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterable[str]:
-    left, right = dict(_flat(a)), dict(_flat(b))
-    return (key for key in left.keys() | right.keys() if key not in left or key not in right or left[key] != right[key])
 
 
 def studies(connection: Connection) -> list[Study]:

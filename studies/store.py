@@ -185,6 +185,15 @@ class Store:
         """
         return self._database.write(lambda connection: ledger.create_study(connection, name, config, extend))
 
+    def change_study(
+        self, name: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
+    ) -> Study:
+        """The study of this name with the configuration that ``change`` makes of the stored one, or of None.
+
+        Of two changes at once the second makes its own of what the first has left. ``change`` may run more than once.
+        """
+        return self._database.write(lambda connection: ledger.change_study(connection, name, change))
+
     def study(self, name: str) -> Study:
         """A study; UnknownStudy names those that there are."""
         return self._database.read(lambda connection: ledger.get_study(connection, name))

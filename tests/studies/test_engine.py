@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,49 @@ def test_a_study_grows_and_never_shrinks(store: Store) -> None:
     assert start_study(store, "s", tiny(trials=10)).trials == [6, 10]
     assert start_study(store, "s", tiny(trials=8)).trials == [6, 10]
     assert start_study(store, "s", tiny(trials=10)).trials == [6, 10]
+
+
+def test_processes_that_extend_a_study_at_once_all_do(url: str, child: Callable[..., Any]) -> None:
+    code = """
+import sys
+from dataclasses import replace
+from rekindle.studies.config import Config
+from rekindle.studies.engine import start_study
+from rekindle.studies.store import Store
+with Store(sys.argv[1]) as store:
+    config = Config.from_json(store.study("s").config, "s")
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(*start_study(store, "s", replace(config, trials=[int(line)])).trials, flush=True)
+"""
+    with Store(url) as store:
+        start_study(store, "s", tiny(trials=1))
+        processes = [child(code, url) for _ in range(4)]
+        assert [each.hear() for each in processes] == ["ready"] * 4
+        for turn in range(25):
+            before = store.study("s").config["trials"]
+            wanted = [10 * turn + place for place in range(2, 6)]
+            for each, trials in zip(processes, wanted, strict=True):
+                each.say(str(trials))
+            for each, trials in zip(processes, wanted, strict=True):
+                assert max(map(int, each.hear().split())) >= trials
+            after = store.study("s").config["trials"]
+            assert after[: len(before)] == before
+            assert after[-1] == wanted[-1]
+            assert after == sorted(set(after))
+            assert set(after[len(before) :]) <= set(wanted)
+
+
+def test_what_an_older_version_left_out_is_what_it_is_by_default(store: Store) -> None:
+    config = replace(tiny(), cohort=4, options={})
+    older = {key: value for key, value in config.to_json().items() if key not in ("options", "cohort", "direction")}
+    store.create_study("s", older)
+    assert start_study(store, "s", config) == config
+    assert store.study("s").config == older
+    with pytest.raises(StudyMismatch, match=r"cohort \(4, now 2\)"):
+        start_study(store, "s", replace(config, cohort=2))
+    assert start_study(store, "s", replace(config, trials=[9])).trials == [6, 9]
+    assert store.study("s").config == {**older, "trials": [6, 9]}
 
 
 @pytest.mark.parametrize(
