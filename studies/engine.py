@@ -76,11 +76,11 @@ class Engine:
         """The study's, as of the last look."""
         return self.view.config
 
-    def advance(self) -> list[Ready]:
     def check(self) -> None:
         """Raises what keeps this machine from training the study: a missing package is no fault of a trial's."""
         self.config.make_task(self.algorithm, self.config.fixed, None).parameters()
 
+    def advance(self) -> list[Ready]:
         """Brings the rows as far forward as they go without training; what is ready then, most urgent first."""
         self.view.refresh()
         while step := self.view.plan():
