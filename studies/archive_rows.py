@@ -69,6 +69,10 @@ def _is_dict(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text(name) and _is_number(each) for name, each in value.items())
+
+
 def _or_none(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or check(value)
 
@@ -85,7 +89,7 @@ FORMS: dict[str, dict[str, Callable[[Any], bool]]] = {
     },
     "segments": {
         "number": _is_count, "rung": _is_count, "epochs": _is_count, "state": _one_of("ready", "done", "failed"),
-        "score": _or_none(_is_number), "digest": _or_none(_is_text),
+        "score": _or_none(_is_number), "digest": _or_none(_is_text), "objectives": _or_none(_are_numbers),
     },
     "tasks": {"uid": _is_name, "identity": _or_none(_is_dict), "created": _is_time},
     "checkpoints": {"uid": _is_name, "epochs": _is_count, "digest": _is_digest, "created": _is_time},
@@ -116,6 +120,8 @@ def _row(archive: Archive, where: str, text: bytes, form: Mapping[str, Callable[
         row = parse_json(text.decode())
     except ValueError as error:
         raise archive.bad(f"{where} is no JSON: {error}") from None
+    if isinstance(row, dict) and form is FORMS["segments"]:
+        row.setdefault("objectives", None)  # only studies that seek more than the return have any
     if not isinstance(row, dict) or row.keys() != form.keys():
         raise archive.bad(f"{where} must have {', '.join(form)}")
     for name, check in form.items():

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from .config import Config
 from .plans import Plan, Seen, score_of
 from .rows import Segment, Trial
-from .samplers import KNOWN
+from .samplers import learns
 
 Place = tuple[float, int]  # (-score, number): the best first, ties to the lower number
 
@@ -94,7 +94,7 @@ class AsynchronousHalving:
         if self._asked < len(self.brackets):
             if len(self._ready) + len(plan.segments) < self.config.generation:
                 plan.ask, plan.bracket = self.brackets[self._asked], self._asked
-                plan.seen = {n: [*s] for n, s in self._scores.items()} if KNOWN[self.config.sampler].learns else {}
+                plan.seen = {n: [*s] for n, s in self._scores.items()} if learns(self.config) else {}
         elif not self._ready and not plan:
             self._end(plan)
         return plan

@@ -19,6 +19,7 @@ from .config import Config, make_config, parse_epochs
 from .engine import start_study
 from .errors import StoreError
 from .mirror import UID as MIRROR
+from .objectives import objective_options
 from .owner import Owner
 from .replicas import seed_options
 from .store import Store
@@ -59,12 +60,12 @@ def tune(arguments: argparse.Namespace) -> int:
 def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     """The configuration of the study that is asked for."""
     env, fixed, epochs = _env(arguments.env), _values(algorithm, arguments.set), parse_epochs(arguments.epochs)
-    seeds = seed_options(arguments.seeds, arguments.aggregate)
+    options = seed_options(arguments.seeds, arguments.aggregate) | objective_options(arguments.objective)
     if arguments.scheduler == "pbt":
         from .pbt import make_population
 
         names = ("interval", "population", "seed", "exploit", "explore", "perturb", "sampler")
-        given = {name: getattr(arguments, name) for name in names} | seeds
+        given = {name: getattr(arguments, name) for name in names} | options
         return make_population(algorithm, env, epochs=epochs[1], fixed=fixed, **given)
     return make_config(
         algorithm,
@@ -77,7 +78,7 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
         scheduler=arguments.scheduler,
         generation=arguments.generation,
         cohort=arguments.cohort,
-        options=seeds,
+        options=options,
     )
 
 
@@ -110,8 +111,9 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], url: str) ->
     out.print(report.best_table(study, searched))
     _note(out, f"{study['trials_total']} trials: {counts}\n")
     storage = shlex.quote(url)
+    shown = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     for command, what in (
-        (f"rekindle show {study['best']['uid'][:8]} --storage {storage}", "the best trial, from its first start on"),
+        (f"rekindle show {study['best']['uid'][:8]} --storage {storage}", f"{shown}, from its first start on"),
         (f"rekindle trials {shlex.quote(study['study'])} --storage {storage}", "all trials, rung by rung"),
         (f"optuna-dashboard {storage}", "the same study in Optuna's dashboard"),
     ):

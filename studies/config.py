@@ -158,6 +158,7 @@ def make_config(
     **options: Any,
 ) -> Config:
     """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong."""
+    from .objectives import check_objectives
     from .samplers import check_sampler, sampler_name
 
     task = algorithm(env, seed=seed, **(fixed or {}))
@@ -178,6 +179,7 @@ def make_config(
     config = replace(config, sampler=sampler_name(config.sampler))
     choose("scheduler", config.scheduler, SCHEDULERS)
     check_sampler(config)
+    check_objectives(config, algorithm)
     if config.scheduler == "none":
         return replace(config, epochs=[config.epochs[1], *config.epochs[1:]])
     return config

@@ -33,6 +33,13 @@ def _are_trials(value: Any) -> bool:
     return counts and list(value) == sorted(set(value))
 
 
+def _are_options(value: Any) -> bool:
+    if not _are_names(value):
+        return False
+    objectives = value.get("objectives", {"": "maximize"})
+    return _are_names(objectives) and len(objectives) > 0 and set(objectives.values()) <= {"maximize", "minimize"}
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) < 1000
 
@@ -50,7 +57,7 @@ _FORM: dict[str, Callable[[Any], bool]] = {
     "cohort": _is_count,
     "sampler": _is_text,
     "scheduler": _is_text,
-    "options": _are_names,
+    "options": _are_options,
     "direction": _is_text,
 }
 

@@ -14,6 +14,7 @@ from ..spaces import flatten, unflatten
 from .branches import Start
 from .config import Config
 from .ledger import check_same
+from .objectives import objectives_of
 from .replicas import collapse, seeds_of
 from .rows import Segment, Trial
 from .schedule import Branch, Plan
@@ -127,16 +128,18 @@ class Engine:
 
         assert step.ask is not None
         fixed = self.config.fixed
-        seen = collapse(self.config, self.view.trials.values(), [])[0] if step.seen else []
+        # Several objectives are read from the segments; of one, the plan holds the scores.
+        rows = self.view.segments.values() if len(objectives_of(self.config)) > 1 else []
+        seen, segments = collapse(self.config, self.view.trials.values() if step.seen else [], rows)
         seeds = seeds_of(self.config)
-        rows = []
-        for number, values in zip(step.ask, suggest(self.config, seen, step, self._check), strict=True):
+        new = []
+        for number, values in zip(step.ask, suggest(self.config, seen, step, self._check, segments), strict=True):
             for replicate in range(seeds):
                 seed = self.config.seed + replicate
                 task = self.config.make_task(self.algorithm, {**fixed, **flatten(values)}, None, seed=seed)
                 attrs = {"bracket": step.bracket, **({"seed": seed} if seeds > 1 else {})}
-                rows.append(Trial(number * seeds + replicate, task.uid, flatten(task.hyperparameters or {}), attrs))
-        return rows
+                new.append(Trial(number * seeds + replicate, task.uid, flatten(task.hyperparameters or {}), attrs))
+        return new
 
     def _branch(self, branch: Branch) -> Trial:
         """The row of a branch, whose task has its first checkpoint already."""

@@ -29,6 +29,9 @@ def _export(connection: Connection, name: str, path: Path) -> Transferred:
     row = ledger.get_study(connection, name)
     trials = [asdict(each) for each in ledger.trials(connection, name)]
     segments = [asdict(each) for each in ledger.segments(connection, name)]
+    for each in segments:
+        if each["objectives"] is None:
+            del each["objectives"]
     for each in trials:
         each["error"] = each["error"] and masked(each["error"])
     uids = sorted({each["uid"] for each in trials})  # here, as databases sort texts each in their way

@@ -120,7 +120,7 @@ def _segment(key: tuple[Any, ...]) -> Any:
 
 def _reopen(connection: Connection, finding: Finding) -> str:
     ledger.revise(connection, finding.key[0], rewrite=True)
-    values = {"state": "ready", "score": None, "digest": None}
+    values = {"state": "ready", "score": None, "digest": None, "objectives": None}
     connection.execute(segment.update().where(_segment(finding.key)).values(**values))
     name, number, _ = finding.key
     ended = (trial.c.study == name) & (trial.c.number == number) & trial.c.state.in_(["complete", "pruned"])

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .config import Config
+from .objectives import best_first
 from .plans import Plan, Seen, score_of
 from .rows import Segment, Trial
-from .samplers import KNOWN
+from .samplers import learns
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Halving:
         self._trials: dict[int, Trial] = {}
         self._segments: dict[tuple[int, int], Segment] = {}
         self._settled = 0  # so many brackets, from the first on, in which nothing changes any more; they are forgotten
-        self._scores = _Scores(len(self.rungs)) if KNOWN[config.sampler].learns else None
+        self._scores = _Scores(len(self.rungs)) if learns(config) else None
 
     def _make_brackets(self) -> Sequence[Bracket]:
         return [Bracket(numbers) for numbers in self.config.brackets]
@@ -104,7 +105,7 @@ class Halving:
             rows = [self._segments[n, rung] for n in entrants if (n, rung) in self._segments]
             if missing or any(row.state == "ready" for row in rows):
                 return rung - bracket.rung
-            ranked = sorted((row for row in rows if row.state == "done"), key=lambda row: (-score_of(row), row.number))
+            ranked = best_first(self.config, rows)
             places = 0 if rung == top else self._places(len(entrants))
             entrants = sorted(row.number for row in ranked[:places])
             state = "complete" if rung == top else "pruned"

@@ -178,20 +178,19 @@ def segments(connection: Connection, name: str, since: int = -1) -> list[Segment
 
 def finish_segment(
     connection: Connection, name: str, number: int, rung: int, state: str, score: float | None, digest: str | None,
-    revision: int,
+    revision: int, objectives: Mapping[str, float] | None = None,
 ) -> None:  # fmt: skip
     """Ends a ready segment; the same again is nothing new, and something else is refused."""
     which = sa.and_(segment.c.study == name, segment.c.number == number, segment.c.rung == rung)
-    values = {"state": state, "score": score, "digest": digest}
+    values = {"state": state, "score": score, "digest": digest, "objectives": objectives and dict(objectives)}
     if score is not None and math.isnan(score):
         raise ValueError(f"a score is a number, but segment {rung} of trial {number} of study {name!r} got NaN; "
                          "fail the trial instead")  # fmt: skip
     ready = segment.update().where(which, segment.c.state == "ready")
     done = connection.execute(ready.values(**values, revision=revision))
     if not done.rowcount:
-        found = connection.execute(
-            sa.select(segment.c.state, segment.c.score, segment.c.digest).where(which)
-        ).one_or_none()
+        columns = [segment.c[name] for name in values]
+        found = connection.execute(sa.select(*columns).where(which)).one_or_none()
         _same_again(f"segment {rung} of trial {number} of study {name!r}", found, values)
 
 

@@ -6,7 +6,7 @@ each once all before it are finished, by one process at a time: the one that hol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sqlalchemy import make_url
@@ -14,6 +14,8 @@ from sqlalchemy import make_url
 from ..spaces.to_optuna import distributions, params
 from .config import Config
 from .errors import StoreError, TaskBusy
+from .objectives import objectives_of
+from .plans import score_of
 from .replicas import collapse
 from .rows import Segment, Trial
 
@@ -33,6 +35,7 @@ class MirrorError(StoreError):
 def mirror(store: Store, url: str, name: str) -> int:
     """Adds what is not mirrored yet; how many trials that were. 0 if another process is at it."""
     import optuna
+    from optuna.study import StudyDirection
 
     try:
         lease = store.open(UID + name, {"mirror": name})
@@ -44,8 +47,9 @@ def mirror(store: Store, url: str, name: str) -> int:
         try:
             config = Config.from_json(store.study(name).config, name)
             trials = finished(config, *collapse(config, store.trials(name), store.segments(name)))
+            directions = [StudyDirection[direction.upper()] for direction in objectives_of(config).values()]
             study = optuna.create_study(
-                storage=_with_driver(url), study_name=name, direction="maximize", load_if_exists=True
+                storage=_with_driver(url), study_name=name, directions=directions, load_if_exists=True
             )
             there = len(study.get_trials(deepcopy=False))
             if not there:
@@ -76,6 +80,7 @@ def finished(config: Config, trials: Sequence[Trial], segments: Sequence[Segment
     states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
     spread = distributions(config.searched)
     known = config.searched.flat().keys()
+    objectives = objectives_of(config)
     frozen = []
     for trial in trials:
         if trial.state not in states:
@@ -85,11 +90,17 @@ def finished(config: Config, trials: Sequence[Trial], segments: Sequence[Segment
         frozen.append(
             create_trial(
                 state=states[trial.state],
-                value=done[-1].score if trial.state != "failed" and done else None,
+                values=_values(objectives, done[-1]) if trial.state != "failed" and done else None,
                 params=names,
                 distributions={name: spread[name] for name in names},
-                intermediate_values={row.epochs: row.score for row in done if row.score is not None},
+                # Optuna shows the way to a value, and has no ways to several.
+                intermediate_values={row.epochs: _values(objectives, row)[0] for row in done if len(objectives) == 1},
                 user_attrs={"rk_uid": trial.uid, **({"rk_digest": done[-1].digest} if done else {})},
             )
         )
     return frozen
+
+
+def _values(objectives: Mapping[str, str], row: Segment) -> list[float]:
+    """The objectives of a finished segment, as they were measured."""
+    return [row.objectives[name] for name in objectives] if row.objectives else [score_of(row)]

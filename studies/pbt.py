@@ -148,9 +148,12 @@ def make_population(
         epochs, interval: of the whole training, and between two generations.
         perturb: dotted names of what explore may change; all that is searched, if empty. What else is searched differs
             between members from the beginning, and is copied as it is.
-        options: those of `replicas.seed_options`.
+        options: those of `replicas.seed_options`; a population seeks the return.
     """
     check_count("population", population)
+    if "objectives" in options:
+        raise BadConfig("the members of a population copy those with the best return, but --objective asks for "
+                        f"{', '.join(options['objectives'])}; use another --scheduler")  # fmt: skip
     if sampler not in (None, "random"):
         raise BadConfig(f"a population begins with hyperparameters drawn at random, but --sampler is {sampler}")
     space = algorithm.learner.hyperparameters

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from .config import Config, check_count, choose
+from .objectives import MINIMIZE, objectives_of
 from .plans import Branch, Plan, Scheduler, score_of
 from .rows import Segment, Trial
 
@@ -60,10 +61,9 @@ def collapse(config: Config, trials: Iterable[Trial], segments: Iterable[Segment
     rows: dict[tuple[int, int], list[Segment]] = {}
     for row in segments:
         rows.setdefault((row.number // seeds, row.rung), []).append(row)
-    aggregate = AGGREGATES[config.options["aggregate"]]
     return (
         [_configuration(number, group, seeds) for number, group in sorted(members.items()) if len(group) == seeds],
-        [_segment(number, group, aggregate) for (number, _), group in sorted(rows.items()) if len(group) == seeds],
+        [_segment(config, number, group) for (number, _), group in sorted(rows.items()) if len(group) == seeds],
     )
 
 
@@ -78,11 +78,25 @@ def _configuration(number: int, group: Sequence[Trial], seeds: int) -> Trial:
     return replace(first, number=number, state=state, error=error, attrs=attrs)
 
 
-def _segment(number: int, group: Sequence[Segment], aggregate: Callable[[Sequence[float]], float]) -> Segment:
+def _segment(config: Config, number: int, group: Sequence[Segment]) -> Segment:
     first = min(group, key=lambda row: row.number)
     state = next((state for state in ("ready", "failed") if any(row.state == state for row in group)), "done")
-    score = aggregate([score_of(row) for row in group]) if state == "done" else None
-    return replace(first, number=number, state=state, score=score, digest=first.digest if state == "done" else None)
+    if state != "done":
+        return replace(first, number=number, state=state, score=None, objectives=None, digest=None)
+    aggregate = AGGREGATES[config.options["aggregate"]]
+    score = aggregate([score_of(row) for row in group])
+    return replace(first, number=number, state=state, score=score, objectives=_objectives(config, group, aggregate))
+
+
+def _objectives(
+    config: Config, group: Sequence[Segment], aggregate: Callable[[Sequence[float]], float]
+) -> dict[str, float] | None:
+    """The aggregate of each objective, in which the highest is the best: of those to be minimized, of the negatives."""
+    measured = [row.objectives for row in group if row.objectives]
+    if not measured:
+        return None
+    signs = {name: -1 if objectives_of(config).get(name) == MINIMIZE else 1 for name in measured[0]}
+    return {name: sign * aggregate([sign * each[name] for each in measured]) for name, sign in signs.items()}
 
 
 class Replicated:

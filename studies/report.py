@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
@@ -16,6 +17,8 @@ from ..spaces import flatten
 from .branches import BRANCH
 from .config import Config
 from .mirror import UID as MIRROR
+from .objectives import DEFAULT, objectives_of, point, ranking, undominated
+from .objectives import RETURN as RETURN
 from .owner import Owner
 from .replicas import collapse, seeds_of
 from .retention import reasons
@@ -26,13 +29,12 @@ if TYPE_CHECKING:
     from .store import Store
 
 FORMAT = 1
-RETURN = "return"  # the metric under which an evaluation is stored with its epoch
 Json = dict[str, Any]
 STATES = ("complete", "pruned", "failed", "running")
 
 
 def trial_json(trial: Trial, segments: Sequence[Segment]) -> Json:
-    """A trial; ``epochs``, ``return`` and ``digest`` are those of its last finished rung."""
+    """A trial; ``epochs``, ``return``, ``objectives`` and ``digest`` are those of its last finished rung."""
     mine = [row for row in segments if row.number == trial.number]
     last = max((row for row in mine if row.state == "done"), key=lambda row: row.rung, default=None)
     return {
@@ -43,15 +45,21 @@ def trial_json(trial: Trial, segments: Sequence[Segment]) -> Json:
         "member": trial.attrs.get("member"),
         "branch": _branch(trial),
         "epochs": last.epochs if last else 0,
-        "return": last.score if last else None,
+        "return": _return(last) if last else None,
+        "objectives": last.objectives if last else None,
         "digest": last.digest if last else None,
         "hyperparameters": dict(trial.params),
         "error": trial.error,
         "rungs": [
-            {"rung": row.rung, "epochs": row.epochs, "state": row.state, "return": row.score, "digest": row.digest}
+            {"rung": row.rung, "epochs": row.epochs, "state": row.state, "return": _return(row), "digest": row.digest}
             for row in mine
         ],
     }
+
+
+def _return(row: Segment) -> float | None:
+    """The return, which is the score of a study that seeks nothing else."""
+    return row.objectives[RETURN] if row.objectives else row.score
 
 
 def _branch(trial: Trial) -> Json | None:
@@ -62,10 +70,26 @@ def _branch(trial: Trial) -> Json | None:
     return {"trial": trial.attrs["parent"], "uid": start["uid"], "epochs": start["epochs"], "digest": start["digest"]}
 
 
-def rank(trials: Sequence[Json]) -> list[Json]:
-    """Those with a result, the best first: by the epochs that they were found worth, then by their return."""
-    done = [trial for trial in trials if trial["return"] is not None]
-    return sorted(done, key=lambda trial: (-trial["epochs"], -trial["return"], trial["number"]))
+def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
+    """Those with a result, the best first: by the epochs that they were found worth, then by what the study seeks."""
+    done = sorted((trial for trial in trials if trial["epochs"]), key=lambda trial: (-trial["epochs"], trial["number"]))
+    ranked: list[Json] = []
+    for _, together in groupby(done, key=lambda trial: trial["epochs"]):
+        equals = list(together)
+        ranked += [equals[place] for place in ranking(_points(equals, objectives))]
+    return ranked
+
+
+def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
+    """Of those that trained longest, the trials that no other one dominates, the best in the first objective first."""
+    longest = max((trial["epochs"] for trial in trials), default=0)
+    equals = [trial for trial in trials if longest and trial["epochs"] == longest]
+    points = _points(equals, objectives)
+    return [equals[place] for place in sorted(undominated(points), key=lambda place: -points[place][0])]
+
+
+def _points(trials: Sequence[Json], objectives: Mapping[str, str]) -> list[list[float]]:
+    return [point(objectives, trial["objectives"] or {RETURN: trial["return"]}) for trial in trials]
 
 
 def study_json(store: Store, name: str) -> Json:
@@ -81,6 +105,8 @@ def study_json(store: Store, name: str) -> Json:
     if seeds_of(config) > 1:
         _add_seeds(config, shown, replicates, rows)
     counts = {state: sum(trial.state == state for trial in trials) for state in STATES}
+    objectives = objectives_of(config)
+    best = front(shown, objectives)
     return {
         "format": FORMAT,
         "study": name,
@@ -96,7 +122,9 @@ def study_json(store: Store, name: str) -> Json:
         "fixed": dict(config.fixed),
         "trials_total": config.trials[-1],
         "counts": counts,
-        "best": next(iter(rank(shown)), None),
+        "objectives": objectives,
+        "best": next(iter(best), None),
+        "front": [trial["number"] for trial in best],
         "trials": shown,
     }
 
@@ -191,14 +219,20 @@ def number(value: Any) -> str:
 
 def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5) -> Table:
     """The best trials side by side, with the hyperparameters that were searched."""
-    best = rank(study["trials"])[:limit]
-    table = Table(
-        title=f"best trials of {study['study']}", title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False
-    )
+    objectives = study["objectives"]
+    best = rank(study["trials"], objectives)[:limit]
+    title = f"best trials of {study['study']}"
+    if len(objectives) > 1:
+        best, title = _front(study), f"Pareto front of {study['study']}"
+    if objectives != DEFAULT:
+        title += ": " + ", ".join(f"{direction} {name}" for name, direction in objectives.items())
+    table = Table(title=title, title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False)
     table.add_column("trial", no_wrap=True)
     for trial in best:
         table.add_column(str(trial["number"]), justify="right", no_wrap=True)
-    table.add_row("return", *(Text(f"{trial['return']:.1f}", "bold green") for trial in best))
+    for name in objectives:
+        values = ((trial["objectives"] or trial)[name] for trial in best)
+        table.add_row(name, *(Text(_measured(value), "bold green") for value in values))
     table.add_row("epochs", *(str(trial["epochs"]) for trial in best))
     table.add_row("uid", *(Text(trial["uid"][:8], "cyan") for trial in best), end_section=True)
     for name in searched:
@@ -208,8 +242,19 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5
     return table
 
 
+def _front(study: Mapping[str, Any]) -> list[Json]:
+    """The trials that no other one dominates."""
+    by_number = {trial["number"]: trial for trial in study["trials"]}
+    return [by_number[number] for number in study["front"]]
+
+
+def _measured(value: float) -> str:
+    """An objective, short."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
+
+
 def trials_table(study: Json) -> Table:
-    """All trials of a study, with the return at each rung."""
+    """All trials of a study, with the return at each rung, other objectives at the last one, and the Pareto front."""
     table = Table(
         title=f"{study['study']}: {study['task']} on {study['env']['id']}, seed {study['seed']}",
         title_style="bold",
@@ -222,6 +267,12 @@ def trials_table(study: Json) -> Table:
         table.add_column(name, justify="left" if name in ("uid", "state") else "right", no_wrap=True)
     for epochs in study["rungs"]:
         table.add_column(f"epoch {epochs}", justify="right", no_wrap=True)
+    others = [name for name in study["objectives"] if name != RETURN]
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    several = len(study["objectives"]) > 1
+    if several:
+        table.add_column("front", no_wrap=True)
     table.add_column("digest", no_wrap=True)
     colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "running": "yellow"}
     for trial in study["trials"]:
@@ -232,6 +283,8 @@ def trials_table(study: Json) -> Table:
             Text(trial["uid"][:8], "cyan"),
             Text(trial["state"], colors[trial["state"]]),
             *(returns.get(rung, "") for rung in range(len(study["rungs"]))),
+            *(_measured(trial["objectives"][name]) if trial["objectives"] else "" for name in others),
+            *(["*" if trial["number"] in study["front"] else ""] if several else []),
             (trial["digest"] or "")[:12],
         )
     return table
@@ -261,6 +314,7 @@ def status_table(status: Json) -> Table:
         table.add_column(name, justify="left" if name in ("study", "state", "task", "env", "best uid") else "right")
     for study in status["studies"]:
         best = study["best"] or {"return": None, "uid": ""}
+        front = len(study["front"]) if len(study["objectives"]) > 1 else 1
         table.add_row(
             study["study"],
             Text(study["state"], "green" if study["state"] == "complete" else "yellow"),
@@ -269,7 +323,7 @@ def status_table(status: Json) -> Table:
             f"{sum(study['counts'].values())}/{study['trials_total']}",
             *(str(study["counts"][state]) for state in STATES),
             "" if best["return"] is None else f"{best['return']:.1f}",
-            Text(best["uid"][:8], "cyan"),
+            Text(best["uid"][:8] + (f" and {front - 1} on the front" if front > 1 else ""), "cyan"),
         )
     return table
 

@@ -67,7 +67,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Segment:
-    """A trial's way to one rung: training until ``epochs`` in all; ``state`` is ready, done or failed."""
+    """A trial's way to one rung: training until ``epochs`` in all; ``state`` is ready, done or failed.
+
+    ``score`` is the return, or of other ``objectives`` the first, the higher the better; they hold the return, too.
+    """
 
     number: int
     rung: int
@@ -75,6 +78,7 @@ class Segment:
     state: str = "ready"
     score: float | None = None
     digest: str | None = None
+    objectives: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)

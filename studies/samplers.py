@@ -97,6 +97,11 @@ def _endless(config: Config) -> Iterable[str]:
             yield name
 
 
+def learns(config: Config) -> bool:
+    """Whether the study's suggestions depend on earlier trials."""
+    return config.sampler not in KNOWN or KNOWN[config.sampler].learns
+
+
 def make_sampler(config: Config, number: int, attempt: int = 0) -> BaseSampler:
     """The study's sampler, seeded for one trial."""
     with warnings.catch_warnings():

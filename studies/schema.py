@@ -15,7 +15,7 @@ from .columns import Double, Integer, Json, LargeBinary, Numbers, Text
 from .columns import Now as Now
 from .errors import SchemaMismatch
 
-VERSION = 2
+VERSION = 3
 _LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
 
 
@@ -114,6 +114,7 @@ segment = Table(
     Column("score", Double),
     Column("digest", Text),  # of the state at its end
     Column("revision", Integer, nullable=False, server_default="0"),  # as a trial's
+    Column("objectives", Numbers),  # what was measured by name, in a study that seeks more than the return
     sa.ForeignKeyConstraint(["study", "number"], ["rk_trial.study", "rk_trial.number"]),
     Index("rk_segment_revision", "study", "revision"),
 )  # fmt: skip
@@ -140,8 +141,9 @@ _REVISIONS = _statements(
     "CREATE INDEX rk_trial_uid ON rk_trial (uid)",
     "CREATE INDEX rk_segment_revision ON rk_segment (study, revision)",
 )
+_OBJECTIVES = _statements("ALTER TABLE rk_segment ADD COLUMN objectives TEXT")
 # The n-th turns schema n + 1 into n + 2; append only, never change one.
-MIGRATIONS: tuple[Migration, ...] = (_REVISIONS,)
+MIGRATIONS: tuple[Migration, ...] = (_REVISIONS, _OBJECTIVES)
 
 
 def version_of(connection: Connection) -> int:

@@ -247,10 +247,11 @@ class Store:
     def finish_segment(
         self, lease: StoreLease, study: str, number: int, rung: int, *,
         score: float, digest: str | None = None, metrics: Sequence[tuple[int, Metrics]] = (),
+        objectives: Mapping[str, float] | None = None,
     ) -> None:  # fmt: skip
         """Ends a segment with its score, under the lease of its task; ``metrics`` are added to those of their epochs.
 
-        The same again changes nothing; another score or digest is a ResultMismatch.
+        The same again changes nothing; another score, digest or objective is a ResultMismatch.
         """
         leases = _checked([lease])
 
@@ -258,7 +259,7 @@ class Store:
             fencing.fence(connection, leases, self.lease_seconds)
             merge_metrics(connection, lease.uid, metrics)
             revision = ledger.revise(connection, study)  # late: others wait for the study from here on
-            ledger.finish_segment(connection, study, number, rung, "done", score, digest, revision)
+            ledger.finish_segment(connection, study, number, rung, "done", score, digest, revision, objectives)
 
         self._database.write(work)
 
@@ -276,8 +277,8 @@ class Store:
             revision = ledger.revise(connection, study)
             ledger.finish_segment(connection, study, number, rung, "failed", None, None, revision)
             ledger.finish_trial(connection, study, number, "failed", error, revision)
-
             fencing.add_events(connection, [(lease.uid, FAILED, note)] if note else [])
+
         self._database.write(work)
 
     def finish_trial(self, study: str, number: int, state: str) -> None:

@@ -19,9 +19,10 @@ from ..spaces.to_optuna import distributions, params
 from ..spaces.to_optuna import suggest as suggest_values
 from .config import BadConfig, Config
 from .generations import BRACKET
-from .rows import Trial
+from .objectives import objectives_of, point
+from .rows import Segment, Trial
 from .samplers import KNOWN, make_sampler
-from .schedule import Plan
+from .schedule import Plan, Seen
 
 ATTEMPTS = 100  # at values that go together
 
@@ -31,22 +32,22 @@ def suggest(
     trials: Iterable[Trial],
     plan: Plan,
     check: Callable[[Mapping[str, Any]], None] = lambda values: None,
+    segments: Iterable[Segment] = (),
 ) -> list[dict[str, Any]]:
     """Nested values of the searched space for each trial that the plan asks for, in order.
 
     The first trial of a study takes the defaults. The first of every `config.cohort` is free, the others share its
     structure, unless the sampler goes through all structures by itself. `check` raises ValueError for values that do
-    not go together; others are drawn then.
+    not go together; others are drawn then. Of several objectives, `segments` tell more than the scores that are seen.
     """
     with _quiet():
-        return _suggest(config, trials, plan, check)
+        return _suggest(config, plan, _study(config, trials, plan, segments), check)
 
 
 def _suggest(
-    config: Config, trials: Iterable[Trial], plan: Plan, check: Callable[[Mapping[str, Any]], None]
+    config: Config, plan: Plan, study: optuna.Study, check: Callable[[Mapping[str, Any]], None]
 ) -> list[dict[str, Any]]:
     assert plan.ask is not None
-    study = _study(config, trials, plan)
     cohort = config.cohort if KNOWN[config.sampler].structures else 1
     found: list[dict[str, Any]] = []
     for place, number in enumerate(plan.ask):
@@ -71,9 +72,12 @@ def _quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def history(config: Config, trials: Iterable[Trial], seen: Mapping[int, list[tuple[int, float]]]) -> list[FrozenTrial]:
+def history(config: Config, trials: Iterable[Trial], seen: Seen, segments: Iterable[Segment] = ()) -> list[FrozenTrial]:
     """What is seen of the trials, as Optuna's: complete at the top rung, pruned below it, failed without a score."""
     space = config.searched
+    objectives = objectives_of(config)
+    several = len(objectives) > 1
+    measured = {(row.number, row.epochs): row.objectives for row in segments if several and row.objectives}
     known = space.flat().keys()
     spread = distributions(space)
     frozen = []
@@ -83,26 +87,29 @@ def history(config: Config, trials: Iterable[Trial], seen: Mapping[int, list[tup
         scores = seen[trial.number]
         given = params(space, {name: value for name, value in trial.params.items() if name in known})
         names = {name: given[name] for name in spread if name in given}  # in the order in which they are suggested
-        # Samplers other than TPE learn from complete trials only.
-        complete = bool(scores) and (config.sampler != "tpe" or scores[-1][0] == config.rungs[-1])
+        # Samplers other than TPE learn from complete trials only, and TPE too if there are several objectives.
+        complete = bool(scores) and (config.sampler != "tpe" or several or scores[-1][0] == config.rungs[-1])
+        values = [score for _, score in scores[-1:]]
+        if complete and several:
+            values = point(objectives, measured[trial.number, scores[-1][0]])
         state = TrialState.COMPLETE if complete else TrialState.PRUNED if scores else TrialState.FAIL
         frozen.append(
             create_trial(
                 state=state,
-                value=scores[-1][1] if complete else None,
+                values=values if complete else None,
                 params=names,
                 distributions={name: spread[name] for name in names},
-                intermediate_values=dict(scores),
+                intermediate_values={} if several else dict(scores),
                 user_attrs={BRACKET: trial.attrs.get("bracket")},
             )
         )
     return frozen
 
 
-def _study(config: Config, trials: Iterable[Trial], plan: Plan) -> optuna.Study:
-    study = optuna.create_study(direction="maximize")
+def _study(config: Config, trials: Iterable[Trial], plan: Plan, segments: Iterable[Segment]) -> optuna.Study:
+    study = optuna.create_study(directions=["maximize"] * len(objectives_of(config)))
     if KNOWN[config.sampler].learns:
-        study.add_trials(history(config, trials, plan.seen))
+        study.add_trials(history(config, trials, plan.seen, segments))
     return study
 
 

@@ -61,7 +61,7 @@ def test_a_newer_schema_is_refused_with_the_cure(url: str) -> None:
     with Store(url) as store:
         store._database.write(lambda c: c.execute(schema.schema.update().values(version=schema.VERSION + 1)))
     with pytest.raises(
-        SchemaMismatch, match=r"have schema 3, but this Rekindle knows schemas up to 2: upgrade it \(pip"
+        SchemaMismatch, match=r"have schema 4, but this Rekindle knows schemas up to 3: upgrade it \(pip"
     ):
         Store(url)
 
