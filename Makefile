@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS := pyproject.toml constraints.txt
 
-.PHONY: help tune test lint slow chaos bench clean
+.PHONY: help tune test lint slow chaos envpool bench clean
 .DELETE_ON_ERROR:
 
 help:  ## the targets
@@ -26,6 +26,9 @@ slow: $(VENV)/.installed-test  ## the tests that train until something is learne
 
 chaos: $(VENV)/.installed-test  ## the tests that kill processes at random, at length
 	$(BIN)/pytest -m chaos
+
+envpool: $(VENV)/.installed-envpool  ## the tests of EnvPool's environments, which bring 800 MB along
+	$(BIN)/pytest -m envpool
 
 bench: $(VENV)/.installed-bench  ## speed, side by side with Stable-Baselines3
 	$(BIN)/python benchmarks/speed.py
@@ -48,6 +51,10 @@ $(VENV)/.installed-test: $(PINS) | $(VENV)/.made
 	$(INSTALL) -e '.[test]'
 	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/rekindle
 	@touch $(VENV)/.installed $@
+
+$(VENV)/.installed-envpool: $(VENV)/.installed-test
+	$(INSTALL) -e '.[test,envpool]'
+	@touch $@
 
 $(VENV)/.installed-bench: $(PINS) | $(VENV)/.made
 	$(INSTALL) -e . stable-baselines3

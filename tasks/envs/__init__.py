@@ -9,7 +9,8 @@ from .base import Envs, Episodes, Step
 from .classic import ClassicEnvs, is_classic
 from .gym import GymEnvs
 from .joined import Joined
-from .make import Spaces, spaces_of
+from .kinds import spaces_of
+from .make import Spaces
 from .spec import EnvSpec, EnvSpecError
 
 __all__ = ["EnvSpec", "EnvSpecError", "Envs", "Episodes", "Joined", "Spaces", "Step", "make_envs", "spaces_of"]
@@ -24,8 +25,8 @@ def make_envs(
 ) -> Envs:
     """P = len(seeds) members with ``num_envs`` environments each; another ``purpose`` has other random numbers.
 
-    They are stepped in this process, or by so many ``processes`` each its share; those that are computed all at once
-    need no others. That changes no result.
+    They are stepped in this process, or by so many ``processes`` each its share; EnvPool's are by so many threads, and
+    classic control is computed all at once. That changes no result.
     """
     spec = EnvSpec.of(spec)
     if is_classic(spec):

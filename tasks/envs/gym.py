@@ -10,9 +10,10 @@ from .. import streams
 from ..errors import StateMismatch
 from .base import Array, Envs, Step, Tree, to_tensor
 from .encode import Actions, Observations
-from .make import spaces_of
+from .kinds import restore_of, spaces_of
+from .pool import Pool, is_pool
 from .processes import Processes
-from .selftest import Restore, self_test
+from .selftest import Restore
 from .spec import EnvSpec
 from .stage import Here, Stage
 
@@ -39,16 +40,18 @@ class GymEnvs(Envs):
         processes: int = 0,
         restore: Restore | None = None,
     ) -> None:
-        """processes: how many more share the work; 0 for this one alone. It changes no result."""
+        """processes: how many more share the work, or EnvPool's threads; 0 for this one alone. It changes no result."""
         super().__init__(spec, seeds, num_envs, purpose)
-        self.restore = restore or self_test(spec)
+        self.restore = restore or restore_of(spec)
         self.mode, self.exact, self.why = self.restore.mode, self.restore.exact, self.restore.why
         self.obs_space, self.action_space = spaces_of(spec)
         self.encoder = Observations(self.obs_space, spec.id)
         self.obs_kind, self.obs_shape = self.encoder.kind, self.encoder.shape
         self.actions = Actions(self.action_space, spec.id)
         self.stage: Stage
-        if processes:
+        if is_pool(spec):
+            self.stage = Pool(spec, self.size, processes, self.encoder)
+        elif processes:
             form = np.empty(self.actions.shape, self.action_space.dtype)
             self.stage = Processes(spec, self.size, processes, self.restore, self.encoder, form)
         else:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from .encode import Observations
 from .joined import JoinedActions, fits
 from .spec import EnvSpec, EnvSpecError
 
@@ -94,13 +92,3 @@ class Spaces(NamedTuple):
 
     observation: gym.Space[Any]
     action: gym.Space[Any]
-
-
-@lru_cache(maxsize=64)
-def spaces_of(spec: EnvSpec) -> Spaces:
-    """The spaces before any training; EnvSpecError if it cannot be made, UnsupportedSpace if it cannot be seen."""
-    env = make_env(spec)
-    spaces = Spaces(env.observation_space, env.action_space)
-    env.close()
-    Observations(spaces.observation, spec.id)
-    return spaces

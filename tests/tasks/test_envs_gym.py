@@ -324,14 +324,19 @@ def test_wrong_arguments_and_wrappers_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("id", "package", "extra"),
-    [("LunarLander-v3", "Box2D", "box2d"), ("Hopper-v5", "mujoco", "mujoco"), ("ALE/Pong-v5", "ale_py", "atari")],
+    [
+        ("LunarLander-v3", "Box2D", "box2d"),
+        ("Hopper-v5", "mujoco", "mujoco"),
+        ("ALE/Pong-v5", "ale_py", "atari"),
+        ("envpool/CartPole-v1", "envpool", "envpool"),
+    ],
 )
 def test_a_missing_package_names_the_extra(id: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [m for m in sys.modules if m.startswith((f"gymnasium.envs.{extra}", package))]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(EnvSpecError, match=rf"pip install rekindle\[{extra}\]"):
-        make_envs(EnvSpec(id, {"frame_skip": 4} if extra == "mujoco" else {}), [1], 1)
+        make_envs(EnvSpec(id, {"frame_skip": 4} if extra in ("mujoco", "envpool") else {}), [1], 1)
 
 
 def test_the_self_test_is_deterministic_and_leaves_global_random_state_alone() -> None:

@@ -1,0 +1,29 @@
+"""What an environment is like, whoever makes it: Gymnasium or EnvPool."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .encode import Observations
+from .make import Spaces, make_env
+from .pool import is_pool, pool_spaces, pool_test
+from .selftest import Restore, self_test
+from .spec import EnvSpec
+
+
+@lru_cache(maxsize=64)
+def spaces_of(spec: EnvSpec) -> Spaces:
+    """The spaces before any training; EnvSpecError if it cannot be made, UnsupportedSpace if it cannot be seen."""
+    if is_pool(spec):
+        spaces = pool_spaces(spec)
+    else:
+        env = make_env(spec)
+        spaces = Spaces(env.observation_space, env.action_space)
+        env.close()
+    Observations(spaces.observation, spec.id)
+    return spaces
+
+
+def restore_of(spec: EnvSpec) -> Restore:
+    """The best exact way to restore it; tried once per process."""
+    return pool_test(spec) if is_pool(spec) else self_test(spec)
