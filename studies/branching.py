@@ -27,7 +27,7 @@ class BadFork(ValueError):
 def replay(arguments: argparse.Namespace) -> int:
     """Trains a lineage again from its root; 0 if it ends with the digest on record."""
     errors = _console(stderr=True)
-    with _existing(arguments.storage) as store:
+    with _existing(arguments) as store:
         uid = _whole_uid(store, arguments.uid)
         result = replayed(store, uid, lambda row: _note(errors, _said(row)))
     if arguments.json:
@@ -80,7 +80,7 @@ def _at_epoch_end(saved: Saved) -> bool:
 def fork(arguments: argparse.Namespace) -> int:
     """Trains a task that starts from a stored checkpoint with other hyperparameters, as far as the one it left."""
     errors = _console(stderr=True)
-    with _existing(arguments.storage) as store:
+    with _existing(arguments) as store:
         uid = _whole_uid(store, arguments.uid)
         [row] = store.tasks([uid])
         source, start = _state_at(store, lineage(store, uid), arguments.at, row.epochs)

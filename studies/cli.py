@@ -46,6 +46,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -151,6 +152,26 @@ def _seed(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be seconds, a number of at least 0, but got {text!r}")
+    return number
+
+
+def _lease(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--lease",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long a worker that falls silent keeps its trials from the others (default: 60)",
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="rekindle",
@@ -219,6 +240,7 @@ def _parser() -> argparse.ArgumentParser:
         help="of the seeds' returns: mean, median, iqm or top_quartile (default: mean)",
     )
     _schedulers(tune)
+    _lease(tune)
     _env_processes(tune)
     _snapshots(tune)
     _use_previous(tune)
@@ -241,6 +263,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     worker.add_argument("--quiet", action="store_true", help="say nothing but errors")
     worker.add_argument("--with-parent", action="store_true", help=argparse.SUPPRESS)  # stop when stdin ends
+    _lease(worker)
     _env_processes(worker)
     _use_previous(worker)
 
@@ -268,6 +291,13 @@ def _command(
         default=os.environ.get(URL_VARIABLE) or orion_trial.storage_url() or DEFAULT_URL,
         metavar="URL",
         help=f"sqlite:///file.db or postgresql://user:password@host/name (default: ${URL_VARIABLE}, or {DEFAULT_URL})",
+    )
+    command.add_argument(
+        "--patience",
+        type=_seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long to wait for a database that is busy, full or gone (default: 600)",
     )
     if json:
         command.add_argument("--json", action="store_true", help="print the result as JSON")

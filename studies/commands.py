@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from .errors import StoreError
 from .mirror import UID as MIRROR
 from .objectives import objective_options
 from .owner import Owner
+from .patience import Patience
 from .replicas import seed_options
 from .store import Store
 
@@ -44,12 +46,14 @@ def tune(arguments: argparse.Namespace) -> int:
     errors = _console(stderr=True)
     # Environments and networks are made once, so that what cannot work is said before a study is made of it.
     config.make_task(algorithm, config.fixed, None).parameters()
-    with Store(arguments.storage) as store:
+    with _store(arguments) as store:
         config = start_study(store, name, config)
         if look(store, name).complete:
             _note(errors, f"study {name} is complete; more --trials than {config.trials[-1]} go on with it")
         else:
             extra = ["--use-previous"] if arguments.use_previous else []
+            extra += ["--patience", str(arguments.patience), "--lease", str(arguments.lease)]
+            extra += ["--env-processes", str(arguments.env_processes)] if arguments.env_processes else []
             with Progress(errors, name, store.url) as progress:
                 Tuning(store, arguments.storage, name, arguments.workers, progress, extra).run()
         _mirror(store, arguments.storage, name, errors)
@@ -128,7 +132,7 @@ def worker(arguments: argparse.Namespace) -> int:
     from .worker import run_worker
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with _existing(arguments.storage) as store:
+    with _existing(arguments) as store:
         store.study(arguments.study)
         if not arguments.quiet:
             _note(
@@ -141,6 +145,8 @@ def worker(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             use_previous=arguments.use_previous,
             with_parent=arguments.with_parent,
+            env_processes=arguments.env_processes,
+            say=(lambda text: None) if arguments.quiet else partial(_note, _console(stderr=True)),
         )
 
 
@@ -156,8 +162,9 @@ def train(arguments: argparse.Namespace) -> int:
     env, values = _env(arguments.env), _values(algorithm, arguments.set)
     what: dict[str, Any] = {"seed": arguments.seed, "snapshots": arguments.snapshots}
     algorithm(env, **what).init(**values)  # what is wrong with them is said before a database is made
-    with Store(arguments.storage) as store:
-        task = algorithm(env, storage=TaskStorage(store, arguments.use_previous), **what).init(**values)
+    with _store(arguments) as store:
+        storage = TaskStorage(store, arguments.use_previous)
+        task = algorithm(env, storage=storage, env_processes=arguments.env_processes, **what).init(**values)
         try:
             result = _fit(task, epochs, _console(stderr=True))
         finally:
@@ -206,7 +213,7 @@ def _fit(task: Task, epochs: int, errors: Console) -> dict[str, Any]:
 
 def status(arguments: argparse.Namespace) -> int:
     """All studies of a storage."""
-    with _existing(arguments.storage) as store:
+    with _existing(arguments) as store:
         result = report.status_json(store)
     if arguments.json:
         return _print_json(result)
@@ -222,7 +229,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 def trials(arguments: argparse.Namespace) -> int:
     """The trials of a study."""
-    with _existing(arguments.storage) as store:
+    with _existing(arguments) as store:
         study = report.study_json(store, arguments.study)
     if arguments.json:
         return _print_json(study)
@@ -236,7 +243,7 @@ def trials(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """Everything that is stored of one task."""
-    with _existing(arguments.storage) as store:
+    with _existing(arguments) as store:
         task = report.task_json(store, _whole_uid(store, arguments.uid))
     if arguments.json:
         return _print_json(task)
@@ -253,18 +260,27 @@ def show(arguments: argparse.Namespace) -> int:
     out.print(report.rows_table("checkpoints", task["checkpoints"], ("epochs", "bytes", "kept", "digest")))
     events = [_event(event) for event in task["events"]]
     out.print(report.rows_table("events", events, ("time", "kind", "epochs", "process", "more")))
-    return 0
-
-
-def _existing(url: str) -> Store:
-    """The store at this URL; looking does not make a database of a misspelled name."""
     for trial in task["trials"]:
         if trial["error"]:
             _note(out, f"trial {trial['number']} of study {trial['study']} failed:\n{trial['error'].strip()}")
-    kind, _, path = url.partition(":///")
+    return 0
+
+
+def _existing(arguments: argparse.Namespace) -> Store:
+    """The store at the URL; looking does not make a database of a misspelled name."""
+    kind, _, path = arguments.storage.partition(":///")
     if kind.startswith("sqlite") and path and not Path(path.partition("?")[0]).exists():
         raise ValueError(f"there is no database {path} yet; give --storage, or let `rekindle tune` make it")
-    return Store(url)
+    return _store(arguments)
+
+
+def _store(arguments: argparse.Namespace) -> Store:
+    """The store at the URL, with the patience that was asked for; who waits says so on stderr."""
+    console = _console(stderr=True)
+    quiet, worker = getattr(arguments, "quiet", False), arguments.command == "worker"
+    say = None if quiet else partial(_note, console)
+    patience = Patience(arguments.patience, full=True, first=worker, say=say)
+    return Store(arguments.storage, patience=patience, lease_seconds=getattr(arguments, "lease", 60.0))
 
 
 def _event(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def fsck(arguments: argparse.Namespace) -> int:
     from .commands import _existing
     from .fsck import check, repair
 
-    with _existing(arguments.storage) as store:
+    with _existing(arguments) as store:
         findings = check(store)
         repairs = repair(store, findings) if arguments.repair else []
         left = check(store) if repairs else findings
@@ -81,7 +81,7 @@ def gc(arguments: argparse.Namespace) -> int:
     from .commands import _existing
     from .gc import gc as collect
 
-    with _existing(arguments.storage) as store:
+    with _existing(arguments) as store:
         garbage = collect(store, studies=arguments.study, dry_run=not arguments.yes)
     size, count = sum(each.size for each in garbage), sum(len(each.epochs) for each in garbage)
     if arguments.json:
@@ -104,19 +104,19 @@ def export(arguments: argparse.Namespace) -> int:
     from .commands import _existing
     from .transfer import export_study
 
-    with _existing(arguments.storage) as store:
+    with _existing(arguments) as store:
         done = export_study(store, arguments.study, arguments.file)
     return _transferred(arguments, store, done.to_json(), "written to")
 
 
 def load(arguments: argparse.Namespace) -> int:
     """Reads a study from a file."""
-    from .store import Store
+    from .commands import _store
     from .transfer import import_study
 
     if not arguments.file.is_file():  # before a database is made
         raise ValueError(f"there is no file {arguments.file}; `rekindle export STUDY FILE` writes one")
-    with Store(arguments.storage) as store:
+    with _store(arguments) as store:
         done = import_study(store, arguments.file)
     return _transferred(arguments, store, done.to_json(), "read from")
 

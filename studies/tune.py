@@ -17,7 +17,7 @@ from .errors import StoreError
 from .progress import Progress, Watch
 from .store import Store
 
-GIVE_UP = 5  # workers that died in a row without an epoch between them
+GIVE_UP = 6  # deaths in a row, for each worker, without an epoch or a failed trial in between
 LOOK_EVERY = 0.25  # seconds
 PATIENCE = 60.0  # seconds that a worker has to save and stop before it is killed
 URL_VARIABLE = "REKINDLE_STORAGE"
@@ -113,14 +113,18 @@ class Tuning:
             extra,
         )
         self.crew: list[WorkerProcess] = []
-        self.deaths, self.epochs = 0, -1
+        self.deaths, self.through = 0, -1
         self.asked: signal.Signals | None = None
 
     def run(self) -> None:
         """Returns when the study is complete. Interrupted after SIGINT or SIGTERM, WorkersFailed if nothing goes on."""
         before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        self.store.wait_until(lambda: self.asked is not None)
         try:
             self._watch()
+        except StoreError:
+            if self.asked is None:  # else it waited for the database, and was told not to
+                raise
         finally:
             for worker in self.crew:
                 worker.stop()
@@ -142,8 +146,9 @@ class Tuning:
         watch = Watch(self.store, self.study)
         while self.asked is None:
             snapshot = watch.look()
-            if snapshot.epochs > self.epochs:
-                self.deaths, self.epochs = 0, snapshot.epochs
+            through = snapshot.epochs + snapshot.counts.get("failed", 0)
+            if through > self.through:
+                self.deaths, self.through = 0, through
             self.progress.workers = sum(worker.status is None for worker in self.crew)
             self.progress.show(snapshot)
             if snapshot.complete:
@@ -162,7 +167,7 @@ class Tuning:
             if number <= 0:  # an error that it named itself; another worker would meet it again
                 raise WorkersFailed(f"a worker must go on until the study is complete, but one ended with: {said}")
             self.deaths += 1
-            if self.deaths >= max(GIVE_UP, 2 * self.workers):
+            if self.deaths >= GIVE_UP * self.workers:
                 raise WorkersFailed(
                     f"{self.deaths} workers in a row were killed before they finished an epoch, the last one by "
                     f"{signal.Signals(number).name}; is there enough memory? It said: {said}"
