@@ -22,6 +22,7 @@ from .errors import StateMismatch
 from .parts import Part
 from .state import Tree, check_same_form
 from .storage import Metrics
+from .window import EpisodeWindow
 
 EVALUATION_SEED = 0x5EED  # of every trial, so that all are measured on the same episodes; never a training stream
 EVALUATION_EPISODES = 20
@@ -93,6 +94,10 @@ class Learner:
         self.tallied = 0
         self._at_epoch_start = True
         self._evaluation: Envs | None = None
+        size = getattr(self.hp, "stats_window_size", None)
+        self.window = EpisodeWindow(self.members, size) if size else None
+        if self.window is not None:
+            self.envs.witness = self.window.add
         self.build()
 
     @classmethod
@@ -167,6 +172,8 @@ class Learner:
             if count := int(episodes.count[i]):
                 row |= {"episodes": float(count), "episode_return": float(episodes.return_sum[i]) / count,
                         "episode_length": float(episodes.length_sum[i]) / count}  # fmt: skip
+            if self.window is not None:
+                row |= self.window.metrics(i)
             rows.append(row)
         return rows
 
@@ -234,7 +241,8 @@ class Learner:
     @property
     def live_parts(self) -> dict[str, Part]:
         """The parts that these hyperparameters use; the others are None."""
-        return {name: getattr(self, name) for name in self.parts if getattr(self, name) is not None}
+        names = (*self.parts, "window")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def broken(self, member: int, metrics: Metrics) -> str | None:
         """What of a member is no longer a finite number, or None."""

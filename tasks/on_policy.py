@@ -34,6 +34,7 @@ from .rollout import (
 )
 from .sde import Perturbations, StateDependentGaussian, state_dependent
 from .streams import Bits
+from .window import window_size
 
 SCHEDULES = ("ent_coef_schedule", "clip_coef_schedule", "clip_value_schedule")
 
@@ -61,6 +62,7 @@ def on_policy_space(
         epoch_steps=integer(1, 10**9, default=4096, structural=True, search=False),
         normalize_obs=categorical(False, True, default=False, structural=True, search=False),
         normalize_reward=categorical(False, True, default=False, structural=True, search=False),
+        stats_window_size=window_size(),
     )
 
 

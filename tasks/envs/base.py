@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,6 +57,7 @@ class Envs(ABC):
         mode: how the state is restored: "snapshot", "replay" or "restart".
         exact: whether a restored member goes on as if it had never stopped, bit for bit; ``why`` says why (not).
         episodes: tallies of the episodes finished since ``take_episodes``.
+        witness: is told of finished episodes in their order: members, returns, lengths; when the tallies are looked at.
     """
 
     obs_space: gym.Space[Any]
@@ -67,6 +68,7 @@ class Envs(ABC):
     mode: str
     exact: bool
     why: str
+    witness: Callable[[Array, Array, Array], None] | None = None
 
     def __init__(self, spec: EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str) -> None:
         if num_envs < 1 or not seeds:
@@ -119,6 +121,8 @@ class Envs(ABC):
             np.add.at(tally.count, member, 1)
             np.add.at(tally.return_sum, member, returns)
             np.add.at(tally.length_sum, member, lengths)
+            if self.witness is not None:
+                self.witness(member, returns, lengths)
         self._finished.clear()
         return tally
 

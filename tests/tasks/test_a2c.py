@@ -19,7 +19,7 @@ class TestOnCartPole(ExactnessSuite):
     env = "CartPole-v1"
     hyperparameters: ClassVar = SMALL
     variants: ClassVar = (
-        {"normalize_obs": True, "normalize_reward": True, "optimizer.momentum": 0.5},
+        {"normalize_obs": True, "normalize_reward": True, "optimizer.momentum": 0.5, "stats_window_size": 100},
         {"optimizer.name": "adam", "update_epochs": 2, "num_minibatches": 4, "normalize_advantage": True},
         {"num_envs": 1, "num_steps": 5, "max_grad_norm": None,
          "lr_schedule.name": "exponential", "lr_schedule.horizon": 300,

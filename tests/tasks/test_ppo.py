@@ -17,7 +17,7 @@ class TestOnCartPole(ExactnessSuite):
     env = "CartPole-v1"
     hyperparameters: ClassVar = {**SMALL, **AGGRESSIVE}
     variants: ClassVar = (
-        {"clip_value": 0.01, "normalize_obs": True, "normalize_reward": True},
+        {"clip_value": 0.01, "normalize_obs": True, "normalize_reward": True, "stats_window_size": 7},
         {"optimizer.name": "sgd", "optimizer.momentum": 0.5, "lr_schedule.name": "cosine", "lr_schedule.horizon": 600},
         {
             "optimizer.name": "rmsprop",

@@ -22,7 +22,7 @@ class TestOnCartPole(ExactnessSuite):
     hyperparameters: ClassVar = SMALL
     variants: ClassVar = (
         {},
-        {"target_kl": 0.02, "normalize_reward": True, "num_steps": 35, "num_minibatches": 5},
+        {"target_kl": 0.02, "normalize_reward": True, "stats_window_size": 7, "num_steps": 35, "num_minibatches": 5},
         {"clip_coef_schedule.name": "cosine", "clip_coef_schedule.horizon": 600, "clip_value": 0.05,
          "clip_value_schedule.name": "linear", "clip_value_schedule.horizon": 600,
          "ent_coef_schedule.name": "exponential", "ent_coef_schedule.horizon": 600},
