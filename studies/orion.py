@@ -11,24 +11,21 @@ machine, joins the hunt or carries it on.
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import json
-import math
+import logging
 import os
-import re
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..spaces import Space, SpaceError, unflatten
 from ..spaces.ranges import Fidelity
 from ..spaces.to_orion import from_params
 from ..tasks.errors import Diverged, Stopped
 from .config import check_epochs
 from .errors import LeaseLost, StudyMismatch
-from .orion_trial import INTERRUPTED, Results, train
+from .orion_parents import parent_of
+from .orion_trial import INTERRUPTED, Results, train, whole
 from .store import Store
 
 try:
@@ -36,18 +33,21 @@ try:
 except ImportError as error:
     raise ImportError(f"hunts need Orion: pip install 'pip<26' 'rekindle[orion]' ({error})") from error
 
+from .orion_algorithms import algorithm_config, changeable, grid_priors, is_grid, is_population, only  # isort: skip
+
 import orion.core  # isort: skip
-from orion.algo.base import algo_factory  # isort: skip
 from orion.client import ExperimentClient, build_experiment, get_experiment  # isort: skip
-from orion.core.utils.exceptions import NoConfigurationError  # isort: skip
+from orion.core.utils.exceptions import LazyWorkers, NoConfigurationError  # isort: skip
 from orion.core.worker.consumer import ExecutionError  # isort: skip
+from orion.core.worker.trial import Trial  # isort: skip
 
 if TYPE_CHECKING:
     from ..tasks.storage import Storage
     from ..tasks.task import Task
 
 KEY, FIDELITY = "rekindle", "epochs"  # of the experiment's metadata, where it says what is hunted; and of the space
-_LOGUNIFORM = re.compile(r"^loguniform\((\S+), (\S+), precision=None.*")
+
+log = logging.getLogger(__name__)
 
 
 class OrionObjective:
@@ -57,6 +57,9 @@ class OrionObjective:
     statistics rk_uid, rk_resumed (epochs that a lower rung had done), rk_epochs and rk_digest. A trial whose numbers
     become NaN raises Diverged: Orion marks it broken, and the reason is kept with the task. One that SIGTERM stops is
     interrupted, everything saved.
+
+    Orion's PBT goes on from one trial's state with another one: ``client.workon(objective, trial_arg="trial")`` tells
+    which, if Orion's experiments are in the database of the tasks.
 
     Args:
         task: the algorithm, such as PPO.
@@ -74,7 +77,7 @@ class OrionObjective:
         first = task(env, seed=seed, **fixed)  # checks all that was given
         self.env, space = first.env, first.get_space()
         if search is not None:
-            space = _only(space, search)
+            space = only(space, search)
         check_epochs([epochs.low, epochs.high] if isinstance(epochs, Fidelity) else [epochs])
         if isinstance(epochs, Fidelity):
             space = space.extend(**{FIDELITY: epochs})
@@ -118,12 +121,16 @@ class OrionObjective:
         """The task, before it has its hyperparameters."""
         return self.algorithm(self.env, seed=self.seed, storage=storage, **self.fixed)
 
-    def __call__(self, **params: Any) -> Results:
-        """Orion's results for a trial's parameters."""
+    def __call__(self, trial: Trial | None = None, **params: Any) -> Results:
+        """Orion's results for a trial's parameters; of the trial itself counts which one Orion branched it from."""
+        if FIDELITY in params:
+            params[FIDELITY] = whole(params[FIDELITY])
         values = from_params(self.space, params)
-        epochs = values.pop(FIDELITY, self.epochs)  # Orion gives 3.0, the space makes 3 of it
+        epochs = values.pop(FIDELITY, self.epochs)
+        branched = trial is not None and trial.parent is not None
         try:
-            return train(self.make, values, epochs, self.store)
+            parent = parent_of(self.storage, trial.experiment, trial.id) if branched else None
+            return train(self.make, values, epochs, self.store, parent=parent)
         except (Stopped, LeaseLost) as error:
             self.stopped = error
             raise ExecutionError(orion.core.config.worker.interrupt_signal_code or INTERRUPTED) from error
@@ -138,31 +145,49 @@ def hunt(task: type[Task], env: Any, *, name: str, storage: str, max_trials: int
         name: of Orion's experiment.
         max_trials: as Orion counts: every rung of a configuration is a trial.
         algorithm: the name of one that Orion has installed, or {name: {option: value}}; it gets `seed` unless it has
-            one.
+            one. A population (pbt) searches only what may change while a task trains.
         workers: how many trials this process has trained at a time, each in a process of its own if more than one.
-        idle_timeout: seconds to wait for other workers when there is nothing to do.
+        idle_timeout: seconds to wait when the algorithm suggests nothing and nobody trains anything.
 
     The other arguments are those of `OrionObjective`. A trial that diverges is broken and the hunt goes on; every other
     error ends it. Raises Stopped after SIGTERM, SpaceError for a prior that Orion cannot express, ValueError for an
-    algorithm that it has not, and StudyMismatch if the name is taken by a hunt of something else.
+    algorithm that it has not, StudyMismatch if the name is taken by a hunt of something else, and Orion's LazyWorkers
+    after `idle_timeout`.
     """
-    for word, value in (("workers", workers), ("max_trials", max_trials)):
+    for word, value in (("workers", workers), ("max_trials", max_trials), ("idle_timeout", idle_timeout)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{word} must be an integer of at least 1, but got {value!r}")
+    chosen = algorithm_config(algorithm, seed, epochs)
+    if is_population(chosen):
+        search = changeable(task(env, seed=seed, **fixed).get_space(), search)
     objective = OrionObjective(task, env, storage=storage, epochs=epochs, seed=seed, search=search, **fixed)
-    chosen = _algorithm(algorithm, seed, isinstance(epochs, Fidelity))
     client = _experiment(name, objective, storage, chosen, max_trials)
+    work = {"n_workers": workers, "max_trials": max_trials, "max_broken": max(3, max_trials), "trial_arg": "trial",
+            "on_error": _on_error, "prepare_trial": _no_directory, "idle_timeout": idle_timeout}  # fmt: skip
     try:
         with client.tmp_executor("poolexecutor" if workers > 1 else "singleexecutor", n_workers=workers):
-            client.workon(objective, n_workers=workers, max_trials=max_trials, max_broken=max(3, max_trials),
-                          on_error=_on_error, prepare_trial=_no_directory, idle_timeout=idle_timeout)  # fmt: skip
+            while True:
+                try:
+                    client.workon(objective, **work)
+                    return client
+                except LazyWorkers:
+                    if not _others_train(client):
+                        raise
     except KeyboardInterrupt as error:
         if objective.stopped is not None:
             raise objective.stopped from error
         raise
     finally:
         objective.close()
-    return client
+
+
+def _others_train(client: ExperimentClient) -> bool:
+    """Whether trials are at work whose end the algorithm may be waiting for, and whose workers show signs of life."""
+    lost = {trial.id for trial in client.storage.fetch_lost_trials(client)}
+    waiting = [trial for trial in client.fetch_trials_by_status("reserved") if trial.id not in lost]
+    if waiting:
+        log.info("nothing to do until other workers have trained %d trials", len(waiting))
+    return bool(waiting)
 
 
 def storage_of(url: str) -> dict[str, Any]:
@@ -182,62 +207,13 @@ def _experiment(name: str, objective: OrionObjective, url: str, algorithm: dict[
         names = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
         raise StudyMismatch(f"a hunt of one name hunts one thing, but {name} was begun with another "
                             f"{' and another '.join(names)}; give this one another name")  # fmt: skip
-    space = _grid(mine["space"]) if "gridsearch" in map(str.lower, algorithm) else mine["space"]
+    space = grid_priors(mine["space"]) if is_grid(algorithm) else mine["space"]
     folder = os.path.join(tempfile.gettempdir(), "orion")
     client = build_experiment(name, space=space, algorithm=algorithm, max_trials=max_trials, storage=storage_of(url),
-                              working_dir=folder)  # fmt: skip
+                              max_broken=max(3, max_trials), working_dir=folder)  # fmt: skip
     if known is None:
         client.storage.update_experiment(client._experiment, metadata={**client.metadata, KEY: json.dumps(mine)})
     return client
-
-
-def _algorithm(algorithm: str | Mapping[str, Any], seed: int, has_fidelity: bool) -> dict[str, Any]:
-    """Orion's configuration of the algorithm, with a seed: without one its Hyperband does not even start."""
-    given = {algorithm: {}} if isinstance(algorithm, str) else dict(algorithm)
-    if len(given) != 1:
-        raise ValueError(f"an algorithm is a name or {{name: {{option: value}}}}, but got {algorithm!r}")
-    [(name, options)] = given.items()
-    try:
-        known = inspect.signature(algo_factory.get_class(name).__init__).parameters
-    except NotImplementedError:
-        classes = algo_factory.get_classes().items()
-        names = sorted(key for key, kind in classes if ".algo_wrappers." not in kind.__module__)
-        hint = _hint(name.lower(), names)
-        raise ValueError(f"Orion has no algorithm {name!r} installed; it has {', '.join(names)}{hint}") from None
-    if name.lower() in ("asha", "hyperband", "evolutiones", "pbt", "pb2", "bohb", "dehb") and not has_fidelity:
-        raise ValueError(f"{name} needs to choose the epochs; give epochs=fidelity(1, 27, 3), for example")
-    if unknown := sorted(set(options or {}) - set(known)):
-        raise ValueError(f"Orion's {name} takes {', '.join(list(known)[2:])}, but got {', '.join(unknown)}")
-    return {name: {**({"seed": seed} if "seed" in known else {}), **(options or {})}}
-
-
-def _grid(priors: Mapping[str, str]) -> dict[str, str]:
-    """The priors for Orion's grids, whose ends are exp(log(end)), and may lie beyond the end by a rounding."""
-    return {name: _LOGUNIFORM.sub(_reachable, prior) for name, prior in priors.items()}
-
-
-def _reachable(prior: re.Match[str]) -> str:
-    low, high = map(float, prior.groups())
-    while math.exp(math.log(low)) < low:
-        low = math.nextafter(low, high)
-    while math.exp(math.log(high)) > high:
-        high = math.nextafter(high, low)
-    return f"loguniform({low!r}, {high!r}, precision=None)"  # and no default, which could be an end
-
-
-def _only(space: Space, search: Sequence[str]) -> Space:
-    """The space with all but these at their defaults."""
-    flat = space.flat()
-    for name in search:
-        if name not in flat:
-            raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{_hint(name, flat)}")
-    closed = {path: dimension.default for path, dimension in flat.items() if path not in search}
-    return space.fix(unflatten(closed))
-
-
-def _hint(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), 1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> bool:

@@ -8,6 +8,7 @@ lease; what is counted and what is taken are one transaction; and the clock is t
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -119,6 +120,11 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             return None
         trial = Trial(**document)
         self._hold(trial)
+        if experiment.working_dir and _trains_with_rekindle(experiment):
+            # Orion would copy the directory of the trial's parent, or call the trial broken if that is on another
+            # machine, or was temporary and is gone. All that the trial needs of its parent is in the database.
+            trial.exp_working_dir = experiment.working_dir
+            os.makedirs(trial.working_dir, exist_ok=True)
         return trial
 
     def _limit(self, experiment: Any) -> float | None:
@@ -222,6 +228,12 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def get_algorithm_lock_info(self, experiment: Any = None, uid: Any = None) -> LockedAlgorithmState | None:
         """The algorithm's state as it was last written, without holding the lock."""
         return self._lock.info(get_uid(experiment, uid))
+
+
+def _trains_with_rekindle(experiment: Any) -> bool:
+    """Whether ``orion hunt`` runs ``rekindle train``."""
+    program = [os.path.basename(str(word)) for word in experiment.metadata.get("user_args") or ()][:3]
+    return program[:1] == ["rekindle"] or program[1:] == ["-m", "rekindle.studies.cli"]
 
 
 def _owned(trial: Trial) -> Document:

@@ -1,7 +1,8 @@
 """One trial of Orion's: a task trained to so many epochs, and its result in Orion's form.
 
 A promoted trial is a new one to Orion, with the same hyperparameters and more epochs. To Rekindle it is the same task,
-whose uid leaves out the epochs: it carries on from the checkpoint of the lower rung, on whichever machine.
+whose uid leaves out the epochs: it carries on from the checkpoint of the lower rung, on whichever machine. One that
+Orion branched from another one, with other hyperparameters, starts from that one's state (see orion_parents.py).
 
 ``rekindle train`` comes here when it runs under ``orion hunt``. This module imports neither orion nor torch at once.
 """
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     from ..tasks.cohort import EpochEvent
     from ..tasks.storage import Storage
     from ..tasks.task import Task
+    from .branches import Start
     from .store import Store
 
     Make = Callable[[Storage | None], Task]  # a task that is not initialized yet
 
 RESULTS_VARIABLE = "ORION_RESULTS_PATH"  # Orion sets it for the programs it runs, and reads the file when they end
 INTERRUPT_VARIABLE = "ORION_INTERRUPT_CODE"
+TRIAL_VARIABLE, EXPERIMENT_VARIABLE = "ORION_TRIAL_ID", "ORION_EXPERIMENT_ID"
 INTERRUPTED = 130  # the exit status by which a program says that its trial is to be tried again
 POLL = (0.1, 2.0)  # seconds between two attempts at a task that another one trains: at first, and at most
 
@@ -42,13 +45,18 @@ def results(returns: float, **statistics: Any) -> Results:
     return [{"name": "negative_return", "type": "objective", "value": -returns}, *more]
 
 
-def train(make: Make, values: Mapping[str, Any], epochs: int, store: Store,
-          at_epoch_end: Callable[[EpochEvent], None] = lambda event: None) -> Results:  # fmt: skip
+def train(make: Make, values: Mapping[str, Any], epochs: int, store: Store, *, parent: Start | None = None,
+          use_previous: bool = False, at_epoch_end: Callable[[EpochEvent], None] = lambda event: None
+          ) -> Results:  # fmt: skip
     """Trains the task of these hyperparameters to `epochs` in all, from its last checkpoint if there is one.
 
     The statistics are ``rk_uid``, ``rk_resumed`` (the epochs that were done already), ``rk_epochs`` and ``rk_digest``
     (of the whole state). Waits while another process trains the task. Raises Diverged, whose reason is also kept with
     the task, Stopped, and what else goes wrong.
+
+    Args:
+        parent: where the trial ended from which Orion branched this one.
+        use_previous: whether a damaged checkpoint may be replaced by the sound one before it.
     """
     from ..tasks.errors import Diverged
     from .report import RETURN
@@ -58,28 +66,45 @@ def train(make: Make, values: Mapping[str, Any], epochs: int, store: Store,
             event.metrics[RETURN] = event.task.evaluate()
         at_epoch_end(event)
 
-    with _open(make, values, store) as task:
+    start = None
+    if parent is not None:
+        from .orion_parents import start_of
+
+        start = start_of(store, make(None).init(**values).identity, parent)
+    with _open(make, {**values, "start": start}, _storage(store, start, use_previous)) as task:
         resumed = task.epochs
-        # What is stored may be further than this trial goes: the same bits are trained anew, without the storage.
-        if task.epochs > epochs:
-            task, resumed = make(None).init(**values), 0
         try:
+            # What is stored may be further than this trial goes: the same bits are trained anew, without the storage.
+            if task.epochs > epochs and start is None:
+                task, resumed = make(None).init(**values), 0
+            elif task.epochs > epochs:
+                from .lineage import lineage, retrain
+
+                task, resumed = retrain(lineage(store, task.uid), epochs, evaluate), 0
             metrics = task.fit(epochs, evaluate)
         except Diverged as error:
             _keep_reason(store, task, error)
             raise
         score = metrics[RETURN] if RETURN in metrics else task.evaluate()
-        return results(score, uid=task.uid, resumed=resumed, epochs=epochs, digest=task.digest)
+        return results(score, uid=task.uid, resumed=resumed, epochs=task.epochs, digest=task.digest)
+
+
+def _storage(store: Store, start: str | None, use_previous: bool) -> Storage:
+    if start is None and not use_previous:
+        return store
+    from .training import TaskStorage  # brings Optuna along, which takes a second
+
+    return TaskStorage(store, use_previous)
 
 
 @contextmanager
-def _open(make: Make, values: Mapping[str, Any], store: Store) -> Iterator[Task]:
+def _open(make: Make, values: Mapping[str, Any], storage: Storage) -> Iterator[Task]:
     """The task; waits while another process has it, such as one whose trial was taken from it."""
     from .errors import TaskBusy
 
     pause = POLL[0]
     while True:
-        task = make(store)
+        task = make(storage)
         try:
             task.init(**values)
         except TaskBusy:
@@ -155,11 +180,7 @@ def _train(arguments: argparse.Namespace) -> Results:
     epochs = _epochs(arguments.epochs)
 
     def make(storage: Storage | None) -> Task:
-        if isinstance(storage, Store) and arguments.use_previous:
-            from .worker import TaskStorage  # brings Optuna along, which takes a second
-
-            storage = TaskStorage(storage, use_previous=True)
-        return algorithm(env, seed=arguments.seed, storage=storage)
+        return algorithm(env, seed=arguments.seed, storage=storage, env_processes=arguments.env_processes)
 
     def at_epoch_end(event: EpochEvent) -> None:
         shown = (name for name in ("episode_return", "return") if name in event.metrics)
@@ -167,16 +188,30 @@ def _train(arguments: argparse.Namespace) -> Results:
 
     make(None).init(**values)  # what is wrong with them is said before a database is made
     with Store(arguments.storage) as store:
-        return train(make, values, epochs, store, at_epoch_end)
+        return train(make, values, epochs, store, parent=_parent(), use_previous=arguments.use_previous,
+                     at_epoch_end=at_epoch_end)  # fmt: skip
+
+
+def _parent() -> Start | None:
+    """Where the trial ended from which Orion branched this one; seen only in a database that is ours too."""
+    url, trial, experiment = (storage_url(), os.environ.get(TRIAL_VARIABLE), os.environ.get(EXPERIMENT_VARIABLE, ""))
+    if url is None or trial is None or not experiment.isdecimal():
+        return None
+    from .orion_parents import parent_of
+
+    return parent_of(url, int(experiment), trial)
+
+
+def whole(epochs: float) -> int:
+    """Epochs as Orion gives them: as floats, of which its PBT also gives fractions; the nearest number is meant."""
+    return round(epochs)
 
 
 def _epochs(text: str) -> int:
-    """Orion writes some of its fidelities as floats."""
     from .config import check_epochs, parse_epochs
 
-    with suppress(ValueError):
-        if (number := float(text)).is_integer():
-            return check_epochs([int(number)])[0]
+    with suppress(ValueError, OverflowError):
+        return check_epochs([whole(float(text))])[0]
     low, high, _ = parse_epochs(text)
     if low != high:
         raise ValueError(f"under Orion a trial has one number of epochs, such as --epochs~'fidelity({low}, {high})' "

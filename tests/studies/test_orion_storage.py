@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import os
 import pickle
 import random
@@ -15,10 +14,12 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hunting import FORK, run_killed
 from orion.client import build_experiment
 from orion.client.experiment import ExperimentClient
 from orion.core.io.database import DatabaseError, DuplicateKeyError
@@ -32,7 +33,6 @@ from rekindle.studies.orion_state import UnreadableState, dump_state, load_state
 from rekindle.studies.orion_storage import RekindleStorage
 
 OPEN: list[RekindleStorage] = []  # to be closed after each test
-FORK = multiprocessing.get_context("fork")
 ELSEWHERE = "far.away:boot:1:1#0"  # the token of a process on another machine
 REALS = {"x": "uniform(0, 1, precision=9)", "y": "loguniform(1e-3, 1.0)"}
 RUNGS = {**REALS, "epochs": "fidelity(1, 4, 2)"}
@@ -390,34 +390,15 @@ def _slow(x: float, y: float, epochs: float = 1) -> list[dict[str, Any]]:
 
 
 def _work(url: str, name: str, max_trials: int) -> None:
-    for handler in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(handler, signal.SIG_DFL)
     hunt(client(url, name, max_trials), _slow)
 
 
 def run_workers(url: str, name: str, max_trials: int, count: int, kills: int, wait_until: Callable[..., None],
                 seconds: float) -> ExperimentClient:  # fmt: skip
-    """Hunts with so many processes, kills some at random moments, starts as many anew, and waits for the end."""
+    """Hunts with so many processes, some of which are killed, to the end."""
     watcher = client(url, name, max_trials)
-    trials = watcher.storage._db
-    workers = [FORK.Process(target=_work, args=(url, name, max_trials)) for _ in range(count)]
-    for worker in workers:
-        worker.start()
-    for kill in range(kills):  # spread over the first two thirds of the hunt
-        done = (kill + 1) * 2 * max_trials // (3 * (kills + 1))
-        wait_until(lambda done=done: trials.count("trials", {"status": "completed"}) >= done, seconds)
-        victim = random.choice([w for w in workers if w.is_alive()])
-        os.kill(victim.pid or 0, signal.SIGKILL)
-        workers.append(FORK.Process(target=_work, args=(url, name, max_trials)))
-        workers[-1].start()
-    deadline = time.monotonic() + seconds
-    for worker in workers:
-        worker.join(max(0.1, deadline - time.monotonic()))
-    left = [w for w in workers if w.is_alive()]
-    for worker in left:
-        worker.kill()
-    assert not left, "the hunt did not end"
-    assert sorted(w.exitcode or 0 for w in workers) == [-signal.SIGKILL] * kills + [0] * count
+    run_killed(partial(_work, url, name, max_trials), watcher.storage._db, max_trials, count, kills, wait_until,
+               seconds)  # fmt: skip
     return watcher
 
 
