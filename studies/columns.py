@@ -124,6 +124,9 @@ def _special(value: dict[str, Any]) -> Any:
     return float(value["float"]) if value in _SPECIAL else value
 
 
+NOW_SQLITE = "rekindle_now"  # a function of our own, see clock.py
+
+
 class Now(FunctionElement[float]):
     """The database's clock at this moment, in seconds since 1970; not that of the transaction's start."""
 
@@ -133,7 +136,7 @@ class Now(FunctionElement[float]):
 
 @compiles(Now, "sqlite")
 def _now_sqlite(element: Now, compiler: Any, **options: Any) -> str:
-    return "((julianday('now') - 2440587.5) * 86400.0)"
+    return f"{NOW_SQLITE}()"
 
 
 @compiles(Now, "postgresql")

@@ -19,6 +19,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from .clock import FileClock
+from .columns import NOW_SQLITE
 from .errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
 from .patience import Patience, Wait
 from .redact import masked, masked_url
@@ -130,6 +132,8 @@ def _prepare_sqlite(connection: Any, record: object) -> None:
     connection.isolation_level = None  # Python's sqlite3 must not begin transactions of its own
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+    path = connection.execute("PRAGMA database_list").fetchone()[2]
+    connection.create_function(NOW_SQLITE, 0, FileClock(path))
 
 
 def _begin_sqlite(connection: Connection) -> None:
