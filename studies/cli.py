@@ -6,7 +6,8 @@ went away, ...); 2 what was asked makes no sense; 130 and 143 stopped by SIGINT 
 With ``--json`` stdout is one JSON object, whose names are stable within one "format" (now 1; new names may be added):
 
     tune, trials  format, study, state ("running", "complete"), task, env {id, kwargs, wrappers, max_episode_steps},
-                  seed, seeds, aggregate, sampler, scheduler, rungs [epochs], fixed {dotted name: value}, trials_total,
+                  seed, seeds, aggregate, spared (seeds that --racing left untrained), sampler, scheduler,
+                  rungs [epochs], fixed {dotted name: value}, trials_total,
                   counts {complete, pruned, failed, running}, objectives {name: "maximize" or "minimize"},
                   best (a trial or null), front [numbers of the trials that trained longest and that no other one
                   dominates, the best in the first objective first], trials [trial]
@@ -15,7 +16,8 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   objectives (null where the return is the only one, else {name: number}), digest,
                   hyperparameters {dotted name: value}, error (text or null),
                   rungs [{rung, epochs, state ("ready", "done", "failed"), return, digest}]
-                  with several seeds also seeds [{seed, uid, state, epochs, return, digest}]; return is their aggregate
+                  with several seeds also seeds [{seed, uid, state, epochs, return, digest}]; return is the aggregate
+                  of those that were trained so far, which are not all where --racing found that they cannot win
                   epochs, return and digest are those of its last finished rung (0 and null before the first)
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     status        format, storage, studies [as tune, without trials], workers [{host, pid}], tasks (how many)
@@ -238,6 +240,12 @@ def _parser() -> argparse.ArgumentParser:
         default="mean",
         metavar="NAME",
         help="of the seeds' returns: mean, median, iqm or top_quartile (default: mean)",
+    )
+    tune.add_argument(
+        "--racing",
+        action="store_true",
+        help="begin with two of the --seeds, add one at a time, and none to a configuration that, by Friedman's test, "
+        "cannot win any more",
     )
     _schedulers(tune)
     _lease(tune)

@@ -64,7 +64,8 @@ def tune(arguments: argparse.Namespace) -> int:
 def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     """The configuration of the study that is asked for."""
     env, fixed, epochs = _env(arguments.env), _values(algorithm, arguments.set), parse_epochs(arguments.epochs)
-    options = seed_options(arguments.seeds, arguments.aggregate) | objective_options(arguments.objective)
+    options = seed_options(arguments.seeds, arguments.aggregate, arguments.racing)
+    options |= objective_options(arguments.objective)
     if arguments.scheduler == "pbt":
         from .pbt import make_population
 
@@ -113,7 +114,8 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], url: str) ->
         _note(out, f"no trial has a result: {counts}; `rekindle trials {study['study']}` says why")
         return FAILED
     out.print(report.best_table(study, searched))
-    _note(out, f"{study['trials_total']} trials: {counts}\n")
+    spared = f"; racing spared {study['spared']} of {study['trials_total'] * study['seeds']} trainings"
+    _note(out, f"{study['trials_total']} trials: {counts}{spared if study['spared'] else ''}\n")
     storage = shlex.quote(url)
     shown = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     for command, what in (

@@ -158,6 +158,7 @@ def make_config(
     **options: Any,
 ) -> Config:
     """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong."""
+    from .heats import check_racing
     from .objectives import check_objectives
     from .samplers import check_sampler, sampler_name
 
@@ -180,6 +181,7 @@ def make_config(
     choose("scheduler", config.scheduler, SCHEDULERS)
     check_sampler(config)
     check_objectives(config, algorithm)
+    check_racing(config)
     if config.scheduler == "none":
         return replace(config, epochs=[config.epochs[1], *config.epochs[1:]])
     return config

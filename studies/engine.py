@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..spaces import flatten, unflatten
 from .branches import Start
 from .config import Config
+from .heats import at_once
 from .ledger import check_same
 from .objectives import objectives_of
 from .replicas import collapse, seeds_of
@@ -102,7 +103,8 @@ class Engine:
         if step.ask is not None:
             trials = self._new_trials(step)
             epochs = self.config.rungs[step.rung]
-            segments += [Segment(trial.number, step.rung, epochs) for trial in trials]
+            begin = [trial for trial in trials if trial.number % seeds_of(self.config) < at_once(self.config)]
+            segments += [Segment(trial.number, step.rung, epochs) for trial in begin]
         trials += [self._branch(branch) for branch in step.branches]
         since = self.view.revision if step.exact else None
         self.store.carry_forward(self.name, trials=trials, segments=segments, finished=step.finished, since=since)

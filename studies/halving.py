@@ -91,6 +91,10 @@ class Halving:
                 count = self._places(count)
         return totals
 
+    def places(self, rung: int, entrants: int) -> int:
+        """How many of the trials on a rung are carried on to the next one."""
+        return 0 if rung == len(self.rungs) - 1 else self._places(entrants)
+
     def _height(self, g: int) -> int:
         """How many rungs a bracket has."""
         return len(self.rungs) - self.brackets[g].rung
@@ -106,7 +110,7 @@ class Halving:
             if missing or any(row.state == "ready" for row in rows):
                 return rung - bracket.rung
             ranked = best_first(self.config, rows)
-            places = 0 if rung == top else self._places(len(entrants))
+            places = self.places(rung, len(entrants))
             entrants = sorted(row.number for row in ranked[:places])
             state = "complete" if rung == top else "pruned"
             stopped = (row.number for row in ranked[places:] if self._trials[row.number].state == "running")

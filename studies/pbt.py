@@ -154,6 +154,9 @@ def make_population(
     if "objectives" in options:
         raise BadConfig("the members of a population copy those with the best return, but --objective asks for "
                         f"{', '.join(options['objectives'])}; use another --scheduler")  # fmt: skip
+    if "racing" in options:
+        raise BadConfig("--racing stops configurations that cannot win, but a population goes on in all its places; "
+                        "leave it out, or use another --scheduler")  # fmt: skip
     if sampler not in (None, "random"):
         raise BadConfig(f"a population begins with hyperparameters drawn at random, but --sampler is {sampler}")
     space = algorithm.learner.hyperparameters

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .config import Config, check_count, choose
+from .config import BadConfig, Config, check_count, choose
 from .objectives import MINIMIZE, objectives_of
 from .plans import Branch, Plan, Scheduler, score_of
+from .racing import FIRST
 from .rows import Segment, Trial
 
 
@@ -38,16 +39,24 @@ AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
 }
 
 
-def seed_options(seeds: int, aggregate: str) -> dict[str, Any]:
+def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:
     """The options of a study whose configurations are trained with so many seeds; BadConfig if they make no sense."""
     check_count("seeds", seeds)
     choose("aggregate", aggregate, list(AGGREGATES))
-    return {"seeds": seeds, "aggregate": aggregate} if seeds > 1 else {}
+    if racing and seeds <= FIRST:
+        raise BadConfig(f"--racing saves seeds after the first {FIRST}, but --seeds is {seeds}; ask for more seeds")
+    options = {"seeds": seeds, "aggregate": aggregate} if seeds > 1 else {}
+    return options | ({"racing": True} if racing else {})
 
 
 def seeds_of(config: Config) -> int:
     """With how many seeds each configuration is trained."""
     return int(config.options.get("seeds", 1))
+
+
+def races(config: Config) -> bool:
+    """Whether a configuration gets further seeds only while it can win."""
+    return config.options.get("racing") is True
 
 
 def collapse(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[list[Trial], list[Segment]]:
@@ -61,9 +70,10 @@ def collapse(config: Config, trials: Iterable[Trial], segments: Iterable[Segment
     rows: dict[tuple[int, int], list[Segment]] = {}
     for row in segments:
         rows.setdefault((row.number // seeds, row.rung), []).append(row)
+    complete = FIRST if races(config) else seeds
     return (
         [_configuration(number, group, seeds) for number, group in sorted(members.items()) if len(group) == seeds],
-        [_segment(config, number, group) for (number, _), group in sorted(rows.items()) if len(group) == seeds],
+        [_segment(config, number, group) for (number, _), group in sorted(rows.items()) if len(group) >= complete],
     )
 
 
@@ -119,13 +129,14 @@ class Replicated:
             rung = (row.number // self.seeds, row.rung)
             self._rows.setdefault(rung, {})[row.number] = row
             rungs.add(rung)
-        seen, ends = collapse(
-            self.config,
-            (trial for number in numbers for trial in self._trials[number].values()),
-            (row for rung in rungs for row in self._rows[rung].values()),
-        )
+        replicates = (trial for number in numbers for trial in self._trials[number].values())
+        seen, ends = collapse(self.config, replicates, [])[0], self._ends(rungs)
         self._lost |= {row.number for row in ends if row.state == "failed"}
         self.scheduler.observe(seen, ends)
+
+    def _ends(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
+        """The segments of configurations, after rows of these (configuration, rung) have come in."""
+        return collapse(self.config, [], (row for rung in rungs for row in self._rows[rung].values()))[1]
 
     def priority(self, segment: Segment) -> tuple[int, int]:
         """That of its configuration."""

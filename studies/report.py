@@ -20,7 +20,7 @@ from .mirror import UID as MIRROR
 from .objectives import DEFAULT, objectives_of, point, ranking, undominated
 from .objectives import RETURN as RETURN
 from .owner import Owner
-from .replicas import collapse, seeds_of
+from .replicas import collapse, races, seeds_of
 from .retention import reasons
 from .rows import Segment, Trial
 from .schedule import plan
@@ -72,9 +72,9 @@ def _branch(trial: Trial) -> Json | None:
 
 def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
     """Those with a result, the best first: by the epochs that they were found worth, then by what the study seeks."""
-    done = sorted((trial for trial in trials if trial["epochs"]), key=lambda trial: (-trial["epochs"], trial["number"]))
+    done = sorted((trial for trial in trials if trial["epochs"]), key=lambda trial: (*_worth(trial), trial["number"]))
     ranked: list[Json] = []
-    for _, together in groupby(done, key=lambda trial: trial["epochs"]):
+    for _, together in groupby(done, key=_worth):
         equals = list(together)
         ranked += [equals[place] for place in ranking(_points(equals, objectives))]
     return ranked
@@ -82,10 +82,16 @@ def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> lis
 
 def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
     """Of those that trained longest, the trials that no other one dominates, the best in the first objective first."""
-    longest = max((trial["epochs"] for trial in trials), default=0)
-    equals = [trial for trial in trials if longest and trial["epochs"] == longest]
+    longest = min(map(_worth, trials), default=(0, 0))
+    equals = [trial for trial in trials if trial["epochs"] and _worth(trial) == longest]
     points = _points(equals, objectives)
     return [equals[place] for place in sorted(undominated(points), key=lambda place: -points[place][0])]
+
+
+def _worth(trial: Json) -> tuple[int, int]:
+    """The epochs and the seeds that a trial was found worth, negative, so that the most come first."""
+    trained = sum(each["epochs"] >= trial["epochs"] for each in trial.get("seeds", ()))
+    return -trial["epochs"], -trained
 
 
 def _points(trials: Sequence[Json], objectives: Mapping[str, str]) -> list[list[float]]:
@@ -118,6 +124,7 @@ def study_json(store: Store, name: str) -> Json:
         "scheduler": config.scheduler,
         "seeds": seeds_of(config),
         "aggregate": config.options.get("aggregate"),
+        "spared": _spared(shown) if races(config) else 0,
         "rungs": list(config.rungs),
         "fixed": dict(config.fixed),
         "trials_total": config.trials[-1],
@@ -141,6 +148,12 @@ def _add_seeds(config: Config, shown: Sequence[Json], trials: Sequence[Trial], s
         of_configuration.setdefault(trial.number // seeds_of(config), []).append({"seed": trial.attrs["seed"], **each})
     for configuration in shown:
         configuration["seeds"] = of_configuration[configuration["number"]]
+
+
+def _spared(shown: Sequence[Json]) -> int:
+    """How many seeds racing left untrained: those that did not come as far as the others of their configuration."""
+    through = (trial for trial in shown if trial["state"] in ("complete", "pruned"))
+    return sum(each["epochs"] < trial["epochs"] for trial in through for each in trial["seeds"])
 
 
 def status_json(store: Store) -> Json:

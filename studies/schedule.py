@@ -8,10 +8,11 @@ from .asha import AsynchronousHalving
 from .config import Config
 from .errors import StoreError
 from .halving import Halving
+from .heats import Heats
 from .hyperband import Hyperband
 from .pbt import PopulationBased
 from .plans import Branch, Plan, Scheduler, Seen
-from .replicas import Replicated, seeds_of
+from .replicas import Replicated, races, seeds_of
 from .rows import Segment, Trial
 
 __all__ = ["Branch", "Plan", "Scheduler", "Seen", "entrants", "plan", "priority", "scheduler"]
@@ -33,6 +34,8 @@ def scheduler(config: Config) -> Scheduler:
             f"{', '.join(_SCHEDULERS)}; use the Rekindle that made the study, or another name for a new one"
         )
     found = _SCHEDULERS[config.scheduler](config)
+    if races(config) and isinstance(found, Halving):
+        return Heats(config, found)
     return Replicated(config, found) if seeds_of(config) > 1 else found
 
 
