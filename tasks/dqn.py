@@ -84,6 +84,10 @@ class QNetwork(Stacked):
         q, *value = (head(weights, features) for head, weights in zip(self.heads, layers, strict=True))
         return value[0] + q - q.mean(-1, keepdim=True) if value else q
 
+    def copy_target(self, member: int) -> None:
+        """Makes one member's target network a copy of its online one."""
+        self.target.vector[member].copy_(self.parameters.vector[member])
+
     @torch.no_grad()
     def move_target(self, tau: Tensor, now: NDArray[np.bool_]) -> None:
         """θ' ← (1 - tau) θ' + tau θ, tau (P, 1), of the members whose time is `now` (P, 1); tau = 1 copies exactly."""

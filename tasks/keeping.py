@@ -13,8 +13,9 @@ from .guard import BadResumeGuard
 from .identity import EnvLike, uid_of
 from .snapshots import Keep, snapshots
 from .state import Packed, pack, settled, unpack
-from .stateful import Stateful
+from .stateful import Seat, Stateful
 from .storage import Lease, Metrics, Saved, Storage, Write
+from .warm_start import is_policy, policy_in, policy_uid
 
 
 class Kept(Stateful):
@@ -39,7 +40,8 @@ class Kept(Stateful):
         weakref.finalize(self, lease.release)
         return lease
 
-    def _open(self) -> None:
+    def _open(self, policy: Packed | None, name: str) -> None:
+        """Takes the lease, and the last checkpoint if there is one; of a warm start the policy is the first one."""
         if self.storage is None:
             return
         lease = self._take_lease()
@@ -47,10 +49,11 @@ class Kept(Stateful):
         now = fingerprint(self.device)
         if self.keep is not None or not self.saves:
             now["snapshots"] = asdict(self.keep) if self.keep else "no"
-        if saved is None:
+        if saved is None and policy is not None:
+            self._begin(lease, policy, name)
+        if saved is None or not self._take(saved):
             self.events.append(("init", now))
             return
-        self._take(saved)
         self.resumed = True
         self.inexact = changes(saved.fingerprint, now)
         self.events.append(("init", {"epochs": saved.epochs, "digest": saved.digest, "inexact": self.inexact, **now}))
@@ -74,11 +77,30 @@ class Kept(Stateful):
             self._take_lease()
         return True
 
-    def _take(self, saved: Saved) -> None:
-        """Takes over a stored checkpoint; StateMismatch if it is of another task."""
+    def _take(self, saved: Saved) -> bool:
+        """Takes over a stored checkpoint; StateMismatch if it is of another task. False if it is only its policy."""
         state = unpack(saved.manifest, saved.fetch)
+        if is_policy(state) and saved.digest == self._start:
+            if self.seat is None:
+                learner = self._new_learner()
+                learner.adopt(0, policy_in(state))
+                self.seat = Seat(learner, 0)
+            return False
         self._refuse_foreign(state, perturb=saved.digest == self._start)
-        self._state, self.history, self.written = state["learner"], list(saved.metrics), len(saved.metrics)
+        self._state, self.seat = state["learner"], None
+        self.history, self.written = list(saved.metrics), len(saved.metrics)
+        return True
+
+    def _begin(self, lease: Lease, policy: Packed, name: str) -> None:
+        """Stores the policy of a warm start as the first checkpoint, and where it is from."""
+        assert self.storage is not None
+        assert self.taken is not None
+        note = {"parent": policy_uid(policy.digest), "epochs": 0, "state": policy.digest, "source": name}
+        events = [("branch", {**note, "taken": self.taken.to_json()})]
+        if self.saves:
+            self.storage.save([Write(lease, 0, policy.manifest, policy.blobs, policy.digest, events=events)])
+        else:
+            self.events += events
 
     def best(self) -> Self:
         """The task as it was at the best of its kept checkpoints, as one without a storage: to look at and to use.

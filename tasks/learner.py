@@ -22,6 +22,7 @@ from .errors import StateMismatch
 from .parts import Part
 from .state import Tree, check_same_form
 from .storage import Metrics
+from .warm_start import check_fits
 from .window import EpisodeWindow
 
 EVALUATION_SEED = 0x5EED  # of every trial, so that all are measured on the same episodes; never a training stream
@@ -237,6 +238,28 @@ class Learner:
             raise StateMismatch(f"the state of {self.env.id} has another form: {error!r}") from None
         for name, part in self.live_parts.items():
             part.load_member(member, tree[name])
+
+    def networks_of(self, member: int) -> dict[str, Tensor]:
+        """One member's networks' parameters by name; views of the live data."""
+        policy = getattr(self, "policy")  # noqa: B009 - every learner of this package names its networks so
+        views: dict[str, Tensor] = policy.parameters.of(member)
+        return views
+
+    def policy_of(self, member: int) -> dict[str, Tensor]:
+        """What one member acts and estimates by: its networks, and the statistics that scale what they see; views."""
+        normalizer = getattr(self, "obs_normalizer", None)
+        moments = {} if normalizer is None else normalizer.moments.of(member)
+        return self.networks_of(member) | {f"obs_normalizer.{name}": view for name, view in moments.items()}
+
+    @torch.no_grad()
+    def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
+        """Gives a new member these parts of a policy; its target networks become copies, all else stays as it is."""
+        mine = self.policy_of(member)
+        check_fits(policy, mine, self.algorithm())
+        for name, tensor in policy.items():
+            mine[name].copy_(tensor)
+        if (copy_target := getattr(getattr(self, "policy", None), "copy_target", None)) is not None:
+            copy_target(member)
 
     @property
     def live_parts(self) -> dict[str, Part]:

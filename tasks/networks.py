@@ -80,9 +80,9 @@ class Parameters(Stacked):
             flat.append(self.vector.new_zeros(members, self.padding))
         return torch.cat(flat, 1)
 
-    def named(self, member: int) -> dict[str, Tensor]:
-        """One member's parameters by name; copies."""
-        return {name: view[member].detach().clone() for name, view in self.views.items()}
+    def of(self, member: int) -> dict[str, Tensor]:
+        """One member's parameters by name; views of the vector."""
+        return {name: view[member] for name, view in self.views.items()}
 
 
 def orthogonal(key: np.uint64, rows: int, columns: int, gain: float) -> Tensor:

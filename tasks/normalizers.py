@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from .state import Tree
 
@@ -43,8 +44,12 @@ class RunningMoments:
         self.mean = self.mean + delta * number / total
         self.count = total
 
+    def of(self, member: int) -> dict[str, Tensor]:
+        """One member's statistics by name; views, good until the next update."""
+        return {name: torch.from_numpy(getattr(self, name)[member]) for name in ("mean", "variance", "count")}
+
     def member_state(self, member: int) -> Tree:
-        return {name: torch.from_numpy(getattr(self, name)[member].copy()) for name in ("mean", "variance", "count")}
+        return {name: view.clone() for name, view in self.of(member).items()}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         for name in ("mean", "variance", "count"):

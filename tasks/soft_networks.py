@@ -103,13 +103,17 @@ class SoftActorCritic(Stacked):
         """What knows the parameters by name."""
         return self
 
-    def named(self, member: int) -> dict[str, Tensor]:
-        """One member's parameters by name; copies."""
-        names = self.actor.named(member)
+    def of(self, member: int) -> dict[str, Tensor]:
+        """One member's parameters by name; views of the vectors."""
+        names = self.actor.of(member)
         for twin in range(TWINS):
-            twins = self.critics.named(TWINS * member + twin)
+            twins = self.critics.of(TWINS * member + twin)
             names |= {name.replace("critic", f"critic{twin}", 1): tensor for name, tensor in twins.items()}
         return names
+
+    def copy_target(self, member: int) -> None:
+        """Makes one member's targets copies of its online critics."""
+        self.target_vector[member].copy_(self.critic_vector[member])
 
 
 class EntropyCoefficients(Stacked):

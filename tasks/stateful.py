@@ -9,7 +9,8 @@ from .errors import NotInitialized, StateMismatch
 from .guard import BadResumeGuard
 from .identity import EnvLike, Identified
 from .learner import Learner, check_counters
-from .state import Tree, pack, settled
+from .state import Packed, Tree, pack, settled
+from .warm_start import Taken, WarmStart, policy_tree, take
 
 STATE_FORMAT = 1
 
@@ -30,6 +31,7 @@ class Stateful(Identified):
         self.between_steps = True
         self.seat: Seat | None = None
         self._state: Tree | None = None  # of a learner that is not built yet
+        self.taken: Taken | None = None
 
     @property
     def epochs(self) -> int:
@@ -58,6 +60,22 @@ class Stateful(Identified):
             task.seat, task._state = Seat(learner, member), None
         return learner
 
+    def _take_policy(self, start: WarmStart) -> Packed:
+        """Seats the task in a new learner whose networks are those of the source, which become part of its identity."""
+        learner = self._new_learner()
+        policy, networks = learner.policy_of(0), list(learner.networks_of(0))
+        taken, self.taken = take(start, policy, networks, str(self))
+        packed = pack(policy_tree(taken))
+        if self._start not in (None, packed.digest):
+            raise StateMismatch(f"{self}: init was told to start from {str(self._start)[:12]}, but warm_start is "
+                                f"{packed.digest[:12]}; give one of them")  # fmt: skip
+        learner.adopt(0, taken)
+        self.seat, self._start = Seat(learner, 0), packed.digest
+        return packed
+
+    def _new_learner(self) -> Learner:
+        return self.learner(self.env, [self.seed], [self._values()], self.device, self.env_processes)
+
     def _seated(self) -> Seat:
         self._values()
         if self.seat is None:
@@ -69,7 +87,7 @@ class Stateful(Identified):
         if self._start is not None and self.seat is None and self._state is None:
             raise NotInitialized(
                 f"{self} starts from the state {self._start[:12]} of another task, which it has not got; "
-                "load_state_dict(state, perturb=True) brings it"
+                "load_state_dict(state, perturb=True) brings it, or warm_start=... if it is a policy"
             )
         return self.seat.learner.member_state(self.seat.member) if self.seat is not None else self._state
 
@@ -101,7 +119,7 @@ class Stateful(Identified):
         with BadResumeGuard(self):
             self._refuse_foreign(state, perturb)
             learner_state = {**state["learner"]}
-            fresh = self.learner(self.env, [self.seed], [self._values()], self.device, self.env_processes)
+            fresh = self._new_learner()
             unknown = sorted(learner_state.keys() - fresh.member_state(0).keys())
             if unknown and strict:
                 raise StateMismatch(

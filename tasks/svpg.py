@@ -138,6 +138,16 @@ class SVPGLearner(Learner):
         mean = lambda x: x.view(self.members, self.count).mean(1)  # noqa: E731
         return mean(losses), {name: mean(x) for name, x in report.items()}
 
+    def networks_of(self, member: int) -> dict[str, Tensor]:
+        return self._by_particle(self.particles.networks_of, member)
+
+    def policy_of(self, member: int) -> dict[str, Tensor]:
+        return self._by_particle(self.particles.policy_of, member)
+
+    def _by_particle(self, of: Callable[[int], dict[str, Tensor]], member: int) -> dict[str, Tensor]:
+        particles = (of(member * self.count + j) for j in range(self.count))
+        return {f"{j}.{name}": view for j, views in enumerate(particles) for name, view in views.items()}
+
     def member_state(self, member: int) -> Tree:
         first = member * self.count
         counters = {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")}
@@ -242,15 +252,6 @@ class SVPG(Task):
         if not 0 <= particle < count:
             raise ValueError(f"{self}: a particle must be one of 0 to {count - 1}, but got {particle!r}")
         return seat.learner.particles, seat.member * count + particle
-
-    @property
-    def model(self) -> dict[str, Tensor]:
-        """The networks' parameters by particle and name; copies."""
-        seat = self._seated()
-        assert isinstance(seat.learner, SVPGLearner)
-        count, parameters = seat.learner.count, seat.learner.particles.policy.parameters
-        particles = [parameters.named(seat.member * count + j) for j in range(count)]
-        return {f"{j}.{name}": value for j, named in enumerate(particles) for name, value in named.items()}
 
 
 class SVPGPPO(SVPG):

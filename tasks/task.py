@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -18,8 +20,10 @@ from .guard import BadResumeGuard
 from .identity import EnvLike
 from .keeping import Kept
 from .learner import EVALUATION_EPISODES
+from .policy_files import write_policy
 from .snapshots import Keep
 from .storage import Metrics, Storage
+from .warm_start import WarmStart
 
 FIDELITY = "epochs"
 
@@ -52,6 +56,7 @@ class Task(Kept):
         env_processes: int = 0,
         storage: Storage | None = None,
         snapshots: str | int | Keep | None = None,
+        warm_start: Any = None,
         logger: Callable[[EpochEvent], None] | None = None,
         **fixed: Any,
     ):
@@ -66,6 +71,9 @@ class Task(Kept):
             snapshots: which checkpoints it keeps: "latest"; "best", which evaluates at each epoch's end and keeps the
                 best one too ("best:5": each fifth); "all"; "no", after which a task that stopped starts anew; how many
                 of the latest; or a Keep. None leaves it to the storage. No part of the identity: it changes no state.
+            warm_start: a policy that its networks begin with, from a task, a state, a stored checkpoint, a vector or a
+                file, see `WarmStart`. Optimizers, counters and statistics of rewards begin anew. The identity has its
+                digest, and the storage the policy itself, so that the source is needed once.
             logger: is called with an EpochEvent at each epoch's end.
             fixed: hyperparameters to take out of the space, nested like it.
         """
@@ -73,6 +81,7 @@ class Task(Kept):
         if isinstance(env_processes, bool) or not isinstance(env_processes, int) or env_processes < 0:
             raise ValueError(f"{self}: env_processes must be an integer of at least 0, but got {env_processes!r}")
         self.env_processes, self.logger = env_processes, logger
+        self.warm_start = warm_start
         self.suggested_epochs: int | None = None
 
     def init(self, *, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
@@ -81,7 +90,7 @@ class Task(Kept):
         Errors name the parameter, its range and the nearest known name. With a storage that holds a checkpoint of this
         uid the task carries on from it, and `resumed` is true. `start` makes it a branch of another task: it names the
         digest of the state that it starts from, which the storage holds as its first checkpoint, or `load_state_dict`
-        brings.
+        brings; or of the policy of a warm start, whose source is not needed then.
         """
         with BadResumeGuard(self):
             pass
@@ -91,12 +100,15 @@ class Task(Kept):
                  if not (value is None and isinstance(self.learner.hyperparameters.get(name), Space))}  # fmt: skip
         self.suggested_epochs = given.pop(FIDELITY, None)
         self.hyperparameters, self._start = self._complete(given), start
-        self.uid = uid or self._hash()
         try:
-            self._open()
+            warm = self.warm_start if isinstance(self.warm_start, WarmStart | None) else WarmStart(self.warm_start)
+            policy = None if warm is None else self._take_policy(warm)
+            self.uid = uid or self._hash()
+            self._open(policy, warm.name if warm else "")
+            self.warm_start = None  # it is in the networks now
         except BaseException:
             self.release()  # another try, or another process, shall find the task free
-            self.hyperparameters, self.uid, self._start = None, "", None
+            self.hyperparameters, self.uid, self._start, self.seat = None, "", None, None
             raise
         return self
 
@@ -162,13 +174,22 @@ class Task(Kept):
     def model(self) -> dict[str, Tensor]:
         """The networks' parameters by name; copies."""
         seat = self._seated()
-        policy = getattr(seat.learner, "policy")  # noqa: B009 - every learner of this package names its network so
-        named: dict[str, Tensor] = policy.parameters.named(seat.member)
-        return named
+        return {name: view.detach().clone() for name, view in seat.learner.networks_of(seat.member).items()}
 
     def parameters(self) -> list[Tensor]:
         """The networks' parameters; copies."""
         return list(self.model.values())
+
+    def policy(self) -> dict[str, Tensor]:
+        """What acts and estimates, by name, for a warm start: `model`, and the statistics of observations; copies."""
+        seat = self._seated()
+        views = seat.learner.policy_of(seat.member)
+        return {name: view.detach().to("cpu", copy=True) for name, view in views.items()}
+
+    def save_policy(self, path: str | os.PathLike[str]) -> Path:
+        """Writes `policy` as safetensors, for a warm start or other programs: weights only, not resumable."""
+        about = {"task": self.name, "env": self.env.id, "uid": self.uid, "epochs": self.epochs, "state": self.digest}
+        return write_policy(path, self.policy(), about)
 
     def set_device(self, device: str) -> None:
         """Moves the task to another torch device; across device types it resumes, but not bit for bit."""

@@ -39,9 +39,10 @@ from pathlib import Path
 from rekindle.tasks.state import unpack
 folder, module, name, env, seed, hyperparameters, epochs = sys.argv[1:]
 task = getattr(importlib.import_module(module), name)(json.loads(env), seed=int(seed))
-task.init(**json.loads(hyperparameters))
 read = lambda name: (Path(folder) / name).read_bytes()
-task.load_state_dict(unpack(read("manifest"), read))
+state = unpack(read("manifest"), read)
+task.init(start=state["identity"].get("start"), **json.loads(hyperparameters))
+task.load_state_dict(state)
 task.fit(int(epochs))
 print(task.digest)
 """
