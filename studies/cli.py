@@ -8,10 +8,13 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
     tune, trials  format, study, state ("running", "complete"), task, env {id, kwargs, wrappers, max_episode_steps},
                   seed, seeds, aggregate, spared (seeds that --racing left untrained), sampler, scheduler,
                   rungs [epochs], fixed {dotted name: value}, trials_total,
-                  counts {complete, pruned, failed, running}, objectives {name: "maximize" or "minimize"},
+                  counts {complete, pruned, failed, running}, brackets (how many have begun),
+                  progress [{rung, epochs, ready, done, failed}] (how many trainings to each rung),
+                  objectives {name: "maximize" or "minimize"},
                   best (a trial or null), front [numbers of the trials that trained longest and that no other one
                   dominates, the best in the first objective first], trials [trial]
-      trial       number, uid, state ("running", "complete", "pruned", "failed"), bracket, member (of a population),
+      trial       number, uid, state ("running", "complete", "pruned", "failed"), bracket, rung (the last one that it
+                  was sent to, or null), member (of a population),
                   branch (null, or {trial, uid, epochs, digest} that it starts from), epochs, return,
                   objectives (null where the return is the only one, else {name: number}), digest,
                   hyperparameters {dotted name: value}, error (text or null),

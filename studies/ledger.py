@@ -147,11 +147,13 @@ def add_segments(connection: Connection, name: str, segments: Iterable[Segment],
         connection.execute(insert(connection, segment).on_conflict_do_nothing(), rows)
 
 
-def trials(connection: Connection, name: str, since: int = -1) -> list[Trial]:
-    """The trials of a study, by number; those only that were written after the revision ``since``."""
+def trials(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Trial]:
+    """The trials of a study, by number; those after the revision ``since``, with numbers that ``of`` selects."""
     query = sa.select(*_TRIAL).where(trial.c.study == name).order_by(trial.c.number)
     if since >= 0:
         query = query.where(trial.c.revision > since)
+    if of is not None:
+        query = query.where(trial.c.number.in_(of))
     rows = [Trial(**row._mapping) for row in connection.execute(query)]
     for row in rows:
         if row.state not in TRIAL_STATES:
@@ -164,11 +166,13 @@ def _contradictory(what: str, state: str, score: float | None) -> DamagedRow:
                       f"{state[:40]!r} with {score}; `rekindle fsck --repair` cures what can be cured")  # fmt: skip
 
 
-def segments(connection: Connection, name: str, since: int = -1) -> list[Segment]:
-    """The segments of a study, by number and rung; those only that were written after the revision ``since``."""
+def segments(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Segment]:
+    """The segments of a study, by number and rung; those written after ``since``, with numbers that ``of`` selects."""
     query = sa.select(*_SEGMENT).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
     if since >= 0:
         query = query.where(segment.c.revision > since)
+    if of is not None:
+        query = query.where(segment.c.number.in_(of))
     rows = [Segment(**row._mapping) for row in connection.execute(query)]
     for row in rows:
         if row.state not in SEGMENT_STATES or (row.state == "done") != (row.score is not None):

@@ -23,9 +23,15 @@ def tasks(connection: Connection, uids: Collection[str] | None) -> list[TaskRow]
     return [TaskRow(*row) for row in connection.execute(query)]
 
 
+def count_tasks(connection: Connection, without: str) -> int:
+    """How many tasks there are whose uids do not begin so."""
+    return connection.scalar(sa.select(sa.func.count()).where(~task.c.uid.startswith(without, autoescape=True))) or 0
+
+
 def reached(connection: Connection, uids: Collection[str]) -> dict[str, tuple[int, bool]]:
     """By uid: the epochs of a task's last checkpoint, and whether a process holds it."""
-    c, known, found = task.c, list(uids), {}
+    c, known = task.c, list(uids)
+    found: dict[str, tuple[int, bool]] = {}
     for i in range(0, len(known), CHUNK):
         query = sa.select(c.uid, c.epochs, c.lease_owner.is_not(None)).where(c.uid.in_(known[i : i + CHUNK]))
         found.update((uid, (epochs, bool(held))) for uid, epochs, held in connection.execute(query))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from rich.text import Text
 from ..spaces import flatten
 from .branches import BRANCH
 from .config import Config
+from .ledger import SEGMENT_STATES
 from .mirror import UID as MIRROR
 from .objectives import DEFAULT, objectives_of, point, ranking, undominated
 from .objectives import RETURN as RETURN
@@ -42,6 +44,7 @@ def trial_json(trial: Trial, segments: Sequence[Segment]) -> Json:
         "uid": trial.uid,
         "state": trial.state,
         "bracket": trial.attrs.get("bracket"),
+        "rung": max((row.rung for row in mine), default=None),
         "member": trial.attrs.get("member"),
         "branch": _branch(trial),
         "epochs": last.epochs if last else 0,
@@ -110,13 +113,47 @@ def study_json(store: Store, name: str) -> Json:
     shown = [trial_json(trial, by_number.get(trial.number, [])) for trial in trials]
     if seeds_of(config) > 1:
         _add_seeds(config, shown, replicates, rows)
-    counts = {state: sum(trial.state == state for trial in trials) for state in STATES}
     objectives = objectives_of(config)
     best = front(shown, objectives)
     return {
+        **_head(config, name),
+        "state": "complete" if plan(config, replicates, rows).complete else "running",
+        "counts": {state: sum(trial.state == state for trial in trials) for state in STATES},
+        "brackets": max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
+        "progress": _progress(config, Counter((row.rung, row.state) for row in rows)),
+        "spared": _spared(shown) if races(config) else 0,
+        "best": next(iter(best), None),
+        "front": [trial["number"] for trial in best],
+        "trials": shown,
+    }
+
+
+def summary_json(store: Store, name: str) -> Json:
+    """A study without its trials, of which none is read that is not among the best."""
+    config = Config.from_json(store.study(name).config, name)
+    if seeds_of(config) > 1:  # an aggregate of seeds is made here, not in the database
+        return {key: value for key, value in study_json(store, name).items() if key != "trials"}
+    found, objectives = store.totals(name), objectives_of(config)
+    counts = {state: found.trials.get(state, 0) for state in STATES}
+    best = front([trial_json(*row) for row in store.longest(name, best=len(objectives) == 1)], objectives)
+    return {
+        **_head(config, name),
+        "state": "running" if counts["running"] or sum(counts.values()) < config.trials[-1] else "complete",
+        "counts": counts,
+        "brackets": found.brackets,
+        "progress": _progress(config, found.segments),
+        "spared": 0,
+        "best": next(iter(best), None),
+        "front": [trial["number"] for trial in best],
+    }
+
+
+def _head(config: Config, name: str) -> Json:
+    """What a study's configuration says."""
+    return {
         "format": FORMAT,
         "study": name,
-        "state": "complete" if plan(config, replicates, rows).complete else "running",
+        "state": None,
         "task": config.task,
         "env": config.env,
         "seed": config.seed,
@@ -124,16 +161,19 @@ def study_json(store: Store, name: str) -> Json:
         "scheduler": config.scheduler,
         "seeds": seeds_of(config),
         "aggregate": config.options.get("aggregate"),
-        "spared": _spared(shown) if races(config) else 0,
         "rungs": list(config.rungs),
         "fixed": dict(config.fixed),
         "trials_total": config.trials[-1],
-        "counts": counts,
-        "objectives": objectives,
-        "best": next(iter(best), None),
-        "front": [trial["number"] for trial in best],
-        "trials": shown,
+        "objectives": objectives_of(config),
     }
+
+
+def _progress(config: Config, segments: Mapping[tuple[int, str], int]) -> list[Json]:
+    """How many trainings to each rung, of all seeds, are ready (or go on), done and failed."""
+    return [
+        {"rung": rung, "epochs": epochs, **{state: segments.get((rung, state), 0) for state in SEGMENT_STATES}}
+        for rung, epochs in enumerate(config.rungs)
+    ]
 
 
 def _add_seeds(config: Config, shown: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]) -> None:
@@ -159,7 +199,7 @@ def _spared(shown: Sequence[Json]) -> int:
 def status_json(store: Store) -> Json:
     """All studies of a storage, without their trials, and the processes that work on it."""
     studies = [
-        {key: value for key, value in study_json(store, study.name).items() if key not in ("format", "trials")}
+        {key: value for key, value in summary_json(store, study.name).items() if key != "format"}
         for study in store.studies()
     ]
     workers = [{"host": owner.host, "pid": owner.pid} for owner in map(Owner.parse, store.workers())]
@@ -168,7 +208,7 @@ def status_json(store: Store) -> Json:
         "storage": store.url,
         "studies": studies,
         "workers": workers,
-        "tasks": sum(not task.uid.startswith(MIRROR) for task in store.tasks()),
+        "tasks": store.count_tasks(without=MIRROR),
     }
 
 
@@ -321,6 +361,8 @@ def status_table(status: Json) -> Table:
         "pruned",
         "failed",
         "running",
+        "brackets",
+        "rungs",
         "best return",
         "best uid",
     ):
@@ -335,6 +377,8 @@ def status_table(status: Json) -> Table:
             study["env"]["id"],
             f"{sum(study['counts'].values())}/{study['trials_total']}",
             *(str(study["counts"][state]) for state in STATES),
+            str(study["brackets"]),
+            " → ".join(str(rung["done"]) for rung in study["progress"]),
             "" if best["return"] is None else f"{best['return']:.1f}",
             Text(best["uid"][:8] + (f" and {front - 1} on the front" if front > 1 else ""), "cyan"),
         )

@@ -25,7 +25,7 @@ from typing import Any, Self
 from sqlalchemy import Connection
 
 from ..tasks.storage import Metrics, Saved, Write
-from . import branches, fencing, ledger, queries, schema
+from . import branches, fencing, ledger, queries, schema, totals
 from .branches import Start
 from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blobs, put_checkpoint, put_metrics
 from .database import Database
@@ -36,6 +36,7 @@ from .leases import Holdings, StoreLease, held_here
 from .patience import Patience
 from .retention import Keep, prune
 from .rows import Changes, CheckpointRow, Event, Segment, Study, TaskRow, Trial
+from .totals import Totals
 
 KEEP = Keep()
 
@@ -144,6 +145,10 @@ class Store:
         """The tasks (all, or those given), the oldest first."""
         return self._database.read(lambda connection: queries.tasks(connection, uids))
 
+    def count_tasks(self, without: str) -> int:
+        """How many tasks there are whose uids do not begin so."""
+        return self._database.read(lambda connection: queries.count_tasks(connection, without))
+
     def reached(self, uids: Collection[str]) -> dict[str, tuple[int, bool]]:
         """By uid: the epochs of a task's last checkpoint, and whether a process holds it; tasks only that there are."""
         return self._database.read(lambda connection: queries.reached(connection, uids))
@@ -243,6 +248,17 @@ class Store:
     def segments(self, study: str) -> list[Segment]:
         """The segments of a study, by number and rung."""
         return self._database.read(lambda connection: ledger.segments(connection, study))
+
+    def totals(self, study: str) -> Totals:
+        """How far a study is, counted by the database."""
+        return self._database.read(lambda connection: totals.totals(connection, study))
+
+    def longest(self, study: str, *, best: bool = False) -> list[tuple[Trial, list[Segment]]]:
+        """The trials that trained longest with a result, with all their segments; the ``best`` by score only, if asked.
+
+        Several are the best if they are equal.
+        """
+        return self._database.read(lambda connection: totals.longest(connection, study, best=best))
 
     def finish_segment(
         self, lease: StoreLease, study: str, number: int, rung: int, *,
