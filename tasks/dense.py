@@ -54,8 +54,8 @@ class Dense:
         self._work = [vector.new_empty(members * rows * max(sizes[1:])) for _ in range(2)]
         self._gradient = torch.zeros_like(vector)
         pairs = list(pairwise(sizes))
-        used = sum((a + 1) * b for a, b in pairs)
-        parts = self._gradient[:, :used].split([number for a, b in pairs for number in (a * b, b)], 1)
+        self.used = sum((a + 1) * b for a, b in pairs)  # how many of the D numbers are of these layers
+        parts = self._gradient[:, : self.used].split([number for a, b in pairs for number in (a * b, b)], 1)
         self._gradients = [(weight.unflatten(1, (a, b)), bias.unflatten(1, (1, b)))
                            for weight, bias, (a, b) in zip(parts[::2], parts[1::2], pairs, strict=True)]  # fmt: skip
         self._inputs: list[Tensor] = []
@@ -82,7 +82,14 @@ class Dense:
 
     def to_input(self, g: Tensor) -> Tensor:
         """The gradient (M', B', inputs) in the last call's input."""
-        g = self._backward(g, to_vector=False)
+        return self._to_input(self._backward(g, to_vector=False))
+
+    def to_both(self, g: Tensor) -> tuple[Tensor, Tensor]:
+        """`to_vector` and `to_input`, with what they share done once."""
+        first = self._backward(g, to_vector=True)
+        return self._gradient[: len(g)], self._to_input(first)
+
+    def _to_input(self, g: Tensor) -> Tensor:
         return torch.bmm(g, self._layers[0][0][: len(g)].transpose(1, 2))
 
     def _backward(self, g: Tensor, to_vector: bool) -> Tensor:

@@ -95,14 +95,27 @@ class Core:
         return (1 - update) * proposed + update * state
 
 
-class Memory(Stacked):
-    """What each environment's actor remembers, (P, N, S); acts like a policy without one."""
+class States(Stacked):
+    """What is remembered of each environment, (P, N, S)."""
+
+    def __init__(self, state: Tensor):
+        self.tensors = {"state": state}
+
+    def forget(self, ended: NDArray[np.bool_]) -> None:
+        """Forgets everything where an episode ended, (P, N)."""
+        if ended.any():
+            state = self.tensors["state"]
+            state.mul_(torch.from_numpy(~ended).to(state).unsqueeze(-1))
+
+
+class Memory(States):
+    """What each environment's actor remembers; acts like a policy without one."""
 
     def __init__(self, policy: ActorCritic, num_envs: int):
         assert policy.core is not None
         vector = policy.parameters.vector
         self.actor, self.distribution = policy, policy.distribution
-        self.tensors = {"state": vector.new_zeros(len(vector), num_envs, policy.core.state_size)}
+        super().__init__(vector.new_zeros(len(vector), num_envs, policy.core.state_size))
         self.going_on = vector.new_zeros(len(vector), num_envs)  # no episode begins between two steps of acting
 
     @torch.no_grad()
@@ -111,11 +124,6 @@ class Memory(Stacked):
         params, _, states = self.actor.sequences(obs, self.going_on, self.tensors["state"], learning=False)
         self.tensors["state"].copy_(states.squeeze(2))
         return params
-
-    def forget(self, ended: NDArray[np.bool_]) -> None:
-        """Forgets everything where an episode ended, (P, N)."""
-        if ended.any():
-            self.tensors["state"].mul_(torch.from_numpy(~ended).to(self.going_on).unsqueeze(-1))
 
     @torch.no_grad()
     def value_after(self, both: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ moves by the entropy that the actor had before its own step, and the targets fol
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +22,14 @@ from .errors import UnsupportedSpace
 from .normalizers import RewardNormalizer
 from .off_policy import OffPolicyLearner, off_policy_space
 from .optimizers import Optimizer, clip_norm, optimizer_space, schedule, schedule_space
+from .replay import Index
+from .sequences import Sequences, check_sequences
 from .soft_actions import Sample, SoftActions
 from .soft_networks import EntropyCoefficients, SoftActorCritic
+from .soft_recurrent import RecurrentSoftActorCritic, SoftMemory
 from .task import Task
+
+REMEMBERS = {"memory": ("lstm", "gru")}
 
 
 class SACLearner(OffPolicyLearner):
@@ -36,6 +42,10 @@ class SACLearner(OffPolicyLearner):
             width=ordinal(32, 64, 128, 256, default=256, accept=(1, 65536), structural=True),
             layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
             activation=categorical("tanh", "relu", "elu", default="relu", structural=True, search=False),
+            # With a memory a batch is made of sequences of `sequence_length` steps, after `burn_in` others each.
+            memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
+            sequence_length=ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=REMEMBERS),
+            burn_in=ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=REMEMBERS),
         ),
         # `alpha` is the entropy coefficient, or the first one where it is learned. The entropy to learn for is
         # -`target` per number and `choice_target` log n for a choice of n.
@@ -61,7 +71,13 @@ class SACLearner(OffPolicyLearner):
         },
     )
     parts = ("policy", "actor_optimizer", "critic_optimizer", "coefficients", "rewards",
-             "replay", "priorities", "progress")  # fmt: skip
+             "replay", "priorities", "progress", "sequences", "memory")  # fmt: skip
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        super().check(values)
+        if values["model"]["memory"] != "none":
+            check_sequences(cls.algorithm(), values)
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -78,7 +94,16 @@ class SACLearner(OffPolicyLearner):
         super().build()
         hp, envs, place = self.hp, self.envs, f"{self.algorithm()} on {self.env.id}"
         actions = self.actions = SoftActions(envs.action_space, place)
-        self.policy = SoftActorCritic(envs.obs_shape[0], actions, hp.model, hp.batch_size, self.seeds, self.device)
+        made = (envs.obs_shape[0], actions, hp.model, hp.batch_size, self.seeds, self.device)
+        self.memory: SoftMemory | None = None
+        self.sequences: Sequences | None = None
+        if hp.model.memory == "none":
+            self.policy = SoftActorCritic(*made)
+        else:
+            recurrent = self.policy = RecurrentSoftActorCritic(*made, hp.n_step)
+            self.memory = SoftMemory(recurrent, hp.num_envs)
+            self.sequences = Sequences(self.replay, self.keys("replay"), self.memory.size, hp.batch_size,
+                                       hp.model.sequence_length, hp.model.burn_in, hp.n_step)  # fmt: skip
         self.actor_optimizer = Optimizer(self.policy.actor_vector, hp.optimizer)
         self.critic_optimizer = Optimizer(self.policy.critic_vector, hp.optimizer)
         self.coefficients, self.target_entropy = None, torch.zeros(0)
@@ -97,46 +122,81 @@ class SACLearner(OffPolicyLearner):
 
     # --- acting ---
 
+    def watch(self, obs: np.ndarray) -> None:
+        if self.memory is not None and self.sequences is not None:
+            self.sequences.remember(self.memory.tensors["state"])
+            self.memory.see(self._tensor(obs))
+
     def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
-        return self.actions.act(self._outputs(obs), self.action_noise(position), self.choice_noise(position).copy())
+        outputs = self._outputs(self._tensor(obs) if self.memory is None else self.memory.output)
+        return self.actions.act(outputs, self.action_noise(position), self.choice_noise(position).copy())
 
-    @torch.inference_mode()
     def act(self, obs: np.ndarray) -> np.ndarray:
-        return self.actions.act(self._outputs(obs), None, None)
+        return self.player(obs.shape[1])(obs)
 
-    def _outputs(self, obs: np.ndarray) -> Tensor:
-        rows = obs.shape[1]
+    def player(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
+        memory = SoftMemory(self.memory.networks, episodes, critics=False) if self.memory is not None else None
+
+        @torch.inference_mode()
+        def act(obs: np.ndarray) -> np.ndarray:
+            seen = self._tensor(obs)
+            if memory is not None:
+                memory.see(seen)
+                seen = memory.output
+            return self.actions.act(self._outputs(seen), None, None)
+
+        return act
+
+    def _tensor(self, obs: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
+
+    def _outputs(self, seen: Tensor) -> Tensor:
+        rows = seen.shape[1]
         if rows == 1:
-            obs = obs.repeat(2, 1)  # a single row takes another path through the matrix products, see `affine`
-        return self.policy.act(torch.from_numpy(np.ascontiguousarray(obs)).to(self.device))[:, :rows]
+            seen = seen.repeat(1, 2, 1)  # a single row takes another path through the matrix products, see `affine`
+        return self.policy.act(seen)[:, :rows]
 
     def observe(self, step: Step) -> None:
+        ended = step.terminated | step.truncated
         if self.rewards is not None:
-            self.rewards(step.reward, step.terminated | step.truncated)
+            self.rewards(step.reward, ended)
+        if self.memory is not None:
+            self.memory.forget(ended)
+
+    def cut(self) -> None:
+        super().cut()
+        if self.memory is not None:
+            self.memory.forget(np.ones(self.envs.obs.shape[:2], dtype=bool))
 
     # --- learning ---
 
+    def draw(self) -> tuple[Index, dict[str, Tensor]]:
+        if self.sequences is None:
+            return super().draw()
+        return np.empty((self.members, 0), np.int64), self.sequences.batch(self.progress.updates, self.hp.gamma)
+
     @torch.inference_mode()
     def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        hp, policy, obs, size = self.hp, self.policy, batch["obs"], self.hp.batch_size
+        hp, policy, size, mask = self.hp, self.policy, self.hp.batch_size, batch.get("mask")
         alpha = self.alpha
-        outputs = policy.policy(torch.cat([obs, batch["next_obs"]], 1))  # the actor of both is the one before its step
+        outputs = policy.policy(batch)  # the actor of the batch and of what followed is the one before its step
         both = Sample(self.actions, outputs, self.update_noise(self.progress.updates))
         sample, following = both.rows(0, size), both.rows(size, 2 * size)
 
         errors, choices, q = self.errors(batch, following, alpha)
-        weighted = errors if "weight" not in batch else errors * batch["weight"].unsqueeze(1)
+        weight = batch.get("weight", mask)
+        weighted = errors if weight is None else errors * weight.unsqueeze(1)
         gradient = policy.critic_gradient(self.of_choices(weighted / -size, choices))
         self.critic_optimizer.step(clip_norm(gradient, hp.max_grad_norm), self.rate(hp.critic_lr, lr))
 
-        q_of_policy = policy.q(obs, sample.numbers)
-        values = sample.value(q_of_policy, alpha).mean(1)
+        q_of_policy = policy.q(batch, sample.numbers)
+        values = masked(sample.value(q_of_policy, alpha), mask).mean(1)
         numbers = self.actions.numbers
         to_numbers = policy.numbers_gradient(sample.to_q(q_of_policy), numbers) if numbers else sample.numbers
-        gradient = policy.policy_gradient(sample.to_outputs(q_of_policy, alpha, to_numbers) / -size)
-        self.actor_optimizer.step(clip_norm(gradient, hp.max_grad_norm), lr)
+        to_outputs = masked(sample.to_outputs(q_of_policy, alpha, to_numbers), mask)
+        self.actor_optimizer.step(clip_norm(policy.policy_gradient(to_outputs / -size), hp.max_grad_norm), lr)
 
-        entropies = sample.entropies.mean(1)
+        entropies = masked(sample.entropies, mask).mean(1)
         if self.coefficients is not None:
             self.coefficients.step(entropies, self.target_entropy, self.rate(hp.entropy.lr, lr))
         policy.move_target(hp.tau * (self.progress.updates % self.target_interval == 0))
@@ -166,11 +226,13 @@ class SACLearner(OffPolicyLearner):
         arXiv:1812.05905, eq. 5, with the actions a that were taken; V' is the soft value of the target critics.
         """
         numbers, choices = self.actions.unit(batch["action"])
-        q, next_q = self.policy.q_and_target(batch["obs"], numbers, batch["next_obs"], following.numbers)
+        q, next_q = self.policy.q_and_target(batch, numbers, following.numbers)
         targets = self.scaled(batch["reward"]) + batch["discount"] * following.value(next_q, alpha)
         if choices is not None:
             q = q.gather(-1, choices[:, None, :, None].expand(-1, 2, -1, 1))
-        return targets.unsqueeze(1) - q.squeeze(-1), choices, q.mean((1, 2, 3))
+        mask = batch.get("mask")
+        mean = q.mean((1, 2, 3)) if mask is None else masked(q.mean((1, 3)), mask).mean(1)
+        return targets.unsqueeze(1) - q.squeeze(-1), choices, mean
 
     def of_choices(self, g: Tensor, choices: Tensor | None) -> Tensor:
         """The gradient in q (P, 2, B, n) by that in the q of the choices taken, (P, 2, B)."""
@@ -189,15 +251,22 @@ class SACLearner(OffPolicyLearner):
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's critic loss (P,) on a batch (P, B, ...), with the next actions at their medians."""
-        outputs = self.policy.policy(torch.cat([batch["obs"], batch["next_obs"]], 1))
+        outputs = self.policy.policy(batch)
         still = Sample(self.actions, outputs, torch.zeros(*outputs.shape[:2], self.actions.numbers, device=self.device))
-        size = batch["obs"].shape[1]
+        size = outputs.shape[1] // 2
         errors, _, q = self.errors(batch, still.rows(size, 2 * size), self.alpha)
-        return errors.square().sum(1).mean(1) / 2, {"q": q}
+        return masked(errors.square().sum(1), batch.get("mask")).mean(1) / 2, {"q": q}
+
+
+def masked(x: Tensor, mask: Tensor | None) -> Tensor:
+    """x (P, B, ...) times the mask (P, B): before any mean is taken, so that what is masked does not count in it."""
+    return x if mask is None else x * mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
 
 
 class SAC(Task):
     """Soft actor-critic with twin critics, on bounded Box and Discrete actions, and Dicts and Tuples of both.
+
+    With a memory (`model.memory`) policy and critics are recurrent and learn from sequences, see `sequences`.
 
     Haarnoja et al. (2018), arXiv:1812.05905; Christodoulou (2019), arXiv:1910.07207. tau is the fraction that the
     targets take from the online critics (others name the fraction kept). Departs from the papers in what its options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 import torch
@@ -13,6 +14,7 @@ from .dense import Dense
 from .networks import MLP, Parameters
 from .optimizers import Optimizer
 from .parts import Stacked
+from .recurrent import Core
 from .soft_actions import SoftActions
 
 TWINS = 2
@@ -26,10 +28,12 @@ class SoftActorCritic(Stacked):
         actor_vector, critic_vector, target_vector: (P, D) and (P, 2D), what optimizers and targets' steps change.
     """
 
-    def __init__(
-        self, inputs: int, actions: SoftActions, hp: SimpleNamespace, rows: int, seeds: list[int], device: torch.device
-    ):
-        """inputs: numbers in an observation; hp: the values of `model`; rows: B, of the batches learned from."""
+    def __init__(self, inputs: int, actions: SoftActions, hp: SimpleNamespace, rows: int, seeds: list[int],
+                 device: torch.device, cores: Sequence[Core] = ()):  # fmt: skip
+        """inputs: numbers in an observation; hp: the values of `model`; rows: B, of the batches learned from.
+
+        cores: the policy's and the critics', where they have a memory; their parameters follow the others.
+        """
         members = len(seeds)
         self.twins = TWINS * members
         self.padding = int(inputs == 1)  # products with a vector round otherwise for one member than for many
@@ -38,12 +42,16 @@ class SoftActorCritic(Stacked):
         q = [inputs + self.padding + actions.numbers, *hidden, actions.choices]
         self._pi = MLP("actor", pi, hp.activation, last_gain=0.01)
         self._q = MLP("critic", q, hp.activation, last_gain=1.0)
-        self.actor = Parameters(self._pi.shapes, members, device)
-        self.critics = Parameters(self._q.shapes, 2 * self.twins, device)
+        of_actor: list[MLP | Core] = [self._pi, *cores[:1]]
+        of_critic: list[MLP | Core] = [self._q, *cores[1:]]
+        self.actor = Parameters(_shapes(of_actor), members, device)
+        self.critics = Parameters(_shapes(of_critic), 2 * self.twins, device)
         for member, seed in enumerate(seeds):
-            self._pi.initialize(self.actor, member, seed)
+            for network in of_actor:
+                network.initialize(self.actor, member, seed)
             for twin in range(TWINS):
-                self._q.initialize(self.critics, TWINS * member + twin, streams.seed_of(seed, "critic", twin))
+                for network in of_critic:
+                    network.initialize(self.critics, TWINS * member + twin, streams.seed_of(seed, "critic", twin))
         self.actor_vector = self.actor.vector
         self.critic_vector, self.target_vector = self.critics.vector.view(2, members, -1)
         self.target_vector.copy_(self.critic_vector)
@@ -57,34 +65,38 @@ class SoftActorCritic(Stacked):
         """The policy's outputs (P, N, outputs) for observations (P, N, inputs) of any number."""
         return self._pi(self._pi_layers, self._padded(obs))
 
-    def policy(self, obs: Tensor) -> Tensor:
-        """The policy's outputs (P, 2B, outputs) for a batch and what followed, (P, 2B, inputs)."""
-        return self._dense_pi(self._pi_layers, self._padded(obs))
+    def policy(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The policy's outputs (P, 2B, outputs) for a batch and what followed."""
+        return self._dense_pi(self._pi_layers, self._padded(torch.cat([batch["obs"], batch["next_obs"]], 1)))
 
     def policy_gradient(self, g: Tensor) -> Tensor:
         """The gradient (P, D) in the actor by that in the last `policy`'s first outputs, (P, B, outputs)."""
         return self._dense_pi.to_vector(g)
 
-    def q_and_target(
-        self, obs: Tensor, numbers: Tensor, next_obs: Tensor, next_numbers: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def q_and_target(self, batch: Mapping[str, Tensor], numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
         """The twins' q(s, c, ·), and their targets' of what followed, each (P, 2, B, n); numbers are (P, B, k)."""
-        x = torch.cat([self._twice(obs, numbers), self._twice(next_obs, next_numbers)])
-        q, target = self._dense_q(self._q_layers, x).split(self.twins)
-        return q.unflatten(0, (-1, TWINS)), target.unflatten(0, (-1, TWINS))
+        return self._both_q(self._twice(batch["obs"], numbers), self._twice(batch["next_obs"], next_numbers))
 
     def critic_gradient(self, g: Tensor) -> Tensor:
         """The gradient (P, 2D) in the critics by that in the last q, (P, 2, B, n)."""
         return self._dense_q.to_vector(g.flatten(0, 1)).view_as(self.critic_vector)
 
-    def q(self, obs: Tensor, numbers: Tensor) -> Tensor:
+    def q(self, batch: Mapping[str, Tensor], numbers: Tensor) -> Tensor:
         """The twins' q(s, c, ·), (P, 2, B, n)."""
-        return self._dense_q(self._online_layers, self._twice(obs, numbers)).unflatten(0, (-1, TWINS))
+        return self._online_q(self._twice(batch["obs"], numbers))
 
     def numbers_gradient(self, g: Tensor, numbers: int) -> Tensor:
         """The gradient (P, B, k) in the numbers by that in the last q, (P, 2, B, n)."""
         to_input = self._dense_q.to_input(g.flatten(0, 1)).unflatten(0, (-1, TWINS))
         return (to_input[:, 0] + to_input[:, 1])[..., -numbers:]
+
+    def _both_q(self, x: Tensor, next_x: Tensor) -> tuple[Tensor, Tensor]:
+        """q of inputs (2P, B, D), and the targets' of what followed."""
+        q, target = self._dense_q(self._q_layers, torch.cat([x, next_x])).split(self.twins)
+        return q.unflatten(0, (-1, TWINS)), target.unflatten(0, (-1, TWINS))
+
+    def _online_q(self, x: Tensor) -> Tensor:
+        return self._dense_q(self._online_layers, x).unflatten(0, (-1, TWINS))
 
     def _twice(self, obs: Tensor, numbers: Tensor) -> Tensor:
         x = torch.cat([self._padded(obs), numbers], -1).unsqueeze(1)
@@ -114,6 +126,10 @@ class SoftActorCritic(Stacked):
     def copy_target(self, member: int) -> None:
         """Makes one member's targets copies of its online critics."""
         self.target_vector[member].copy_(self.critic_vector[member])
+
+
+def _shapes(networks: Sequence[MLP | Core]) -> dict[str, tuple[int, ...]]:
+    return {name: shape for network in networks for name, shape in network.shapes.items()}
 
 
 class EntropyCoefficients(Stacked):

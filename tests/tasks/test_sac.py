@@ -85,7 +85,7 @@ def _nested(values: dict[str, Any]) -> dict[str, Any]:
 
 def following_of(made: SACLearner, batch: dict[str, torch.Tensor]) -> Sample:
     """The policy's actions for what followed a batch, as an update draws them."""
-    outputs = made.policy.policy(torch.cat([batch["obs"], batch["next_obs"]], 1))
+    outputs = made.policy.policy(batch)
     return Sample(made.actions, outputs, made.update_noise(1)).rows(32, 64)
 
 
@@ -279,10 +279,10 @@ class TestLearning:
         following, alpha = following_of(made, batch), torch.full((2, 1), 0.3)
         errors, _, _ = made.errors(batch, following, alpha)
         numbers = made.actions.unit(batch["action"])[0]
-        both = made.policy.q_and_target(batch["obs"], numbers, batch["next_obs"], following.numbers)
+        both = made.policy.q_and_target(batch, numbers, following.numbers)
         q, next_q = (x.clone() for x in both)
         made.policy.critic_vector.copy_(made.policy.target_vector)
-        torch.testing.assert_close(made.policy.q(batch["next_obs"], following.numbers), next_q)
+        torch.testing.assert_close(made.policy.q({"obs": batch["next_obs"]}, following.numbers), next_q)
         next_value = next_q.amin(1)[..., 0] + 0.3 * following.entropies[..., 0]
         targets = batch["reward"] + batch["discount"] * next_value
         torch.testing.assert_close(errors, targets.unsqueeze(1) - q[..., 0])
