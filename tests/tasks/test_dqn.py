@@ -146,7 +146,7 @@ def test_the_target_network_begins_as_a_copy_of_the_online_one() -> None:
 
 
 def test_the_target_interval_counts_gradient_steps() -> None:
-    dqn = learner(target_interval=3, num_updates=1, num_steps=40)
+    dqn = learner(target_interval=3, tau=1.0, num_updates=1, num_steps=40)
     dqn.iterate()
     assert dqn.progress.updates == 0  # the memory was being filled
     copies = []
@@ -190,7 +190,9 @@ def test_values_in_a_corridor_are_those_of_the_theory() -> None:
         num_updates=4,
         optimizer={"lr": 3e-3},
         exploration={"final": 0.5, "horizon": 1},
+        n_step=1,  # over more steps, what is explored counts too
         target_interval=50,
+        tau=1.0,
     )
     task.fit(1)
     assert task.seat is not None
@@ -310,9 +312,9 @@ def test_every_sample_of_the_space_can_be_trained(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"double": True, "n_step": 3, "tau": 0.01, "target_interval": 1}])
-def test_it_learns_cartpole(options: dict[str, Any]) -> None:
-    tasks = [DQN("CartPole-v1", seed=seed).init(**options, eval_interval=1) for seed in range(5)]
-    Cohort(tasks).fit(13)  # 53,000 steps; a greedy policy comes and goes in DQN, so the best of its evaluations counts
-    best = [max(row["eval_return"] for _, row in task.history) for task in tasks]
-    assert float(np.median(best)) > 450, best
+def test_it_learns_cartpole() -> None:
+    tasks = [DQN("CartPole-v1", seed=seed).init(eval_interval=1) for seed in range(5)]
+    Cohort(tasks).fit(13)  # 53,000 steps
+    returns = [[row["eval_return"] for _, row in task.history] for task in tasks]
+    assert float(np.median([row[-1] for row in returns])) > 475, returns
+    assert min(max(row) for row in returns) > 300, returns
