@@ -19,7 +19,7 @@ from .exploration import UniformActions
 from .learner import Learner
 from .optimizers import schedule
 from .priorities import PrioritizedSampler, replay_space
-from .replay import EXACT_INTEGERS, Field, Replay, UniformSampler, transition_fields
+from .replay import EXACT_INTEGERS, Field, Index, Replay, UniformSampler, transition_fields
 from .state import Tree
 from .storage import Metrics
 
@@ -118,6 +118,9 @@ class OffPolicyLearner(Learner):
         """Actions (P, N, ...) for training, with the random numbers of this position."""
         raise NotImplementedError
 
+    def watch(self, obs: Array) -> None:
+        """Sees all observations of training (P, N, ...), before what is done then; for memories that are state."""
+
     def observe(self, step: Step) -> None:
         """Sees every step of training, for statistics that are state."""
 
@@ -147,6 +150,7 @@ class OffPolicyLearner(Learner):
         """`num_steps` steps in every environment."""
         for _ in range(self.hp.num_steps):
             obs, position = self.envs.obs, self.env_steps // self.hp.num_envs
+            self.watch(obs)
             actions = self.uniform_actions(position) if at_random else self.explore(obs, position)
             step = self.envs.step(actions)
             self.replay.add(obs=obs, next_obs=step.next_obs, action=actions, reward=step.reward,
@@ -161,20 +165,29 @@ class OffPolicyLearner(Learner):
             lr = lr * schedule(self.hp.lr_schedule, torch.full_like(lr, self.env_steps))
         report: Mapping[str, Tensor] = {}
         for _ in range(self.hp.num_updates):
-            rows = self.sampler.rows(self.progress.updates)
-            batch = self.replay.returns(rows, self.hp.gamma, self.hp.n_step)
-            if self.priorities is not None:
-                batch["weight"] = self.priorities.weights(rows, self.env_steps)
+            rows, batch = self.draw()
             self.progress.updates += 1
             report, errors = self.update(batch, lr)
             if self.priorities is not None:
                 self.priorities.update(rows, errors)
         return {**report, "lr": lr.squeeze(1)}
 
+    def draw(self) -> tuple[Index, dict[str, Tensor]]:
+        """The rows (P, B) of the next batch, and the batch."""
+        rows = self.sampler.rows(self.progress.updates)
+        batch = self.replay.returns(rows, self.hp.gamma, self.hp.n_step)
+        if self.priorities is not None:
+            batch["weight"] = self.priorities.weights(rows, self.env_steps)
+        return rows, batch
+
+    def cut(self) -> None:
+        """Takes note that all environments are made anew, so that their episodes ended with the last step."""
+        self.replay.cut()
+
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
         rows = super().run_epoch(stop)
         if rows is not None and self.envs.mode == "restart":
-            self.replay.cut()  # the environments of the next epoch are new ones
+            self.cut()
         if rows is not None and self.hp.eval_interval and self.epochs % self.hp.eval_interval == 0:
             for row, value in zip(rows, self.evaluate(), strict=True):
                 row["eval_return"] = float(value)
