@@ -151,6 +151,13 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def _amount(text: str) -> float:
+    number = float(text) if text.replace(".", "", 1).isdecimal() else 0.0
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, such as 1 or 0.5, but got {text!r}")
+    return number
+
+
 def _seed(text: str) -> int:
     if not text.isdecimal() or int(text) >= 2**63:
         raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**63 - 1, but got {text!r}")
@@ -202,9 +209,8 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument(
         "--workers",
         type=_count,
-        default=_cores(),
         metavar="N",
-        help="worker processes (default: the cores, %(default)s)",
+        help="worker processes (default: as many as there are cores; with Ray, as the cluster has room for)",
     )
     tune.add_argument(
         "--sampler",
@@ -251,6 +257,7 @@ def _parser() -> argparse.ArgumentParser:
         "cannot win any more",
     )
     _schedulers(tune)
+    _engines(tune)
     _lease(tune)
     _env_processes(tune)
     _snapshots(tune)
@@ -394,16 +401,31 @@ def _snapshots(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _engines(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--engine",
+        default="processes",
+        choices=("processes", "ray"),
+        help="what runs the workers: processes of this machine; or Ray, on all machines of a cluster (default: "
+        "%(default)s)",
+    )
+    ray = command.add_argument_group("with --engine ray")
+    ray.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="of a Ray cluster, whose machines must reach the storage (default: $RAY_ADDRESS, or a Ray of its own on "
+        "this machine)",
+    )
+    ray.add_argument("--cpus-per-worker", type=_amount, metavar="N", help="that Ray keeps for each (default: 1)")
+    ray.add_argument("--gpus-per-worker", type=_amount, metavar="N", help="that Ray keeps for each (default: none)")
+
+
 def _use_previous(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--use-previous",
         action="store_true",
         help="where a checkpoint is damaged, carry on from a sound one before it, or start anew",
     )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

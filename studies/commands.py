@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -21,7 +22,7 @@ from .engine import start_study
 from .errors import StoreError
 from .mirror import UID as MIRROR
 from .objectives import objective_options
-from .owner import Owner
+from .owner import Owner, cores
 from .patience import Patience
 from .replicas import seed_options
 from .store import Store
@@ -29,6 +30,7 @@ from .store import Store
 if TYPE_CHECKING:
     from ..tasks.cohort import EpochEvent
     from ..tasks.task import Task
+    from .tune import Hand
 
 FAILED = 1
 LEARNING_CURVE = ("epoch", "env_steps", "episode_return", "return", "loss", "approx_kl", "entropy")
@@ -40,6 +42,7 @@ def tune(arguments: argparse.Namespace) -> int:
     from .progress import Progress, look
     from .tune import Tuning
 
+    _check_engine(arguments)
     algorithm = load(arguments.task)
     config = _keeping(_config(arguments, algorithm), arguments.snapshots)
     name = arguments.study or f"{arguments.task}-{config.env['id']}"
@@ -54,11 +57,44 @@ def tune(arguments: argparse.Namespace) -> int:
             extra = ["--use-previous"] if arguments.use_previous else []
             extra += ["--patience", str(arguments.patience), "--lease", str(arguments.lease)]
             extra += ["--env-processes", str(arguments.env_processes)] if arguments.env_processes else []
-            with Progress(errors, name, store.url) as progress:
-                Tuning(store, arguments.storage, name, arguments.workers, progress, extra).run()
+            with Progress(errors, name, store.url) as progress, _crew(arguments, name, extra) as (workers, hire):
+                Tuning(store, name, workers, hire, progress).run()
         _mirror(store, arguments.storage, name, errors)
         result = report.study_json(store, name)
     return _print_json(result) if arguments.json else _print_study(result, config.open, store.url)
+
+
+def _check_engine(arguments: argparse.Namespace) -> None:
+    """Says what is wrong with --engine before a study is made."""
+    if arguments.engine == "ray":
+        try:
+            from .ray_workers import reachable
+        except ImportError as error:
+            raise ValueError(f"--engine ray needs Ray: pip install 'rekindle[ray]' ({error})") from error
+        reachable(arguments.storage, arguments.address)
+        return
+    given = {"--address": arguments.address, "--cpus-per-worker": arguments.cpus_per_worker}
+    given["--gpus-per-worker"] = arguments.gpus_per_worker
+    if wrong := [name for name, value in given.items() if value is not None]:
+        raise ValueError(f"{' and '.join(wrong)} say what Ray gives a worker; add --engine ray")
+
+
+@contextmanager
+def _crew(arguments: argparse.Namespace, study: str, extra: Sequence[str]) -> Iterator[tuple[int, Callable[[], Hand]]]:
+    """How many workers there are to be, and what starts one."""
+    from .tune import WorkerProcess
+
+    url, workers = arguments.storage, arguments.workers
+    if arguments.engine == "ray":
+        from .ray_workers import cluster
+
+        cpus, gpus = arguments.cpus_per_worker or 1.0, arguments.gpus_per_worker or 0.0
+        options = {"workers": workers, "address": arguments.address, "cpus": cpus, "gpus": gpus}
+        with cluster(url, study, extra=extra, **options) as crew:
+            yield crew
+        return
+    workers = workers or cores()
+    yield workers, lambda: WorkerProcess(url, study, workers, extra)
 
 
 def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:

@@ -58,6 +58,11 @@ class Owner:
         return started is not None and started != self.started
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @lru_cache(maxsize=1)  # by pid, so that a fork's child finds out who it is
 def _process(pid: int) -> tuple[str, str, int, str]:
     return socket.gethostname(), _boot(), pid, _started(pid) or ""

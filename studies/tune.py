@@ -1,4 +1,4 @@
-"""The parent of a study's workers on one machine: starts them, replaces those that are killed, shows how it goes."""
+"""The parent of a study's workers: has them started, replaces those that are killed, shows how it goes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import IO
+from typing import IO, Protocol
 
 from .errors import StoreError
 from .progress import Progress, Watch
@@ -25,6 +25,31 @@ URL_VARIABLE = "REKINDLE_STORAGE"
 
 class WorkersFailed(StoreError):
     """Workers die as often as they are started."""
+
+
+class Hand(Protocol):
+    """A worker, as its parent sees it, wherever it runs."""
+
+    @property
+    def name(self) -> str:
+        """What people know it by."""
+
+    @property
+    def status(self) -> int | None:
+        """None while it runs, 0 if the study is complete; after a signal 128 + its number, or minus it if it killed."""
+
+    @property
+    def last_words(self) -> Sequence[str]:
+        """The last lines that it said."""
+
+    def stop(self) -> None:
+        """Asks it to save and stop."""
+
+    def kill(self) -> None:
+        """Ends it at once."""
+
+    def wait(self, seconds: float) -> None:
+        """Waits for its end, and kills it if it takes too long."""
 
 
 class WorkerProcess:
@@ -66,6 +91,11 @@ class WorkerProcess:
         self.last_words.extend(line.rstrip() for line in stream)
 
     @property
+    def name(self) -> str:
+        """What people know it by."""
+        return str(self.process.pid)
+
+    @property
     def status(self) -> int | None:
         """None while it runs; negative for the signal that killed it."""
         return self.process.poll()
@@ -74,6 +104,10 @@ class WorkerProcess:
         """Asks it to save and stop."""
         with suppress(ProcessLookupError):
             self.process.terminate()
+
+    def kill(self) -> None:
+        """Ends it at once; nothing that was saved is lost."""
+        self.process.kill()
 
     def wait(self, seconds: float) -> None:
         """Waits for its end, and kills it if it takes too long."""
@@ -101,18 +135,11 @@ class Interrupted(Exception):
 
 
 class Tuning:
-    """Runs a study to its end with workers of its own."""
+    """Runs a study to its end with so many workers, each of which `hire` starts."""
 
-    def __init__(self, store: Store, url: str, study: str, workers: int, progress: Progress, extra: Sequence[str] = ()):
-        self.store, self.url, self.study, self.workers, self.progress, self.extra = (
-            store,
-            url,
-            study,
-            workers,
-            progress,
-            extra,
-        )
-        self.crew: list[WorkerProcess] = []
+    def __init__(self, store: Store, study: str, workers: int, hire: Callable[[], Hand], progress: Progress):
+        self.store, self.study, self.workers, self.hire, self.progress = store, study, workers, hire, progress
+        self.crew: list[Hand] = []
         self.deaths, self.through = 0, -1
         self.asked: signal.Signals | None = None
 
@@ -138,11 +165,11 @@ class Tuning:
     def _ask(self, number: int, frame: object) -> None:
         if self.asked is not None:  # asked twice: at once, and nothing is lost either way
             for worker in self.crew:
-                worker.process.kill()
+                worker.kill()
         self.asked = signal.Signals(number)
 
     def _watch(self) -> None:
-        self.crew = [WorkerProcess(self.url, self.study, self.workers, self.extra) for _ in range(self.workers)]
+        self.crew = [self.hire() for _ in range(self.workers)]
         watch = Watch(self.store, self.study)
         while self.asked is None:
             snapshot = watch.look()
@@ -173,6 +200,6 @@ class Tuning:
                     f"{signal.Signals(number).name}; is there enough memory? It said: {said}"
                 )
             self.progress.say(
-                f"worker {worker.process.pid} was killed by {signal.Signals(number).name}; another one takes over"
+                f"worker {worker.name} was killed by {signal.Signals(number).name}; another one takes over"
             )
-            self.crew[place] = WorkerProcess(self.url, self.study, self.workers, self.extra)
+            self.crew[place] = self.hire()

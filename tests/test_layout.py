@@ -114,6 +114,10 @@ def test_tasks_know_no_database_and_no_driver() -> None:
     assert not wrong
 
 
+def test_one_file_knows_ray() -> None:
+    assert {path.name for path in SOURCES for _, name in imports(path) if under(name, {"ray"})} == {"ray_workers.py"}
+
+
 def test_every_import_is_a_declared_dependency() -> None:
     project = PYPROJECT["project"]
     extras = project["optional-dependencies"].values()
@@ -198,7 +202,7 @@ def test_pins_cover_every_package_that_make_installs() -> None:
     pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     project = PYPROJECT["project"]
     needed = [*project["dependencies"]]
-    for extra in ("orion", "postgres", "box2d", "mujoco", "test"):
+    for extra in ("orion", "postgres", "box2d", "mujoco", "ray", "test"):
         needed += [line for line in project["optional-dependencies"][extra] if not line.startswith("rekindle[")]
     assert {normalized(line) for line in needed} <= {normalized(name) for name in pins}
     assert not any(name.lower().startswith(("nvidia", "cuda", "triton")) for name in pins)

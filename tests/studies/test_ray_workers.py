@@ -1,0 +1,133 @@
+"""Workers on a real Ray: the same studies as without it, whatever of it is killed."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from rekindle.studies import cli
+from rekindle.studies.engine import start_study
+from rekindle.studies.progress import Progress
+from rekindle.studies.ray_workers import RayWorker, cluster
+from rekindle.studies.store import Store
+from rekindle.studies.tune import Interrupted, Tuning, WorkersFailed
+from rich.console import Console
+from studying import bits, run, tiny
+
+TUNE = ["tune", "ppo", "CartPole-v1", "--trials", "2", "--epochs", "1", "--workers", "1", "--set", "epoch_steps=128"]
+
+
+def process_of(worker: RayWorker) -> psutil.Process | None:
+    """The process in which a worker trains, once it runs."""
+    found = re.match(r"(\d+) on", worker.name)
+    return psutil.Process(int(found[1])) if found else None
+
+
+def tune(store: Store, study: str, count: int, hire: Callable[[], RayWorker]) -> Tuning:
+    """Runs a study, with nothing to see of it."""
+    with Progress(Console(file=io.StringIO()), study, "here") as progress:
+        tuning = Tuning(store, study, count, hire, progress)
+        tuning.run()
+    return tuning
+
+
+def test_a_study_on_ray_is_the_same_study(sqlite_url: str, tmp_path: Path) -> None:
+    undisturbed = run(f"sqlite:///{tmp_path / 'undisturbed.db'}", tiny(3, (1, 2, 2)))
+    with Store(sqlite_url) as store, cluster(sqlite_url, "s", workers=1, address=None, cpus=1, gpus=0) as (one, hire):
+        start_study(store, "s", tiny(3, (1, 2, 2)))
+        assert one == len(tune(store, "s", one, hire).crew) == 1
+        assert bits(store) == undisturbed
+        tight = cluster(sqlite_url, "s", workers=1, address=None, cpus=9, gpus=0)
+        with pytest.raises(ValueError, match=r"9 CPUs and 0 GPUs, but no machine .* that one has is 1 CPUs, 0 GPUs"):
+            tight.__enter__()
+        start_study(store, "t", tiny(3, (1, 2, 2)))
+        with pytest.raises(WorkersFailed, match=r"one ended with: rekindle: error: .*no study"):
+            tune(store, "t", 1, lambda: RayWorker(1, 0, sqlite_url, "no study", 1, []))
+
+
+@pytest.mark.slow
+def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_stopped(
+    sqlite_url: str, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    config = tiny(6, (1, 9, 3), fixed={"epoch_steps": 2048})
+    undisturbed = run(f"sqlite:///{tmp_path / 'undisturbed.db'}", config)
+    said, left = io.StringIO(), list[psutil.Process]()
+
+    def disturb(tuning: Tuning) -> None:
+        """Kills a worker's process, then the actor that holds another one, then asks the parent to stop."""
+        wait_until(lambda: tuning.through >= 1 and all(map(process_of, tuning.crew)), 100)
+        first, second = tuning.crew
+        victim, spared = process_of(first), process_of(second)
+        victim.kill()
+        left.append(spared)
+        spared.parent().kill()
+        wait_until(lambda: {first, second}.isdisjoint(tuning.crew) and all(map(process_of, tuning.crew)), 100)
+        left.extend(map(process_of, tuning.crew))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        with cluster(sqlite_url, "s", workers=2, address=None, cpus=1, gpus=0) as (count, hire):
+            with Progress(Console(file=said), "s", "here") as progress:
+                tuning = Tuning(store, "s", count, hire, progress)
+                thread = threading.Thread(target=disturb, args=(tuning,))
+                thread.start()
+                with pytest.raises(Interrupted, match="everything is saved"):
+                    tuning.run()
+                thread.join()
+            assert said.getvalue().count("was killed by SIGKILL; another one takes over") == 2
+            wait_until(lambda: not any(process.is_running() for process in left))
+            tune(store, "s", count, hire)
+            assert bits(store) == undisturbed
+
+
+@pytest.mark.slow
+def test_the_command_tunes_on_ray_and_leaves_no_ray_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rekindle.studies.cli", *TUNE, "--engine", "ray", "--storage", "sqlite:///a.db"]
+    before = {process.pid for process in psutil.process_iter() if "raylet" in process.name()}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "2 complete" in done.stdout) == (0, True), done.stderr
+    assert {process.pid for process in psutil.process_iter() if "raylet" in process.name()} <= before
+
+
+# What makes no sense is said before Ray is started, and before a study is made
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--engine", "ray", "--address", "10.0.0.1:6379"], "SQLite is for one, .* use PostgreSQL"),
+        (["--address", "10.0.0.1:6379"], "--address say what Ray gives a worker; add --engine ray"),
+        (["--cpus-per-worker", "2", "--gpus-per-worker", "1"], "--cpus-per-worker and --gpus-per-worker say"),
+        (["--engine", "ray", "--cpus-per-worker", "-1"], "must be a number above 0, such as 1 or 0.5, but got '-1'"),
+        (["--engine", "dask"], "invalid choice: 'dask'"),
+    ],
+)
+def test_an_engine_that_cannot_work_is_refused(
+    sqlite_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    try:
+        status = cli.main([*TUNE, "--storage", sqlite_url, *more])
+    except SystemExit as error:
+        status = int(str(error))
+    assert status == 2
+    assert re.search(said, capfd.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_ray_the_error_says_how_to_install_it(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['ray'] = None; from rekindle.studies import cli; sys.exit(cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *TUNE, "--engine", "ray"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'rekindle[ray]'" in done.stderr
+    assert not list(tmp_path.iterdir())
