@@ -127,9 +127,8 @@ class OrionObjective:
             params[FIDELITY] = whole(params[FIDELITY])
         values = from_params(self.space, params)
         epochs = values.pop(FIDELITY, self.epochs)
-        branched = trial is not None and trial.parent is not None
         try:
-            parent = parent_of(self.storage, trial.experiment, trial.id) if branched else None
+            parent = parent_of(self.storage, trial.experiment, trial.id) if trial and trial.parent else None
             return train(self.make, values, epochs, self.store, parent=parent)
         except (Stopped, LeaseLost) as error:
             self.stopped = error

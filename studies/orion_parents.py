@@ -14,6 +14,7 @@ from ..tasks.identity import uid_of
 from .branches import Start
 from .database import Database
 from .errors import StoreError
+from .orion_documents import Document
 from .orion_tables import Collections, schema_version
 from .store import Store
 
@@ -48,9 +49,9 @@ def parent_of(url: str, experiment: Any, trial: str) -> Start | None:
         ) from None
 
 
-def _family(collections: Collections, experiment: Any, trial: str) -> list[Mapping[str, Any]]:
+def _family(collections: Collections, experiment: Any, trial: str) -> list[Document]:
     """The rows of a trial and of its parent, as far as they are there."""
-    found: list[Mapping[str, Any]] = collections.find("trials", {"experiment": experiment, "id": trial})
+    found = collections.find("trials", {"experiment": experiment, "id": trial})
     if found and found[0].get("parent") is not None:
         found += collections.find("trials", {"experiment": experiment, "id": found[0]["parent"]})
     return found
@@ -63,12 +64,12 @@ def start_of(store: Store, identity: Mapping[str, Any], parent: Start | None) ->
     """
     if parent is None:
         return None
-    [row] = store.tasks([parent.uid]) or [None]
-    if row is None or row.identity is None:
+    rows = store.tasks([parent.uid])
+    if not rows or rows[0].identity is None:
         raise NoParent(f"a branched trial starts from task {parent.uid}, but {store.url} has no such task")
-    theirs = {name: value for name, value in row.identity.items() if name != "start"}
+    theirs = dict(rows[0].identity)
+    start: str | None = theirs.pop("start", None)
     if theirs == identity:  # promoted: the same task, for longer
-        start: str | None = row.identity.get("start")
         return start
     branch = {**identity, "start": parent.digest}
     store.branch(uid_of(branch), branch, parent)
