@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from ..spaces import integer, ordinal
-from .gae import explained_variance
+from .gae import average, explained_variance
 from .on_policy import OnPolicyLearner, normalize_advantage, on_policy_space
 from .task import Task
+from .whole_episodes import Gathered, check_whole_episodes, waits, whole_episodes_space
 
 
 class A2CLearner(OnPolicyLearner):
@@ -17,6 +21,10 @@ class A2CLearner(OnPolicyLearner):
 
     One step per rollout is the algorithm. With more (`update_epochs` times `num_minibatches`), the later ones follow
     the gradient of a policy that has moved since it acted, and nothing corrects for that: PPO's ratio is there for it.
+
+    Attributes:
+        gathered: the members' steps since their last updates, where these wait for whole episodes, see
+            `whole_episodes_space`.
     """
 
     hyperparameters = on_policy_space(
@@ -27,15 +35,57 @@ class A2CLearner(OnPolicyLearner):
         update_epochs=integer(1, 10, default=1, accept=(1, 1000), structural=True, search=False),
         num_minibatches=ordinal(1, 2, 4, default=1, accept=(1, 65536), structural=True, search=False),
         normalize_advantage=normalize_advantage(default=False),
+        **whole_episodes_space(),
     )
+    parts = (*OnPolicyLearner.parts, "gathered")
 
-    def iterate(self) -> dict[str, Tensor]:
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        super().check(values)
+        check_whole_episodes(values, cls.algorithm())
+
+    def build(self) -> None:
+        super().build()
+        hp = self.hp
+        waiting = waits(vars(hp))
+        self.gathered = Gathered(hp, self.envs, self.policy.distribution, self.device) if waiting else None
+
+    def iterate(self) -> Mapping[str, Tensor]:
         lr = self.learning_rate()
-        batch = self.rollout()
+        return self.update(self.rollout(), lr) if self.gathered is None else self.gather(self.gathered, lr)
+
+    def gather(self, gathered: Gathered, lr: Tensor) -> Mapping[str, Tensor]:
+        """num_steps everywhere, and an update of the members that have enough; their environments begin anew."""
+        rollout = self.play()
+        restarting = self.envs.mode == "restart" and self.env_steps >= (self.epochs + 1) * self.hp.epoch_steps
+        gathered.add(rollout, *self.estimate(rollout), restarting)
+        due, used = gathered.enough()
+        report: Mapping[str, Tensor] = {}
+        if due.any():
+            size = None if self.memory is None else self.memory.tensors["state"].shape[-1]
+            batch = gathered.batch(used, self.hp.gamma, self.hp.gae_lambda, size)
+            report = self.update(batch, lr, torch.from_numpy(due).to(lr.device).unsqueeze(1))
+            self.begin_anew(due[:, None] & gathered.running())
+            gathered.clear(due)
+        if restarting and self.memory is not None:
+            self.memory.forget(np.ones((self.members, self.hp.num_envs), np.bool_))
+        self.reporting = due
+        return report
+
+    def begin_anew(self, where: np.ndarray) -> None:
+        """Abandons the running episodes of these environments, (P, N)."""
+        self.envs.abandon(where)
+        if self.memory is not None:
+            self.memory.forget(where)
+        if self.reward_normalizer is not None:
+            self.reward_normalizer.forget(where)
+
+    def update(self, batch: dict[str, Tensor], lr: Tensor, active: Tensor | None = None) -> dict[str, Tensor]:
+        """All steps on a batch, of the members that are `active` (P, 1); what to report."""
         for minibatch in self.minibatches(batch, self.hp, self.order_keys):
             losses, report = self.loss(minibatch)
-            self.descend(losses, lr)
-        report["explained_variance"] = explained_variance(batch["values"], batch["returns"])
+            self.descend(losses, lr, active)
+        report["explained_variance"] = explained_variance(batch["values"], batch["returns"], batch.get("weights"))
         return {**report, **self.scheduled(), "lr": lr.squeeze(1)}
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -46,9 +96,10 @@ class A2CLearner(OnPolicyLearner):
         hp, ent_coef = self.hp, self.coefficient("ent_coef")
         params, values = self.forward(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
-        policy_loss = -(log_probs * self.advantages(batch)).mean(1)
-        value_loss = 0.5 * (values - batch["returns"]).square().mean(1)
-        mean_entropy = entropy.mean(1)
+        weights = batch.get("weights")
+        policy_loss = -average(log_probs * self.advantages(batch), weights)
+        value_loss = 0.5 * average((values - batch["returns"]).square(), weights)
+        mean_entropy = average(entropy, weights)
         losses = policy_loss + hp.vf_coef[:, 0] * value_loss - ent_coef[:, 0] * mean_entropy
         return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy}
 

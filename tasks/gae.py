@@ -84,14 +84,19 @@ class RunningStandardizer:
         self.moments.load_member(member, tree)
 
 
-def standardize(x: Tensor) -> Tensor:
+def average(x: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The mean of each row of (P, B), (P,), by weights (P, B) if there are any; 0 where all of them are 0."""
+    return x.mean(1) if weights is None else (x * weights).sum(1) / weights.sum(1).clamp(min=1.0)
+
+
+def standardize(x: Tensor, weights: Tensor | None = None) -> Tensor:
     """(P, B) with mean 0 and standard deviation 1 in every row; a row of equal numbers becomes zeros, never NaN."""
-    centered = x - x.mean(1, keepdim=True)
-    return centered / (centered.square().mean(1, keepdim=True).sqrt() + 1e-8)
+    centered = x - average(x, weights).unsqueeze(1)
+    return centered / (average(centered.square(), weights).sqrt().unsqueeze(1) + 1e-8)
 
 
-def explained_variance(values: Tensor, returns: Tensor) -> Tensor:
+def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> Tensor:
     """1 - Var(returns - values) / Var(returns) of each row of (P, B): 1 is a perfect critic, 0 a constant one."""
-    residual = (returns - values) - (returns - values).mean(1, keepdim=True)
-    spread = returns - returns.mean(1, keepdim=True)
-    return 1 - residual.square().mean(1) / (spread.square().mean(1) + 1e-8)
+    residual = (returns - values) - average(returns - values, weights).unsqueeze(1)
+    spread = returns - average(returns, weights).unsqueeze(1)
+    return 1 - average(residual.square(), weights) / (average(spread.square(), weights) + 1e-8)

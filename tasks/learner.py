@@ -70,11 +70,13 @@ class Learner:
         parts: names of the attributes that hold state; each answers `member_state` and `load_member`.
         hp: the members' values: structural ones plain, the others (P, 1) tensors.
         env_steps, iterations, epochs: done so far; members of one learner are always at the same point.
+        reporting: whose metrics of this iteration count, (P,), where not all members are updated in each.
     """
 
     hyperparameters: ClassVar[Space]
     parts: ClassVar[tuple[str, ...]] = ()
-    scratch: ClassVar[tuple[str, ...]] = ("_evaluation",)  # what no future depends on
+    scratch: ClassVar[tuple[str, ...]] = ("_evaluation", "reporting")  # what no future depends on
+    reporting: np.ndarray | None = None
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class Learner:
         self.envs: Envs = make_envs(env, self.seeds, self.hp.num_envs, processes=env_processes)
         self.env_steps = self.iterations = self.epochs = 0
         self.tally: dict[str, np.ndarray] = {}
-        self.counts: dict[str, int] = {}  # of the iterations that reported it
+        self.counts: dict[str, np.ndarray] = {}  # of the iterations that reported it
         self.tallied = 0
         self._at_epoch_start = True
         self._evaluation: Envs | None = None
@@ -158,18 +160,21 @@ class Learner:
         return self._take_metrics()
 
     def _add_to_tally(self, metrics: Mapping[str, Tensor]) -> None:
+        which = np.ones(self.members, np.bool_) if self.reporting is None else self.reporting
         for name, value in metrics.items():
-            self.tally[name] = self.tally.get(name, 0.0) + value.detach().to("cpu", torch.float64).reshape(-1).numpy()
-            self.counts[name] = self.counts.get(name, 0) + 1
+            numbers = value.detach().to("cpu", torch.float64).reshape(-1).numpy()
+            self.tally[name] = self.tally.get(name, 0.0) + np.where(which, numbers, 0.0)
+            self.counts[name] = self.counts.get(name, 0) + which.astype(np.int64)
         self.tallied += 1
 
     def _take_metrics(self) -> list[Metrics]:
         episodes = self.envs.take_episodes()
-        means = {name: total / self.counts[name] for name, total in self.tally.items()}
+        tally, counts = self.tally, self.counts
         self.tally, self.counts, self.tallied = {}, {}, 0
         rows = []
         for i in range(self.members):
-            row = {"env_steps": float(self.env_steps), **{name: float(mean[i]) for name, mean in means.items()}}
+            means = {name: float(total[i] / counts[name][i]) for name, total in tally.items() if counts[name][i]}
+            row = {"env_steps": float(self.env_steps), **means}
             if count := int(episodes.count[i]):
                 row |= {"episodes": float(count), "episode_return": float(episodes.return_sum[i]) / count,
                         "episode_length": float(episodes.length_sum[i]) / count}  # fmt: skip
@@ -204,7 +209,11 @@ class Learner:
             "counters": {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")},
             "tally": {
                 "count": self.tallied,
-                **{name: [float(total[member]), self.counts[name]] for name, total in self.tally.items()},
+                **{
+                    name: [float(total[member]), int(self.counts[name][member])]
+                    for name, total in self.tally.items()
+                    if self.counts[name][member]
+                },
             },
             "envs": self.envs.member_state(member),
         }
@@ -226,9 +235,10 @@ class Learner:
         self.env_steps, self.iterations, self.epochs = (counters[name] for name in COUNTERS)
         tally = dict(tree["tally"])
         self.tallied = tally.pop("count")
-        for name, (total, count) in tally.items():
+        for name in self.tally.keys() | tally.keys():
+            total, count = tally.get(name, (0.0, 0))
             self.tally.setdefault(name, np.zeros(self.members))[member] = total
-            self.counts[name] = count
+            self.counts.setdefault(name, np.zeros(self.members, np.int64))[member] = count
         self._at_epoch_start = self.tallied == 0
         try:
             self.envs.load_member(member, tree["envs"])

@@ -92,6 +92,10 @@ class RewardNormalizer:
         scaled = rewards / np.sqrt(self.moments.variance + 1e-8)
         return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
 
+    def forget(self, ended: NDArray[np.bool_]) -> None:
+        """Begins the return anew where an episode does, (P, N)."""
+        self.returns = self.returns * ~ended
+
     def member_state(self, member: int) -> Tree:
         return {"returns": torch.from_numpy(self.returns[member].copy()), **self.moments.member_state(member)}
 

@@ -232,7 +232,9 @@ class OnPolicyLearner(Learner):
 
     def advantages(self, batch: Mapping[str, Tensor]) -> Tensor:
         """A minibatch's advantages (P, B), standardized within it if `normalize_advantage` is True."""
-        return standardize(batch["advantages"]) if self.hp.normalize_advantage is True else batch["advantages"]
+        if self.hp.normalize_advantage is not True:
+            return batch["advantages"]
+        return standardize(batch["advantages"], batch.get("weights"))
 
     def descend(self, losses: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
         """One step down each member's loss (P,) at learning rates (P, 1), of the members that are `active` (P, 1)."""

@@ -25,6 +25,7 @@ from .state import Tree, check_same_form, settled
 from .stein import kernel, stein_gradient
 from .storage import Metrics
 from .task import Task
+from .whole_episodes import waits
 
 OWN = ("num_particles", "temperature", "horizon")
 
@@ -75,6 +76,9 @@ class SVPGLearner(Learner):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         cls.base.check(values)
+        if waits(values):
+            raise ValueError(f"{cls.algorithm()}: particles learn together, so none can wait for whole episodes, but "
+                             f"min_rollouts or min_steps is given; leave both out")  # fmt: skip
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:

@@ -93,6 +93,10 @@ class Envs(ABC):
         for MultiBinary, (P, N, *shape) for Box and (P, N, k) for Joined, clipped to the bounds here.
         """
 
+    @abstractmethod
+    def abandon(self, where: Array) -> None:
+        """Begins the next episode where (P, N) says so; the one that was running is not tallied."""
+
     def begin_epoch(self, epochs: Array) -> None:  # noqa: B027
         """Tells each member's epoch, (P,), at its begin; only restart mode has something to do then."""
 

@@ -83,12 +83,18 @@ class ClassicEnvs(Envs):
             ended = terminated | truncated
         if len(places := ended.nonzero()[0]):
             self.obs = next_obs.copy()
+            self._finished.append((places, self.returns[places], self.clock - self.begun[places]))
             self._restart(places)
         return Step(next_obs, rewards, terminated.reshape(self.shape), truncated.reshape(self.shape))
 
+    def abandon(self, where: Array) -> None:
+        """Begins the next episode where (P, N) says so; the one that was running is not tallied."""
+        if len(places := where.reshape(-1).nonzero()[0]):
+            self.obs = self.obs.copy()  # the learner may hold the old one
+            self._restart(places)
+
     def _restart(self, ended: NDArray[np.int64]) -> None:
         """Begins the next episode of those that ended."""
-        self._finished.append((ended, self.returns[ended], self.clock - self.begun[ended]))
         self.returns[ended] = 0
         self.begun[ended] = self.clock
         if self.clock >= self.first_limit:

@@ -102,6 +102,15 @@ class GymEnvs(Envs):
         rewards = reward.astype(np.float32).reshape(shape)
         return Step(next_obs, rewards, terminated.reshape(shape), truncated.reshape(shape))
 
+    def abandon(self, where: Array) -> None:
+        """Begins the next episode where (P, N) says so; the one that was running is not tallied."""
+        places = np.flatnonzero(where)
+        if len(places):
+            self.obs = self.obs.copy()  # the learner may hold the old one
+            self.untouched = False
+            self.episode[places] += 1
+            self._begin(places.tolist(), fresh=self.restore.renew)
+
     def begin_epoch(self, epochs: Array) -> None:
         """In restart mode, makes the environments anew with seeds of (seed, epoch); otherwise nothing."""
         if self.mode != "restart" or (self.untouched and np.array_equal(epochs, self.epoch) and not self.due):

@@ -1,0 +1,154 @@
+"""Updates on whole episodes: what every member has gathered since its last one, and when that is enough.
+
+As with a sampler that is asked for so many rollouts or steps, every environment begins an episode with the policy that
+is to be updated, and plays it to its end. Members need more or fewer steps for that than their neighbours, while a
+cohort steps them all alike. So each fills a room of its own, of one fixed size, and is updated when it has enough; what
+else lies in the room has weight 0. A member's numbers then depend neither on when its neighbours are updated nor on how
+long their episodes are.
+
+Every environment gives the same number of episodes: to take those that end first would be to prefer short ones.
+
+Notation: P members, S steps that the room has for an environment, N environments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..spaces import Dimension, integer, maybe
+from .distributions import Distribution
+from .envs import Envs
+from .gae import gae, lambda_returns
+from .parts import Stacked
+from .recurrent import sequences_first
+from .rollout import Rollout, by_member, by_sequence
+
+ROWS = ("rewards", "values", "next_values", "terminated", "ended")
+Mask = NDArray[np.bool_]
+
+
+def whole_episodes_space() -> dict[str, Dimension]:
+    """An update waits for min_rollouts whole episodes and for min_steps steps of such; both None: it waits for none.
+
+    min_rollouts is rounded up to a multiple of num_envs. A member's environments look for that after every num_steps,
+    and then begin anew. An episode of more than max_rollout_steps is cut there, and bootstraps. An update costs what
+    max_rollout_steps * num_envs steps cost, however few of them it is on.
+    """
+    return {
+        "min_rollouts": maybe(integer(1, 1_000_000), default=None, search=False),
+        "min_steps": maybe(integer(1, 10_000_000), default=None, search=False),
+        "max_rollout_steps": integer(1, 1_000_000, default=1000, structural=True, search=False),
+    }
+
+
+def waits(values: Mapping[str, Any]) -> bool:
+    """Whether these hyperparameters ask for whole episodes."""
+    return values.get("min_rollouts") is not None or values.get("min_steps") is not None
+
+
+def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:
+    """ValueError for hyperparameters that do not go together with waiting for whole episodes."""
+    if not waits(values):
+        return
+    room = values["num_envs"] * values["max_rollout_steps"]
+    if (least := values["min_steps"] or 0) > room:
+        raise ValueError(f"{algorithm}: min_steps ({least}) must be at most num_envs * max_rollout_steps ({room}), for "
+                         "which an update has room; raise max_rollout_steps")  # fmt: skip
+    if values["num_minibatches"] != 1:
+        raise ValueError(f"{algorithm}: an update that waits for whole episodes is one minibatch, but num_minibatches "
+                         f"is {values['num_minibatches']}; try num_minibatches=1")  # fmt: skip
+    if values["normalize_advantage"] == "running":
+        raise ValueError(f"{algorithm}: an update that waits for whole episodes standardizes its own advantages or "
+                         "none, but normalize_advantage is 'running'; try True")  # fmt: skip
+
+
+class Gathered(Stacked):
+    """The steps of P members, each one's since its last update."""
+
+    def __init__(self, hp: SimpleNamespace, envs: Envs, distribution: Distribution, device: torch.device):
+        """hp: the values of `whole_episodes_space`, num_steps and num_envs."""
+        members, num_envs = envs.num_members, envs.num_envs
+        self.steps = hp.num_steps * math.ceil(hp.max_rollout_steps / hp.num_steps)
+        form = (members, self.steps, num_envs)
+        kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
+        self.tensors = {name: torch.zeros(form, device=device) for name in ROWS} | {
+            "obs": torch.zeros(*form, *envs.obs_shape, dtype=kind, device=device),
+            "actions": torch.zeros(*form, *distribution.action_shape, dtype=distribution.action_type, device=device),
+            "filled": torch.zeros(members, 1, dtype=torch.int64, device=device),
+        }
+        rollouts, least = (np.ones((members, 1)) if x is None else x.cpu().numpy()
+                           for x in (hp.min_rollouts, hp.min_steps))  # fmt: skip
+        self.quota, self.least = np.ceil(rollouts[:, 0] / num_envs), least[:, 0]  # (P,), of each environment and of all
+
+    def add(self, rollout: Rollout, values: Tensor, next_values: Tensor, restarting: bool) -> None:
+        """Puts a rollout into each member's room; values as `evaluate_values` gives them.
+
+        restarting: whether the environments begin anew after it, so that running episodes are cut.
+        """
+        ended = rollout.ended.clone()
+        if restarting:
+            ended[-1] = 1
+        rows = (rollout.rewards, values, next_values, rollout.terminated, ended)
+        new = {name: x.transpose(0, 1) for name, x in zip(ROWS, rows, strict=True)}
+        new |= {"obs": rollout.obs[:, :-1], "actions": rollout.actions}
+        for member, start in enumerate(self.tensors["filled"][:, 0].tolist()):
+            for name, x in new.items():
+                self.tensors[name][member, start : start + x.shape[1]] = x[member]
+        self.tensors["filled"] += len(rollout.ended)
+
+    def enough(self) -> tuple[Mask, Mask]:
+        """Which members are to be updated, (P,), and on which of the steps in their rooms, (P, S, N)."""
+        filled = self.tensors["filled"][:, 0].tolist()
+        due, used = np.zeros(len(filled), np.bool_), np.zeros(self.tensors["ended"].shape, np.bool_)
+        for member, rows in enumerate(filled):
+            ended = self.tensors["ended"][member, :rows].cpu().numpy().astype(np.int64)
+            episode = ended.cumsum(0) - ended  # the number of each step's episode, from 0 in every environment
+            finished = ended.sum(0)
+            quota, least = self.quota[member], self.least[member]
+            while (episode < quota).sum() < least and quota <= finished.min():
+                quota += 1
+            due[member] = rows == self.steps or ((episode < quota).sum() >= least and finished.min() >= quota)
+            used[member, :rows] = episode < quota
+        return due, used
+
+    def batch(self, used: Mask, gamma: Tensor, gae_lambda: Tensor, memory_size: int | None) -> dict[str, Tensor]:
+        """What a loss needs of the rooms, each (P, S * N, ...); `weights` are 1 at the steps that are used, else 0.
+
+        With a memory they are (P, N * S, ...), with `begins` and `memory`, as `OnPolicyLearner.prepare` gives them.
+        """
+        rows = {name: self.tensors[name].transpose(0, 1).contiguous() for name in ROWS}
+        advantages = gae(**rows, gamma=gamma, gae_lambda=gae_lambda)
+        returns, weights = lambda_returns(advantages, rows["values"]), torch.from_numpy(used).to(advantages)
+        given = {
+            "values": rows["values"],
+            "advantages": advantages,
+            "returns": returns,
+            "weights": weights.transpose(0, 1),
+        }
+        obs, actions, ended = self.tensors["obs"], self.tensors["actions"], rows["ended"]
+        if memory_size is None:
+            flat = {name: by_member(x) for name, x in given.items()}
+            return {"obs": obs.flatten(1, 2), "actions": actions.flatten(1, 2), **flat}
+        given["begins"] = torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
+        flat = {name: by_sequence(x) for name, x in given.items()}
+        memory = obs.new_zeros(*ended.shape[1:], memory_size, dtype=torch.float32)  # every room begins with episodes
+        return {"obs": sequences_first(obs), "actions": sequences_first(actions), "memory": memory, **flat}
+
+    def running(self) -> Mask:
+        """Where an episode is under way, (P, N)."""
+        last = self.tensors["filled"][:, 0].cpu().numpy() - 1
+        mask: Mask = self.tensors["ended"].cpu().numpy()[np.arange(len(last)), last] == 0
+        return mask
+
+    def clear(self, members: Mask) -> None:
+        """Empties the rooms of these members, (P,)."""
+        for tensor in self.tensors.values():
+            tensor[torch.from_numpy(members).to(tensor.device)] = 0
