@@ -71,8 +71,13 @@ def metrics_until(connection: Connection, uid: str, epochs: int | None = None) -
 
 def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Metrics]]) -> None:
     """Adds metrics to those that these epochs have."""
-    known = dict(metrics_until(connection, uid)) if rows else {}
-    put_metrics(connection, [(uid, epoch, {**known.get(epoch, {}), **data}) for epoch, data in rows])
+    if not rows:
+        return
+    here = sa.and_(metric.c.uid == uid, metric.c.epoch.in_([epoch for epoch, _ in rows]))
+    query = sa.select(metric.c.epoch, metric.c.data).where(here)
+    known = {row.epoch: row.data for row in connection.execute(query)}
+    merged = [(epoch, {**known.get(epoch, {}), **data}) for epoch, data in rows]
+    put_metrics(connection, [(uid, epoch, data) for epoch, data in merged if known.get(epoch) != data])
 
 
 def go_back(connection: Connection, uid: str, epochs: int, damaged: Sequence[str]) -> None:

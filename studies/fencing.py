@@ -21,8 +21,8 @@ _left = (task.c.lease_expires - Now()).label("seconds")
 
 def take(
     connection: Connection, uid: str, identity: Mapping[str, Any] | None, seconds: float, note: Mapping[str, Any]
-) -> int:
-    """Takes the lease of a task (made if it is new) and gives its fencing token; TaskBusy if it is held.
+) -> tuple[int, Any]:
+    """Takes the lease of a task (made if it is new); its fencing token and stored identity. TaskBusy if it is held.
 
     An event says so: start, resume (there is a checkpoint), or takeover (the last owner did not release it).
     """
@@ -31,7 +31,7 @@ def take(
     )
     connection.execute(new.on_conflict_do_nothing())
     row = connection.execute(sa.select(task, _left).where(task.c.uid == uid).with_for_update()).one()
-    _check_identity(uid, row.identity, identity)
+    check_identity(uid, row.identity, identity)
     why = why_free(uid, row.lease_owner, row.lease_epoch, row.seconds)
     if why is None:
         holder = Owner.parse(row.lease_owner)
@@ -44,7 +44,7 @@ def take(
     if why != "free":
         kind, data = TAKEOVER, {**data, "previous": row.lease_owner, "why": why}
     add_events(connection, [(uid, kind, data)])
-    return int(token)
+    return int(token), row.identity or identity
 
 
 def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | None:
@@ -95,7 +95,7 @@ def release(connection: Connection, tokens: Mapping[str, int]) -> None:
 def identify(connection: Connection, uid: str, identity: Mapping[str, Any]) -> None:
     """Writes down the identity of a task that was claimed before it was known, or checks it."""
     stored = connection.execute(sa.select(task.c.identity).where(task.c.uid == uid)).scalar_one()
-    _check_identity(uid, stored, identity)
+    check_identity(uid, stored, identity)
     if stored is None:
         connection.execute(task.update().where(task.c.uid == uid).values(identity=identity))
 
@@ -107,7 +107,8 @@ def add_events(connection: Connection, events: Iterable[tuple[str, str, Mapping[
         connection.execute(event.insert().values(created=Now()), rows)
 
 
-def _check_identity(uid: str, stored: Any, given: Mapping[str, Any] | None) -> None:
+def check_identity(uid: str, stored: Any, given: Mapping[str, Any] | None) -> None:
+    """Raises IdentityMismatch unless both are the same, or one of them is not known."""
     if stored is None or given is None or stored == json.loads(json.dumps(given)):
         return
     keys = sorted(key for key in {*stored, *given} if stored.get(key) != json.loads(json.dumps(given.get(key))))

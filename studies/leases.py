@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from ..tasks.storage import Saved
 from .errors import LeaseLost, StoreError
@@ -27,11 +27,13 @@ class StoreLease:
         uid: the task.
         token: the fencing token; every write names it, and a smaller one than the task's is refused.
         lost: whether it was released, or the heartbeat has seen that another process took over.
+        identity: the task's, when the lease was taken; None if it was not known then.
         history: what went wrong with the task since its last new epoch, if anything did and it was claimed.
     """
 
-    def __init__(self, store: Store, uid: str, token: int):
+    def __init__(self, store: Store, uid: str, token: int, identity: Mapping[str, Any] | None = None):
         self.store, self.uid, self.token, self.lost = store, uid, token, False
+        self.identity = identity
         self.history: History | None = None
         self._pid = os.getpid()
         held_here[uid, token] = self

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from ..tasks.storage import Lease, Metrics
 
 
 @dataclass(frozen=True)
@@ -97,3 +100,19 @@ class Changes:
     config: dict[str, Any]
     trials: list[Trial]
     segments: list[Segment]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What training to the end of a segment came to, under the ``lease`` of its task.
+
+    ``metrics`` are (epoch, metrics), to be added to those of their epochs.
+    """
+
+    lease: Lease
+    number: int
+    rung: int
+    score: float
+    digest: str | None = None
+    metrics: Sequence[tuple[int, Metrics]] = ()
+    objectives: Mapping[str, float] | None = None

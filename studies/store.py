@@ -35,7 +35,7 @@ from .history import History, claimable, histories
 from .leases import Holdings, StoreLease, held_here
 from .patience import Patience
 from .retention import Keep, prune
-from .rows import Changes, CheckpointRow, Event, Segment, Study, TaskRow, Trial
+from .rows import Changes, CheckpointRow, Event, Result, Segment, Study, TaskRow, Trial
 from .totals import Totals
 
 KEEP = Keep()
@@ -51,9 +51,7 @@ class Store:
         patience: how long an operation is tried again while the database is busy or gone; seconds, or a Patience.
     """
 
-    def __init__(
-        self, url: str, *, lease_seconds: float = 60.0, keep: Keep = KEEP, patience: float | Patience = 60.0
-    ):
+    def __init__(self, url: str, *, lease_seconds: float = 60.0, keep: Keep = KEEP, patience: float | Patience = 60.0):
         if not (math.isfinite(lease_seconds) and lease_seconds > 0):
             raise ValueError(f"Store: lease_seconds must be above 0, but got {lease_seconds}")
         self.lease_seconds, self.keep = lease_seconds, keep
@@ -91,10 +89,11 @@ class Store:
         """
         claimed = self._holdings.hand_over(uid)
         if claimed is not None and not claimed.lost:
-            if identity is not None:
+            fencing.check_identity(uid, claimed.identity, identity)
+            if claimed.identity is None and identity is not None:
                 self._database.write(lambda connection: fencing.identify(connection, uid, identity))
             return claimed
-        return self._take(uid, identity)
+        return self._hold(self._database.write(lambda connection: self._take(connection, uid, identity, {})))
 
     def claim(self, study: str, uids: Iterable[str], limit: int | None = None) -> list[StoreLease]:
         """Takes the leases of those of the tasks that are free, in the order given, at most ``limit``.
@@ -107,14 +106,13 @@ class Store:
         uids = list(uids)
         free, troubles = self._database.read(lambda connection: claimable(connection, uids, limit))
         leases: list[StoreLease] = []
-        for uid in free:
-            if limit is not None and len(leases) >= limit:
-                break
-            try:
-                leases.append(self._take(uid, None, study))
-            except TaskBusy:
-                continue  # another worker was quicker
-            leases[-1].history = troubles.get(uid)
+        while free and (limit is None or len(leases) < limit):  # until others were not quicker
+            count = len(free) if limit is None else limit - len(leases)
+            first, free = free[:count], free[count:]
+            taken = self._database.write(lambda connection, uids=first: self._take_free(connection, uids, study))
+            leases += (self._hold(taken[uid], claimed=True) for uid in first if uid in taken)
+        for lease in leases:
+            lease.history = troubles.get(lease.uid)
         return leases
 
     def save(self, writes: Sequence[Write]) -> None:
@@ -190,9 +188,7 @@ class Store:
         """
         return self._database.write(lambda connection: ledger.create_study(connection, name, config, extend))
 
-    def change_study(
-        self, name: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
-    ) -> Study:
+    def change_study(self, name: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]) -> Study:
         """The study of this name with the configuration that ``change`` makes of the stored one, or of None.
 
         Of two changes at once the second makes its own of what the first has left. ``change`` may run more than once.
@@ -269,13 +265,20 @@ class Store:
 
         The same again changes nothing; another score, digest or objective is a ResultMismatch.
         """
-        leases = _checked([lease])
+        self.finish_segments(study, [Result(lease, number, rung, score, digest, metrics, objectives)])
+
+    def finish_segments(self, study: str, results: Sequence[Result]) -> None:
+        """Ends segments as `finish_segment` does, all or none of them; LeaseLost names every task that is lost."""
+        leases = _checked(result.lease for result in results)
 
         def work(connection: Connection) -> None:
             fencing.fence(connection, leases, self.lease_seconds)
-            merge_metrics(connection, lease.uid, metrics)
+            for each in results:
+                merge_metrics(connection, each.lease.uid, each.metrics)
             revision = ledger.revise(connection, study)  # late: others wait for the study from here on
-            ledger.finish_segment(connection, study, number, rung, "done", score, digest, revision, objectives)
+            for each in results:
+                ledger.finish_segment(connection, study, each.number, each.rung, "done", each.score, each.digest,
+                                      revision, each.objectives)  # fmt: skip
 
         self._database.write(work)
 
@@ -321,12 +324,23 @@ class Store:
 
     # What a lease asks of its store
 
-    def _take(self, uid: str, identity: Mapping[str, Any] | None, study: str | None = None) -> StoreLease:
-        note = {} if study is None else {"study": study}
-        seconds = self.lease_seconds
-        token = self._database.write(lambda connection: fencing.take(connection, uid, identity, seconds, note))
-        lease = StoreLease(self, uid, token)
-        self._holdings.add(lease, claimed=study is not None)
+    def _take_free(self, connection: Connection, uids: Iterable[str], study: str) -> dict[str, StoreLease]:
+        """The leases of those of the tasks that are still free, by uid."""
+        leases = {}
+        for uid in sorted(uids):  # rows are locked in one order everywhere
+            with contextlib.suppress(TaskBusy):  # another worker was quicker
+                leases[uid] = self._take(connection, uid, None, {"study": study})
+        return leases
+
+    def _take(
+        self, connection: Connection, uid: str, identity: Mapping[str, Any] | None, note: Mapping[str, Any]
+    ) -> StoreLease:
+        """A lease, made before the transaction ends: other threads know by it that the task is not left over."""
+        token, known = fencing.take(connection, uid, identity, self.lease_seconds, note)
+        return StoreLease(self, uid, token, known)
+
+    def _hold(self, lease: StoreLease, claimed: bool = False) -> StoreLease:
+        self._holdings.add(lease, claimed=claimed)
         return lease
 
     def _renew(self) -> None:

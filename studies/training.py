@@ -17,6 +17,7 @@ from .errors import DamagedCheckpoint, LeaseLost, TaskBusy
 from .leases import StoreLease
 from .lineage import bring_start, lineage, retrain
 from .objectives import DEFAULT, RETURN, measure, objectives_of, point
+from .rows import Result
 from .store import Store
 
 
@@ -51,9 +52,11 @@ class Training:
             if behind := [task for uid, task in self.tasks.items() if uid not in ahead]:
                 with suppress(Diverged, LeaseLost):
                     Cohort(behind).fit(self.epochs, self._evaluate)
+            results = []
             for item in self.items:
                 if (task := self.tasks.get(item.trial.uid)) is not None and task.bad is None:
-                    self._finish(item, self._again(item) if item.trial.uid in ahead else task)
+                    results += self._result(item, self._again(item) if item.trial.uid in ahead else task)
+            self._finish(results)
             self.failed = {uid: task.bad for uid, task in self.tasks.items()
                            if task.bad is not None and not isinstance(task.bad, LeaseLost)}  # fmt: skip
         finally:
@@ -91,32 +94,33 @@ class Training:
                 measured = self.returns[learner, learner.epochs] = learner.evaluate().tolist()
         return measured[member]
 
-    def _finish(self, item: Ready, task: Task) -> None:
-        """Writes down what the task came to."""
+    def _result(self, item: Ready, task: Task) -> list[Result]:
+        """What the task came to; nothing, if that is no number."""
         score = task.metrics.get(RETURN)
         if score is None:  # trained to this very epoch by someone who did not measure
             score = self._return(task)
         segment, held = item.segment, self.tasks[task.uid]
         if not math.isfinite(score):
             held.fail(Diverged(f"{task}: the evaluation return became {score}; try a lower learning rate"))
-            return
+            return []
         objectives = objectives_of(self.engine.config)
         measured = None
         if objectives != DEFAULT:
             measured = measure(objectives, task, score, lambda: self.engine.task(item.trial, None))
-        try:
-            self.store.finish_segment(
-                self.storage.leases[task.uid],
-                self.engine.name,
-                segment.number,
-                segment.rung,
-                score=point(objectives, measured)[0] if measured else score,
-                digest=task.digest,
-                metrics=[(segment.epochs, measured or {RETURN: score})],
-                objectives=measured,
-            )
-        except LeaseLost as lost:
-            self._drop(lost)
+            score = point(objectives, measured)[0]
+        metrics = [(segment.epochs, measured or {RETURN: score})]
+        lease = self.storage.leases[task.uid]
+        return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured)]
+
+    def _finish(self, results: Sequence[Result]) -> None:
+        """Writes down what all came to, but for those that another process took over."""
+        while results:
+            try:
+                self.store.finish_segments(self.engine.name, results)
+                return
+            except LeaseLost as lost:
+                self._drop(lost)
+                results = [each for each in results if each.lease.uid not in lost.uids]
 
     def _again(self, item: Ready) -> Task:
         """The task at the end of this segment, when the stored one is further already.
