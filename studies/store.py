@@ -20,6 +20,7 @@ import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 from sqlalchemy import Connection
@@ -109,7 +110,7 @@ class Store:
         while free and (limit is None or len(leases) < limit):  # until others were not quicker
             count = len(free) if limit is None else limit - len(leases)
             first, free = free[:count], free[count:]
-            taken = self._database.write(lambda connection, uids=first: self._take_free(connection, uids, study))
+            taken = self._database.write(partial(self._take_free, uids=first, study=study))
             leases += (self._hold(taken[uid], claimed=True) for uid in first if uid in taken)
         for lease in leases:
             lease.history = troubles.get(lease.uid)
