@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -30,8 +31,9 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
     """The hyperparameters that all of these algorithms have.
 
     `num_steps` steps in each of `num_envs` environments are followed by `num_updates` gradient steps. The first
-    `learning_starts` environment steps only fill the memory, at random. `eval_interval` is in epochs, 0 for never; it
-    adds `eval_return` to the metrics of those epochs.
+    `learning_starts` environment steps only fill the memory, at random. Every `refill_interval` epochs the memory is
+    forgotten and filled anew, for environments that change; then, and from a warm start on, it can be the policy that
+    fills it. `eval_interval` adds `eval_return` to the metrics of those epochs. Both are in epochs, 0 for never.
     """
     return {
         "gamma": near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
@@ -40,6 +42,7 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
         "buffer_size": integer(1, 10**9, default=50_000, structural=True, search=False),
         "batch_size": ordinal(32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
         "learning_starts": integer(1, 10**9, default=1000, structural=True, search=False),
+        "refill_interval": integer(0, 10**9, default=0, structural=True, search=False),
         "use_trained_policy_for_refill": categorical(False, True, default=False, structural=True, search=False),
         "num_steps": ordinal(1, 2, 4, 8, default=4, accept=(1, 1_000_000), structural=True),
         "num_updates": ordinal(1, 2, 4, default=2, accept=(1, 1_000_000), structural=True),
@@ -50,21 +53,22 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
 
 
 class Progress:
-    """How far learning is; equal for all members.
+    """How far learning is.
 
     Attributes:
         updates: gradient steps so far.
-        fills: how often the memory was filled; full_at: the environment steps at which it is filled enough to learn.
+        full_at: the environment steps at which the memory is filled enough to learn.
+        fills: how often each member's memory was filled, (P,); of a warm start the first counts as the second.
     """
 
-    def __init__(self, full_at: int):
-        self.updates, self.fills, self.full_at = 0, 1, full_at
+    def __init__(self, members: int, full_at: int):
+        self.updates, self.full_at, self.fills = 0, full_at, np.ones(members, np.int64)
 
     def member_state(self, member: int) -> Tree:
-        return dict(vars(self))
+        return {"updates": self.updates, "fills": int(self.fills[member]), "full_at": self.full_at}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        self.updates, self.fills, self.full_at = (tree[name] for name in ("updates", "fills", "full_at"))
+        self.updates, self.full_at, self.fills[member] = tree["updates"], tree["full_at"], tree["fills"]
 
 
 class OffPolicyLearner(Learner):
@@ -112,7 +116,7 @@ class OffPolicyLearner(Learner):
         )  # fmt: skip
         self.priorities = self.sampler if isinstance(self.sampler, PrioritizedSampler) else None
         self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
-        self.progress = Progress(full_at=hp.learning_starts)
+        self.progress = Progress(self.members, full_at=hp.learning_starts)
 
     def explore(self, obs: Array, position: int) -> Array:
         """Actions (P, N, ...) for training, with the random numbers of this position."""
@@ -139,19 +143,27 @@ class OffPolicyLearner(Learner):
         self.progress.fills += 1
         self.progress.full_at = self.env_steps + self.hp.learning_starts
 
+    def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
+        super().adopt(member, policy)
+        self.progress.fills[member] = 2
+
     def iterate(self) -> dict[str, Tensor]:
         filling = self.filling
-        trained = self.progress.fills > 1 and self.hp.use_trained_policy_for_refill
-        self.collect(at_random=filling and not trained)
+        trained = (self.progress.fills > 1) & self.hp.use_trained_policy_for_refill
+        self.collect(at_random=~trained & filling)
         return {} if filling else self.learn()
 
     @torch.inference_mode()
-    def collect(self, at_random: bool) -> None:
-        """`num_steps` steps in every environment."""
+    def collect(self, at_random: NDArray[np.bool_]) -> None:
+        """`num_steps` steps in every environment, of the members (P,) that are so at random."""
+        every, some = at_random.all(), at_random.any()
         for _ in range(self.hp.num_steps):
             obs, position = self.envs.obs, self.env_steps // self.hp.num_envs
             self.watch(obs)
-            actions = self.uniform_actions(position) if at_random else self.explore(obs, position)
+            actions = self.uniform_actions(position) if every else self.explore(obs, position)
+            if some and not every:
+                actions = actions.copy()
+                actions[at_random] = self.uniform_actions(position)[at_random]
             step = self.envs.step(actions)
             self.replay.add(obs=obs, next_obs=step.next_obs, action=actions, reward=step.reward,
                             terminated=step.terminated, truncated=step.truncated)  # fmt: skip
@@ -191,4 +203,6 @@ class OffPolicyLearner(Learner):
         if rows is not None and self.hp.eval_interval and self.epochs % self.hp.eval_interval == 0:
             for row, value in zip(rows, self.evaluate(), strict=True):
                 row["eval_return"] = float(value)
+        if rows is not None and self.hp.refill_interval and self.epochs % self.hp.refill_interval == 0:
+            self.refill()
         return rows

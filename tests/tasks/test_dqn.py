@@ -34,7 +34,8 @@ class TestOnCartPole(ExactnessSuite):
         {"optimizer.name": "adamw", "lr_schedule.name": "cosine", "lr_schedule.horizon": 600, "target_interval": 1,
          "tau": 0.01, "model.activation": "tanh", "model.width": 17, "model.layers": 3, "num_steps": 3,
          "batch_size": 33},
-        {"optimizer.name": "sgd", "optimizer.momentum": 0.5},
+        {"optimizer.name": "sgd", "optimizer.momentum": 0.5, "refill_interval": 1,
+         "use_trained_policy_for_refill": True, "replay.name": "prioritized", "replay.beta_horizon": 400},
     )  # fmt: skip
 
 
@@ -214,7 +215,7 @@ def test_the_memory_is_filled_by_a_random_policy_first() -> None:
     assert dqn.filling
     dqn.iterate()
     assert 5 < dqn.replay.numbers[0, :40, 0, dqn.replay.columns["action"]].sum() < 35
-    dqn.collect(at_random=False)
+    dqn.collect(at_random=np.array([False]))
     assert dqn.replay.numbers[0, 40:60, 0, dqn.replay.columns["action"]].sum() == 0
 
 
@@ -235,6 +236,42 @@ def test_a_refill_is_by_the_policy_that_was_asked_for(trained: bool) -> None:
     assert (actions.sum() == 0) == trained
     dqn.iterate()
     assert dqn.progress.updates > updates
+
+
+def test_a_memory_is_refilled_every_so_many_epochs() -> None:
+    task = DQN("CartPole-v1").init(**SMALL, refill_interval=2)
+    task.fit(2)
+    assert task.seat is not None
+    dqn: Any = task.seat.learner
+    assert dqn.filling
+    assert dqn.replay.size == 0
+    task.fit(3)
+    assert not dqn.filling
+    assert (dqn.replay.size, dqn.progress.updates) == (128, 2 * (128 // 4 * 3 - 2 * 10))
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_warm_start_fills_the_memory_by_the_policy_that_was_asked_for(trained: bool) -> None:
+    source = DQN("CartPole-v1", seed=9).init(**SMALL)
+    source.fit(1)
+    hp = {**SMALL, "exploration.start": 0.0, "exploration.final": 0.0, "use_trained_policy_for_refill": trained}
+
+    def made(seed: int, warm: bool) -> DQN:
+        return DQN("CartPole-v1", seed=seed, warm_start=source if warm else None).init(**hp)
+
+    together = [made(0, True), made(1, False), made(2, True)]
+    Cohort(together).fit(1)
+    for seed, warm in ((0, True), (1, False)):
+        alone = made(seed, warm)
+        assert alone.seat is None or alone.seat.learner.filling
+        alone.fit(1)
+        assert alone.digest == together[seed].digest
+    assert together[0].seat is not None
+    dqn: Any = together[0].seat.learner
+    filled = dqn.replay.batch(np.tile(np.arange(40), (3, 1)), ("obs", "action"))
+    first = [DQN("CartPole-v1", warm_start=source).init(**SMALL).act(obs) for obs in filled["obs"][0].numpy()]
+    assert (filled["action"][0].tolist() == first) == trained  # seed 0's; seed 1 is not trained
+    assert 5 < filled["action"][1].sum() < 35
 
 
 def test_a_state_in_the_middle_of_filling_is_whole() -> None:
