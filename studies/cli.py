@@ -370,7 +370,8 @@ def _schedulers(command: argparse.ArgumentParser) -> None:
         "--explore",
         default="perturb",
         metavar="HOW",
-        help="perturb: what is copied goes up or down by a fifth; resample: it is drawn anew (default: perturb)",
+        help="perturb: what is copied goes up or down by a fifth; resample: it is drawn anew; pb2: a bandit chooses "
+        "it, with a Gaussian process of what made scores rise (default: perturb)",
     )
     population.add_argument(
         "--perturb",

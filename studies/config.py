@@ -105,6 +105,7 @@ class Config:
     def load_task(self) -> type[Task]:
         """The algorithm; StoreError if another version of it is installed, or the study's sampler is not."""
         from ..tasks import load
+        from .pb2 import check_bandit
         from .samplers import check_sampler, sampler_name
 
         algorithm = load(self.task)
@@ -115,9 +116,10 @@ class Config:
                 "study, or another name for a new one"
             )
         try:
+            check_bandit(self)
             check_sampler(replace(self, sampler=sampler_name(self.sampler)))
         except BadConfig as error:
-            raise StoreError(f"a study goes on with the sampler that it began with, but {error}") from None
+            raise StoreError(f"a study goes on with what it began with, but {error}") from None
         return algorithm
 
     @property

@@ -6,7 +6,7 @@ change, and is added if absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +105,7 @@ class Engine:
             epochs = self.config.rungs[step.rung]
             begin = [trial for trial in trials if trial.number % seeds_of(self.config) < at_once(self.config)]
             segments += [Segment(trial.number, step.rung, epochs) for trial in begin]
-        trials += [self._branch(branch) for branch in step.branches]
+        trials += self._branches(step.branches)
         since = self.view.revision if step.exact else None
         self.store.carry_forward(self.name, trials=trials, segments=segments, finished=step.finished, since=since)
 
@@ -143,14 +143,25 @@ class Engine:
                 new.append(Trial(number * seeds + replicate, task.uid, flatten(task.hyperparameters or {}), attrs))
         return new
 
-    def _branch(self, branch: Branch) -> Trial:
-        """The row of a branch, whose task has its first checkpoint already."""
-        from .explore import explore
+    def _branches(self, branches: Sequence[Branch]) -> list[Trial]:
+        """The rows of branches, whose tasks have their first checkpoints already."""
+        config, parents = self.config, [self.view.trials[branch.start.number].params for branch in branches]
+        if branches and config.options["explore"] == "pb2":
+            from .pb2 import Bandit
 
+            bandit = Bandit(config, self.view.trials.values(), self.view.segments.values(), branches)
+            values = [bandit.explore(*each, self._check) for each in zip(branches, parents, strict=True)]
+        else:
+            from .explore import explore
+
+            values = [explore(config, parent, branch.generation, branch.member, self._check)
+                      for branch, parent in zip(branches, parents, strict=True)]  # fmt: skip
+        return [self._branch(*each) for each in zip(branches, values, strict=True)]
+
+    def _branch(self, branch: Branch, values: Mapping[str, Any]) -> Trial:
         parent = self.view.trials[branch.start.number]
         assert branch.start.digest is not None
         start = Start(parent.uid, branch.start.epochs, branch.start.digest)
-        values = explore(self.config, parent.params, branch.generation, branch.member, self._check)
         task = self.config.make_task(self.algorithm, values, None, start.digest, parent.attrs.get("seed"))
         self.store.branch(task.uid, task.identity, start)
         place = {"bracket": 0, "member": branch.member, "generation": branch.generation}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
 
 EXPLOITS = ("truncation", "tournament")
-EXPLORES = ("perturb", "resample")
+EXPLORES = ("perturb", "resample", "pb2")
 FRACTION = 0.2  # of a population copies, and is copied, under truncation (section 4.1.1 of the paper)
 
 
@@ -150,6 +150,8 @@ def make_population(
             between members from the beginning, and is copied as it is.
         options: those of `replicas.seed_options`; a population seeks the return.
     """
+    from .pb2 import check_bandit
+
     check_count("population", population)
     if "objectives" in options:
         raise BadConfig("the members of a population copy those with the best return, but --objective asks for "
@@ -180,4 +182,6 @@ def make_population(
         raise BadConfig("a population needs something to explore, but every hyperparameter is fixed; leave one open")
     options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES),
                 "perturb": list(perturb) or config.open}  # fmt: skip
-    return replace(config, options=options)
+    config = replace(config, options=options)
+    check_bandit(config)
+    return config

@@ -109,7 +109,7 @@ def test_what_is_structural_is_fixed_and_the_rest_is_searched() -> None:
         ({"perturb": ["num_steps"]}, "num_steps is structural"),
         ({"perturb": ["gama"]}, "did you mean gamma"),
         ({"exploit": "tournamnt"}, "did you mean tournament"),
-        ({"explore": "x"}, "explore must be one of perturb, resample"),
+        ({"explore": "x"}, "explore must be one of perturb, resample, pb2"),
         ({"sampler": "gp"}, "drawn at random, but --sampler is gp"),
         ({"members": 0}, "population must be an integer of at least 1, but got 0"),
         ({"interval": 0}, "low is 0"),
