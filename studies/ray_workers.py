@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -20,6 +21,7 @@ import sqlalchemy as sa
 
 from .tune import WorkerProcess, WorkersFailed
 
+CONNECT_SECONDS = 10.0
 ADDRESS_VARIABLE = "RAY_ADDRESS"  # Ray's own: the cluster to use where nothing else is said
 
 
@@ -148,20 +150,27 @@ def reachable(url: str, address: str | None) -> str:
 
 
 def _enter(address: str, workers: int | None, cpus: float) -> None:
+    own: dict[str, Any] = {}
+    if address == "local":
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a Ray of ours reports to nobody
+        needed = math.ceil((workers or 0) * cpus) or None  # as many as are asked for, as the other engine does
+        own = {"num_cpus": needed, "include_dashboard": False}
     try:
-        if address == "local":
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a Ray of ours reports to nobody
-            needed = math.ceil((workers or 0) * cpus) or None  # as many as are asked for, as the other engine does
-            ray.init(
-                "local", num_cpus=needed, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-            )
-        else:
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+        _knock(address)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+    except (OSError, RuntimeError, ValueError) as error:
         said = " ".join(str(error).split())
         raise WorkersFailed(
-            f"no Ray cluster answers at {address}: {said}; start one there (ray start --head), or leave --address out"
+            f"no Ray cluster answers at {address}: {said}; start one there (ray start --head), set RAY_AUTH_MODE=token if "
+            "it asks for a token, or leave --address out"
         ) from error
+
+
+def _knock(address: str) -> None:
+    """OSError if nothing listens at a HOST:PORT, which takes Ray itself minutes to find out."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
 def _room(cpus: float, gpus: float) -> int:

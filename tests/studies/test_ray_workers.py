@@ -6,6 +6,7 @@ import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -52,6 +53,14 @@ def test_a_study_on_ray_is_the_same_study(sqlite_url: str, tmp_path: Path) -> No
         start_study(store, "t", tiny(3, (1, 2, 2)))
         with pytest.raises(WorkersFailed, match=r"one ended with: rekindle: error: .*no study"):
             tune(store, "t", 1, lambda: RayWorker(1, 0, sqlite_url, "no study", 1, []))
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    with socket.socket() as nobody:  # has the port, and does not listen
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(WorkersFailed, match=f"no Ray cluster answers at {address}: .*ray start --head"):
+            cluster("postgresql://", "s", workers=1, address=address, cpus=1, gpus=0).__enter__()
 
 
 @pytest.mark.slow
