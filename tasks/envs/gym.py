@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import streams
 from ..errors import StateMismatch
+from . import snapshot
 from .base import Array, Envs, Step, Tree, to_tensor
 from .encode import Actions, Observations
 from .kinds import restore_of, spaces_of
@@ -154,7 +155,7 @@ class GymEnvs(Envs):
             "obs": to_tensor(self.obs[i]),
         }
         if self.mode == "snapshot":
-            tree["simulator"] = to_tensor(np.stack(self.stage.take(range(rows.start, rows.stop))))
+            tree |= snapshot.to_tree(self.stage.take(range(rows.start, rows.stop)))
         else:
             past = [action for history in self.history[rows] for action in history]
             form = np.empty((0, *self.actions.shape), self.action_space.dtype)
@@ -181,7 +182,7 @@ class GymEnvs(Envs):
         self._reset(places, tree["reset_seeds"].tolist(), fresh=True)
         saved = tree["obs"].numpy()
         if self.mode == "snapshot":
-            self.stage.put(places, list(tree["simulator"].numpy()), elapsed)
+            self.stage.put(places, snapshot.from_tree(tree), elapsed)
             self.obs[i] = saved
         else:
             begins = np.cumsum([0, *elapsed])

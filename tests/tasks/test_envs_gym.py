@@ -33,6 +33,7 @@ SPECS = {
     "inverted pendulum": (EnvSpec("InvertedPendulum-v5"), "snapshot", False),
     "hopper": (EnvSpec("Hopper-v5"), "snapshot", False),
     "ant": (EnvSpec("Ant-v5"), "replay", False),
+    "pong": (EnvSpec("ALE/Pong-v5", {"obs_type": "grayscale"}), "snapshot", False),
     "frozen lake": (EnvSpec("FrozenLake-v1"), "replay", False),
     "dict": (EnvSpec("own_envs:DictWalk-v0"), "replay", False),
     "wrapped dict": (EnvSpec("own_envs:DictWalk-v0", wrappers=DOUBLED), "replay", False),
@@ -135,6 +136,11 @@ def test_the_self_test_finds_the_way(name: str) -> None:
     assert envs.member_state(0)["mode"] == mode
     assert envs.member_state(0)["exact"] is True
     envs.close()
+
+
+def test_frames_that_are_skipped_at_random_are_no_part_of_an_emulator_s_snapshot() -> None:
+    restore = self_test(EnvSpec("ale_py:Pong-v4", {"obs_type": "ram"}))  # skips two to four
+    assert (restore.mode, restore.exact) == ("replay", True)
 
 
 def test_an_environment_that_ignores_its_seed_is_labelled_not_exact() -> None:
