@@ -161,8 +161,8 @@ def _enter(address: str, workers: int | None, cpus: float) -> None:
     except (OSError, RuntimeError, ValueError) as error:
         said = " ".join(str(error).split())
         raise WorkersFailed(
-            f"no Ray cluster answers at {address}: {said}; start one there (ray start --head), set RAY_AUTH_MODE=token if "
-            "it asks for a token, or leave --address out"
+            f"no Ray cluster answers at {address}: {said}; start one there (ray start --head), set RAY_AUTH_MODE=token "
+            "if it asks for a token, or leave --address out"
         ) from error
 
 
