@@ -36,7 +36,9 @@ def plant(connection: Connection, uid: str, identity: Mapping[str, Any], start: 
     new = insert(connection, task).values(
         uid=uid, identity=dict(identity), lease_epoch=0, lease_expires=0, epochs=0, created=Now()
     )
-    if connection.execute(new.on_conflict_do_nothing().returning(task.c.uid)).first() is not None:
+    connection.execute(new.on_conflict_do_nothing())
+    noted = sa.select(event.c.id).where(event.c.uid == uid, event.c.kind == BRANCH).limit(1)
+    if connection.scalar(noted) is None:
         at = {"epochs": start.epochs, "state": start.digest}
         add_events(connection, [(uid, BRANCH, {**at, "parent": start.uid}), (start.uid, BRANCHED, {**at, "to": uid})])
     c = checkpoint.c

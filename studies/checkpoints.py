@@ -122,18 +122,20 @@ class Reader:
     def __init__(self, database: Database, uid: str):
         self.database, self.uid = database, uid
 
-    def heads(self, epochs: int | None = None) -> list[Head]:
-        """The checkpoints, the newest first; only that of ``epochs`` if given."""
+    def heads(self, epochs: int | None = None, digest: str | None = None) -> list[Head]:
+        """The checkpoints, the newest first; only those of ``epochs``, or with this ``digest``, if given."""
         c = checkpoint.c
         query = sa.select(c.id, c.epochs, c.digest, c.manifest).where(c.uid == self.uid).order_by(c.id.desc())
         if epochs is not None:
             query = query.where(c.epochs == epochs)
+        if digest is not None:
+            query = query.where(c.digest == digest)
         rows = self.database.read(lambda connection: connection.execute(query).all())
         return [Head(id, epochs, digest, bytes(manifest)) for id, epochs, digest, manifest in rows]
 
-    def last(self, epochs: int | None = None) -> Saved | None:
-        """The newest checkpoint (or that of ``epochs``) or None; DamagedCheckpoint if it is not whole."""
-        rows = self.heads(epochs)
+    def last(self, epochs: int | None = None, digest: str | None = None) -> Saved | None:
+        """The newest checkpoint (of those that `heads` gives) or None; DamagedCheckpoint if it is not whole."""
+        rows = self.heads(epochs, digest)
         if not rows:
             return None
         if damage := self.examine(rows[0]):

@@ -260,6 +260,7 @@ def _parser() -> argparse.ArgumentParser:
     _engines(tune)
     _lease(tune)
     _env_processes(tune)
+    _warm_start(tune)
     _snapshots(tune)
     _use_previous(tune)
 
@@ -267,6 +268,7 @@ def _parser() -> argparse.ArgumentParser:
     _what_to_train(train, "epochs in all", "27", "set a hyperparameter; the others take their defaults")
 
     _env_processes(train)
+    _warm_start(train)
     _snapshots(train)
     _use_previous(train)
 
@@ -389,6 +391,18 @@ def _env_processes(command: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="processes that step the environments, for slow ones; no result depends on it (default: 0, the trainer's)",
+    )
+
+
+def _warm_start(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--warm-start",
+        metavar="POLICY",
+        help="begin with the networks of a task, UID, UID@EPOCH or UID@best, or of a file, .safetensors, .npz or .npy; "
+        "they are stored, so that the same command carries on without their source",
+    )
+    command.add_argument(
+        "--partial", action="store_true", help="with --warm-start: take over what fits, and say what does not"
     )
 
 

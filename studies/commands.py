@@ -7,7 +7,6 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ..tasks.snapshots import snapshots
 from . import report
 from .config import Config, make_config, parse_epochs
 from .engine import start_study
@@ -41,15 +39,19 @@ def tune(arguments: argparse.Namespace) -> int:
     from ..tasks import load
     from .progress import Progress, look
     from .tune import Tuning
+    from .warming import check_start, keeping, warmed
 
     _check_engine(arguments)
+    check_start(arguments)
     algorithm = load(arguments.task)
-    config = _keeping(_config(arguments, algorithm), arguments.snapshots)
+    config = keeping(_config(arguments, algorithm), arguments.snapshots)
     name = arguments.study or f"{arguments.task}-{config.env['id']}"
     errors = _console(stderr=True)
     # Environments and networks are made once, so that what cannot work is said before a study is made of it.
-    config.make_task(algorithm, config.fixed, None).parameters()
+    config.probe(algorithm)
     with _store(arguments) as store:
+        if arguments.warm_start is not None:
+            config = warmed(store, name, config, algorithm, arguments, partial(_note, errors))
         config = start_study(store, name, config)
         if look(store, name).complete:
             _note(errors, f"study {name} is complete; more --trials than {config.trials[-1]} go on with it")
@@ -123,14 +125,6 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     )
 
 
-def _keeping(config: Config, mode: str | None) -> Config:
-    """The configuration of a study whose trials keep these checkpoints."""
-    if mode is None:
-        return config
-    snapshots(mode)
-    return replace(config, options={**config.options, "snapshots": mode})
-
-
 def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
     """Shows the study to Optuna; that it cannot be shown is no reason to fail."""
     from sqlalchemy.exc import SQLAlchemyError
@@ -192,7 +186,9 @@ def train(arguments: argparse.Namespace) -> int:
     """Trains one task, from its last checkpoint if there is one."""
     from ..tasks import load
     from .training import TaskStorage
+    from .warming import check_start, warm_start
 
+    check_start(arguments)
     algorithm = load(arguments.task)
     low, epochs, _ = parse_epochs(arguments.epochs)
     if low != epochs:
@@ -200,11 +196,14 @@ def train(arguments: argparse.Namespace) -> int:
     env, values = _env(arguments.env), _values(algorithm, arguments.set)
     what: dict[str, Any] = {"seed": arguments.seed, "snapshots": arguments.snapshots}
     algorithm(env, **what).init(**values)  # what is wrong with them is said before a database is made
+    errors = _console(stderr=True)
     with _store(arguments) as store:
         storage = TaskStorage(store, arguments.use_previous)
+        if arguments.warm_start is not None:
+            values["start"] = warm_start(store, algorithm(env, **what), values, arguments, partial(_note, errors))
         task = algorithm(env, storage=storage, env_processes=arguments.env_processes, **what).init(**values)
         try:
-            result = _fit(task, epochs, _console(stderr=True))
+            result = _fit(task, epochs, errors)
         finally:
             task.release()
     if arguments.json:

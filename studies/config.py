@@ -42,7 +42,8 @@ class Config:
         cohort: how many trials in a row share their structure, so that they can train as one cohort.
         sampler: the name of the sampler.
         scheduler: the name of the scheduler.
-        options: the scheduler's own; `seeds` and `aggregate`, see `replicas`; `snapshots`, see `Task`.
+        options: the scheduler's own; `seeds` and `aggregate`, see `replicas`; `snapshots`, see `Task`;
+            `warm_start`, the digest of a stored policy that every trial starts from.
     """
 
     task: str
@@ -146,7 +147,11 @@ class Config:
         """
         seed = self.seed if seed is None else seed
         task = algorithm(self.env, seed=seed, storage=storage, snapshots=self.options.get("snapshots"))
-        return task.init(start=start, **unflatten(flatten(values)))
+        return task.init(start=start or self.options.get("warm_start"), **unflatten(flatten(values)))
+
+    def probe(self, algorithm: type[Task]) -> None:
+        """Makes environments and networks once, and raises what keeps this machine from training the study."""
+        replace(self, options={}).make_task(algorithm, self.fixed, None).parameters()
 
 
 def make_config(

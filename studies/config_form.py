@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..tasks.snapshots import snapshots
+
 MANY = 10_000_000  # trials, epochs: more than anybody trains
 RUNGS = 10_000
 DEPTH = 16  # names within names
@@ -34,7 +36,11 @@ def _are_trials(value: Any) -> bool:
 
 
 def _are_options(value: Any) -> bool:
-    if not _are_names(value):
+    if not _are_names(value) or not isinstance(value.get("warm_start", ""), str):
+        return False
+    try:
+        snapshots(value.get("snapshots", "latest"))
+    except ValueError:
         return False
     objectives = value.get("objectives", {"": "maximize"})
     return _are_names(objectives) and len(objectives) > 0 and set(objectives.values()) <= {"maximize", "minimize"}

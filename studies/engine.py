@@ -80,7 +80,7 @@ class Engine:
 
     def check(self) -> None:
         """Raises what keeps this machine from training the study: a missing package is no fault of a trial's."""
-        self.config.make_task(self.algorithm, self.config.fixed, None).parameters()
+        self.config.probe(self.algorithm)
 
     def advance(self) -> list[Ready]:
         """Brings the rows as far forward as they go without training; what is ready then, most urgent first."""

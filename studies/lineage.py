@@ -13,11 +13,13 @@ from ..spaces import unflatten
 from ..tasks import load
 from ..tasks.cohort import EpochEvent
 from ..tasks.state import pack
-from ..tasks.storage import Storage, Write
+from ..tasks.storage import POLICY, Storage, Write
 from ..tasks.task import Task
+from ..tasks.warm_start import WarmStart
 from .branches import BRANCH, Start
 from .errors import StoreError
 from .leases import StoreLease
+from .policies import load_policy, start_of
 from .store import Store
 
 
@@ -31,11 +33,12 @@ class NotEqual(LineageError):
 
 @dataclass(frozen=True)
 class Link:
-    """A task of a lineage; ``start`` is None for the root."""
+    """A task of a lineage; ``start`` is None for the root, unless that has a ``policy`` to start from."""
 
     uid: str
     identity: Mapping[str, Any]
     start: Start | None
+    policy: Mapping[str, Any] | None = None
 
 
 def lineage(store: Store, uid: str) -> list[Link]:
@@ -48,8 +51,9 @@ def lineage(store: Store, uid: str) -> list[Link]:
                                "import what is missing, or look where the study was run")  # fmt: skip
         identity = rows[0].identity
         start = _start(store, uid, identity)
-        links.insert(0, Link(uid, identity, start))
-        if start is None:
+        policy = load_policy(store, uid, start) if start is not None and start.uid.startswith(POLICY) else None
+        links.insert(0, Link(uid, identity, start, policy))
+        if start is None or policy is not None:
             return links
         uid = start.uid
     raise LineageError(f"a lineage leads to a root, but that of task {uid} leads back to itself")
@@ -61,18 +65,25 @@ def _start(store: Store, uid: str, identity: Mapping[str, Any]) -> Start | None:
     for event in store.events(uid):
         if event.kind == BRANCH and event.data.get("state") == identity["start"]:
             return Start(event.data["parent"], event.data["epochs"], event.data["state"])
-    raise LineageError(f"a branch's events say what it starts from, but those of task {uid} do not")
+    raise LineageError(f"a branch's events say what it starts from, but those of task {uid} do not, and no policy "
+                       f"{identity['start'][:12]} is stored; give --warm-start again, or import it")  # fmt: skip
 
 
-def task_of(identity: Mapping[str, Any], storage: Storage | None = None) -> Task:
-    """The task with this identity, initialized; StoreError if another version of it is installed."""
+def task_of(
+    identity: Mapping[str, Any], storage: Storage | None = None, policy: Mapping[str, Any] | None = None
+) -> Task:
+    """The task with this identity, initialized; StoreError if another version of it is installed.
+
+    Of a warm start `policy` is what it takes over.
+    """
     algorithm = load(identity["task"])
     if algorithm.version != identity["version"]:
         raise LineageError(
             f"a task goes on with the version that it began with, {identity['task']} {identity['version']}, but "
             f"{algorithm.version} is installed; use the Rekindle that made it"
         )
-    task = algorithm(identity["env"], seed=identity["seed"], storage=storage)
+    warm = None if policy is None else WarmStart(policy, partial=True)
+    task = algorithm(identity["env"], seed=identity["seed"], storage=storage, warm_start=warm)
     return task.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
 
 
@@ -87,7 +98,7 @@ def retrain(
     `passed` is called with each task, its epochs and digest, once it has trained all of its part. NotEqual if a state
     on the way is not the one on record: another kind of machine or other versions of libraries, as a rule.
     """
-    task = task_of(links[0].identity)
+    task = task_of(links[0].identity, policy=links[0].policy)
     for link, following in zip(links, [*links[1:], None], strict=True):
         start = following.start if following else None
         task.fit(start.epochs if start else epochs, None if start else context)
@@ -111,6 +122,10 @@ def retrain(
 def bring_start(store: Store, lease: StoreLease) -> None:
     """Makes sure that a branch has the state that it starts from: by its row, or by training it anew."""
     if store.checkpoints(lease.uid):
+        return
+    [row] = store.tasks([lease.uid])
+    if row.identity and (policy := start_of(store, row.identity["start"])):
+        store.branch(lease.uid, row.identity, policy)
         return
     *links, last = lineage(store, lease.uid)
     assert last.start is not None

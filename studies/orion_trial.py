@@ -178,9 +178,12 @@ def _train(arguments: argparse.Namespace) -> Results:
     env = json.loads(arguments.env) if arguments.env.lstrip().startswith("{") else arguments.env
     values = _active(space, space.parse(*arguments.set))
     epochs = _epochs(arguments.epochs)
+    if arguments.warm_start is not None:
+        raise ValueError("a hunt's trials start anew, but got --warm-start; use rekindle tune --warm-start")
 
     def make(storage: Storage | None) -> Task:
-        return algorithm(env, seed=arguments.seed, storage=storage, env_processes=arguments.env_processes)
+        what = {"seed": arguments.seed, "env_processes": arguments.env_processes, "snapshots": arguments.snapshots}
+        return algorithm(env, storage=storage, **what)
 
     def at_epoch_end(event: EpochEvent) -> None:
         shown = (name for name in ("episode_return", "return") if name in event.metrics)

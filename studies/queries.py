@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -23,9 +23,10 @@ def tasks(connection: Connection, uids: Collection[str] | None) -> list[TaskRow]
     return [TaskRow(*row) for row in connection.execute(query)]
 
 
-def count_tasks(connection: Connection, without: str) -> int:
-    """How many tasks there are whose uids do not begin so."""
-    return connection.scalar(sa.select(sa.func.count()).where(~task.c.uid.startswith(without, autoescape=True))) or 0
+def count_tasks(connection: Connection, without: Sequence[str]) -> int:
+    """How many tasks there are whose uids begin with none of these."""
+    others = [~task.c.uid.startswith(text, autoescape=True) for text in without]
+    return connection.scalar(sa.select(sa.func.count()).select_from(task).where(*others)) or 0
 
 
 def reached(connection: Connection, uids: Collection[str]) -> dict[str, tuple[int, bool]]:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..spaces import flatten
+from ..tasks.storage import POLICY
 from .branches import BRANCH
 from .config import Config
 from .ledger import SEGMENT_STATES
@@ -208,7 +209,7 @@ def status_json(store: Store) -> Json:
         "storage": store.url,
         "studies": studies,
         "workers": workers,
-        "tasks": store.count_tasks(without=MIRROR),
+        "tasks": store.count_tasks(without=[MIRROR, POLICY]),
     }
 
 

@@ -136,16 +136,16 @@ class Store:
 
     # Tasks, for everybody
 
-    def load(self, uid: str, epochs: int | None = None) -> Saved | None:
-        """The last checkpoint of a task (or that of ``epochs``), checked, or None; needs no lease."""
-        return Reader(self._database, uid).last(epochs)
+    def load(self, uid: str, epochs: int | None = None, digest: str | None = None) -> Saved | None:
+        """The last checkpoint of a task (of ``epochs``, or with ``digest``), checked, or None; needs no lease."""
+        return Reader(self._database, uid).last(epochs, digest)
 
     def tasks(self, uids: Collection[str] | None = None) -> list[TaskRow]:
         """The tasks (all, or those given), the oldest first."""
         return self._database.read(lambda connection: queries.tasks(connection, uids))
 
-    def count_tasks(self, without: str) -> int:
-        """How many tasks there are whose uids do not begin so."""
+    def count_tasks(self, without: Sequence[str]) -> int:
+        """How many tasks there are whose uids begin with none of these."""
         return self._database.read(lambda connection: queries.count_tasks(connection, without))
 
     def reached(self, uids: Collection[str]) -> dict[str, tuple[int, bool]]:

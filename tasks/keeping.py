@@ -14,8 +14,8 @@ from .identity import EnvLike, uid_of
 from .snapshots import Keep, snapshots
 from .state import Packed, pack, settled, unpack
 from .stateful import Seat, Stateful
-from .storage import Lease, Metrics, Saved, Storage, Write
-from .warm_start import is_policy, policy_in, policy_uid
+from .storage import Lease, Metrics, Saved, Storage, Write, policy_uid
+from .warm_start import is_policy, policy_in
 
 
 class Kept(Stateful):

@@ -12,6 +12,12 @@ from typing import Any, Protocol
 from .snapshots import Keep
 
 Metrics = dict[str, float]
+POLICY = "policy/"
+
+
+def policy_uid(digest: str) -> str:
+    """Under what a policy is stored, and what a task that starts from it names as its parent."""
+    return POLICY + digest[:20]
 
 
 @dataclass(frozen=True)

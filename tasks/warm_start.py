@@ -22,7 +22,6 @@ from .state import Tree, unpack
 from .storage import Saved
 
 POLICY_FORMAT = 1
-POLICY = "policy/"  # and some of its digest: under which a policy is stored
 PARTIAL = "take what fits with WarmStart(source, partial=True)"
 
 
@@ -65,11 +64,6 @@ class Taken:
     def __str__(self) -> str:
         parts = [f"{len(names)} {kind}" for kind, names in asdict(self).items() if names]
         return ", ".join(parts) or "nothing loaded"
-
-
-def policy_uid(digest: str) -> str:
-    """Under what a policy is stored, and what a task names as its parent that starts from it."""
-    return POLICY + digest[:20]
 
 
 def policy_tree(policy: Mapping[str, Tensor]) -> Tree:

@@ -1,0 +1,253 @@
+"""Warm starts by the command line and in studies: exact, stored once, carried on without their source."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rekindle.spaces import unflatten
+from rekindle.studies.cli import main
+from rekindle.studies.config import Config
+from rekindle.studies.engine import start_study
+from rekindle.studies.exporting import export_study
+from rekindle.studies.fsck import check
+from rekindle.studies.importing import import_study
+from rekindle.studies.lineage import LineageError, lineage, retrain
+from rekindle.studies.policies import put_policy
+from rekindle.studies.store import Store
+from rekindle.studies.worker import Worker
+from rekindle.tasks import PPO
+from studying import TINY, bits, run, tiny
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def settings(**changes: Any) -> list[str]:
+    values = {**TINY, **{name.replace("__", "."): value for name, value in changes.items()}}
+    return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+
+
+SET = settings()
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Runs a command in this process: its status, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        try:
+            status = main(arguments)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+def train(url: str, *more: str, epochs: int = 2, **changes: Any) -> list[str]:
+    command = ["train", "ppo", "CartPole-v1", "--storage", url, *settings(**changes)]
+    return [*command, "--epochs", str(epochs), "--json", *more]
+
+
+def given(seed: int = 9, epochs: int = 2) -> PPO:
+    task = PPO("CartPole-v1", seed=seed).init(**unflatten(TINY))
+    task.fit(epochs)
+    return task
+
+
+def warm(start: Any, epochs: int, seed: int = 0) -> PPO:
+    task = PPO("CartPole-v1", seed=seed, warm_start=start).init(**unflatten(TINY))
+    task.fit(epochs)
+    return task
+
+
+def test_a_task_starts_from_a_checkpoint_of_another(sqlite_url: str, cli: Cli) -> None:
+    first = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])
+    status, out, errors = cli(*train(sqlite_url, "--warm-start", f"{first['uid'][:8]}@2"))
+    assert status == 0
+    result = json.loads(out)
+    whole = warm(given(), 2)
+    assert (result["uid"], result["digest"], result["resumed"]) == (whole.uid, whole.digest, False)
+    assert f"of {first['uid']}@2: 8 loaded" in errors
+    shown = json.loads(cli("show", result["uid"], "--storage", sqlite_url, "--json")[1])
+    assert [row["until"] for row in shown["lineage"]] == [0, 2]
+    assert shown["lineage"][0]["uid"].startswith("policy/")
+    assert shown["checkpoints"][0]["kept"] == "what it started from"
+    assert json.loads(cli("status", "--storage", sqlite_url, "--json")[1])["tasks"] == 2
+    with Store(sqlite_url) as store:
+        assert check(store) == []
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npz"])
+def test_a_command_carries_on_when_its_file_is_gone(sqlite_url: str, tmp_path: Path, cli: Cli, form: str) -> None:
+    file = tmp_path / f"policy.{form}"
+    if form == "npz":
+        np.savez(file, **{name: tensor.numpy() for name, tensor in given().model.items()})
+    else:
+        given().save_policy(file)
+    first = json.loads(cli(*train(sqlite_url, "--warm-start", str(file), epochs=1))[1])
+    file.unlink()
+    status, out, errors = cli(*train(sqlite_url, "--warm-start", str(file), epochs=3))
+    assert status == 0
+    assert f"there is no file {file}; task {first['uid']} began with it, and carries on" in " ".join(errors.split())
+    result = json.loads(out)
+    assert (result["uid"], result["resumed"]) == (first["uid"], True)
+    assert result["digest"] == warm(given(), 3).digest
+
+
+def test_a_source_that_has_changed_is_another_start_and_that_is_said(sqlite_url: str, cli: Cli) -> None:
+    source = json.loads(cli(*train(sqlite_url, "--seed", "9", epochs=1))[1])["uid"]
+    first = json.loads(cli(*train(sqlite_url, "--warm-start", source, epochs=1))[1])["uid"]
+    cli(*train(sqlite_url, "--seed", "9", epochs=2))
+    status, out, errors = cli(*train(sqlite_url, "--warm-start", source, epochs=1))
+    assert status == 0
+    assert json.loads(out)["uid"] != first
+    assert f"is another policy now than the one that task {first} began with" in " ".join(errors.split())
+    again = json.loads(cli(*train(sqlite_url, "--warm-start", f"{source}@1", epochs=1))[1])
+    assert (again["uid"], again["resumed"]) == (first, True)
+
+
+def test_the_best_checkpoint_can_be_named(sqlite_url: str, cli: Cli) -> None:
+    source = json.loads(cli(*train(sqlite_url, "--seed", "9", "--snapshots", "best", epochs=6))[1])["uid"]
+    shown = json.loads(cli("show", source, "--storage", sqlite_url, "--json")[1])
+    [best] = [row["epochs"] for row in shown["checkpoints"] if "best" in row["kept"]]
+    status, out, _ = cli(*train(sqlite_url, "--warm-start", f"{source}@best", epochs=1))
+    assert status == 0
+    assert json.loads(out)["digest"] == warm(given(epochs=best), 1).digest
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "message"),
+    [
+        ("nowhere.npz", {}, "there is no file nowhere.npz"),
+        ("beef", {}, "no task of"),
+        ("SOURCE@7", {}, "has none at epoch 7; those that are: (1, )?2"),
+        ("SOURCE@last", {}, "a checkpoint is named UID, UID@EPOCH or UID@best, but got"),
+        ("SOURCE", {"model__width": 32}, r"mismatched actor\.0\.weight: \(4, 16\), not \(4, 32\)"),
+    ],
+)
+def test_what_cannot_be_a_start_is_refused_before_any_training(
+    sqlite_url: str, cli: Cli, policy: str, changes: dict[str, Any], message: str
+) -> None:
+    source = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
+    status, _, errors = cli(*train(sqlite_url, "--warm-start", policy.replace("SOURCE", source), **changes))
+    assert status == 2
+    assert re.search(message, " ".join(errors.split()))
+    with Store(sqlite_url) as store:
+        assert [row.uid for row in store.tasks()] == [source]
+
+
+def test_a_part_is_taken_only_when_asked(sqlite_url: str, cli: Cli) -> None:
+    source = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
+    assert cli(*train(sqlite_url, "--warm-start", source, model__layers=2))[0] == 2
+    status, _, errors = cli(*train(sqlite_url, "--warm-start", source, "--partial", model__layers=2))
+    assert status == 0
+    assert "4 loaded, 4 mismatched, 4 missing" in errors
+    status, _, errors = cli(*train(sqlite_url, "--partial"))
+    assert (status, errors) == (2, "rekindle: error: --partial goes with --warm-start, which is not given\n")
+
+
+# Studies
+
+
+def warmed(store: Store, start: Any) -> Config:
+    task = PPO("CartPole-v1", warm_start=start).init(**unflatten(TINY))
+    return replace(tiny(trials=4), options={"warm_start": put_policy(store, task, "given")})
+
+
+def test_every_trial_of_a_study_starts_with_the_policy_bit_for_bit(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    with Store(url) as store:
+        config = warmed(store, given())
+    found = run(url, config)
+    with Store(url) as store:
+        assert check(store) == []
+        trials = store.trials("s")
+        segments = {(row.number, row.rung): row for row in store.segments("s")}
+        assert len({store.checkpoints(trial.uid)[0].digest for trial in trials}) == 1
+    for trial in trials[:2]:
+        alone = PPO("CartPole-v1", warm_start=given()).init(**unflatten(trial.params))
+        alone.fit(segments[trial.number, 0].epochs)
+        assert alone.uid == trial.uid
+        assert alone.digest == segments[trial.number, 0].digest
+    other = f"sqlite:///{tmp_path / 'b.db'}"
+    with Store(other) as store:
+        assert warmed(store, given()) == config
+    assert run(other, config, workers=3) == found
+
+
+def test_a_warm_trial_can_be_replayed_and_trained_again(sqlite_url: str, cli: Cli) -> None:
+    with Store(sqlite_url) as store:
+        config = warmed(store, given())
+    run(sqlite_url, config)
+    with Store(sqlite_url) as store:
+        trial = store.trials("s")[0]
+        [link] = lineage(store, trial.uid)
+        assert link.policy is not None
+        assert retrain([link], 1).digest == store.segments("s")[0].digest
+    assert cli("replay", trial.uid, "--storage", sqlite_url)[0] == 0
+
+
+def test_a_population_can_start_warm_and_branches_follow(sqlite_url: str, cli: Cli) -> None:
+    first = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
+    arguments = ["tune", "ppo", "CartPole-v1", *SET, "--scheduler", "pbt", "--population", "4", "--interval", "1",
+                 "--exploit", "tournament", "--epochs", "3", "--workers", "1", "--study", "p", "--json",
+                 "--warm-start", first, "--storage", sqlite_url]  # fmt: skip
+    status, out, _ = cli(*arguments)
+    assert status == 0
+    branches = [trial for trial in json.loads(out)["trials"] if trial["branch"]]
+    assert branches
+    assert cli("replay", branches[-1]["uid"], "--storage", sqlite_url)[0] == 0
+
+
+def test_tune_starts_warm_and_carries_on_without_its_source(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    file = given().save_policy(tmp_path / "policy.safetensors")
+    arguments = ["tune", "ppo", "CartPole-v1", *SET, "--epochs", "1:2:2", "--generation", "2", "--cohort", "2",
+                 "--workers", "1", "--study", "t", "--json", "--storage", sqlite_url]  # fmt: skip
+    status, out, errors = cli(*arguments, "--trials", "2", "--warm-start", str(file))
+    assert status == 0
+    file.unlink()
+    status, again, errors = cli(*arguments, "--trials", "4", "--warm-start", str(file))
+    assert status == 0
+    assert "study t began with it, and carries on" in " ".join(errors.split())
+    assert json.loads(again)["trials"][:2] == json.loads(out)["trials"]
+    assert len(json.loads(again)["trials"]) == 4
+    status, _, errors = cli(*arguments, "--trials", "4")
+    assert status == 2
+    assert "options.warm_start" in errors
+
+
+def test_a_study_that_searches_the_networks_form_cannot_start_warm(sqlite_url: str, cli: Cli) -> None:
+    first = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
+    status, _, errors = cli("tune", "ppo", "CartPole-v1", "--storage", sqlite_url, "--warm-start", first)
+    assert status == 2
+    assert "a warm start decides the form of the networks, but model.width, model.layers" in errors
+    assert "--set model.width=" in errors
+
+
+def test_an_imported_study_knows_what_its_trials_started_from(tmp_path: Path, cli: Cli) -> None:
+    url, other = (f"sqlite:///{tmp_path / name}.db" for name in "ab")
+    with Store(url) as store:
+        config = warmed(store, given())
+    found = run(url, config)
+    with Store(url) as store, Store(other) as there:
+        export_study(store, "s", tmp_path / "s.zip")
+        import_study(there, tmp_path / "s.zip")
+        assert bits(there) == found
+        assert check(there) == []
+        uid = there.trials("s")[0].uid
+    assert cli("replay", uid, "--storage", other)[0] == 0
+
+
+def test_a_study_whose_policy_is_gone_says_so(sqlite_url: str) -> None:
+    config = replace(tiny(trials=4), options={"warm_start": "0" * 64})
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        with pytest.raises(LineageError, match=r"no policy 000000000000 is stored; give --warm-start again"):
+            Worker(store, "s").run()
