@@ -18,7 +18,7 @@ from typing import Any
 
 import rekindle
 import torch
-from peers import mean_return, player, stable_baselines
+from rekindle.benchmarks.peers import mean_return, player, stable_baselines
 from rekindle.spaces import flatten, unflatten
 from rekindle.tasks import load
 

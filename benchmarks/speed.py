@@ -22,7 +22,7 @@ from typing import Any
 
 import rekindle
 import torch
-from peers import stable_baselines
+from rekindle.benchmarks.peers import stable_baselines
 from rekindle.spaces import flatten, unflatten
 from rekindle.tasks import load
 
