@@ -21,14 +21,15 @@ def stable_baselines(algorithm: str, env: str, seed: int, hp: dict[str, Any], st
     worlds = make_vec_env(env, n_envs=hp["num_envs"], seed=seed)
     nets = [hp["model.width"]] * hp["model.layers"]
     if name in ("ppo", "a2c"):
-        return _on_policy(name, worlds, hp, {"net_arch": {"pi": nets, "vf": nets}, "activation_fn": activation}, common)
+        return _on_policy(algorithm, worlds, hp, {"net_arch": {"pi": nets, "vf": nets}, "activation_fn": activation}, common)
     common["policy_kwargs"] = {"net_arch": nets, "activation_fn": activation}
     return _off_policy(name, worlds, hp, common, steps)
 
 
-def _on_policy(name: str, worlds: Any, hp: dict[str, Any], policy: dict[str, Any], common: dict[str, Any]) -> Any:
+def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], policy: Any, common: dict[str, Any]) -> Any:
     import stable_baselines3
 
+    name = NAMES.get(algorithm, algorithm)
     made, kind = getattr(stable_baselines3, name.upper()), "MlpPolicy"
     if (memory := hp.get("model.memory", "none")) != "none":
         from sb3_contrib import RecurrentPPO
@@ -39,9 +40,10 @@ def _on_policy(name: str, worlds: Any, hp: dict[str, Any], policy: dict[str, Any
         policy = {**policy, "lstm_hidden_size": hp["model.width"]}
     more: dict[str, Any] = {}
     if name == "ppo":
+        clip_value = hp["clip_value"] or (hp["clip_coef"] if algorithm == "ppo2" else None)
         size = hp["num_envs"] * hp["num_steps"] // hp["num_minibatches"]
         more = {"n_epochs": hp["update_epochs"], "batch_size": size, "clip_range": hp["clip_coef"],
-                "clip_range_vf": hp.get("clip_value"), "target_kl": hp["target_kl"]}  # fmt: skip
+                "clip_range_vf": clip_value, "target_kl": hp["target_kl"]}  # fmt: skip
     return made(
         kind, worlds, n_steps=hp["num_steps"], gae_lambda=hp["gae_lambda"], ent_coef=hp["ent_coef"],
         vf_coef=hp["vf_coef"] / 2,  # their value loss lacks the factor 1/2
