@@ -17,16 +17,17 @@ def stable_baselines(algorithm: str, env: str, seed: int, hp: dict[str, Any], st
 
     name = NAMES.get(algorithm, algorithm)
     activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}[hp["model.activation"]]
-    common = {"seed": seed, "device": "cpu", "learning_rate": hp["optimizer.lr"], "gamma": hp["gamma"]}
+    common: dict[str, Any] = {"seed": seed, "device": "cpu", "learning_rate": hp["optimizer.lr"], "gamma": hp["gamma"]}
     worlds = make_vec_env(env, n_envs=hp["num_envs"], seed=seed)
     nets = [hp["model.width"]] * hp["model.layers"]
     if name in ("ppo", "a2c"):
-        return _on_policy(algorithm, worlds, hp, {"net_arch": {"pi": nets, "vf": nets}, "activation_fn": activation}, common)
+        common["policy_kwargs"] = {"net_arch": {"pi": nets, "vf": nets}, "activation_fn": activation}
+        return _on_policy(algorithm, worlds, hp, common)
     common["policy_kwargs"] = {"net_arch": nets, "activation_fn": activation}
     return _off_policy(name, worlds, hp, common, steps)
 
 
-def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], policy: Any, common: dict[str, Any]) -> Any:
+def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str, Any]) -> Any:
     import stable_baselines3
 
     name = NAMES.get(algorithm, algorithm)
@@ -37,7 +38,7 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], policy: Any, com
         if (name, memory) != ("ppo", "lstm"):
             raise SystemExit(f"they have PPO with an LSTM only, not {name} with {memory}; give --alone")
         made, kind = RecurrentPPO, "MlpLstmPolicy"
-        policy = {**policy, "lstm_hidden_size": hp["model.width"]}
+        common["policy_kwargs"]["lstm_hidden_size"] = hp["model.width"]
     more: dict[str, Any] = {}
     if name == "ppo":
         clip_value = hp["clip_value"] or (hp["clip_coef"] if algorithm == "ppo2" else None)
@@ -48,7 +49,7 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], policy: Any, com
         kind, worlds, n_steps=hp["num_steps"], gae_lambda=hp["gae_lambda"], ent_coef=hp["ent_coef"],
         vf_coef=hp["vf_coef"] / 2,  # their value loss lacks the factor 1/2
         max_grad_norm=hp["max_grad_norm"] or 1e9, normalize_advantage=hp.get("normalize_advantage", True),
-        policy_kwargs=policy, **common, **more,
+        **common, **more,
     )  # fmt: skip
 
 
