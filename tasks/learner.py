@@ -180,7 +180,7 @@ class Learner:
                         "episode_length": float(episodes.length_sum[i]) / count}  # fmt: skip
             if self.window is not None:
                 row |= self.window.metrics(i)
-            rows.append(row)
+            rows.append(row | self.envs.member_metrics(i))
         return rows
 
     def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:

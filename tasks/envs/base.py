@@ -100,6 +100,10 @@ class Envs(ABC):
     def begin_epoch(self, epochs: Array) -> None:  # noqa: B027
         """Tells each member's epoch, (P,), at its begin; only restart mode has something to do then."""
 
+    def member_metrics(self, i: int) -> dict[str, float]:
+        """What there is to report of member i at this moment, besides its episodes."""
+        return {}
+
     @abstractmethod
     def member_state(self, i: int) -> Tree:
         """All that member i's future depends on, as a tree of tensors and JSON values that shares nothing."""

@@ -24,7 +24,7 @@ BLOCK = 16  # episodes whose first states are drawn at once
 
 def is_classic(spec: EnvSpec) -> bool:
     """Whether the equations of this environment are known here."""
-    return spec.id in MODELS and not spec.kwargs and not spec.wrappers
+    return spec.id in MODELS and not spec.kwargs and not spec.wrappers and not spec.parameters
 
 
 class ClassicEnvs(Envs):

@@ -10,6 +10,7 @@ from .. import streams
 from ..errors import StateMismatch
 from . import snapshot
 from .base import Array, Envs, Step, Tree, to_tensor
+from .curriculum import Curriculum
 from .encode import Actions, Observations
 from .kinds import restore_of, spaces_of
 from .pool import Pool, is_pool
@@ -57,6 +58,7 @@ class GymEnvs(Envs):
             self.stage = Processes(spec, self.size, processes, self.restore, self.encoder, form)
         else:
             self.stage = Here(spec, self.size)
+        self.curriculum = Curriculum(spec.parameters, self.seeds, purpose) if spec.parameters else None
         self.checked = False
         self._begin_all()
 
@@ -70,6 +72,9 @@ class GymEnvs(Envs):
         self.returns = np.zeros(self.size)
         self.elapsed = np.zeros(self.size, np.int64)
         self.history: list[list[Array]] = [[] for _ in range(self.size)]
+        self.options: list[dict[str, float] | None] = [None] * self.size
+        if self.curriculum is not None:
+            self.curriculum.reset()
         self.obs = np.zeros((self.num_members, self.num_envs, *self.obs_shape), self.encoder.dtype)
         self._begin(range(self.size), fresh=self.restore.renew or self.mode == "restart")
 
@@ -95,6 +100,10 @@ class GymEnvs(Envs):
         shape = (self.num_members, self.num_envs)
         self.obs = next_obs = next_obs.reshape(*shape, *self.obs_shape)
         ended = np.flatnonzero(terminated | truncated)
+        if self.curriculum is not None:
+            for p in self.curriculum.see(self.num_envs, self.member[ended], self.returns[ended]):
+                truncated[self._rows(p)] |= ~terminated[self._rows(p)]
+            ended = np.flatnonzero(terminated | truncated)
         if len(ended):
             self.obs = next_obs.copy()  # the learner holds the other one
             self._finished.append((ended, self.returns[ended], self.elapsed[ended]))
@@ -125,26 +134,36 @@ class GymEnvs(Envs):
 
     def _begin(self, places: Sequence[int], fresh: bool) -> None:
         """Begins the current episodes of the environments at these places, in new environments if ``fresh``."""
-        self._reset(places, [self._seed(i) for i in places], fresh)
-
-    def _seed(self, i: int) -> int:
-        p, n = divmod(i, self.num_envs)
-        where = (n, int(self.episode[i]))
-        path = ("epoch", int(self.epoch[p]), *where) if self.mode == "restart" else where
-        return reset_seed(self.purpose, self.seeds[p], *path)
+        seeds = []
+        for i in places:
+            p, n = divmod(i, self.num_envs)
+            where = (n, int(self.episode[i]))
+            path = ("epoch", int(self.epoch[p]), *where) if self.mode == "restart" else where
+            seeds.append(reset_seed(self.purpose, self.seeds[p], *path))
+            if self.curriculum is not None:
+                self.options[i] = self.curriculum.options(p, *path)
+        self._reset(places, seeds, fresh)
 
     def _reset(self, places: Sequence[int], seeds: Sequence[int], fresh: bool) -> None:
         where = list(places)
         self.reset_seeds[where], self.returns[where], self.elapsed[where] = seeds, 0, 0
         for place in where:
             self.history[place] = []
-        first = self.stage.begin(where, seeds, [None] * len(where), fresh)
+        first = self.stage.begin(where, seeds, [self.options[place] for place in where], fresh)
         self.obs.reshape(self.size, *self.obs_shape)[where] = first
+
+    def member_metrics(self, i: int) -> dict[str, float]:
+        """The lessons that the member is in."""
+        return {} if self.curriculum is None else self.curriculum.metrics(i)
 
     def member_state(self, i: int) -> Tree:
         """All that member i's future depends on. In restart mode it is complete at the end of an epoch only."""
         rows = self._rows(i)
         tree = self._head(i)
+        if self.curriculum is not None:
+            tree["curriculum"] = self.curriculum.member_state(i) | {
+                "options": [{**(o or {})} for o in self.options[rows]]
+            }
         if self.mode == "restart":
             return tree
         tree |= {
@@ -166,6 +185,9 @@ class GymEnvs(Envs):
         """Puts a member's state into place i; StateMismatch if a replayed episode is not the recorded one, see Envs."""
         rows = self._rows(i)
         self._check_head(tree)
+        if self.curriculum is not None:
+            self.curriculum.load_member(i, tree["curriculum"])
+            self.options[rows] = [dict(options) for options in tree["curriculum"]["options"]]
         if self.mode == "restart":
             self._load_head(i, tree)
             self.due = True

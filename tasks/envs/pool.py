@@ -125,6 +125,8 @@ def _make(spec: EnvSpec, **ours: Any) -> Any:
     if spec.wrappers:
         raise EnvSpecError(f"{spec.id}: an environment of EnvPool's has no wrappers, but got {list(spec.wrappers)}; "
                            f"{spec.id.removeprefix(PREFIX)} from Gymnasium may have them")  # fmt: skip
+    if spec.parameters:
+        raise EnvSpecError(f"{spec.id}: a reset of EnvPool's takes no parameters, but got {', '.join(spec.parameters)}")
     if wrong := sorted(OURS & spec.kwargs.keys()):
         raise EnvSpecError(f"{spec.id}: kwargs must leave {', '.join(wrong)} to the task, which sets it")
     try:

@@ -16,12 +16,14 @@ import numpy as np
 from .. import streams
 from . import snapshot
 from .base import Array
+from .curriculum import Curriculum
 from .encode import Actions, Observations
 from .make import Env, make_env
 from .spec import EnvSpec
 
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8  # that are compared
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
+Episode = tuple[int, Array, dict[str, Any]]  # seed, actions, what its reset is given besides the seed
 Record = tuple[bytes, float, bool, bool]  # observation, reward, terminated, truncated
 
 
@@ -52,20 +54,20 @@ def self_test(spec: EnvSpec) -> Restore:
         return made[-1]
 
     try:
-        return _compare(new, spec.id)
+        return _compare(new, spec)
     finally:
         for env in made:
             env.close()
 
 
-def _compare(new: Callable[[], Env], name: str) -> Restore:
+def _compare(new: Callable[[], Env], spec: EnvSpec) -> Restore:
     used = new()
-    plan = _plan(used, name)
-    of_used = [_episode(used, seed, actions) for seed, actions in plan]
-    of_new = [_episode(new(), seed, actions) for seed, actions in plan]
+    plan = _plan(used, spec)
+    of_used = [_episode(used, *episode) for episode in plan]
+    of_new = [_episode(new(), *episode) for episode in plan]
     differ = [i for i in range(len(plan)) if _difference(of_used[i], of_new[i]) is not None]
     if not differ:
-        return _clean(used, new, plan[0][1])
+        return _clean(used, new, plan[0])
 
     for i in {0, differ[0]}:
         if (where := _difference(of_new[i], _episode(new(), *plan[i]))) is not None:
@@ -83,9 +85,9 @@ def _compare(new: Callable[[], Env], name: str) -> Restore:
     return Restore("restart", True, f"an earlier episode shows in {where}, so each epoch begins with new environments")
 
 
-def _clean(env: Env, new: Callable[[], Env], actions: Array) -> Restore:
+def _clean(env: Env, new: Callable[[], Env], episode: Episode) -> Restore:
     """The way for an environment whose episodes do not show the earlier ones."""
-    if snapshot.has_snapshot(env) and _snapshots_hold(env, new(), actions):
+    if snapshot.has_snapshot(env) and _snapshots_hold(env, new(), episode):
         return Restore("snapshot", True, "its simulator's state, put into a new environment, goes on alike")
     if snapshot.keeps_world(env):
         # Box2D hands out freed memory again, so a contact's place in its lists can depend on earlier episodes.
@@ -94,10 +96,12 @@ def _clean(env: Env, new: Callable[[], Env], actions: Array) -> Restore:
     return Restore("replay", True, "the same seed and actions give the same episode in used and in new environments")
 
 
-def _plan(env: Env, name: str) -> list[tuple[int, Array]]:
-    """Episodes to try, (seed, actions): several of unequal lengths, since what survives can depend on their number."""
-    actions = _actions(env, name)
-    return [(seed, actions[: len(actions) // (1 + seed % 3)]) for seed in range(EPISODES)]
+def _plan(env: Env, spec: EnvSpec) -> list[Episode]:
+    """Episodes to try: several of unequal lengths, since what survives can depend on their number."""
+    actions = _actions(env, spec.id)
+    drawn = Curriculum(spec.parameters, [0], "self-test")
+    options = [{"options": drawn.options(0, seed)} if spec.parameters else {} for seed in range(EPISODES)]
+    return [(seed, actions[: len(actions) // (1 + seed % 3)], options[seed]) for seed in range(EPISODES)]
 
 
 def _actions(env: Env, name: str) -> Array:
@@ -109,9 +113,9 @@ def _actions(env: Env, name: str) -> Array:
     return codec.decode(codec.pick(draws.reshape(steps, width)))
 
 
-def _episode(env: Env, seed: int, actions: Array) -> list[Record]:
+def _episode(env: Env, seed: int, actions: Array, options: dict[str, Any]) -> list[Record]:
     """What an episode shows, to its end or the end of the actions."""
-    obs, _ = env.reset(seed=seed)
+    obs, _ = env.reset(seed=seed, **options)
     return [(_bits(obs), 0.0, False, False), *_steps(env, actions)]
 
 
@@ -145,9 +149,10 @@ def _difference(one: list[Record], other: list[Record]) -> str | None:
     return None
 
 
-def _snapshots_hold(env: Env, other: Env, actions: Array) -> bool:
+def _snapshots_hold(env: Env, other: Env, episode: Episode) -> bool:
     """Whether a snapshot put into another environment goes on as the original did."""
-    env.reset(seed=1)
+    _, actions, options = episode
+    env.reset(seed=1, **options)
     shots = []
     records: list[Record] = []
     for step in range(len(actions)):
@@ -157,7 +162,7 @@ def _snapshots_hold(env: Env, other: Env, actions: Array) -> bool:
         if len(records) in SNAPSHOTS_AT:
             shots.append((len(records), snapshot.take(env)))
     for at, shot in shots:
-        other.reset(seed=2)
+        other.reset(seed=2, **options)
         snapshot.put(other, shot, at)
         if _difference(records[at:], _steps(other, actions[at:])) is not None:
             return False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..errors import TaskError
+from .curriculum import parse
 
 
 class EnvSpecError(TaskError, ValueError):
@@ -24,12 +25,14 @@ class EnvSpec:
         kwargs: arguments of the environment, JSON values.
         wrappers: ``{"entry_point": "package.module:Class", "kwargs": {...}}``, innermost first.
         max_episode_steps: the time limit; None keeps the registered one.
+        parameters: what every reset is given as its options, by name: numbers, samplers or lessons (`curriculum.py`).
     """
 
     id: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: Sequence[Mapping[str, Any]] = ()
     max_episode_steps: int | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
@@ -39,6 +42,11 @@ class EnvSpec:
             raise EnvSpecError(f"{self.id}: max_episode_steps must be a positive integer or None, but got {limit!r}")
         # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
         object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
+        object.__setattr__(self, "parameters", _plain(self.parameters, f"{self.id}: parameters"))
+        try:
+            parse(self.parameters)
+        except ValueError as error:
+            raise EnvSpecError(f"{self.id}: {error}") from None
         if not isinstance(self.wrappers, list | tuple):
             raise EnvSpecError(f"{self.id}: wrappers must be a list, but got {self.wrappers!r}")
         wrappers = [self._wrapper(wrapper, place) for place, wrapper in enumerate(self.wrappers)]
@@ -64,17 +72,20 @@ class EnvSpec:
 
     def to_json(self) -> dict[str, Any]:
         """The spec as a JSON object; ``from_json`` is the way back."""
-        return {
+        content = {
             "id": self.id,
             "kwargs": deepcopy(self.kwargs),
             "wrappers": deepcopy(self.wrappers),
             "max_episode_steps": self.max_episode_steps,
         }
+        # Left out where there are none, so that specs are the same text as before there were any.
+        return content | ({"parameters": deepcopy(self.parameters)} if self.parameters else {})
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EnvSpec:
         """The spec of a JSON object; unknown names are refused."""
-        if unknown := sorted(content.keys() - (known := {"id", "kwargs", "wrappers", "max_episode_steps"})):
+        known = {part.name for part in fields(cls)}
+        if unknown := sorted(content.keys() - known):
             raise EnvSpecError(f"an environment has {', '.join(sorted(known))}, but got {', '.join(unknown)}")
         if "id" not in content:
             raise EnvSpecError(f"an environment must have an id, but got {dict(content)!r}")

@@ -82,6 +82,19 @@ class ImageWalk(Walk):
         return np.full((5, 6, 3), abs(self.position[0]) * 50 % 256, np.uint8)
 
 
+class PictureWalk(Walk):
+    """Pictures that are large enough for a convolution: a bright square at the walk's position."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Box(0, 255, (36, 36, 1), np.uint8), spaces.Discrete(2))
+
+    def show(self) -> Any:
+        picture = np.zeros((36, 36, 1), np.uint8)
+        row, column = (int(np.clip(x * 5 + 16, 0, 32)) for x in self.position)
+        picture[row : row + 4, column : column + 4] = 255
+        return picture
+
+
 class TextWalk(Walk):
     """An observation that is no number."""
 
@@ -114,6 +127,25 @@ class HybridWalk(Walk):
         self.position = self.position * 0.9 + 0.1 * self.np_random.normal(0, 1, 2) + np.array([push, 0]) / 10
         reward = push - 0.25 * (float(action["push"][1]) - 3) ** 2 - (size != 2) - float(action["rest"][1]) ** 2
         return self.show(), reward, bool(np.abs(self.position).max() > 3), False, {}
+
+
+class LessonWalk(Walk):
+    """Walks as far as its reset is told to, shows how far that is, and rewards the way that the action says."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Box(-np.inf, np.inf, (4,), np.float32), spaces.Discrete(2))
+        self.spread = self.wind = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.spread, self.wind = (float((options or {}).get(name, 0.0)) for name in ("spread", "wind"))
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.position = self.position + self.wind * self.np_random.normal(0, 1, 2)
+        return self.show(), float(action), bool(np.abs(self.position).max() > self.spread + 1), False, {}
+
+    def show(self) -> Any:
+        return np.array([*self.position, self.spread, self.wind], np.float32)
 
 
 class Lottery(Walk):
@@ -174,8 +206,8 @@ class Doubled(gym.RewardWrapper[Any, Any]):
         return float(reward) * self.factor
 
 
-WALKS = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, TextWalk, GraphActionWalk, HybridWalk)
-OWN = (*WALKS, Lottery, Curriculum, Fragile)
+WALKS = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, PictureWalk, TextWalk, GraphActionWalk, HybridWalk)
+OWN = (*WALKS, LessonWalk, Lottery, Curriculum, Fragile)
 for own in OWN:
     if f"{own.__name__}-v0" not in gym.registry:
         gym.register(f"{own.__name__}-v0", own, max_episode_steps=30)

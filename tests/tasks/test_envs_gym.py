@@ -22,6 +22,12 @@ from rekindle.tasks.errors import StateMismatch, UnsupportedSpace
 HERE = str(Path(__file__).parent)
 NORMALIZED = [{"entry_point": "gymnasium.wrappers:NormalizeObservation"}]
 DOUBLED = [{"entry_point": "own_envs:Doubled", "kwargs": {"factor": 3.0}}]
+COUNTED = [{"entry_point": "gymnasium.wrappers:NormalizeReward"}]
+UNTIL = [{"threshold": 2, "require_reset": i < 3} for i in range(9)]
+LESSONS = {
+    "wind": {"gaussian": [0.5, 0.1]},
+    "spread": {"lessons": [{"value": i, "completion_criteria": until} for i, until in enumerate(UNTIL)]},
+}
 # spec, mode, whether every episode has a new environment
 SPECS = {
     "cartpole": (EnvSpec("CartPole-v1"), "snapshot", None),
@@ -39,6 +45,8 @@ SPECS = {
     "wrapped dict": (EnvSpec("own_envs:DictWalk-v0", wrappers=DOUBLED), "replay", False),
     "image": (EnvSpec("own_envs:ImageWalk-v0"), "replay", False),
     "normalized": (EnvSpec("InvertedPendulum-v5", wrappers=NORMALIZED), "restart", False),
+    "lessons": (EnvSpec("own_envs:LessonWalk-v0", parameters=LESSONS), "replay", False),
+    "lessons restarted": (EnvSpec("own_envs:LessonWalk-v0", wrappers=COUNTED, parameters=LESSONS), "restart", False),
     "curriculum": (EnvSpec("own_envs:Curriculum-v0"), "restart", False),
 }
 STEPS = 60

@@ -24,6 +24,7 @@ from rekindle.tasks.envs.processes import EnvProcessFailed, Processes
 from rekindle.tasks.envs.selftest import self_test
 from rekindle.tasks.state import difference
 from test_envs_gym import HERE, choose, run
+from test_envs_gym import SPECS as ALL
 
 SPECS = {
     "replay": EnvSpec("LunarLander-v3"),
@@ -33,6 +34,7 @@ SPECS = {
     "dict": EnvSpec("own_envs:DictWalk-v0"),
     "hybrid": EnvSpec("own_envs:HybridWalk-v0"),
     "image": EnvSpec("own_envs:ImageWalk-v0"),
+    "lessons": ALL["lessons"][0],
 }
 SEEDS = [3, 8]
 SMALL: dict[str, Any] = {"num_steps": 16, "num_envs": 3, "num_minibatches": 2, "update_epochs": 1, "epoch_steps": 48,
@@ -139,9 +141,7 @@ def test_what_is_not_deterministic_cannot_come_back() -> None:
     run(envs, [1], 0, 3)
     assert isinstance(envs, GymEnvs)
     os.kill(pids(envs)[0], signal.SIGKILL)
-    with pytest.raises(
-        EnvProcessFailed, match=r"the same seeds and actions lead elsewhere .* last checkpoint"
-    ):
+    with pytest.raises(EnvProcessFailed, match=r"the same seeds and actions lead elsewhere .* last checkpoint"):
         run(envs, [1], 3, 4)
     envs.close()
 

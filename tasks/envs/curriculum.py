@@ -1,0 +1,256 @@
+"""Parameters of an environment: numbers given to every reset, drawn anew each time, made harder lesson by lesson.
+
+    EnvSpec("my_envs:Wall-v0", parameters={
+        "gravity": 9.81,
+        "wind": {"gaussian": [0.0, 0.5]},
+        "height": {"lessons": [
+            {"name": "low", "value": 1.0, "completion_criteria": {"threshold": 5.0, "min_lesson_length": 20}},
+            {"name": "any", "value": {"uniform": [1.0, 4.0]}},
+        ]},
+    })
+
+The environment finds them in ``reset(options=...)``, by name. A value is a number (constant), or one of
+``{"uniform": [low, high]}``, ``{"gaussian": [mean, st_dev]}``, ``{"multirangeuniform": [[low, high], ...]}``. Training
+begins with the first lesson of each parameter; episodes of evaluation are always of the last one.
+
+completion_criteria, looked at once after every episode of a member:
+    measure: "reward" (default), the mean return of the last ``min_lesson_length`` episodes, one at least; or
+        "progress", the member's environment steps as a share of ``horizon``.
+    threshold: (0) to be exceeded; from 0 to 1 for progress.
+    min_lesson_length: (0) episodes that a lesson lasts at least.
+    signal_smoothing: (true) the mean return counts 3/4, what it was after the episode before 1/4.
+    require_reset: (false) when the lesson ends, so do the member's running episodes, truncated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import streams
+
+Tree = dict[str, Any]
+MEASURES = ("reward", "progress")
+SMOOTHING = 0.25  # the weight of what was before
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """When a lesson is over; see above."""
+
+    measure: str = "reward"
+    threshold: float = 0.0
+    min_lesson_length: int = 0
+    signal_smoothing: bool = True
+    require_reset: bool = False
+    horizon: int | None = None
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a parameter is drawn from, as a function of a number in (0, 1), until the criteria are met."""
+
+    name: str
+    draw: Callable[[float], float]
+    criteria: Criteria | None
+
+
+@dataclass
+class Standing:
+    """How far a member is with one parameter.
+
+    Attributes:
+        lesson: the place of its lesson.
+        episodes: finished in this lesson; returns: of the last of them.
+        smoothed: the measure after the episode before; None before the first.
+    """
+
+    lesson: int = 0
+    episodes: int = 0
+    smoothed: float | None = None
+    returns: list[float] = field(default_factory=list)
+
+
+class Curriculum:
+    """Where P members are in their lessons."""
+
+    def __init__(self, parameters: Mapping[str, Any], seeds: Sequence[int], purpose: str) -> None:
+        self.lessons = parse(parameters)
+        self.seeds, self.purpose = seeds, purpose
+        self.training = purpose == "train"
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins again."""
+        self.standings = [{name: self._first(lessons) for name, lessons in self.lessons.items()} for _ in self.seeds]
+        self.steps = np.zeros(len(self.seeds), np.int64)
+
+    def _first(self, lessons: Sequence[Lesson]) -> Standing:
+        return Standing(0 if self.training else len(lessons) - 1)
+
+    def options(self, member: int, *episode: int | str) -> dict[str, float]:
+        """The parameters of an episode, drawn from streams of (seed, purpose, parameter, episode) alone."""
+        values = {}
+        for name, lessons in self.lessons.items():
+            key = streams.key(self.seeds[member], self.purpose, "parameter", name, *episode)
+            values[name] = lessons[self.standings[member][name].lesson].draw(float(streams.open_uniform(key, 0)[0]))
+        return values
+
+    def see(self, steps: int, ended: NDArray[np.int64], returns: NDArray[np.float64]) -> list[int]:
+        """So many steps of every member and the episodes that ended, as members in order; who must begin anew."""
+        self.steps += steps
+        if not self.training:
+            return []
+        anew = []
+        for member, total in zip(ended.tolist(), returns.tolist(), strict=True):
+            for name, standing in self.standings[member].items():
+                criteria = self.lessons[name][standing.lesson].criteria
+                last = standing.lesson == len(self.lessons[name]) - 1
+                if last or criteria is None or not self._is_over(criteria, standing, member, total):
+                    continue
+                self.standings[member][name] = Standing(standing.lesson + 1)
+                if criteria.require_reset:
+                    anew.append(member)
+        return sorted(set(anew))
+
+    def _is_over(self, criteria: Criteria, standing: Standing, member: int, total: float) -> bool:
+        """Takes an episode's return into account."""
+        standing.episodes += 1
+        standing.returns = [*standing.returns, total][-max(1, criteria.min_lesson_length) :]
+        if standing.episodes < criteria.min_lesson_length:
+            return False
+        if criteria.measure == "progress":
+            assert criteria.horizon is not None
+            return int(self.steps[member]) / criteria.horizon > criteria.threshold
+        measure = sum(standing.returns) / len(standing.returns)
+        if math.isnan(measure):
+            return False
+        if criteria.signal_smoothing and standing.smoothed is not None:
+            measure = SMOOTHING * standing.smoothed + (1 - SMOOTHING) * measure
+        standing.smoothed = measure
+        return measure > criteria.threshold
+
+    def metrics(self, member: int) -> dict[str, float]:
+        """The lesson of each parameter that has several."""
+        standings = self.standings[member]
+        return {f"lesson.{name}": float(standings[name].lesson) for name in self.lessons if len(self.lessons[name]) > 1}
+
+    def member_state(self, member: int) -> Tree:
+        """All that the lessons to come depend on."""
+        standings = {name: {**vars(standing)} for name, standing in self.standings[member].items()}
+        return {"steps": int(self.steps[member]), "standings": standings}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        """Puts a state in a member's place."""
+        standings = {name: Standing(**tree["standings"][name]) for name in self.lessons}
+        self.steps[member], self.standings[member] = tree["steps"], standings
+
+
+# --- what a spec says ---
+
+
+def parse(parameters: Mapping[str, Any]) -> dict[str, list[Lesson]]:
+    """The lessons of each parameter, a single one where it has none; ValueError names what is wrong, and where."""
+    return {name: _lessons(form, f"parameters.{name}") for name, form in parameters.items()}
+
+
+def _lessons(form: Any, where: str) -> list[Lesson]:
+    if not isinstance(form, Mapping) or "lessons" not in form:
+        return [Lesson("", _sampler(form, where), None)]
+    lessons = form["lessons"]
+    if len(form) > 1 or not isinstance(lessons, list) or not lessons:
+        raise ValueError(f"{where} must be {{'lessons': [lesson, ...]}} with one at least, but got {dict(form)!r}")
+    parsed = [_lesson(lesson, f"{where}.lessons[{place}]") for place, lesson in enumerate(lessons)]
+    for place, lesson in enumerate(parsed[:-1]):
+        if lesson.criteria is None:
+            raise ValueError(f"{where}.lessons[{place}] must have completion_criteria, as lessons follow it")
+    return parsed
+
+
+def _lesson(form: Any, where: str) -> Lesson:
+    known = {"name", "value", "completion_criteria"}
+    if not isinstance(form, Mapping) or not {"value"} <= form.keys() <= known:
+        raise ValueError(f"{where} must have a value, and may have a name and completion_criteria, but got {form!r}")
+    criteria = form.get("completion_criteria")
+    draw = _sampler(form["value"], f"{where}.value")
+    parsed = None if criteria is None else _criteria(criteria, f"{where}.completion_criteria")
+    return Lesson(str(form.get("name", "")), draw, parsed)
+
+
+def _criteria(form: Any, where: str) -> Criteria:
+    known = {part.name: part.default for part in fields(Criteria)}
+    if not isinstance(form, Mapping):
+        raise ValueError(f"{where} must be an object, but got {form!r}")
+    for name in form.keys() - known.keys():
+        near = get_close_matches(name, known, n=1)
+        cure = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{where} has {', '.join(known)}, but got {name!r}{cure}")
+    criteria = Criteria(**form)
+    progress = criteria.measure == "progress"
+    laws = [
+        ("measure", criteria.measure in MEASURES, f"one of {', '.join(MEASURES)}"),
+        ("threshold", _is_number(criteria.threshold), "a number"),
+        ("threshold", not progress or 0 <= criteria.threshold <= 1, "from 0 to 1, as a share of the horizon"),
+        ("min_lesson_length", _is_count(criteria.min_lesson_length, 0), "an integer of at least 0, in episodes"),
+        ("signal_smoothing", isinstance(criteria.signal_smoothing, bool), "true or false"),
+        ("require_reset", isinstance(criteria.require_reset, bool), "true or false"),
+        ("horizon", not progress or _is_count(criteria.horizon, 1), "a number of steps, which are the whole progress"),
+        ("horizon", progress or criteria.horizon is None, "left out, unless progress is measured"),
+    ]
+    for name, holds, law in laws:
+        if not holds:
+            raise ValueError(f"{where}.{name} must be {law}, but got {getattr(criteria, name)!r}")
+    return criteria
+
+
+def _sampler(form: Any, where: str) -> Callable[[float], float]:
+    """A parameter's value as a function of a number in (0, 1)."""
+    if _is_number(form):
+        return lambda u: float(form)
+    kind: str = ""
+    given: Any = None
+    if isinstance(form, Mapping) and len(form) == 1:
+        [(kind, given)] = form.items()
+    if kind == "uniform" and _is_pair(given) and given[0] <= given[1]:
+        return lambda u: given[0] + (given[1] - given[0]) * u
+    if kind == "gaussian" and _is_pair(given) and given[1] >= 0:
+        return lambda u: given[0] + given[1] * NormalDist().inv_cdf(u)
+    if kind == "multirangeuniform" and isinstance(given, list) and given and all(map(_is_range, given)):
+        return lambda u: _in_ranges(given, u)
+    raise ValueError(
+        f"{where} must be a number, {{'uniform': [low, high]}}, {{'gaussian': [mean, st_dev]}} or "
+        f"{{'multirangeuniform': [[low, high], ...]}} with low <= high and st_dev >= 0, but got {form!r}"
+    )
+
+
+def _in_ranges(ranges: Sequence[Sequence[float]], u: float) -> float:
+    """A number in one of the ranges, each as likely as it is long."""
+    left = u * sum(high - low for low, high in ranges)
+    for low, high in ranges:
+        if left <= high - low:
+            return low + left
+        left -= high - low
+    return ranges[-1][1]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+
+
+def _is_range(value: Any) -> bool:
+    return _is_pair(value) and value[0] <= value[1]
