@@ -24,7 +24,8 @@ def take(
 ) -> tuple[int, Any]:
     """Takes the lease of a task (made if it is new); its fencing token and stored identity. TaskBusy if it is held.
 
-    An event says so: start, resume (there is a checkpoint), or takeover (the last owner did not release it).
+    An event says so: start, resume (there is a checkpoint), or takeover (the last owner did not release it; "alive" if
+    that one is still there).
     """
     new = insert(connection, task).values(
         uid=uid, identity=identity, lease_epoch=0, lease_expires=0, epochs=0, created=Now()
@@ -42,7 +43,8 @@ def take(
     data = {"owner": me, "token": token, "epochs": row.epochs, **note}
     kind = "resume" if row.epochs else "start"
     if why != "free":
-        kind, data = TAKEOVER, {**data, "previous": row.lease_owner, "why": why}
+        alive = {"alive": True} if Owner.parse(row.lease_owner).is_alive() else {}
+        kind, data = TAKEOVER, {**data, "previous": row.lease_owner, "why": why, **alive}
     add_events(connection, [(uid, kind, data)])
     return int(token), row.identity or identity
 

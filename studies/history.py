@@ -23,7 +23,8 @@ class History:
     Attributes:
         epochs: of the last checkpoint.
         failed: how often it was tried again, by the kind of the failure.
-        killed: how often a process that trained it died, or fell silent for longer than its lease.
+        killed: how often a process that trained it died, or fell silent for longer than its lease and was not found
+            alive: one that is paused, or short of time, is not the trial's fault.
         alone: whether it is to be trained by itself.
         rest: seconds until it is to be tried again.
         last: who held it last when it was killed.
@@ -81,8 +82,8 @@ def _read(connection: Connection, uids: Collection[str], found: dict[str, Histor
     query = query.where(event.c.uid.in_(uids), event.c.kind.in_([TAKEOVER, FAILED])).order_by(event.c.id)
     for row in connection.execute(query):
         history = found.get(row.uid)
-        if history is None:  # a lease that is left over will be taken over: one more who died
-            history = found[row.uid] = History(row.epochs, killed=int(row.lease_owner is not None))
+        if history is None:
+            history = found[row.uid] = History(row.epochs, killed=int(_died(row.lease_owner)))
             history.last = row.lease_owner or ""
         if row.data.get("epochs") == row.epochs:
             _count(history, row)
@@ -91,14 +92,19 @@ def _read(connection: Connection, uids: Collection[str], found: dict[str, Histor
 def _count(history: History, row: sa.Row[tuple[str, str, dict[str, object], float, int, str | None]]) -> None:
     kind = str(row.data.get("kind"))
     if row.kind == TAKEOVER:
-        history.killed += 1
+        history.killed += not row.data.get("alive")
         history.last = row.lease_owner or str(row.data.get("previous"))
     elif not row.data.get("retry"):  # it failed for good; if it is asked for once more, that is a new story
         history.failed.clear()
-        history.killed = min(history.killed, int(row.lease_owner is not None))
+        history.killed = int(_died(row.lease_owner))
         history.alone, history.rest = False, 0.0
     elif kind in POLICIES and kind != KILLED:
         history.failed[kind] += 1
         history.alone = bool(row.data.get("alone"))
         pause = row.data.get("pause")
         history.rest = max(0.0, float(pause) - row.age) if isinstance(pause, int | float) else 0.0
+
+
+def _died(owner: str | None) -> bool:
+    """Whether a lease is left over from somebody who died, so that it will be taken over."""
+    return owner is not None and not Owner.parse(owner).is_alive()

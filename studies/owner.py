@@ -47,10 +47,17 @@ class Owner:
         """This process."""
         return cls(*_process(os.getpid()))
 
+    def is_alive(self) -> bool:
+        """Whether this process certainly runs, though it may be paused; False for one on another machine."""
+        return self._is_here() and not self.is_dead()
+
+    def _is_here(self) -> bool:
+        here = Owner.current()
+        return bool(here.boot) and (self.host, self.boot) == (here.host, here.boot)
+
     def is_dead(self) -> bool:
         """Whether this process certainly no longer runs; False for one on another machine, which nobody can know."""
-        here = Owner.current()
-        if (self.host, self.boot) != (here.host, here.boot) or not here.boot:
+        if not self._is_here():
             return False
         if not 0 < self.pid <= LARGEST_PID or not psutil.pid_exists(self.pid):
             return True

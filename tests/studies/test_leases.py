@@ -128,7 +128,9 @@ except LeaseLost as lost:
         assert [(row.epochs, row.token) for row in store.checkpoints("a")] == [(1, 1), (2, 2)]
         assert store.metrics("a") == [(1, {"return": 1.0}), (2, {"return": 2.0})]
         assert [event.kind for event in store.events("a")] == ["start", "takeover"]
-        assert store.events("a")[1].data["why"] == "expired"
+        takeover = store.events("a")[1].data
+        assert (takeover["why"], takeover["alive"]) == ("expired", True)
+        assert store.histories(["a"])["a"].killed == 0  # nobody died of it
 
 
 def test_a_heartbeat_keeps_a_lease_while_its_process_lives(
