@@ -11,12 +11,14 @@ machine, joins the hunt or carries it on.
 
 from __future__ import annotations
 
+import getpass
 import json
 import logging
 import os
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..spaces.ranges import Fidelity
@@ -36,7 +38,8 @@ except ImportError as error:
 from .orion_algorithms import algorithm_config, changeable, grid_priors, is_grid, is_population, only  # isort: skip
 
 import orion.core  # isort: skip
-from orion.client import ExperimentClient, build_experiment, get_experiment  # isort: skip
+from orion.client import ExperimentClient, get_experiment  # isort: skip
+from orion.core.io.experiment_builder import ExperimentBuilder  # isort: skip
 from orion.core.utils.exceptions import LazyWorkers, NoConfigurationError  # isort: skip
 from orion.core.worker.consumer import ExecutionError  # isort: skip
 from orion.core.worker.trial import Trial  # isort: skip
@@ -198,21 +201,26 @@ def _experiment(name: str, objective: OrionObjective, url: str, algorithm: dict[
                 max_trials: int) -> ExperimentClient:  # fmt: skip
     """Orion's experiment of this name, made if there is none; StudyMismatch if there is one of something else."""
     mine = json.loads(json.dumps({**objective.identity, "algorithm": algorithm}))
-    try:
-        known = get_experiment(name, storage=storage_of(url)).metadata.get(KEY, "{}")
-    except NoConfigurationError:
-        known = None
-    if known and (theirs := json.loads(known)) != mine:
+    with suppress(NoConfigurationError):
+        _check_same(name, get_experiment(name, storage=storage_of(url)).metadata.get(KEY), mine)
+    space = grid_priors(mine["space"]) if is_grid(algorithm) else mine["space"]
+    # What is hunted is written together with the experiment, for others that begin the same hunt at this moment.
+    metadata = {"user": getpass.getuser(), KEY: json.dumps(mine)}
+    experiment = ExperimentBuilder(storage_of(url)).build(
+        name, space=space, algorithm=algorithm, max_trials=max_trials, max_broken=max(3, max_trials), metadata=metadata,
+        working_dir=os.path.join(tempfile.gettempdir(), "orion"),
+    )  # fmt: skip
+    return ExperimentClient(experiment)
+
+
+def _check_same(name: str, known: str | None, mine: Mapping[str, Any]) -> None:
+    if known is None:
+        raise StudyMismatch(f"the experiment {name} was not begun by a hunt from Python, and cannot be carried on by "
+                            "one; give this hunt another name")  # fmt: skip
+    if (theirs := json.loads(known)) != mine:
         names = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
         raise StudyMismatch(f"a hunt of one name hunts one thing, but {name} was begun with another "
                             f"{' and another '.join(names)}; give this one another name")  # fmt: skip
-    space = grid_priors(mine["space"]) if is_grid(algorithm) else mine["space"]
-    folder = os.path.join(tempfile.gettempdir(), "orion")
-    client = build_experiment(name, space=space, algorithm=algorithm, max_trials=max_trials, storage=storage_of(url),
-                              max_broken=max(3, max_trials), working_dir=folder)  # fmt: skip
-    if known is None:
-        client.storage.update_experiment(client._experiment, metadata={**client.metadata, KEY: json.dumps(mine)})
-    return client
 
 
 def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> bool:

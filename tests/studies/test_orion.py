@@ -102,6 +102,9 @@ def test_the_same_call_carries_the_hunt_on_and_another_one_is_refused(sqlite_url
     assert len(start(sqlite_url, max_trials=2).fetch_trials()) == 2
     with pytest.raises(StudyMismatch, match="begun with another seed"):
         start(sqlite_url, seed=1, algorithm={"random": {"seed": 0}})
+    build_experiment("own", space={"x": "uniform(0, 1)"}, storage=storage_of(sqlite_url))
+    with pytest.raises(StudyMismatch, match="own was not begun by a hunt"):
+        start(sqlite_url, name="own")
 
 
 def test_the_result_of_a_trial_is_minus_its_return(sqlite_url: str) -> None:
