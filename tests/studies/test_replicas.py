@@ -52,7 +52,7 @@ def config(scheduler: str = "halving", seeds: int = 3) -> Config:
     return Config("ppo", 1, {}, 0, {}, {}, epochs, [6], 6, 6, "random", scheduler, options)
 
 
-@pytest.mark.parametrize("scheduler", ["halving", "pbt"])
+@pytest.mark.parametrize("scheduler", ["halving", "hyperband", "pbt"])
 def test_configurations_are_scheduled_as_single_trials_are(scheduler: str) -> None:
     def score(number: int, rung: int) -> float:
         return float((number * 7919 + rung * 104729) % 1009)
@@ -73,7 +73,7 @@ def test_configurations_are_scheduled_as_single_trials_are(scheduler: str) -> No
     assert entrants(config(scheduler)) == [3 * count for count in entrants(config(scheduler, 1))]
 
 
-@pytest.mark.parametrize("scheduler", ["halving", "pbt"])
+@pytest.mark.parametrize("scheduler", ["halving", "hyperband", "pbt"])
 def test_without_one_of_its_seeds_a_configuration_goes_no_further(scheduler: str) -> None:
     def score(number: int, rung: int) -> float | None:
         return None if number == 4 else float(number)
