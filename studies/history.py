@@ -55,8 +55,13 @@ def claimable(connection: Connection, uids: Sequence[str], limit: int | None) ->
 
     Looks at twice as many as are wanted, so that a worker that waits for thousands does not read of all of them.
     """
-    free = free_among(connection, uids)
-    first = [uid for uid in uids if uid in free][: None if limit is None else 2 * limit]
+    enough = len(uids) if limit is None else 2 * limit
+    first: list[str] = []
+    for i in range(0, len(uids), CHUNK):
+        if len(first) < enough:
+            free = free_among(connection, uids[i : i + CHUNK])
+            first += [uid for uid in uids[i : i + CHUNK] if uid in free]
+    first = first[:enough]
     known = histories(connection, first)
     rested = [uid for uid in first if uid not in known or not known[uid].rest]
     if rested and rested[0] in known and known[rested[0]].alone:

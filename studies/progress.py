@@ -78,10 +78,12 @@ class Watch:
         """Counts everything anew."""
         self._entrants = self.view.scheduler.entrants()
         self._states: dict[int, str] = {}  # of trials, as their rows say
+        self._counts: Counter[str] = Counter()  # of these
         self._epochs: dict[int, int] = {}  # that a trial was trained for
         self._through: set[tuple[int, int]] = set()  # the segments that are finished
         self._rungs = [0] * len(self.view.config.rungs)  # how many these are on each rung
         self._done, self._env_steps = 0, 0  # epochs, steps
+        self._trained: set[int] = set()  # by somebody, at the last look
         self._best: Segment | None = None
         self._count(self.view.trials.values(), self.view.segments.values())
 
@@ -93,10 +95,10 @@ class Watch:
             self._begin()
         elif changes is not None:
             self._count(changes.trials, changes.segments)
-        held = self._measure({number for number, _ in self.view.ready})
+        held = self._held()
         config, complete = self.view.config, self.view.plan().complete
         total = max(len(self.view.trials), config.trials[-1] * seeds_of(config))
-        counts = Counter(self._states.values())
+        counts = self._counts.copy()
         counts += Counter({TRAINING: len(held), WAITING: counts["running"] - len(held),
                            "open": total - len(self.view.trials)})  # fmt: skip
         del counts["running"]
@@ -117,7 +119,10 @@ class Watch:
         """Takes rows into account that are new or have changed."""
         changed = set()
         for trial in trials:
+            if (before := self._states.get(trial.number)) is not None:
+                self._counts[before] -= 1
             self._states[trial.number] = trial.state
+            self._counts[trial.state] += 1
             changed.add(trial.number)
         scored = []
         for row in segments:
@@ -140,22 +145,26 @@ class Watch:
         keys = {(row.number // seeds * seeds + replicate, row.rung) for row in rows for replicate in range(seeds)}
         return collapse(self.view.config, [], [self.view.segments[k] for k in keys if k in self.view.segments])[1]
 
-    def _measure(self, numbers: Collection[int]) -> set[int]:
-        """Reads how far trials are trained; those of them that somebody is training now."""
+    def _held(self) -> set[int]:
+        """The trials that somebody trains now; reads how far they are, and how far those are that were let go since."""
+        uids = self.store.held()
+        running = (number for number, _ in self.view.ready if self._states[number] == "running")
+        held = {number for number in running if self.view.trials[number].uid in uids}
+        self._measure(held | self._trained)
+        self._trained = held
+        return held
+
+    def _measure(self, numbers: Collection[int]) -> None:
+        """Reads how far trials are trained."""
         trials = [self.view.trials[number] for number in numbers]
         reached = self.store.reached([trial.uid for trial in trials])
-        held = set()
         for trial in trials:
-            epochs, is_held = reached.get(trial.uid, (0, False))
             target = max((row.epochs for row in self._segments_of(trial.number)), default=0)
-            done = max(0, min(epochs, target) - _start(trial))
+            done = max(0, min(reached.get(trial.uid, 0), target) - _start(trial))
             more = done - self._epochs.get(trial.number, 0)
             self._epochs[trial.number] = done
             self._done += more
             self._env_steps += more * int(trial.params.get("epoch_steps", 0))
-            if is_held and trial.state == "running":
-                held.add(trial.number)
-        return held
 
     def _segments_of(self, number: int) -> Iterator[Segment]:
         rungs = range(len(self.view.config.rungs))

@@ -29,14 +29,20 @@ def count_tasks(connection: Connection, without: Sequence[str]) -> int:
     return connection.scalar(sa.select(sa.func.count()).select_from(task).where(*others)) or 0
 
 
-def reached(connection: Connection, uids: Collection[str]) -> dict[str, tuple[int, bool]]:
-    """By uid: the epochs of a task's last checkpoint, and whether a process holds it."""
+def reached(connection: Connection, uids: Collection[str]) -> dict[str, int]:
+    """By uid: the epochs of a task's last checkpoint."""
     c, known = task.c, list(uids)
-    found: dict[str, tuple[int, bool]] = {}
+    found: dict[str, int] = {}
     for i in range(0, len(known), CHUNK):
-        query = sa.select(c.uid, c.epochs, c.lease_owner.is_not(None)).where(c.uid.in_(known[i : i + CHUNK]))
-        found.update((uid, (epochs, bool(held))) for uid, epochs, held in connection.execute(query))
+        query = sa.select(c.uid, c.epochs).where(c.uid.in_(known[i : i + CHUNK]))
+        found.update((uid, epochs) for uid, epochs in connection.execute(query))
     return found
+
+
+def held(connection: Connection) -> set[str]:
+    """The uids of the tasks that a process holds, or held when it died."""
+    owned = task.c.lease_owner > ""  # for "is not null" SQLite would go through all tasks
+    return set(connection.scalars(sa.select(task.c.uid).where(owned)))
 
 
 def workers(connection: Connection) -> list[str]:

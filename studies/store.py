@@ -148,9 +148,13 @@ class Store:
         """How many tasks there are whose uids begin with none of these."""
         return self._database.read(lambda connection: queries.count_tasks(connection, without))
 
-    def reached(self, uids: Collection[str]) -> dict[str, tuple[int, bool]]:
-        """By uid: the epochs of a task's last checkpoint, and whether a process holds it; tasks only that there are."""
+    def reached(self, uids: Collection[str]) -> dict[str, int]:
+        """By uid: the epochs of a task's last checkpoint; of tasks only that there are."""
         return self._database.read(lambda connection: queries.reached(connection, uids))
+
+    def held(self) -> set[str]:
+        """The uids of the tasks that a process holds, or held when it died."""
+        return self._database.read(queries.held)
 
     def workers(self) -> list[str]:
         """The processes that hold leases and are not known to be dead, as ``host:boot:pid:started``."""
