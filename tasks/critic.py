@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ..spaces import Space, categorical, integer, log_real, maybe, ordinal
+from ..spaces.choices import Choice
 from .actor_critic import ActorCritic
 from .gae import empirical_returns
-from .optimizers import Optimizer, clip_norm
+from .optimizers import Optimizer, clip_norm, schedule, schedule_space
 from .rollout import Rollout, by_member, by_sequence
 from .state import Tree
 from .streams import Bits
@@ -20,6 +22,7 @@ from .streams import Bits
 if TYPE_CHECKING:
     from .on_policy import OnPolicyLearner
 
+FOLLOW = "policy"
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}
 
 
@@ -33,11 +36,26 @@ def critic_space() -> Space:
         max_grad_norm=maybe(log_real(0.1, 5.0, accept=(1e-6, 1e6)), default=None, **separate),
         update_epochs=integer(1, 10, default=10, accept=(1, 1000), structural=True, **separate),
         num_minibatches=ordinal(2, 4, 8, 16, default=4, accept=(1, 65536), structural=True, **separate),
+        lr_schedule=own_schedule_space(),
     )
 
 
+def own_schedule_space() -> Space:
+    """As `schedule_space`, for the critic's learning rate alone; "policy": it follows the schedule of the policy's."""
+    schedules = schedule_space()
+    name, final, warmup = (schedules.flat()[path] for path in ("name", "final", "warmup"))
+    assert isinstance(name, Choice)
+    values = tuple(map(str, name.values))
+    mine = {
+        "name": replace(name, values=(FOLLOW, *values), default=FOLLOW, when={"critic.name": "separate"}),
+        "final": replace(final, search=False),
+        "warmup": replace(warmup, when={"name": values}),
+    }
+    return Space(**{path: mine.get(path, dimension) for path, dimension in schedules.flat().items()})
+
+
 class SeparateCritic:
-    """Fits v(s) of P members by minibatches of its own, with Adam and the learning rate schedule of the policy.
+    """Fits v(s) of P members by minibatches of its own, with Adam.
 
     Only the parameters of the critic move: what it shares with the actor (convolutions, a memory) learns from the
     policy's loss alone.
@@ -58,8 +76,7 @@ class SeparateCritic:
 
     def fit(self, learner: OnPolicyLearner, rollout: Rollout) -> Tensor:
         """Fits the critic to the rollout's returns; the last minibatch's mean squared error, halved, (P,)."""
-        hp, lr = self.hp, self.hp.lr * learner.schedule()
-        batch = learner.prepare(rollout)
+        hp, lr, batch = self.hp, self.learning_rate(learner), learner.prepare(rollout)
         if hp.targets == "empirical":
             batch["returns"] = self.empirical(learner, rollout)
         for minibatch in learner.minibatches(batch, hp, self.keys):
@@ -68,6 +85,14 @@ class SeparateCritic:
             gradient = self.policy.parameters.gradient(losses).mul_(self.own)
             self.optimizer.step(clip_norm(gradient, hp.max_grad_norm), lr)
         return losses
+
+    def learning_rate(self, learner: OnPolicyLearner) -> Tensor:
+        """The critics' learning rates (P, 1) at this moment."""
+        lr: Tensor = self.hp.lr
+        plan = self.hp.lr_schedule
+        return lr * (
+            learner.schedule() if plan.name == FOLLOW else schedule(plan, torch.full_like(lr, learner.env_steps))
+        )
 
     def empirical(self, learner: OnPolicyLearner, rollout: Rollout) -> Tensor:
         """What was earned from each step on, (P, T * N)."""

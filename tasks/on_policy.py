@@ -1,4 +1,23 @@
-"""What PPO, A2C and their kind share: an actor-critic that learns from rollouts of its own policy."""
+"""What PPO, A2C and their kind share: an actor-critic that learns from rollouts of its own policy.
+
+What Stable-Baselines3 calls its arguments, and what they are here:
+
+    learning_rate                       optimizer.lr
+    n_steps, n_epochs                   num_steps, update_epochs
+    batch_size                          num_minibatches = num_steps * num_envs / batch_size
+    clip_range, clip_range_vf           clip_coef, clip_value (PPO2 clips values by clip_coef unless it has this one)
+    a function of the progress          lr_schedule, clip_coef_schedule, clip_value_schedule, ent_coef_schedule: over a
+                                        horizon of environment steps, or with name "piecewise" by points
+    gamma, gae_lambda, ent_coef, vf_coef, max_grad_norm, target_kl, normalize_advantage, use_sde, sde_sample_freq,
+    stats_window_size                   the same; normalize_advantage may also be "running"
+    use_rms_prop, rms_prop_eps          optimizer.name = "rmsprop", optimizer.eps
+    policy_kwargs: net_arch             model.width, model.layers, alike for actor and critic, which share nothing
+        activation_fn, ortho_init       model.activation, always orthogonal
+        log_std_init                    model.std_init = exp(log_std_init); with use_sde times sqrt(model.width)
+        full_std, use_expln             always one deviation for each activation and action, always exp
+    optimizer_class, optimizer_kwargs   optimizer
+    seed, device, env                   of the task, not hyperparameters
+"""
 
 from __future__ import annotations
 

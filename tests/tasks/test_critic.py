@@ -22,6 +22,13 @@ class TestOnCartPole(ExactnessSuite):
     variants: ClassVar = (
         {"critic.max_grad_norm": 0.5, "lr_schedule.name": "exponential", "lr_schedule.horizon": 600},
         {"critic.targets": "empirical", "normalize_advantage": "running"},
+        {
+            "critic.lr_schedule.name": "linear",
+            "critic.lr_schedule.horizon": 600,
+            "critic.lr_schedule.warmup": 100,
+            "lr_schedule.name": "cosine",
+            "lr_schedule.horizon": 600,
+        },
     )
     inert = frozenset({"model.std_init", "vf_coef"})  # nothing is weighed against the critic's loss here
     cohort_size = 5
@@ -82,9 +89,31 @@ def test_advantages_come_from_the_fitted_critic() -> None:
     assert torch.equal(after["values"], learner.prepare(rollout)["values"])
 
 
+@pytest.mark.parametrize(
+    ("own", "factors"),
+    [
+        ({}, [0.75, 0.5]),  # the policy's
+        ({"name": "constant"}, [1, 1]),
+        ({"name": "linear", "horizon": 2048}, [0.875, 0.75]),
+        ({"name": "constant", "warmup": 1023}, [257 / 1024, 513 / 1024]),
+        ({"name": "piecewise", "points": [[0, 0], [512, 2]]}, [1, 2]),
+    ],
+)
+def test_the_critics_learning_rate_has_a_schedule_of_its_own(own: dict[str, Any], factors: list[float]) -> None:
+    plan = {"name": "linear", "horizon": 1024}
+    learner = built(critic={"name": "separate", "lr": 1e-3, "lr_schedule": own}, lr_schedule=plan)
+    for factor in factors:  # after 256 environment steps each
+        learner.iterate()
+        torch.testing.assert_close(learner.critic.learning_rate(learner), torch.full((2, 1), 1e-3 * factor))
+
+
 def test_options_of_a_separate_critic_are_refused_where_there_is_none() -> None:
     with pytest.raises(SpaceError, match=r"critic\.lr"):
         PPO("CartPole-v1").init(critic={"lr": 1e-3})
+    with pytest.raises(SpaceError, match=r"critic\.lr_schedule\.name applies only when critic\.name is 'separate'"):
+        PPO("CartPole-v1").init(critic={"lr_schedule": {"name": "linear"}})
+    with pytest.raises(SpaceError, match=r"critic\.lr_schedule\.warmup applies only when critic\.lr_schedule\.name is"):
+        PPO("CartPole-v1").init(critic={"name": "separate", "lr_schedule": {"warmup": 9}})
 
 
 @pytest.mark.slow

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
+import torch
 from rekindle import PPO, EnvSpec, Store
+from rekindle.tasks.ppo import clipped_surrogate
 from rekindle.tasks.testing import ExactnessSuite
 
 SMALL: dict[str, Any] = {"epoch_steps": 256, "num_steps": 32, "num_envs": 4}
@@ -122,3 +125,63 @@ def test_a_task_in_a_wrapped_environment_is_stored_and_carries_on(tmp_path: Path
         second.fit(2)
         assert second.digest == whole.digest
         second.finish()
+
+
+def test_the_surrogate_is_the_worse_of_the_ratio_and_the_clipped_one() -> None:
+    # eq. 7, clip_coef 0.2:  ratio   0.5   0.5   1.1   1.5   1.5
+    #                    advantage   1    -1     2     1    -1
+    #                  the smaller   0.5  -0.8   2.2   1.2  -1.5
+    ratios, advantages = torch.tensor([[0.5, 0.5, 1.1, 1.5, 1.5]]), torch.tensor([[1.0, -1.0, 2.0, 1.0, -1.0]])
+    log_probs = ratios.log().requires_grad_()
+    batch = {"log_probs": torch.zeros(1, 5)}
+    loss, report = clipped_surrogate(log_probs, batch, advantages, torch.tensor([[0.2]]))
+    torch.testing.assert_close(loss, torch.tensor([-(0.5 - 0.8 + 2.2 + 1.2 - 1.5) / 5]))
+    assert report["clip_fraction"].tolist() == pytest.approx([0.8])
+    gradient = torch.autograd.grad(loss.sum(), log_probs)[0][0]
+    assert (gradient == 0).tolist() == [False, True, False, True, False]
+
+
+def built(**hyperparameters: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+    """A learner of two members, and a rollout of its."""
+    tasks = [PPO("Pendulum-v1", seed=seed).init(num_steps=16, **hyperparameters) for seed in range(2)]
+    learner = tasks[0].build_learner(tasks)
+    return learner, learner.rollout()
+
+
+def test_the_loss_is_that_of_the_paper() -> None:
+    learner, batch = built(vf_coef=0.7, ent_coef=0.03, normalize_advantage=False)
+    batch["log_probs"] = batch["log_probs"] + 0.3 * torch.randn_like(batch["log_probs"])
+    params, values = learner.policy(batch["obs"])
+    normal = torch.distributions.Normal(params[..., :1], params[..., 1:].exp())
+    ratio = (normal.log_prob(batch["actions"]).sum(-1) - batch["log_probs"]).exp()
+    surrogate = torch.min(ratio * batch["advantages"], ratio.clamp(0.8, 1.2) * batch["advantages"])
+    error, entropy = (values - batch["returns"]) ** 2, normal.entropy().sum(-1)
+    expected = -(surrogate - 0.7 * 0.5 * error + 0.03 * entropy).mean(1)
+    losses, _ = learner.loss(batch)
+    torch.testing.assert_close(losses, expected)
+    gradient = learner.policy.parameters.gradient
+    torch.testing.assert_close(gradient(losses), gradient(expected), rtol=1e-3, atol=1e-5)
+
+
+def test_the_ratio_is_of_the_actions_that_were_taken() -> None:
+    # Olympus' PPO sampled new actions in its update, so that the ratio compared two different actions.
+    learner, batch = built()
+    _, report = learner.loss(batch)
+    assert report["approx_kl"].abs().max() < 1e-6
+    assert report["clip_fraction"].tolist() == [0, 0]
+
+
+def test_a_member_that_moved_too_far_takes_no_further_step_and_its_neighbour_does() -> None:
+    tasks = [PPO("CartPole-v1", seed=0).init(num_steps=16, target_kl=kl, optimizer={"lr": 0.05}) for kl in (1e-6, 1e3)]
+    learner = tasks[0].build_learner(tasks)
+    learner.iterate()
+    steps = learner.optimizer.tensors["steps"][:, 0].tolist()
+    assert steps[1] == 16  # 4 epochs of 4 minibatches
+    assert 1 <= steps[0] < 4  # the first one finds nothing moved yet
+
+
+def test_actions_begin_with_the_standard_deviation_that_is_asked_for() -> None:
+    tasks = [PPO("Pendulum-v1", seed=seed).init(model={"std_init": std}) for seed, std in enumerate((0.5, 2.0))]
+    learner = tasks[0].build_learner(tasks)
+    params = learner.policy.policy(torch.from_numpy(learner.envs.obs))
+    torch.testing.assert_close(params[..., 1].exp(), torch.tensor([[0.5], [2.0]]).expand(2, 8))
