@@ -5,7 +5,7 @@ With ``--json`` stdout is one JSON object:
     fsck    format, storage, findings [{kind, place, law, what, cure, repairable}],
             repairs [{kind, place, done, note}] (with --repair)
     gc      format, storage, dry_run, bytes, checkpoints (how many), tasks [{uid, trials [{study, number, state}],
-            epochs, kept, bytes}]
+            epochs, kept, bytes}], file (with --yes; null of PostgreSQL) {before, after (bytes), how}
     export, import  format, storage, file, bytes, study, trials, tasks, checkpoints, blobs, new (checkpoints that the
             database did not have)
 
@@ -80,20 +80,25 @@ def gc(arguments: argparse.Namespace) -> int:
     """Says what nothing needs any more; drops it with --yes."""
     from .commands import _existing
     from .gc import gc as collect
+    from .shrinking import shrink
 
     with _existing(arguments) as store:
         garbage = collect(store, studies=arguments.study, dry_run=not arguments.yes)
+        shrunk = shrink(store) if arguments.yes else None
     size, count = sum(each.size for each in garbage), sum(len(each.epochs) for each in garbage)
     if arguments.json:
         tasks = [each.to_json() for each in garbage]
+        file = {"file": shrunk.to_json() if shrunk else None} if arguments.yes else {}
         return _print_json({"storage": store.url, "dry_run": not arguments.yes, "bytes": size, "checkpoints": count,
-                            "tasks": tasks})  # fmt: skip
+                            "tasks": tasks, **file})  # fmt: skip
     for each in garbage:
         trials = ", ".join(f"trial {number} of {study} ({state})" for study, number, state in each.trials)
         kept = f"keeps {', '.join(map(str, each.kept))}" if each.kept else "keeps none"
         _print(f"{each.uid}  {trials}: epochs {', '.join(map(str, each.epochs))} go, it {kept}; {each.size:,} bytes")
     verb = "dropped" if arguments.yes else "could be dropped"
     _print(f"{count} checkpoints of {len(garbage)} tasks {verb}, {size:,} bytes in all")
+    if shrunk is not None:
+        _print(f"the database's files: {shrunk.before:,} bytes before, {shrunk.after:,} now ({shrunk.how})")
     if garbage and not arguments.yes:
         _print("nothing was changed; the same command with --yes drops them")
     return 0

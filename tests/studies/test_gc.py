@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +20,10 @@ from rekindle.studies.gc import Policy, gc
 from rekindle.studies.retention import Keep
 from rekindle.studies.rows import Trial
 from rekindle.studies.schema import blob
+from rekindle.studies.shrinking import shrink
 from rekindle.studies.store import Store
 from rekindle.tasks.state import pack
+from rekindle.tasks.storage import Write
 from sample_study import filled as filled
 from sample_study import filled_url as filled_url
 from sample_study import rows, uid
@@ -136,3 +142,70 @@ def test_the_command_lists_first_and_drops_with_yes(filled_url: str, capsys: pyt
     assert "--yes drops them" in run()
     assert json.loads(run("--json", "--yes"))["bytes"] == listed["bytes"] > 0
     assert "0 checkpoints of 0 tasks" in run()
+
+
+def bulky(store: Store, number: int = 50) -> None:
+    """Checkpoints of a failed trial, a quarter of a megabyte each."""
+    with store.open(FAILED, {"task": "ppo", "number": 1}) as lease:
+        for epoch in range(4, 4 + number):
+            content = os.urandom(1 << 18)
+            name = hashlib.sha256(content).hexdigest()
+            store.save([Write(lease, epoch, b"%d" % epoch, {name: content}, keep=Keep(latest=None))])
+
+
+def test_a_sqlite_file_becomes_as_small_as_what_it_holds(
+    filled: Store, sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bulky(filled)
+    if not filled.url.startswith("sqlite"):
+        gc(filled, dry_run=False)
+        assert shrink(filled) is None
+        return
+    path = Path(filled.url.removeprefix("sqlite:///"))
+    assert main(["gc", "--storage", filled.url, "--yes", "--json"]) == 0
+    file = json.loads(capsys.readouterr().out)["file"]
+    assert file["before"] > 50 << 18
+    assert file["after"] == path.stat().st_size < 1 << 18
+    assert "free pages given back" in file["how"]
+    assert check(filled) == []
+    again = shrink(filled)
+    assert again is not None
+    assert (again.before, again.how) == (again.after, "nothing in it is free")
+
+
+def test_a_file_of_an_earlier_version_is_written_anew_once(sqlite_url: str) -> None:
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE other (x)")
+    connection.close()
+    with Store(sqlite_url) as store:
+        sample.fill(store)
+        bulky(store, 8)
+        gc(store, dry_run=False)
+        first = shrink(store)
+        assert first is not None
+        assert first.how == "written anew; from now on space comes back without that"
+        assert first.before > 8 << 18 > first.after
+        bulky(store, 8)
+        gc(store, dry_run=False)
+        second = shrink(store)
+        assert second is not None
+        assert "free pages given back" in second.how
+        assert check(store) == []
+
+
+def test_a_file_that_others_write_is_shrunk_another_time(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rekindle.studies.database._BUSY_SECONDS", 0.05)
+    with Store(sqlite_url) as store:
+        sample.fill(store)
+        bulky(store, 8)
+        gc(store, dry_run=False)
+        other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        shrunk = shrink(store)
+        assert shrunk is not None
+        assert "others kept it busy" in shrunk.how
+        other.close()
+        shrunk = shrink(store)
+        assert shrunk is not None
+        assert shrunk.after < 8 << 18
