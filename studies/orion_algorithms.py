@@ -6,6 +6,7 @@ import difflib
 import inspect
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from .orion_trial import whole
 
 from orion.algo.base import algo_factory  # isort: skip
 from orion.algo.pbt.pbt import compute_fidelities  # isort: skip
+from orion.core.utils.module_import import ImportOptional  # isort: skip
 
 _POPULATIONS = {"pbt", "pb2"}
 _MULTI_FIDELITY = {"asha", "hyperband", "evolutiones", "bohb", "dehb", *_POPULATIONS}
@@ -29,13 +31,11 @@ def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int 
     if len(given) != 1:
         raise ValueError(f"an algorithm is a name or {{name: {{option: value}}}}, but got {algorithm!r}")
     [(name, options)] = given.items()
-    try:
-        known = inspect.signature(algo_factory.get_class(name).__init__).parameters
-    except NotImplementedError:
-        classes = algo_factory.get_classes().items()
-        names = sorted(key for key, kind in classes if ".algo_wrappers." not in kind.__module__)
-        hint = _hint(name.lower(), names)
-        raise ValueError(f"Orion has no algorithm {name!r} installed; it has {', '.join(names)}{hint}") from None
+    classes = {key: kind for key, kind in algo_factory.get_classes().items() if _is_installed(kind)}
+    if name.lower() not in classes:
+        raise ValueError(f"Orion has no algorithm {name!r} installed; it has {', '.join(sorted(classes))}"
+                         f"{_hint(name.lower(), classes)}")  # fmt: skip
+    known = inspect.signature(classes[name.lower()].__init__).parameters
     if name.lower() in _MULTI_FIDELITY and not isinstance(epochs, Fidelity):
         raise ValueError(f"{name} needs to choose the epochs; give epochs=fidelity(1, 27, 3), for example")
     if unknown := sorted(set(options or {}) - set(known)):
@@ -44,6 +44,13 @@ def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int 
     if is_population(given) and isinstance(epochs, Fidelity):
         defaults["generations"] = _generations(epochs)
     return {name: {**defaults, **(options or {})}}
+
+
+def _is_installed(algorithm: type) -> bool:
+    """Whether a class of Orion's is an algorithm, and all that it needs beside Orion is there."""
+    optional = vars(sys.modules[algorithm.__module__]).values()
+    missing = any(isinstance(each, ImportOptional) and each.failed for each in optional)
+    return not missing and not algorithm.__module__.startswith("orion.core.")  # where wrappers of algorithms are
 
 
 def is_population(algorithm: Mapping[str, Any]) -> bool:

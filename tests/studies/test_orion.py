@@ -194,6 +194,7 @@ def test_a_prior_that_orion_cannot_express_is_named(sqlite_url: str) -> None:
     [
         ({"algorithm": "hyperbnd"}, "did you mean hyperband"),
         ({"algorithm": "hebo"}, "no algorithm 'hebo' installed; it has asha"),
+        ({"algorithm": "pb2", "epochs": RUNGS}, "no algorithm 'pb2' installed; it has .*, pbt, random, tpe; did"),
         ({"algorithm": "asha"}, "give epochs=fidelity"),
         ({"algorithm": {"tpe": {"points": 3}}}, "Orion's tpe takes seed, .*, but got points"),
         ({"algorithm": {"tpe": {}, "random": {}}}, "an algorithm is a name"),
