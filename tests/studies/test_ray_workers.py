@@ -100,11 +100,19 @@ def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_
 
 
 @pytest.mark.slow
-def test_the_command_tunes_on_ray_and_leaves_no_ray_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rekindle.studies.cli", *TUNE, "--engine", "ray", "--storage", "sqlite:///a.db"]
+def test_the_command_tunes_on_ray_stops_when_asked_and_leaves_no_ray_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rekindle.studies.cli", "tune", "ppo", "CartPole-v1", "--trials", "2", "--workers",
+               "1", "--epochs", "1:9", "--set", "epoch_steps=8192", "--engine", "ray", "--storage",
+               "sqlite:///a.db"]  # fmt: skip
     before = {process.pid for process in psutil.process_iter() if "raylet" in process.name()}
+    stopped = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert stopped.stderr is not None
+    assert any(re.search(r"epochs: [1-9]", line) for line in stopped.stderr)
+    stopped.send_signal(signal.SIGINT)
+    assert "stopped by SIGINT; everything is saved" in stopped.communicate()[1]
+    assert stopped.returncode == 130
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, "2 complete" in done.stdout) == (0, True), done.stderr
+    assert (done.returncode, "2 trials" in done.stdout) == (0, True), done.stderr
     assert {process.pid for process in psutil.process_iter() if "raylet" in process.name()} <= before
 
 
