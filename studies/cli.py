@@ -59,7 +59,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from .. import __version__
-from . import operations, orion_trial
+from . import operations, orion_trial, policy_commands
 
 URL_VARIABLE = "REKINDLE_STORAGE"
 DEFAULT_URL = "sqlite:///rekindle.db"
@@ -296,6 +296,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("uid", metavar="UID", help="as `rekindle trials` shows it; its first characters will do")
     _lineages(commands)
     operations.add_parsers(commands, _command)
+    policy_commands.add_parsers(commands, _command)
     return parser
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def read_policy(path: Any, place: str) -> Any:
         raise StateMismatch(f"{place}: a warm start is taken from a task, a state, a policy, a vector or a file, but "
                             f"got a {type(path).__name__}")  # fmt: skip
     path = Path(path)
-    readers = {".npz": _npz, ".npy": lambda path: np.load(path, allow_pickle=False), ".safetensors": load_file}
+    readers: dict[str, Callable[[Path], Any]] = {".npz": _npz, ".npy": _npy, ".safetensors": load_file}
     if path.suffix not in readers:
         raise StateMismatch(f"{place}: a policy is read from a file of the form {', '.join(readers)}, but got {path}")
     if not path.is_file():
@@ -59,9 +59,14 @@ def read_policy(path: Any, place: str) -> Any:
         raise StateMismatch(f"{place}: {path} must be a whole {path.suffix} file of arrays, but: {error}") from None
 
 
+def _npy(path: Path) -> Any:
+    with open(path, "rb") as data:
+        return np.lib.format.read_array(data, allow_pickle=False)
+
+
 def _npz(path: Path) -> Any:
     """All arrays by name; the only one if it has a single one, which is a vector."""
-    with np.load(path, allow_pickle=False) as file:
+    with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     only = next(iter(arrays.values())) if len(arrays) == 1 else None
     return only if only is not None and only.ndim == 1 else arrays

@@ -23,6 +23,7 @@ from rekindle.studies.policies import put_policy
 from rekindle.studies.store import Store
 from rekindle.studies.worker import Worker
 from rekindle.tasks import PPO
+from safetensors import safe_open
 from studying import TINY, bits, run, tiny
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -251,3 +252,58 @@ def test_a_study_whose_policy_is_gone_says_so(sqlite_url: str) -> None:
         start_study(store, "s", config)
         with pytest.raises(LineageError, match=r"no policy 000000000000 is stored; give --warm-start again"):
             Worker(store, "s").run()
+
+
+# A checkpoint that is looked at, and used elsewhere
+
+
+def test_a_checkpoint_is_evaluated_and_its_policy_exported(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    uid = json.loads(cli(*train(sqlite_url, "--seed", "9", "--snapshots", "best", epochs=6))[1])["uid"]
+    returns = {row["epoch"]: row["return"] for row in
+               json.loads(cli("show", uid, "--storage", sqlite_url, "--json")[1])["metrics"]}  # fmt: skip
+    best = max(returns, key=lambda epoch: (returns[epoch], -epoch))
+    for name, epochs in {uid[:8]: 6, f"{uid}@best": best, f"{uid}@6": 6}.items():
+        status, out, _ = cli("evaluate", name, "--storage", sqlite_url, "--json")
+        assert status == 0
+        assert [json.loads(out)[each] for each in ("epochs", "return")] == [epochs, returns[epochs]]
+    file = tmp_path / "policies" / "best.safetensors"
+    status, out, _ = cli("export-policy", f"{uid}@best", str(file), "--storage", sqlite_url, "--json")
+    assert status == 0
+    assert json.loads(out)["parameters"] == sum(tensor.numel() for tensor in given().parameters())
+    warm_one = warm(file, 0)
+    assert warm_one.evaluate() == returns[best]
+    assert cli("evaluate", uid, "--storage", sqlite_url)[1].count("return") == 1
+
+
+def test_an_exported_policy_says_that_it_is_weights_only(tmp_path: Path) -> None:
+    task = given()
+    file = task.save_policy(tmp_path / "policy.safetensors")
+    with safe_open(file, "np") as opened:
+        about = opened.metadata()
+        assert set(opened.keys()) == set(task.model)
+    assert about["contents"].startswith("weights only, not resumable")
+    assert (about["uid"], about["epochs"], about["task"], about["env"]) == (task.uid, "2", "ppo", "CartPole-v1")
+    with pytest.raises(ValueError, match=r"a policy is written in safetensors form, .* call it policy\.safetensors"):
+        task.save_policy(tmp_path / "policy.pt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("evaluate", "beef"), "no task of"),
+        (("evaluate", "UID@9"), "has none at epoch 9"),
+        (("evaluate", "UID@best"), "none of task .* has one; train it with --snapshots best"),
+        (("evaluate", "UID", "--episodes", "0"), "episodes must be at least 1, but got 0"),
+        (("export-policy", "UID", "policy.onnx"), r"call it policy\.safetensors"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_said(
+    sqlite_url: str, cli: Cli, arguments: tuple[str, ...], message: str
+) -> None:
+    with Store(sqlite_url) as store:
+        task = PPO("CartPole-v1", storage=store).init(**unflatten(TINY))
+        task.fit(1)
+        task.finish()
+    status, _, errors = cli(*(each.replace("UID", task.uid) for each in arguments), "--storage", sqlite_url)
+    assert status == 2
+    assert re.search(message, " ".join(errors.split()))

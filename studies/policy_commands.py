@@ -1,0 +1,74 @@
+"""``rekindle evaluate`` and ``rekindle export-policy``: a stored checkpoint that is looked at, and used elsewhere.
+
+With ``--json`` stdout is one JSON object:
+
+    evaluate        format, uid, epochs, episodes, return, digest
+    export-policy   format, uid, epochs, file, bytes, parameters (how many numbers), digest
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..tasks.task import Task
+
+HERE = "policy_commands"
+
+
+def add_parsers(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Adds the commands; ``command`` makes a parser with what all commands have."""
+    evaluate = command(commands, "evaluate", "the return of a stored checkpoint", module=HERE)
+    export = command(commands, "export-policy", "write a stored checkpoint's networks, not resumable", module=HERE)
+    for parser in (evaluate, export):
+        parser.add_argument("checkpoint", metavar="UID", help="or UID@EPOCH, or UID@best; the last one by itself")
+    evaluate.add_argument("--episodes", type=int, default=20, metavar="N", help="greedy episodes (default: 20)")
+    export.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")
+    export.set_defaults(command="export_policy")
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Prints the mean return of greedy episodes on seeds that no training uses."""
+    task = _task(arguments)
+    return _print(arguments, {"uid": task.uid, "epochs": task.epochs, "episodes": arguments.episodes,
+                              "return": task.evaluate(arguments.episodes), "digest": task.digest})  # fmt: skip
+
+
+def export_policy(arguments: argparse.Namespace) -> int:
+    """Writes the networks of a checkpoint as safetensors."""
+    task = _task(arguments)
+    file = task.save_policy(arguments.file)
+    count = sum(tensor.numel() for tensor in task.parameters())
+    return _print(arguments, {"uid": task.uid, "epochs": task.epochs, "file": str(file), "bytes": file.stat().st_size,
+                              "parameters": count, "digest": task.digest})  # fmt: skip
+
+
+def _task(arguments: argparse.Namespace) -> Task:
+    """The task as it was at the checkpoint, without a storage."""
+    from ..tasks.state import unpack
+    from ..tasks.warm_start import is_policy
+    from .commands import _existing, _whole_uid
+    from .lineage import lineage, retrain, task_of
+    from .policies import checkpoint_of
+
+    with _existing(arguments) as store:
+        uid, saved = checkpoint_of(store, arguments.checkpoint, _whole_uid)
+        state = unpack(saved.manifest, saved.fetch)
+        if is_policy(state):  # a warm start that has not trained yet
+            return retrain(lineage(store, uid), 0)
+        task = task_of(state["identity"])
+        task.load_state_dict(state)
+        return task
+
+
+def _print(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
+    from . import report
+    from .commands import _console, _print_json
+
+    if arguments.json:
+        return _print_json({"format": report.FORMAT, **result})
+    _console().print(report.pairs_table(arguments.checkpoint, result))
+    return 0
