@@ -1,7 +1,7 @@
 """What a trial costs beside its training: milliseconds of bookkeeping for each trial of short and of long studies.
 
-    python benchmarks/bookkeeping.py [--trials 10 1000] [--workers 1 4] [--databases sqlite postgresql] [--no-peer]
-                                     [--scheduler halving] [--sampler random]
+    python benchmarks/bookkeeping.py [--trials 10 1000] [--workers 1 4] [--databases sqlite postgresql]
+                                     [--scheduler halving] [--sampler random] [--only rekindle]
 
 A whole study runs with real worker processes: looks at the study, plans, suggestions, leases, checkpoints, scores, in
 the database. Only the training is replaced, by a real task whose epochs do nothing and whose state is a few numbers, so
@@ -268,7 +268,7 @@ def main() -> None:
     parser.add_argument("--databases", nargs="+", default=["sqlite", "postgresql"], choices=["sqlite", "postgresql"])
     parser.add_argument("--scheduler", default="halving")
     parser.add_argument("--sampler", default="random")
-    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
@@ -279,7 +279,7 @@ def main() -> None:
         f"{name:>9}" for name in ("cpu", "early", "late", "elapsed", "SQL")))  # fmt: skip
     with servers(arguments.databases) as new_database:
         for kind, workers, trials in itertools.product(arguments.databases, arguments.workers, arguments.trials):
-            for part in PARTS if not arguments.no_peer else ["rekindle"]:
+            for part in [arguments.only] if arguments.only else PARTS:
                 url = new_database(kind)
                 PARTS[part][0](url, trials, arguments.scheduler, arguments.sampler)
                 row = measure(part, url, trials, workers)
