@@ -31,7 +31,7 @@ class Identified:
             raise ValueError(f"{self.name}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")
         self.env, self.seed, self.device = EnvSpec.of(env), seed, torch.device(device)
         self.fixed = flatten(fixed)
-        self._space = self.learner.hyperparameters.fix(fixed)
+        self._left = self.learner.hyperparameters.fix(fixed) if fixed else None  # open; only if it must be checked
         self.hyperparameters: dict[str, Any] | None = None
         self.uid = ""
         self._start: str | None = None
@@ -41,7 +41,8 @@ class Identified:
 
     def get_space(self, **fidelities: Any) -> Space:
         """The hyperparameters still open, nested, and the fidelities named, e.g. ``epochs=fidelity(1, 27)``."""
-        return self._space.searched().extend(**fidelities)
+        left = self.learner.hyperparameters.fix({}) if self._left is None else self._left
+        return left.searched().extend(**fidelities)
 
     def _complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All hyperparameters, nested, of those given; the space's and the algorithm's errors if they are wrong."""
