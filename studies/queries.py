@@ -7,10 +7,11 @@ from collections.abc import Collection, Sequence
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from . import ledger
 from .owner import Owner
 from .retention import CHUNK
-from .rows import CheckpointRow, Event, TaskRow
-from .schema import Now, blob, checkpoint, checkpoint_blob, event, task
+from .rows import CheckpointRow, Event, TaskRow, Trial
+from .schema import Now, blob, checkpoint, checkpoint_blob, event, task, trial
 
 
 def tasks(connection: Connection, uids: Collection[str] | None) -> list[TaskRow]:
@@ -43,6 +44,14 @@ def held(connection: Connection) -> set[str]:
     """The uids of the tasks that a process holds, or held when it died."""
     owned = task.c.lease_owner > ""  # for "is not null" SQLite would go through all tasks
     return set(connection.scalars(sa.select(task.c.uid).where(owned)))
+
+
+def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
+    """The trials that a task is, each with the name of its study."""
+    t = trial.c
+    query = sa.select(t.study, t.number).where(t.uid == uid).order_by(t.study, t.number)
+    places = [(row.study, row.number) for row in connection.execute(query)]
+    return [(name, row) for name, number in places for row in ledger.trials(connection, name, of=[number])]
 
 
 def workers(connection: Connection) -> list[str]:

@@ -235,10 +235,8 @@ def task_json(store: Store, uid: str) -> Json:
         "hyperparameters": identity.get("hyperparameters", {}),
         "lineage": _lineage(store, uid, row.epochs),
         "trials": [
-            {"study": study.name, "number": trial.number, "state": trial.state, "error": trial.error}
-            for study in store.studies()
-            for trial in store.trials(study.name)
-            if trial.uid == uid
+            {"study": study, "number": trial.number, "state": trial.state, "error": trial.error}
+            for study, trial in store.trials_of(uid)
         ],
         "metrics": metrics,
         "checkpoints": [

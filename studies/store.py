@@ -152,6 +152,10 @@ class Store:
         """By uid: the epochs of a task's last checkpoint; of tasks only that there are."""
         return self._database.read(lambda connection: queries.reached(connection, uids))
 
+    def trials_of(self, uid: str) -> list[tuple[str, Trial]]:
+        """The trials that a task is, each with the name of its study."""
+        return self._database.read(lambda connection: queries.trials_of(connection, uid))
+
     def held(self) -> set[str]:
         """The uids of the tasks that a process holds, or held when it died."""
         return self._database.read(queries.held)
