@@ -68,6 +68,8 @@ class Worker:
 
     def _work(self, ready: Sequence[Ready]) -> bool:
         """Trains one cohort of what is ready; False if nothing was to be had."""
+        if not ready:
+            return False
         with self._claim(ready) as claimed:
             if claimed and (doom := self._doom(claimed)) is not None:
                 self._failed(claimed[0][0], *doom)
