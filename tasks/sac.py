@@ -165,8 +165,11 @@ class SACLearner(OffPolicyLearner):
 
     def cut(self) -> None:
         super().cut()
+        everywhere = np.ones((self.members, self.hp.num_envs), np.bool_)
+        if self.rewards is not None:
+            self.rewards.forget(everywhere)
         if self.memory is not None:
-            self.memory.forget(np.ones(self.envs.obs.shape[:2], dtype=bool))
+            self.memory.forget(everywhere)
 
     # --- learning ---
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from masked import MASKED
-from rekindle import SAC, EnvSpec
+from rekindle import SAC, Cohort, EnvSpec
 from rekindle.spaces import unflatten
 from rekindle.tasks.sac import SACLearner
 from rekindle.tasks.soft_actions import Sample
@@ -104,14 +104,16 @@ def test_the_state_holds_what_is_remembered() -> None:
 
 
 def test_what_is_remembered_ends_with_the_episode() -> None:
-    made = learner(EnvSpec("Pendulum-v1", max_episode_steps=20))
+    made = learner(EnvSpec("Pendulum-v1", max_episode_steps=20), scale_reward=True)
     while made.replay.steps % 20:
         made.iterate()
     assert not made.memory.tensors["state"].any()
     made.iterate()
     assert made.memory.tensors["state"].any()
+    assert made.rewards.returns.any()
     made.cut()  # environments are made anew
     assert not made.memory.tensors["state"].any()
+    assert not made.rewards.returns.any()
 
 
 def changed(batch: dict[str, Tensor], where: Tensor) -> dict[str, Tensor]:
@@ -242,6 +244,24 @@ def test_a_memory_goes_on_through_a_refill() -> None:
     assert batch["memory"].any()
     made.iterate()
     assert made.progress.updates == updates + 1
+
+
+LEARNING: dict[str, Any] = {
+    "model.width": 64, "optimizer.lr": 1e-3, "num_envs": 4, "num_steps": 2, "num_updates": 2, "learning_starts": 1000,
+    "epoch_steps": 2000, "tau": 0.01, "entropy.alpha": 0.2, "batch_size": 128, "n_step": 3, "eval_interval": 1,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_task_that_needs_a_memory_is_solved_with_one_only() -> None:
+    scores = {}
+    for memory, more in (("gru", {"model.sequence_length": 8, "model.burn_in": 8}), ("none", {})):
+        hp = unflatten({**LEARNING, "model.memory": memory, **more})
+        tasks = [SAC(MASKED, seed=seed).init(**hp) for seed in range(3)]
+        Cohort(tasks).fit(3)
+        scores[memory] = sorted(max(row["eval_return"] for _, row in task.history) for task in tasks)
+    assert scores["gru"][0] > 300, scores
+    assert scores["none"][-1] < 100, scores
 
 
 @pytest.mark.parametrize(("changes", "message"), [
