@@ -97,20 +97,23 @@ class Watch:
             self._count(changes.trials, changes.segments)
         held = self._held()
         config, complete = self.view.config, self.view.plan().complete
-        total = max(len(self.view.trials), config.trials[-1] * seeds_of(config))
+        trials = max(len(self.view.trials), config.trials[-1] * seeds_of(config))
         counts = self._counts.copy()
         counts += Counter({TRAINING: len(held), WAITING: counts["running"] - len(held),
-                           "open": total - len(self.view.trials)})  # fmt: skip
+                           "open": trials - len(self.view.trials)})  # fmt: skip
         del counts["running"]
         best = self._best
         return Snapshot(
             config,
             complete,
             {state: counts[state] for state in LOOKS if counts[state]},
-            [self._state(number, held) for number in range(max(0, total - LAST), total)],
-            list(zip(config.rungs, self._rungs, self._entrants, strict=True)),
+            [self._state(number, held) for number in range(max(0, trials - LAST), trials)],
+            [
+                (epochs, through, max(through, total))  # asha promotes more than are expected
+                for epochs, through, total in zip(config.rungs, self._rungs, self._entrants, strict=True)
+            ],
             self._done,
-            self._epochs_total(),
+            max(self._done, self._epochs_total()),
             self._env_steps,
             (best.score or 0.0, best.number, best.epochs) if best else None,
         )
