@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from ..spaces.to_optuna import distributions, params
 from .config import Config
 from .errors import StoreError, TaskBusy
-from .objectives import objectives_of
+from .objectives import DEFAULT, objectives_of, value_of
 from .plans import score_of
 from .replicas import collapse
 from .rows import Segment, Trial
@@ -103,4 +103,4 @@ def finished(config: Config, trials: Sequence[Trial], segments: Sequence[Segment
 
 def _values(objectives: Mapping[str, str], row: Segment) -> list[float]:
     """The objectives of a finished segment, as they were measured."""
-    return [row.objectives[name] for name in objectives] if row.objectives else [score_of(row)]
+    return [value_of(row.objectives, name) for name in objectives] if objectives != DEFAULT else [score_of(row)]

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .config import BadConfig, Config, choose
+from .errors import DamagedRow
 from .plans import score_of
 from .rows import Segment
 
@@ -118,7 +119,22 @@ def _speed(task: Task, twin: Task) -> float:
 
 def point(objectives: Mapping[str, str], values: Mapping[str, float]) -> list[float]:
     """The objectives in their order, each the higher the better."""
-    return [values[name] if direction == MAXIMIZE else -values[name] for name, direction in objectives.items()]
+    found = ((value_of(values, name), direction) for name, direction in objectives.items())
+    return [each if direction == MAXIMIZE else -each for each, direction in found]
+
+
+def value_of(values: Mapping[str, float] | None, name: str) -> float:
+    """One of the objectives of a result; DamagedRow if it has none of this name."""
+    if values is None or name not in values:
+        raise DamagedRow(f"a result has all objectives that its study seeks, but one has no {name}; restore the "
+                         "database from a copy")  # fmt: skip
+    return values[name]
+
+
+def measured(config: Config, row: Segment) -> float:
+    """The first objective of a result as it was measured."""
+    name = next(iter(objectives_of(config)))
+    return score_of(row) if objectives_of(config) == DEFAULT else value_of(row.objectives, name)
 
 
 def best_first(config: Config, rows: Iterable[Segment]) -> list[Segment]:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .config import Config
+from .objectives import measured
 from .replicas import collapse, seeds_of
 from .rows import Segment, Trial
 from .view import View
@@ -47,7 +48,7 @@ class Snapshot:
         rungs: for each rung (epochs, how many trials are through, how many are to come).
         epochs, epochs_total: done, and to be done in all if no trial fails.
         env_steps: done.
-        best: (return, trial, epochs), the highest return so far, or None.
+        best: (value, trial, epochs), the best so far in the first objective, the return for example, or None.
     """
 
     config: Config
@@ -115,7 +116,7 @@ class Watch:
             self._done,
             max(self._done, self._epochs_total()),
             self._env_steps,
-            (best.score or 0.0, best.number, best.epochs) if best else None,
+            (measured(config, best), best.number, best.epochs) if best else None,
         )
 
     def _count(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:

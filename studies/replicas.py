@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from .config import BadConfig, Config, check_count, choose
-from .objectives import MINIMIZE, objectives_of
+from .objectives import MINIMIZE, objectives_of, value_of
 from .plans import Branch, Plan, Scheduler, score_of
 from .racing import FIRST
 from .rows import Segment, Trial
@@ -106,7 +106,7 @@ def _objectives(
     if not measured:
         return None
     signs = {name: -1 if objectives_of(config).get(name) == MINIMIZE else 1 for name in measured[0]}
-    return {name: sign * aggregate([sign * each[name] for each in measured]) for name, sign in signs.items()}
+    return {name: sign * aggregate([sign * value_of(each, name) for each in measured]) for name, sign in signs.items()}
 
 
 class Replicated:

@@ -20,7 +20,7 @@ from .branches import BRANCH
 from .config import Config
 from .ledger import SEGMENT_STATES
 from .mirror import UID as MIRROR
-from .objectives import DEFAULT, objectives_of, point, ranking, undominated
+from .objectives import DEFAULT, objectives_of, point, ranking, undominated, value_of
 from .objectives import RETURN as RETURN
 from .owner import Owner
 from .replicas import collapse, races, seeds_of
@@ -63,7 +63,7 @@ def trial_json(trial: Trial, segments: Sequence[Segment]) -> Json:
 
 def _return(row: Segment) -> float | None:
     """The return, which is the score of a study that seeks nothing else."""
-    return row.objectives[RETURN] if row.objectives else row.score
+    return value_of(row.objectives, RETURN) if row.objectives else row.score
 
 
 def _branch(trial: Trial) -> Json | None:

@@ -91,7 +91,7 @@ def history(config: Config, trials: Iterable[Trial], seen: Seen, segments: Itera
         complete = bool(scores) and (config.sampler != "tpe" or several or scores[-1][0] == config.rungs[-1])
         values = [score for _, score in scores[-1:]]
         if complete and several:
-            values = point(objectives, measured[trial.number, scores[-1][0]])
+            values = point(objectives, measured.get((trial.number, scores[-1][0]), {}))
         state = TrialState.COMPLETE if complete else TrialState.PRUNED if scores else TrialState.FAIL
         frozen.append(
             create_trial(

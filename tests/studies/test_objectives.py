@@ -7,17 +7,20 @@ import json
 import math
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config
 from rekindle.studies.config_form import what_is_wrong
 from rekindle.studies.engine import start_study
+from rekindle.studies.errors import DamagedRow
 from rekindle.studies.exporting import export_study
 from rekindle.studies.importing import import_study
-from rekindle.studies.mirror import mirror
+from rekindle.studies.mirror import finished, mirror
 from rekindle.studies.objectives import (
     best_first,
     crowding,
@@ -29,6 +32,7 @@ from rekindle.studies.objectives import (
     undominated,
 )
 from rekindle.studies.pbt import make_population
+from rekindle.studies.progress import look
 from rekindle.studies.replicas import collapse, seed_options
 from rekindle.studies.report import study_json
 from rekindle.studies.rows import Segment
@@ -244,3 +248,26 @@ def test_the_command_line_takes_objectives_and_shows_the_front(
     assert main(["status", "--storage", sqlite_url]) == 0
     assert main([*command, "--objective", "model_siz"]) == 2
     assert "'model_siz' is not one of return, model_size" in capsys.readouterr().err
+
+
+def test_a_result_that_lacks_an_objective_is_named_as_damage(sqlite_url: str) -> None:
+    config = searched(trials=2, epochs=(1,), scheduler="none")
+    run(sqlite_url, config)
+    with Store(sqlite_url) as store:
+        rows = store.segments("s")
+        raw = sa.text("UPDATE rk_segment SET objectives = :text WHERE number = 1").bindparams(text='{"return":1.0}')
+        store._database.write(lambda c: c.execute(raw))
+        with pytest.raises(DamagedRow, match="all objectives that its study seeks, but one has no model_size"):
+            study_json(store, "s")
+        with pytest.raises(DamagedRow, match="one has no return"):
+            best_first(config, [rows[0], replace(rows[1], objectives=None)])
+        with pytest.raises(DamagedRow, match="one has no model_size"):
+            finished(config, store.trials("s"), store.segments("s"))
+
+
+def test_progress_shows_what_was_measured(sqlite_url: str) -> None:
+    run(sqlite_url, tiny(options=objective_options(["episode_length:minimize"])))
+    with Store(sqlite_url) as store:
+        best = look(store, "s").best
+        assert best is not None
+        assert best[0] == min((row.objectives or {})["episode_length"] for row in store.segments("s"))
