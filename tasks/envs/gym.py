@@ -13,7 +13,8 @@ from .base import Array, Envs, Step, Tree, to_tensor
 from .curriculum import Curriculum
 from .encode import Actions, Observations
 from .kinds import restore_of, spaces_of
-from .pool import Pool, is_pool
+from .pool import Pool
+from .pool_makers import is_pool
 from .processes import Processes
 from .selftest import Restore
 from .spec import EnvSpec
@@ -42,7 +43,7 @@ class GymEnvs(Envs):
         processes: int = 0,
         restore: Restore | None = None,
     ) -> None:
-        """processes: how many more share the work, or EnvPool's threads; 0 for this one alone. It changes no result."""
+        """processes: how many more share the work, or threads of a pool; 0 for this one alone. It changes no result."""
         super().__init__(spec, seeds, num_envs, purpose)
         self.restore = restore or restore_of(spec)
         self.mode, self.exact, self.why = self.restore.mode, self.restore.exact, self.restore.why

@@ -1,4 +1,4 @@
-"""What an environment is like, whoever makes it: Gymnasium or EnvPool."""
+"""What an environment is like, whoever makes it: one by one, or a pool of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from .encode import Observations
 from .make import Spaces, make_env
-from .pool import is_pool, pool_spaces, pool_test
+from .pool import pool_spaces, pool_test
+from .pool_makers import is_pool
 from .selftest import Restore, self_test
 from .spec import EnvSpec
 

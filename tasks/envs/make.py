@@ -25,7 +25,7 @@ def make_env(spec: EnvSpec) -> Env:
     EnvSpecError if the id, an argument or a package is not there.
     """
     if spec.id.startswith("ALE/"):
-        _register_atari(spec)
+        register_atari(spec)
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
     with _quiet():
         try:
@@ -72,7 +72,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _register_atari(spec: EnvSpec) -> None:
+def register_atari(spec: EnvSpec) -> None:
+    """Makes the ids of Atari games known; EnvSpecError without ale-py."""
     try:
         gym.register_envs(import_module("ale_py"))
     except ImportError as error:

@@ -1,17 +1,14 @@
-"""EnvPool's environments: all of a batch in one pool of its, stepped by threads; ``EnvSpec("envpool/CartPole-v1")``.
+"""Environments that are computed all at once by a library of its own, in a pool: EnvPool's, Gymnasium's vector ones.
 
-Weng et al. (2022), arXiv:2206.10558. A pool can neither save its state nor be seeded again, so each epoch has a new one
-(restart mode), in the uninterrupted run too. It resets an environment one step late, in place of a step; here those
-that ended are reset at once, so that no step is lost and what followed the last action is the true final observation.
+A pool can not save its state, so each epoch has a new one (restart mode), in the uninterrupted run too. Such libraries
+reset an environment one step late, in place of a step; here those that ended are reset at once, so that no step is lost
+and what followed the last action is the true final observation.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,26 +18,20 @@ from .. import streams
 from .base import Array
 from .encode import Actions, Observations
 from .make import Spaces
+from .pool_makers import make_pool
 from .selftest import Restore
-from .spec import EnvSpec, EnvSpecError
+from .spec import EnvSpec
 from .stage import Options, Shown
 
-PREFIX = "envpool/"
-OURS = frozenset({"num_envs", "batch_size", "num_threads", "seed", "max_num_players"})  # what no spec may say
-STEPS = 64  # that the self-test compares
-
-
-def is_pool(spec: EnvSpec) -> bool:
-    """Whether EnvPool makes this environment."""
-    return spec.id.startswith(PREFIX)
+STEPS, IMAGE_STEPS = 64, 8  # that the self-test compares
 
 
 class Pool:
-    """A stage whose environments are one pool; episodes after the first of an epoch follow from that one's seed."""
+    """A stage whose environments are one pool."""
 
     def __init__(self, spec: EnvSpec, count: int, threads: int, encoder: Observations) -> None:
         self.spec, self.count, self.threads, self.encoder = spec, count, min(max(1, threads), count), encoder
-        self.pool: Any = None
+        self.pool: Any = None  # see `pool_makers.Made`
         # Boxes are copied all at once; what has parts is written environment by environment.
         self.whole = encoder.kind == "vector" and isinstance(pool_spaces(spec).observation, spaces.Box)
 
@@ -49,27 +40,26 @@ class Pool:
         if fresh:
             assert len(places) == self.count
             self.close()
-            limit = {} if self.spec.max_episode_steps is None else {"max_episode_steps": self.spec.max_episode_steps}
-            self.pool = _make(self.spec, num_envs=self.count, seed=list(seeds), num_threads=self.threads, **limit)
-        obs, info = self.pool.reset(np.asarray(places, np.int32))
-        return self._encoded(obs, len(places), self._order(info, places))
+            self.pool = make_pool(self.spec, list(seeds), self.threads)
+        obs, env_id = self.pool.reset(np.asarray(places, np.int32), np.asarray(seeds))
+        return self._encoded(obs, self._order(env_id, places))
 
     def step(self, actions: Array) -> Shown:
-        obs, reward, terminated, truncated, info = self.pool.step(actions)
-        order = self._order(info, range(self.count))
+        obs, reward, terminated, truncated, env_id = self.pool.step(actions)
+        order = self._order(env_id, range(self.count))
         ended = [np.array(np.asarray(flags)[order], np.bool_) for flags in (terminated, truncated)]
-        return Shown(self._encoded(obs, self.count, order), np.asarray(reward, np.float64)[order], *ended)
+        return Shown(self._encoded(obs, order), np.asarray(reward, np.float64)[order], *ended)
 
-    def _order(self, info: Mapping[str, Any], places: Sequence[int]) -> Array:
-        """Where in EnvPool's answer each of these (rising) places is."""
-        order = np.argsort(info["env_id"])
-        assert np.array_equal(np.asarray(info["env_id"])[order], np.asarray(places))
+    def _order(self, env_id: Array, places: Sequence[int]) -> Array:
+        """Where in an answer each of these (rising) places is."""
+        order = np.argsort(env_id)
+        assert np.array_equal(env_id[order], np.asarray(places))
         return order
 
-    def _encoded(self, obs: Any, count: int, order: Array) -> Array:
+    def _encoded(self, obs: Any, order: Array) -> Array:
         if self.whole:
-            return np.asarray(obs)[order].reshape(count, *self.encoder.shape).astype(self.encoder.dtype)
-        out = np.zeros((count, *self.encoder.shape), self.encoder.dtype)
+            return np.asarray(obs)[order].reshape(len(order), *self.encoder.shape).astype(self.encoder.dtype)
+        out = np.zeros((len(order), *self.encoder.shape), self.encoder.dtype)
         for row, place in zip(out, order.tolist(), strict=True):
             self.encoder.write(_row(obs, place), row)
         return out
@@ -100,8 +90,8 @@ def _row(obs: Any, place: int) -> Any:
 
 @lru_cache(maxsize=64)
 def pool_spaces(spec: EnvSpec) -> Spaces:
-    """The spaces of an environment of EnvPool's."""
-    pool = _make(spec, num_envs=1, seed=[0], num_threads=1)
+    """The spaces of one environment of a pool."""
+    pool = make_pool(spec, [0], 1)
     shown, taken = _space(pool.observation_space), _space(pool.action_space)
     pool.close()
     return Spaces(shown, taken)
@@ -110,46 +100,6 @@ def pool_spaces(spec: EnvSpec) -> Spaces:
 def _space(space: Any) -> spaces.Space[Any]:
     """EnvPool gives some of its Dicts as dicts."""
     return spaces.Dict({name: _space(part) for name, part in space.items()}) if isinstance(space, dict) else space
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # EnvPool makes float32 Boxes of float64 bounds, which says nothing about the user's program.
-        warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
-        yield
-
-
-def _make(spec: EnvSpec, **ours: Any) -> Any:
-    """A pool; EnvSpecError if there is no such environment, or it cannot be made so."""
-    if spec.wrappers:
-        raise EnvSpecError(f"{spec.id}: an environment of EnvPool's has no wrappers, but got {list(spec.wrappers)}; "
-                           f"{spec.id.removeprefix(PREFIX)} from Gymnasium may have them")  # fmt: skip
-    if spec.parameters:
-        raise EnvSpecError(f"{spec.id}: a reset of EnvPool's takes no parameters, but got {', '.join(spec.parameters)}")
-    if wrong := sorted(OURS & spec.kwargs.keys()):
-        raise EnvSpecError(f"{spec.id}: kwargs must leave {', '.join(wrong)} to the task, which sets it")
-    try:
-        envpool = import_module("envpool")
-    except ImportError as error:
-        raise EnvSpecError(f"{spec.id} needs envpool; install it with `pip install rekindle[envpool]`") from error
-    name = spec.id.removeprefix(PREFIX)
-    if name not in envpool.list_all_envs():
-        raise EnvSpecError(f"{spec.id} must be an environment that EnvPool knows: {_near(name, envpool)}")
-    try:
-        with _quiet():
-            pool = envpool.make_gymnasium(name, **spec.kwargs, **ours)
-            _ = pool.observation_space, pool.action_space  # made when they are first asked for
-            return pool
-    except (TypeError, ValueError, AssertionError) as error:
-        raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {error}") from error
-
-
-def _near(name: str, envpool: Any) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, envpool.list_all_envs(), n=1)
-    return f"did you mean {PREFIX}{near[0]}?" if near else "`envpool.list_all_envs()` lists them"
 
 
 @cache
@@ -172,10 +122,11 @@ def _record(spec: EnvSpec, places: Sequence[int], threads: int) -> list[bytes]:
     codec = Actions(taken, spec.id)
     width = int(np.prod(codec.learner_shape))
     keys = np.array([streams.key("self-test", place) for place in places])[:, None]
-    pool = Pool(spec, len(places), threads, Observations(shown, spec.id))
+    encoder = Observations(shown, spec.id)
+    pool = Pool(spec, len(places), threads, encoder)
     here = range(len(places))
     seen = [[obs] for obs in pool.begin(here, [streams.seed_of("self-test", p) for p in places], [None] * 3, True)]
-    for step in range(STEPS):
+    for step in range(IMAGE_STEPS if encoder.kind == "image" else STEPS):
         draws = streams.uniform(keys, step * width + np.arange(width))
         now = pool.step(codec.decode(codec.pick(draws)))
         ended = np.flatnonzero(now.terminated | now.truncated).tolist()

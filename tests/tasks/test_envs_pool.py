@@ -131,7 +131,7 @@ def test_arguments_reach_envpool_and_its_own_are_refused() -> None:
     for spec, words in (
         (EnvSpec("envpool/CartPole-v1", {"num_envs": 3}), "kwargs must leave num_envs to the task"),
         (EnvSpec("envpool/CartPole-v1", {"gravitas": 3}), "cannot be made with kwargs"),
-        (EnvSpec("envpool/CartPole-v1", wrappers=[{"entry_point": "own_envs:Doubled"}]), "has no wrappers"),
+        (EnvSpec("envpool/CartPole-v1", wrappers=[{"entry_point": "own_envs:Doubled"}]), "takes no wrappers"),
         (EnvSpec("envpool/Cartpole-v1"), "did you mean envpool/CartPole-v1"),
     ):
         with pytest.raises(EnvSpecError, match=words):
