@@ -3,10 +3,10 @@
     garbage = gc(store)                  # a dry run: what would go, and how many bytes
     garbage = gc(store, dry_run=False)
 
-A trial that is finished keeps its last checkpoint and its best, a failed one none, a running one its latest two. What
-several trials share stays as long as one of them needs it; what a branch starts from stays; tasks of no study, and
-tasks that a living process holds, are left alone. Metrics and events stay, and a state that is wanted again after all
-can be trained again.
+A trial that is finished keeps its last checkpoint and its best, a failed one none, a running one its latest two; those
+that did not fail also keep what the `snapshots` name that they were trained with. What several trials share stays as
+long as one of them needs it; what a branch starts from stays; tasks of no study, and tasks that a living process holds,
+are left alone. Metrics and events stay, and a state that is wanted again after all can be trained again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import branches
 from .fencing import add_events
 from .fsck_rows import COLLECTED
 from .ledger import get_study
-from .retention import CHUNK, Keep, drop
+from .retention import CHUNK, Keep, asked_for, drop
 from .schema import blob, checkpoint, checkpoint_blob, metric, trial
 from .store import Store
 from .upkeep import last_epochs, lock_free
@@ -108,6 +108,8 @@ def _task(connection: Connection, uid: str, policy: Policy, gone: list[int] | No
     needed = branches.kept(connection, [uid])
     for state in {state for _, _, state in trials}:
         needed |= _kept(connection, uid, epochs, policy.of(state))
+        if state != "failed":
+            needed |= _kept(connection, uid, epochs, asked_for(connection, uid))
     ids = sorted(epochs.keys() - needed)
     if not ids:
         return None, []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -12,9 +13,10 @@ from ..tasks.storage import Metrics
 from . import branches
 from .branches import BRANCH, BRANCHED
 from .rows import CheckpointRow, Event
-from .schema import blob, checkpoint, checkpoint_blob, metric
+from .schema import blob, checkpoint, checkpoint_blob, event, metric
 
 CHUNK = 500  # values in one IN (...)
+INIT = "init"  # the event of every opening, which says what the task keeps
 
 
 def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
@@ -61,7 +63,7 @@ def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
 
 def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics], events: Sequence[Event]) -> list[str]:
     """Why each of a task's checkpoints, the oldest first, is there, for people."""
-    keep = _last_mode(events)
+    keep = _last_mode([event.data for event in events if event.kind == INIT]) or Keep()
     best = keep.ranked({row.epochs: metrics.get(row.epochs, {}) for row in checkpoints})[: keep.best]
     branched = {event.data.get("state"): event for event in events if event.kind in (BRANCH, BRANCHED)}
     return [
@@ -74,13 +76,18 @@ def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics]
     ]  # fmt: skip
 
 
-def _last_mode(events: Sequence[Event]) -> Keep:
-    """What the task kept when it was last opened."""
-    modes = [event.data["snapshots"] for event in events if event.kind == "init" and "snapshots" in event.data]
+def asked_for(connection: Connection, uid: str) -> Keep | None:
+    """What a task was last told to keep; None if that was nothing, or left to the store."""
+    inits = sa.select(event.c.data).where(event.c.uid == uid, event.c.kind == INIT).order_by(event.c.id)
+    return _last_mode(connection.scalars(inits).all())
+
+
+def _last_mode(inits: Sequence[Mapping[str, Any]]) -> Keep | None:
+    mode = inits[-1].get("snapshots") if inits else None
     try:
-        return Keep(**modes[-1]) if modes and isinstance(modes[-1], dict) else Keep()
+        return Keep(**mode) if isinstance(mode, dict) else None
     except (TypeError, ValueError):  # written by another version
-        return Keep()
+        return None
 
 
 def _branch(event: Event) -> str:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
+from rekindle import Objective
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.config import Config
@@ -252,6 +254,20 @@ def test_a_study_whose_policy_is_gone_says_so(sqlite_url: str) -> None:
         start_study(store, "s", config)
         with pytest.raises(LineageError, match=r"no policy 000000000000 is stored; give --warm-start again"):
             Worker(store, "s").run()
+
+
+def test_an_optuna_study_starts_warm(sqlite_url: str) -> None:
+    source = given()
+    study = optuna.create_study(direction="maximize")
+    objective = Objective(PPO, "CartPole-v1", epochs=1, storage=sqlite_url, warm_start=source, **unflatten(TINY))
+    study.optimize(objective, n_trials=1)
+    found = study.trials[0].user_attrs
+    with Store(sqlite_url) as store:
+        [row] = store.tasks([found["rk_uid"]])
+    assert row.identity is not None
+    alone = PPO("CartPole-v1", warm_start=source).init(**unflatten(row.identity["hyperparameters"]))
+    alone.fit(1)
+    assert (alone.uid, alone.digest) == (found["rk_uid"], found["rk_digest"])
 
 
 # A checkpoint that is looked at, and used elsewhere

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from rekindle.studies.cli import main
 from rekindle.studies.config import Config
 from rekindle.studies.fsck import check
+from rekindle.studies.gc import gc
 from rekindle.studies.schema import event
 from rekindle.studies.store import Store
 from studying import TINY, bits, run, tiny
@@ -114,3 +115,20 @@ def test_a_mode_that_means_nothing_is_refused_before_a_database_is_made(
     assert status == 2
     assert "did you mean best" in errors
     assert not (tmp_path / "new.db").exists()
+
+
+def test_what_a_study_keeps_is_no_garbage(tmp_path: Any) -> None:
+    kept: dict[Any, list[int]] = {}
+    for mode in ("all", "best", None):
+        url = f"sqlite:///{tmp_path / str(mode)}.db"
+        run(url, replace(keeping(mode), scheduler="none"))
+        with Store(url) as store:
+            before = {trial.uid: [row.epochs for row in store.checkpoints(trial.uid)] for trial in store.trials("s")}
+            gc(store, dry_run=False)
+            after = {uid: [row.epochs for row in store.checkpoints(uid)] for uid in before}
+            kept[mode] = [len(epochs) for epochs in after.values()]
+            if mode is not None:
+                assert after == before
+            assert check(store) == []
+    assert sum(kept["all"]) >= sum(kept["best"]) >= len(kept["best"])
+    assert max(kept[None]) <= 2

@@ -160,15 +160,6 @@ class TestWarmPPO(Warm):
     inert = frozenset({"model.std_init"})
 
 
-class TestWarmLSTM(Warm):
-    task = PPO
-    hyperparameters: ClassVar = {"epoch_steps": 128, "num_steps": 16, "num_envs": 4, "update_epochs": 3,
-                                 "num_minibatches": 2, "optimizer.lr": 0.03, "clip_coef": 0.1, "max_grad_norm": 0.1,
-                                 "model.memory": "lstm", "model.width": 16, "model.layers": 1}  # fmt: skip
-    inert = frozenset({"model.std_init"})
-    cohort_size = 3
-
-
 class TestWarmDQN(Warm):
     task = DQN
     hyperparameters: ClassVar = {"epoch_steps": 128, "learning_starts": 40, "batch_size": 32, "buffer_size": 200,
@@ -184,6 +175,25 @@ class TestWarmSAC(Warm):
                                  "model.width": 32, "entropy.alpha": 0.2}  # fmt: skip
     cohort_size = 3
     inert = frozenset({"entropy.alpha", "entropy.choice_target"})
+
+
+@pytest.mark.parametrize("algorithm", [PPO, SAC])
+def test_a_memory_is_taken_over_and_begins_empty(algorithm: type[Task]) -> None:
+    values = {**SMALL, "num_minibatches": 1} if algorithm is PPO else {**OFF, "batch_size": 32, "learning_starts": 96}
+    values = {**values, "model": {"width": 16, "layers": 1, "memory": "lstm"}}
+    env = "CartPole-v1" if algorithm is PPO else "Pendulum-v1"
+    given = algorithm(env, seed=9).init(**values)
+    given.fit(1)
+    together = [algorithm(env, seed=seed, warm_start=given).init(**values) for seed in range(2)]
+    assert difference(together[0].model, given.model) == []
+    assert any("memory" in name for name in given.model)
+    Cohort(together).fit(2)
+    alone = algorithm(env, seed=1, warm_start=given).init(**values)
+    alone.fit(1)
+    again = algorithm(env, seed=1).init(start=alone.identity["start"], **values)
+    again.load_state_dict(alone.state_dict())
+    again.fit(2)
+    assert difference(again.state_dict(), together[1].state_dict()) == []
 
 
 def test_the_identity_has_the_digest_of_what_was_taken(source: PPO) -> None:
