@@ -170,7 +170,7 @@ def make_population(
             )
     structure = space.structure(algorithm(env, seed=seed).init(**(fixed or {})).hyperparameters or {})
     decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
-    decided |= {name.removesuffix(ENABLED): None for name in structure.keys() - decided if not structure[name]}
+    decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False}
     config = make_config(algorithm, env, trials=population, epochs=[interval, max(interval, epochs)], seed=seed,
                          fixed=unflatten({**flatten(fixed or {}), **decided}), sampler="random", scheduler="pbt",
                          generation=population, cohort=population)  # fmt: skip

@@ -97,6 +97,8 @@ def test_what_is_structural_is_fixed_and_the_rest_is_searched() -> None:
     assert not structural & set(config.open)
     assert config.fixed["num_steps"] == 64
     assert config.fixed["target_kl"] is None
+    in_order = [name for name in load("ppo").learner.hyperparameters.flat() if name in ("clip_value", "target_kl")]
+    assert [name for name in config.fixed if name in in_order] == in_order  # the same in every process
     assert "max_grad_norm" in config.open
     assert config.rungs == (2, 4, 6)
     assert population(epochs=5).rungs == (2, 4, 5)
