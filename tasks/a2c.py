@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,28 +56,24 @@ class A2CLearner(OnPolicyLearner):
     def gather(self, gathered: Gathered, lr: Tensor) -> Mapping[str, Tensor]:
         """num_steps everywhere, and an update of the members that have enough; their environments begin anew."""
         rollout = self.play()
-        restarting = self.envs.mode == "restart" and self.env_steps >= (self.epochs + 1) * self.hp.epoch_steps
-        gathered.add(rollout, *self.estimate(rollout), restarting)
+        gathered.add(rollout, *self.estimate(rollout))
         due, used = gathered.enough()
         report: Mapping[str, Tensor] = {}
         if due.any():
             size = None if self.memory is None else self.memory.tensors["state"].shape[-1]
             batch = gathered.batch(used, self.hp.gamma, self.hp.gae_lambda, size)
             report = self.update(batch, lr, torch.from_numpy(due).to(lr.device).unsqueeze(1))
-            self.begin_anew(due[:, None] & gathered.running())
+            unfinished = due[:, None] & gathered.running()
+            self.envs.abandon(unfinished)
+            self.forget(unfinished)
             gathered.clear(due)
-        if restarting and self.memory is not None:
-            self.memory.forget(np.ones((self.members, self.hp.num_envs), np.bool_))
         self.reporting = due
         return report
 
-    def begin_anew(self, where: np.ndarray) -> None:
-        """Abandons the running episodes of these environments, (P, N)."""
-        self.envs.abandon(where)
-        if self.memory is not None:
-            self.memory.forget(where)
-        if self.reward_normalizer is not None:
-            self.reward_normalizer.forget(where)
+    def cut(self) -> None:
+        super().cut()
+        if self.gathered is not None:
+            self.gathered.cut()
 
     def update(self, batch: dict[str, Tensor], lr: Tensor, active: Tensor | None = None) -> dict[str, Tensor]:
         """All steps on a batch, of the members that are `active` (P, 1); what to report."""

@@ -157,7 +157,12 @@ class Learner:
                 return None
         self.epochs += 1
         self._at_epoch_start = True
+        if self.envs.mode == "restart":
+            self.cut()
         return self._take_metrics()
+
+    def cut(self) -> None:
+        """Takes note that all environments are made anew, so that their episodes ended with the last step."""
 
     def _add_to_tally(self, metrics: Mapping[str, Tensor]) -> None:
         which = np.ones(self.members, np.bool_) if self.reporting is None else self.reporting

@@ -193,13 +193,10 @@ class OffPolicyLearner(Learner):
         return rows, batch
 
     def cut(self) -> None:
-        """Takes note that all environments are made anew, so that their episodes ended with the last step."""
         self.replay.cut()
 
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
         rows = super().run_epoch(stop)
-        if rows is not None and self.envs.mode == "restart":
-            self.cut()
         if rows is not None and self.hp.eval_interval and self.epochs % self.hp.eval_interval == 0:
             for row, value in zip(rows, self.evaluate(), strict=True):
                 row["eval_return"] = float(value)

@@ -154,6 +154,15 @@ class OnPolicyLearner(Learner):
                 self.keys("sde"), hp.num_envs, self.policy.distribution, hp.num_steps, hp.sde_sample_freq, self.device
             )
 
+    def cut(self) -> None:
+        self.forget(np.ones((self.members, self.hp.num_envs), np.bool_))
+
+    def forget(self, where: np.ndarray) -> None:
+        """Forgets what was remembered of the running episodes of these environments, (P, N), that do not go on."""
+        for part in (self.memory, self.reward_normalizer):
+            if part is not None:
+                part.forget(where)
+
     def rollout(self) -> dict[str, Tensor]:
         """num_steps in every environment, and what a loss needs of them, each (P, T * N, ...)."""
         return self.scale(self.prepare(self.play()))

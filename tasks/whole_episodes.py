@@ -88,21 +88,21 @@ class Gathered(Stacked):
                            for x in (hp.min_rollouts, hp.min_steps))  # fmt: skip
         self.quota, self.least = np.ceil(rollouts[:, 0] / num_envs), least[:, 0]  # (P,), of each environment and of all
 
-    def add(self, rollout: Rollout, values: Tensor, next_values: Tensor, restarting: bool) -> None:
-        """Puts a rollout into each member's room; values as `evaluate_values` gives them.
-
-        restarting: whether the environments begin anew after it, so that running episodes are cut.
-        """
-        ended = rollout.ended.clone()
-        if restarting:
-            ended[-1] = 1
-        rows = (rollout.rewards, values, next_values, rollout.terminated, ended)
+    def add(self, rollout: Rollout, values: Tensor, next_values: Tensor) -> None:
+        """Puts a rollout into each member's room; values as `evaluate_values` gives them."""
+        rows = (rollout.rewards, values, next_values, rollout.terminated, rollout.ended)
         new = {name: x.transpose(0, 1) for name, x in zip(ROWS, rows, strict=True)}
         new |= {"obs": rollout.obs[:, :-1], "actions": rollout.actions}
         for member, start in enumerate(self.tensors["filled"][:, 0].tolist()):
             for name, x in new.items():
                 self.tensors[name][member, start : start + x.shape[1]] = x[member]
         self.tensors["filled"] += len(rollout.ended)
+
+    def cut(self) -> None:
+        """Takes note that all running episodes ended with the last step, but not by themselves."""
+        for member, rows in enumerate(self.tensors["filled"][:, 0].tolist()):
+            if rows:
+                self.tensors["ended"][member, rows - 1] = 1
 
     def enough(self) -> tuple[Mask, Mask]:
         """Which members are to be updated, (P,), and on which of the steps in their rooms, (P, S, N)."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from rekindle import A2C, PPO, PPO2, Cohort, Task
+from rekindle import A2C, PPO, PPO2, Cohort, EnvSpec, Task
 from rekindle.spaces import SpaceError, UnknownParameter
 
 SMALL: dict[str, Any] = {"num_steps": 16, "num_envs": 4, "epoch_steps": 128}
@@ -99,3 +99,15 @@ def test_a_function_for_a_coefficient_is_refused_with_the_cure(name: str) -> Non
 def test_who_knows_stable_baselines3_is_told_the_names(theirs: str, ours: str) -> None:
     with pytest.raises(UnknownParameter, match=rf"'{theirs}'; did you mean {ours}\?"):
         PPO("CartPole-v1").init(**{theirs: 1})
+
+
+def test_where_environments_are_made_anew_nothing_is_remembered_of_the_old_ones() -> None:
+    env = EnvSpec("fakes:Remembering-v0", {"length": 90})  # restored at the ends of epochs only
+    task = PPO(env).init(**SMALL, num_minibatches=2, model={"memory": "gru"}, normalize_reward=True)
+    learner = task.build_learner([task])
+    learner.iterate()
+    assert learner.memory.tensors["state"].any()
+    assert learner.reward_normalizer.returns.any()
+    learner.run_epoch()
+    assert not learner.memory.tensors["state"].any()
+    assert not learner.reward_normalizer.returns.any()

@@ -67,14 +67,14 @@ def gathered_of(members: int = 1, num_envs: int = 2, **asked: Any) -> Gathered:
     return Gathered(SimpleNamespace(**hp), envs, distribution, torch.device("cpu"))  # type: ignore[arg-type]
 
 
-def add(gathered: Gathered, *ended: str, restarting: bool = False) -> None:
+def add(gathered: Gathered, *ended: str) -> None:
     """A rollout in which episodes end where these texts, one for each environment of the one member, have an x."""
     marks = torch.tensor([[float(mark == "x") for mark in text] for text in ended]).T.unsqueeze(1)
     steps, members, num_envs = marks.shape
     obs = torch.arange(steps + 1.0).view(1, -1, 1, 1).expand(members, -1, num_envs, 2)
     actions = torch.ones(members, steps, num_envs, dtype=torch.int64)
     rollout = Rollout(obs, actions, torch.ones_like(marks), marks, marks, [])
-    gathered.add(rollout, torch.ones_like(marks), torch.ones_like(marks), restarting)
+    gathered.add(rollout, torch.ones_like(marks), torch.ones_like(marks))
 
 
 def shown(gathered: Gathered) -> tuple[bool, list[str]]:
@@ -118,7 +118,9 @@ def test_an_episode_that_fills_the_room_is_cut_and_bootstraps() -> None:
 
 def test_where_environments_begin_anew_the_running_episodes_are_cut() -> None:
     gathered = gathered_of(min_rollouts=2)
-    add(gathered, ".x..", "....", restarting=True)
+    add(gathered, ".x..", "....")
+    assert not shown(gathered)[0]
+    gathered.cut()
     assert shown(gathered) == (True, ["oo..........", "oooo........"])
     assert gathered.running().tolist() == [[False, False]]
 
