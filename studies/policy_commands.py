@@ -49,14 +49,18 @@ def export_policy(arguments: argparse.Namespace) -> int:
 def _task(arguments: argparse.Namespace) -> Task:
     """The task as it was at the checkpoint, without a storage."""
     from ..tasks.state import unpack
+    from ..tasks.storage import POLICY
     from ..tasks.warm_start import is_policy
     from .commands import _existing, _whole_uid
     from .lineage import lineage, retrain, task_of
-    from .policies import checkpoint_of
+    from .policies import NoPolicy, checkpoint_of
 
     with _existing(arguments) as store:
         uid, saved = checkpoint_of(store, arguments.checkpoint, _whole_uid)
         state = unpack(saved.manifest, saved.fetch)
+        if uid.startswith(POLICY):
+            raise NoPolicy(f"a checkpoint is of a task, with an environment to act in, but {uid} is only a policy; "
+                           "rekindle train --warm-start takes it")  # fmt: skip
         if is_policy(state):  # a warm start that has not trained yet
             return retrain(lineage(store, uid), 0)
         task = task_of(state["identity"])

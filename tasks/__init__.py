@@ -43,8 +43,12 @@ _HOMES = {
     "DamagedState": ".errors",
     "Diverged": ".errors",
     "StateMismatch": ".errors",
+    "Keep": ".snapshots",
+    "Recording": ".replayed",
+    "Replayed": ".replayed",
     "Stopped": ".errors",
     "TaskError": ".errors",
+    "WarmStart": ".warm_start",
 }
 __all__ = ["ALGORITHMS", "load", "names", *_HOMES]
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -154,6 +157,37 @@ def test_a_part_is_taken_only_when_asked(sqlite_url: str, cli: Cli) -> None:
     assert "4 loaded, 4 mismatched, 4 missing" in errors
     status, _, errors = cli(*train(sqlite_url, "--partial"))
     assert (status, errors) == (2, "rekindle: error: --partial goes with --warm-start, which is not given\n")
+
+
+def test_a_stored_policy_is_shown_and_taken_like_a_checkpoint(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    file = given().save_policy(tmp_path / "policy.safetensors")
+    first = json.loads(cli(*train(sqlite_url, "--warm-start", str(file), epochs=1))[1])
+    shown = json.loads(cli("show", first["uid"], "--storage", sqlite_url, "--json")[1])
+    policy = shown["lineage"][0]["uid"]
+    assert cli("show", policy, "--storage", sqlite_url)[0] == 0
+    again = json.loads(cli(*train(sqlite_url, "--warm-start", policy, epochs=1))[1])
+    assert (again["uid"], again["resumed"]) == (first["uid"], True)
+    status, _, errors = cli("evaluate", policy, "--storage", sqlite_url)
+    assert status == 2
+    assert f"but {policy} is only a policy; rekindle train --warm-start takes it" in errors
+
+
+def test_a_killed_task_carries_on_from_its_start_with_the_same_bits(sqlite_url: str, tmp_path: Path) -> None:
+    file = given().save_policy(tmp_path / "policy.safetensors")
+    arguments = train(sqlite_url, "--warm-start", str(file), "--snapshots", "best:10", epochs=40, epoch_steps=512)
+    command = [sys.executable, "-m", "rekindle.studies.cli", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("epoch 3/") for line in process.stderr)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    file.unlink()
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(result.stdout)
+    values = unflatten({**TINY, "epoch_steps": 512})
+    whole = PPO("CartPole-v1", warm_start=given()).init(**values)
+    whole.fit(40)
+    assert (found["resumed"], found["digest"]) == (True, whole.digest)
 
 
 # Studies
