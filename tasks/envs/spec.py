@@ -21,7 +21,8 @@ class EnvSpec:
     """Describes one environment.
 
     Attributes:
-        id: a Gymnasium id; ``"package.module:Name-v0"`` imports the module first, so that it can register the id.
+        id: a Gymnasium id; ``"package.module:Name-v0"`` imports the module first, so that it can register the id. With
+            ``envpool/`` before it EnvPool makes it, with ``vector/`` its vector entry point does.
         kwargs: arguments of the environment, JSON values.
         wrappers: ``{"entry_point": "package.module:Class", "kwargs": {...}}``, innermost first.
         max_episode_steps: the time limit; None keeps the registered one.
