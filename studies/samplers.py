@@ -102,14 +102,14 @@ def learns(config: Config) -> bool:
     return config.sampler not in KNOWN or KNOWN[config.sampler].learns
 
 
-def make_sampler(config: Config, number: int, attempt: int = 0) -> BaseSampler:
-    """The study's sampler, seeded for one trial."""
+def make_sampler(config: Config, number: int, attempt: int = 0, bracket: int = 0) -> BaseSampler:
+    """The study's sampler, seeded for one trial of a bracket."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some are experimental, which nobody here can change
-        return _make(config, number, attempt)
+        return _make(config, number, attempt, bracket)
 
 
-def _make(config: Config, number: int, attempt: int) -> BaseSampler:
+def _make(config: Config, number: int, attempt: int, bracket: int) -> BaseSampler:
     import optuna
 
     seed = streams.seed_of(config.seed, "suggest", number, attempt)
@@ -132,9 +132,5 @@ def _make(config: Config, number: int, attempt: int) -> BaseSampler:
             from .generations import NSGAII, NSGAIII
 
             genetic = NSGAII if config.sampler == "nsgaii" else NSGAIII
-            return genetic(_bracket(config, number), population_size=config.generation, seed=seed)
+            return genetic(bracket, population_size=config.generation, seed=seed)
     return optuna.samplers.TPESampler(seed=seed, n_startup_trials=config.generation)
-
-
-def _bracket(config: Config, number: int) -> int:
-    return next(index for index, numbers in enumerate(config.brackets) if number in numbers)

@@ -54,7 +54,7 @@ def _suggest(
         values = _defaults(config.searched, check) if number == 0 else None
         if values is None:
             leader = found[place - place % cohort] if place % cohort else None
-            values = _draw(config, study, number, leader, check)
+            values = _draw(config, study, plan.bracket, number, leader, check)
         found.append(values)
     return found
 
@@ -116,6 +116,7 @@ def _study(config: Config, trials: Iterable[Trial], plan: Plan, segments: Iterab
 def _draw(
     config: Config,
     study: optuna.Study,
+    bracket: int,
     number: int,
     leader: Mapping[str, Any] | None,
     check: Callable[[Mapping[str, Any]], None],
@@ -123,7 +124,7 @@ def _draw(
     space = config.searched
     shared = space.structure(leader) if leader else {}
     for attempt in range(ATTEMPTS):
-        study.sampler = make_sampler(config, number, attempt)
+        study.sampler = make_sampler(config, number, attempt, bracket)
         trial = study.ask()  # stays running: those that follow keep their distance from it
         values = suggest_values(space, trial, fixed=shared)
         try:

@@ -56,9 +56,8 @@ def study(config: Config, rng: random.Random) -> dict[int, dict[str, Any]]:
         for number, state in step.finished:
             trials[number] = replace(trials[number], state=state)
         if step.ask is not None:
-            bracket = config.brackets.index(step.ask)
             for number, values in zip(step.ask, suggest(config, trials.values(), step), strict=True):
-                trials[number] = Trial(number, f"u{number}", flatten(values), {"bracket": bracket})
+                trials[number] = Trial(number, f"u{number}", flatten(values), {"bracket": step.bracket})
         segments |= {(row.number, row.rung): row for row in step.segments}
         ready = sorted(key for key, row in segments.items() if row.state == "ready")
         for number, rung in rng.sample(ready, rng.randint(0, len(ready))):
@@ -128,6 +127,13 @@ def test_cma_es_closes_in_on_what_is_best() -> None:
             segments.append(Segment(number, 0, 1, "done", score))
     first, last = ([abs(trials[n].params["x"] - 0.7) for n in numbers] for numbers in (range(8, 24), range(80, 96)))
     assert sum(last) < 0.2 * sum(first)
+
+
+def test_a_generation_is_a_bracket_of_the_scheduler() -> None:
+    one = config("nsgaii", scheduler="hyperband", trials=[40])
+    found = study(one, random.Random(0))
+    assert study(one, random.Random(1)) == found
+    assert study(replace(one, seed=1), random.Random(0)) != found
 
 
 def test_genetic_samplers_cross_the_elite_of_all_brackets_before() -> None:

@@ -50,7 +50,7 @@ def test_the_same_rows_give_the_same_suggestions(sampler: str) -> None:
     small = Space(lr=log_real(1e-5, 1e-1), clip=maybe(real(0.1, 1.0)))  # the Gaussian process takes a second each
     study = config(sampler=sampler, space=small.priors(), generation=2)
     trials = rows(study, 4)
-    step = Plan(ask=range(4, 5), seen=seen(4))
+    step = Plan(ask=range(4, 5), bracket=2, seen=seen(4))
     assert suggest(study, trials, step) == suggest(study, trials, step)
 
 
@@ -61,7 +61,7 @@ def test_another_seed_gives_other_suggestions() -> None:
 def test_rows_that_the_schedule_does_not_show_change_nothing() -> None:
     study = config()
     trials = rows(study, 24)
-    step = Plan(ask=range(16, 24), seen=seen(16))
+    step = Plan(ask=range(16, 24), bracket=2, seen=seen(16))
     done = [replace(trial, state="pruned") for trial in trials]
     assert suggest(study, trials[:16], step) == suggest(study, done, step)
 
@@ -73,7 +73,8 @@ def test_what_is_seen_changes_the_suggestions_but_of_the_random_sampler() -> Non
         trials = rows(study, 16)
         worse = {number: [(1, -score)] for number, [(_, score)] in seen(16).items()}
         ask = range(16, 24)
-        first, second = (suggest(study, trials, Plan(ask=ask, seen=shown)) for shown in (seen(16), worse))
+        plans = (Plan(ask=ask, bracket=2, seen=shown) for shown in (seen(16), worse))
+        first, second = (suggest(study, trials, step) for step in plans)
         assert (first == second) == (sampler in same_for), sampler
 
 
