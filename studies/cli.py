@@ -60,6 +60,7 @@ from typing import Any, NoReturn
 
 from .. import __version__
 from . import operations, orion_trial, policy_commands
+from .redact import printable
 
 URL_VARIABLE = "REKINDLE_STORAGE"
 DEFAULT_URL = "sqlite:///rekindle.db"
@@ -109,7 +110,7 @@ def _explain(error: Exception) -> int:
 
 
 def _say(text: str, status: int) -> int:
-    print("rekindle: " + " ".join(text.split()), file=sys.stderr, flush=True)
+    print("rekindle: " + printable(" ".join(text.split())), file=sys.stderr, flush=True)
     return status
 
 

@@ -22,6 +22,7 @@ from .mirror import UID as MIRROR
 from .objectives import objective_options
 from .owner import Owner, cores
 from .patience import Patience
+from .redact import printable
 from .replicas import seed_options
 from .store import Store
 
@@ -372,4 +373,4 @@ def _console(stderr: bool = False) -> Console:
 
 
 def _note(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(printable(text), markup=False, soft_wrap=True)

@@ -107,7 +107,8 @@ def _count(history: History, row: sa.Row[tuple[str, str, dict[str, object], floa
         history.failed[kind] += 1
         history.alone = bool(row.data.get("alone"))
         pause = row.data.get("pause")
-        history.rest = max(0.0, float(pause) - row.age) if isinstance(pause, int | float) else 0.0
+        longest = min(pause, POLICIES[kind].longest) if isinstance(pause, int | float) else 0.0
+        history.rest = max(0.0, longest - row.age)  # in this order: nobody rests for a NaN
 
 
 def _died(owner: str | None) -> bool:

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .redact import printable
+
 if TYPE_CHECKING:
     from .store import Store
 
@@ -137,7 +139,7 @@ def _transferred(arguments: argparse.Namespace, store: Store, done: Mapping[str,
 
 
 def _print(text: str) -> None:
-    print(" ".join(text.split()))
+    print(printable(" ".join(text.split())))
 
 
 def _print_json(result: Mapping[str, Any], status: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""Texts without the passwords that they might hold: for messages, events, and whatever is stored or exported."""
+"""Texts without the passwords that they might hold, and without what a terminal would obey."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def masked_url(text: str) -> str:
     if at and colon:
         text = f"{scheme}{slashes}{user}:***@{after}"
     return re.sub(r"(?i)((?:password|passfile|passwd)=)[^&]*", r"\1***", text)
+
+
+def printable(text: str) -> str:
+    """A text that somebody else may have written, with what is no character (a terminal's commands) spelled out."""
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
+    )

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,7 @@ from .mirror import UID as MIRROR
 from .objectives import DEFAULT, objectives_of, point, ranking, undominated, value_of
 from .objectives import RETURN as RETURN
 from .owner import Owner
+from .redact import printable
 from .replicas import collapse, races, seeds_of
 from .retention import reasons
 from .rows import Segment, Trial
@@ -262,6 +264,15 @@ def _lineage(store: Store, uid: str, epochs: int) -> list[Json]:
 # --- for people ---
 
 
+def harmless(value: Any) -> Any:
+    """What somebody else may have written, without what a terminal or the tables' own markup would obey."""
+    if isinstance(value, str):
+        return escape(printable(value))
+    if isinstance(value, Mapping):
+        return {harmless(name): harmless(each) for name, each in value.items()}
+    return [harmless(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def number(value: Any) -> str:
     """A hyperparameter or metric, short."""
     if isinstance(value, float):
@@ -271,6 +282,7 @@ def number(value: Any) -> str:
 
 def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5) -> Table:
     """The best trials side by side, with the hyperparameters that were searched."""
+    study = harmless(study)
     objectives = study["objectives"]
     best = rank(study["trials"], objectives)[:limit]
     title = f"best trials of {study['study']}"
@@ -307,6 +319,7 @@ def _measured(value: float) -> str:
 
 def trials_table(study: Json) -> Table:
     """All trials of a study, with the return at each rung, other objectives at the last one, and the Pareto front."""
+    study = harmless(study)
     table = Table(
         title=f"{study['study']}: {study['task']} on {study['env']['id']}, seed {study['seed']}",
         title_style="bold",
@@ -349,6 +362,7 @@ def _origin(trial: Json) -> str:
 
 def status_table(status: Json) -> Table:
     """All studies of a storage."""
+    status = harmless(status)
     table = Table(title=status["storage"], title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False)
     for name in (
         "study",
@@ -386,6 +400,7 @@ def status_table(status: Json) -> Table:
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
     """Names and values."""
+    title, pairs = harmless(title), harmless(pairs)
     table = Table(title=title, title_style="bold", title_justify="left", show_header=False, box=SIMPLE, pad_edge=False)
     for name, value in flatten(pairs).items():
         table.add_row(name, number(value))
@@ -394,6 +409,7 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
     """One row for each mapping; a name that it lacks is left empty."""
+    rows = harmless(rows)
     table = Table(
         title=title, title_style="bold", title_justify="left", header_style="bold", box=SIMPLE, pad_edge=False
     )

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from .errors import StoreError
 from .store import Store
 
 PAGES = 1000  # at a time
@@ -48,6 +49,8 @@ def shrink(store: Store) -> Shrunk | None:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.OperationalError as error:
             how = f"others kept it busy, or there was no room ({error}); the same command again goes on"
+        except sqlite3.Error as error:
+            raise StoreError(f"{store.url} cannot be shrunk: {error}; `rekindle fsck` says what is wrong") from None
         return Shrunk(before, _size(path), how)
     finally:
         pooled.close()

@@ -26,7 +26,7 @@ from typing import Any, Self
 from sqlalchemy import Connection
 
 from ..tasks.storage import Metrics, Saved, Write
-from . import branches, fencing, ledger, queries, schema, totals
+from . import branches, disguise, fencing, ledger, queries, schema, totals
 from .branches import Start
 from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blobs, put_checkpoint, put_metrics
 from .database import Database
@@ -75,10 +75,14 @@ class Store:
         self._database.patience = replace(self._database.patience, stop=stop)
 
     def _prepare(self) -> None:
-        version = self._database.read(schema.version_of)
+        version = self._database.read(self._version)
         schema.check(version, self.url)
         if version < schema.VERSION:
             self._database.write(lambda connection: schema.upgrade(connection, self.url))
+
+    def _version(self, connection: Connection) -> int:
+        disguise.refuse(connection, self.url)
+        return schema.version_of(connection)
 
     # Tasks, for the process that holds them
 

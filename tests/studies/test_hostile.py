@@ -21,16 +21,21 @@ import sqlalchemy as sa
 import torch
 from rekindle.spaces import SpaceError
 from rekindle.studies import columns, schema
+from rekindle.studies.cli import main
 from rekindle.studies.errors import StoreError
+from rekindle.studies.failures import FAILED, POLICIES
 from rekindle.studies.fsck import check, repair
 from rekindle.studies.gc import gc
 from rekindle.studies.owner import Owner
 from rekindle.studies.redact import masked, masked_url
 from rekindle.studies.report import status_json, task_json
+from rekindle.studies.rows import Segment, Trial
+from rekindle.studies.shrinking import shrink
 from rekindle.studies.store import Store
 from rekindle.studies.transfer import export_study
 from rekindle.tasks.errors import DamagedState, TaskError
 from rekindle.tasks.state import canonical_json, unpack
+from rekindle.tasks.storage import Write
 from safetensors.torch import save as save_safetensors
 from sample_study import DEEP, MIB, NESTED, bounded, uid
 from sample_study import filled as filled
@@ -55,7 +60,8 @@ def everything(store: Store, directory: Path) -> list[Callable[[], Any]]:
         lambda: store.trials(sample.NAME), lambda: store.segments(sample.NAME), lambda: store.load(uid(0)),
         lambda: status_json(store), lambda: [task_json(store, row.uid) for row in store.tasks()[:1]],
         lambda: store.claim(sample.NAME, [uid(2)]), lambda: export_study(store, sample.NAME, directory / "x.rekindle"),
-        lambda: gc(store), lambda: repair(store, check(store)),
+        lambda: store.histories([uid(n) for n in range(4)]), lambda: gc(store), lambda: repair(store, check(store)),
+        lambda: shrink(store),
     ]  # fmt: skip
 
 
@@ -124,6 +130,58 @@ def test_a_number_where_bytes_belong_is_no_terabyte_of_zeros(templates: dict[str
     connection.close()
     with Store(f"sqlite:///{path}") as store, bounded(), pytest.raises(StoreError, match="type bytes"):
         store.load(uid(0))
+
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c"
+BOMB = "hex(zeroblob(400000000))"
+DISGUISES = {
+    "is a view": f"DROP TABLE rk_metric; CREATE VIEW rk_metric AS {ENDLESS}",
+    "is a trigger": f"CREATE TRIGGER t AFTER UPDATE ON RK_TASK BEGIN INSERT INTO rk_event (data) SELECT {BOMB}; END",
+    "is a virtual table": "DROP TABLE rk_metric; CREATE VIRTUAL TABLE rk_metric USING fts5(uid, epoch, data)",
+    "a column that is computed": f"ALTER TABLE rk_event ADD COLUMN more TEXT GENERATED ALWAYS AS ({BOMB}) VIRTUAL",
+    "a default that is computed":
+        f"DROP TABLE rk_schema; CREATE TABLE rk_schema (version INTEGER, more TEXT DEFAULT ({BOMB}))",
+    "checks its rows": "DROP TABLE rk_schema; CREATE TABLE rk_schema (version INTEGER CHECK (length(version) < 9))",
+    "an index of an expression": "CREATE INDEX more ON rk_event (length(data))",
+    "an index of some rows": "CREATE INDEX more ON rk_event (data) WHERE id > 1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DISGUISES)
+def test_what_only_looks_like_a_table_is_refused(what: str, templates: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "hostile.db"
+    shutil.copy(templates["sqlite"].removeprefix("sqlite:///"), path)
+    with sqlite3.connect(path) as connection:
+        connection.executescript(DISGUISES[what])
+    connection.close()
+    with bounded(), pytest.raises(StoreError, match=what):
+        Store(f"sqlite:///{path}")
+
+
+def test_a_pause_that_has_no_end_is_as_long_as_pauses_are(filled: Store) -> None:
+    for pause in (1e308, float("inf"), float("nan"), -1.0, "x", None, [], True):
+        event = {"kind": "memory", "retry": True, "epochs": 3, "pause": pause}
+        with filled.open(uid(2), {"task": "ppo", "number": 2}) as lease:
+            filled.save([Write(lease, 3, events=[(FAILED, event)])])
+        assert 0 <= filled.histories([uid(2)])[uid(2)].rest <= POLICIES["memory"].longest
+
+
+TERMINAL = "\x1b]0;owned\x07\x1b[2J[red][/]\u202e\r"
+
+
+def test_a_terminal_is_told_nothing_by_a_database(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Store(sqlite_url) as store:
+        store.create_study(TERMINAL, {**sample.CONFIG, "task": "ppo"})
+        store.add_trials(TERMINAL, [Trial(0, f"a{TERMINAL}", {TERMINAL: TERMINAL})])
+        store.add_segments(TERMINAL, [Segment(0, 0, 2)])
+        with store.open(f"a{TERMINAL}", {TERMINAL: TERMINAL}) as lease:
+            store.save([Write(lease, 1, events=[(TERMINAL, {TERMINAL: TERMINAL})])])
+            store.fail_trial(lease, TERMINAL, 0, 0, TERMINAL)
+    for command in (["status"], ["trials", TERMINAL], ["show", "a"], ["fsck"], ["gc"], ["trials", "other"]):
+        main([*command, "--storage", sqlite_url])
+        told = "".join(capsys.readouterr())
+        assert told
+        assert not set(told) & set("\x1b\x07\u202e\r"), command
 
 
 def test_owners_that_are_no_processes_end_by_the_clock(filled: Store) -> None:
