@@ -12,6 +12,7 @@ import math
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -155,9 +156,12 @@ def _enter(address: str, workers: int | None, cpus: float) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a Ray of ours reports to nobody
         needed = math.ceil((workers or 0) * cpus) or None  # as many as are asked for, as the other engine does
         own = {"num_cpus": needed, "include_dashboard": False}
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         _knock(address)
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray takes it, and would end the process with nothing said
     except (OSError, RuntimeError, ValueError) as error:
         said = " ".join(str(error).split())
         raise WorkersFailed(

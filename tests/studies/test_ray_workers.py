@@ -41,18 +41,42 @@ def tune(store: Store, study: str, count: int, hire: Callable[[], RayWorker]) ->
     return tuning
 
 
+ON_RAY = """
+import io, signal, sys
+from rekindle.studies.progress import Progress
+from rekindle.studies.ray_workers import RayWorker, cluster
+from rekindle.studies.store import Store
+from rekindle.studies.tune import Tuning, WorkersFailed
+from rich.console import Console
+
+url = sys.argv[1]
+before = signal.getsignal(signal.SIGTERM)
+with Store(url) as store, cluster(url, "s", workers=1, address=None, cpus=1, gpus=0) as (count, hire):
+    assert (count, signal.getsignal(signal.SIGTERM)) == (1, before)
+    with Progress(Console(file=io.StringIO()), "s", "here") as progress:
+        Tuning(store, "s", count, hire, progress).run()
+        lost = Tuning(store, "t", 1, lambda: RayWorker(1, 0, url, "no study", 1, []), progress)
+        for wrong in (lost.run, cluster(url, "s", workers=1, address=None, cpus=9, gpus=0).__enter__):
+            try:
+                wrong()
+            except (ValueError, WorkersFailed) as error:
+                print(error)
+"""
+
+
 def test_a_study_on_ray_is_the_same_study(sqlite_url: str, tmp_path: Path) -> None:
+    """In a process of its own, which keeps Ray's threads away from other tests."""
     undisturbed = run(f"sqlite:///{tmp_path / 'undisturbed.db'}", tiny(3, (1, 2, 2)))
-    with Store(sqlite_url) as store, cluster(sqlite_url, "s", workers=1, address=None, cpus=1, gpus=0) as (one, hire):
-        start_study(store, "s", tiny(3, (1, 2, 2)))
-        assert one == len(tune(store, "s", one, hire).crew) == 1
+    with Store(sqlite_url) as store:
+        for study in "st":
+            start_study(store, study, tiny(3, (1, 2, 2)))
+        command = [sys.executable, "-W", "error", "-c", ON_RAY, sqlite_url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
         assert bits(store) == undisturbed
-        tight = cluster(sqlite_url, "s", workers=1, address=None, cpus=9, gpus=0)
-        with pytest.raises(ValueError, match=r"9 CPUs and 0 GPUs, but no machine .* that one has is 1 CPUs, 0 GPUs"):
-            tight.__enter__()
-        start_study(store, "t", tiny(3, (1, 2, 2)))
-        with pytest.raises(WorkersFailed, match=r"one ended with: rekindle: error: .*no study"):
-            tune(store, "t", 1, lambda: RayWorker(1, 0, sqlite_url, "no study", 1, []))
+    lost, tight = done.stdout.splitlines()
+    assert re.search("one ended with: rekindle: error: .*no study", lost)
+    assert re.search("9 CPUs and 0 GPUs, but no machine .* that one has is 1 CPUs, 0 GPUs", tight)
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
