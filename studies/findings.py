@@ -40,7 +40,7 @@ LAWS = {
     "trial-failed": Law("a trial whose segment failed has failed", "--repair ends the trial as failed"),
     "trial-task": Law("a trial with results has a task", "import the study from a file that has it", False),
     "segment-open": Law("a trial that ended has no segment to be trained", "--repair deletes the segment"),
-    "segment-result": Law("a segment has a score when it is done, and not before",
+    "segment-result": Law("a segment has a score, and all objectives, when it is done, and not before",
                           "--repair opens the segment and its trial again; " + TRAINED_AGAIN),
     "segment-order": Law("a trial's segments follow each other, each to more epochs than the one before",
                          "restore the database from a copy", False),

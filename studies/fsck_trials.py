@@ -12,6 +12,7 @@ from .columns import parse_json
 from .config import Config
 from .errors import StoreError
 from .findings import Finding
+from .objectives import DEFAULT, objectives_of
 from .rows import Segment
 from .schema import checkpoint, segment, study, task, trial
 
@@ -36,7 +37,18 @@ def _trials(connection: Connection) -> list[Finding]:
     return findings
 
 
+def _sought(connection: Connection, name: str) -> frozenset[str]:
+    """The objectives that each result of a study has; none where it has but a score, or cannot be read."""
+    text = connection.scalar(sa.select(sa.type_coerce(study.c.config, sa.Text)).where(study.c.name == name))
+    try:
+        config = Config.from_json(parse_json(text), name)
+    except (StoreError, ValueError):
+        return frozenset()
+    return frozenset() if objectives_of(config) == DEFAULT else frozenset(objectives_of(config))
+
+
 def _study(connection: Connection, name: str) -> Iterator[Finding]:
+    sought = _sought(connection, name)
     columns = [column for column in segment.c if column.name not in ("study", "revision")]
     query = sa.select(*columns).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
     rows: dict[int, list[Segment]] = {}
@@ -47,6 +59,10 @@ def _study(connection: Connection, name: str) -> Iterator[Finding]:
     for number, uid, state, known in connection.execute(trials.order_by(trial.c.number)):
         mine, place = rows.get(number, []), f"trial {number} of study {name!r}"
         yield from _trial((name, number), place, state, mine)
+        for each in mine:
+            if each.state == "done" and (lacks := sorted(sought.difference(each.objectives or ()))):
+                where = f"segment {each.rung} of {place}"
+                yield Finding("segment-result", where, f"it has no {', '.join(lacks)}", (name, number, each.rung))
         if not known and any(row.state == "done" for row in mine):
             yield Finding("trial-task", place, f"there is no task {uid}", (name, number))
 

@@ -126,8 +126,8 @@ def point(objectives: Mapping[str, str], values: Mapping[str, float]) -> list[fl
 def value_of(values: Mapping[str, float] | None, name: str) -> float:
     """One of the objectives of a result; DamagedRow if it has none of this name."""
     if values is None or name not in values:
-        raise DamagedRow(f"a result has all objectives that its study seeks, but one has no {name}; restore the "
-                         "database from a copy")  # fmt: skip
+        raise DamagedRow(f"a result has all objectives that its study seeks, but one has no {name}; "
+                         "`rekindle fsck --repair` has it trained again")  # fmt: skip
     return values[name]
 
 

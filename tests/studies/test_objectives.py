@@ -19,6 +19,8 @@ from rekindle.studies.config_form import what_is_wrong
 from rekindle.studies.engine import start_study
 from rekindle.studies.errors import DamagedRow
 from rekindle.studies.exporting import export_study
+from rekindle.studies.fsck import check
+from rekindle.studies.fsck_repair import repair
 from rekindle.studies.importing import import_study
 from rekindle.studies.mirror import finished, mirror
 from rekindle.studies.objectives import (
@@ -263,6 +265,11 @@ def test_a_result_that_lacks_an_objective_is_named_as_damage(sqlite_url: str) ->
             best_first(config, [rows[0], replace(rows[1], objectives=None)])
         with pytest.raises(DamagedRow, match="one has no model_size"):
             finished(config, store.trials("s"), store.segments("s"))
+        findings = check(store)
+        assert [(each.kind, each.what) for each in findings] == [("segment-result", "it has no model_size")]
+        repair(store, findings)
+        assert Worker(store, "s").run()
+        assert store.segments("s") == rows
 
 
 def test_progress_shows_what_was_measured(sqlite_url: str) -> None:
