@@ -219,16 +219,17 @@ def test_every_trial_of_a_study_starts_with_the_policy_bit_for_bit(tmp_path: Pat
     assert run(other, config, workers=3) == found
 
 
-def test_a_warm_trial_can_be_replayed_and_trained_again(sqlite_url: str, cli: Cli) -> None:
-    with Store(sqlite_url) as store:
+def test_a_warm_trial_can_be_replayed_and_trained_again(url: str, cli: Cli) -> None:
+    with Store(url) as store:
         config = warmed(store, given())
-    run(sqlite_url, config)
-    with Store(sqlite_url) as store:
+    run(url, config)
+    with Store(url) as store:
+        assert check(store) == []
         trial = store.trials("s")[0]
         [link] = lineage(store, trial.uid)
         assert link.policy is not None
         assert retrain([link], 1).digest == store.segments("s")[0].digest
-    assert cli("replay", trial.uid, "--storage", sqlite_url)[0] == 0
+    assert cli("replay", trial.uid, "--storage", url)[0] == 0
 
 
 def test_a_population_can_start_warm_and_branches_follow(sqlite_url: str, cli: Cli) -> None:

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from rekindle.studies.cli import main
 from rekindle.studies.config import Config
+from rekindle.studies.errors import StoreError
 from rekindle.studies.fsck import check
 from rekindle.studies.gc import gc
 from rekindle.studies.schema import event
@@ -64,6 +65,12 @@ def test_a_study_can_keep_otherwise_when_it_is_carried_on(sqlite_url: str) -> No
     with Store(sqlite_url) as store:
         assert store.study("s").config["options"] == {"snapshots": "1"}
         assert bits(store)["trials"] == before["trials"]
+
+
+@pytest.mark.parametrize("options", [{"snapshots": "bset"}, {"snapshots": {"best": 1}}, {"warm_start": 5}])
+def test_a_row_with_options_that_mean_nothing_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match="the configuration of study 's' is not one: its options is"):
+        Config.from_json({**keeping("best").to_json(), "options": options}, "s")
 
 
 def train(url: str, *more: str) -> list[str]:
