@@ -72,6 +72,11 @@ class Dense:
                 self.activation.apply(x)
         return x
 
+    @property
+    def hidden(self) -> Tensor:
+        """What the last call's last hidden layer put out, (M, B, width)."""
+        return self._inputs[-1]
+
     def to_vector(self, g: Tensor) -> Tensor:
         """The gradient (M', D) in the parameters of the first M' members, overwritten by the next call.
 

@@ -62,6 +62,11 @@ class SACLearner(OffPolicyLearner):
         target_update_interval=integer(1, 10, default=1, accept=(1, 10**9)),
         max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=None),
         scale_reward=categorical(False, True, default=False, structural=True, search=False),
+        # State-dependent exploration, see `soft_sde`, drawn anew every so many steps; the first standard deviation is
+        # that where all activations of the last hidden layer are 1 or -1.
+        use_sde=categorical(False, True, default=False, structural=True, search=False),
+        sde_sample_freq=integer(1, 1_000_000, default=64, structural=True, search=False, when={"use_sde": True}),
+        sde_std_init=real(0.1, 1.5, default=1.0, accept=(1e-3, 100.0), search=False, when={"use_sde": True}),
         **{
             **off_policy_space(),
             "buffer_size": integer(1, 10**9, default=1_000_000, structural=True, search=False),
@@ -90,11 +95,18 @@ class SACLearner(OffPolicyLearner):
                 "makes vectors of them"
             )
 
+    @classmethod
+    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        place, space = f"{cls.algorithm()} on {env.id}", spaces_of(env).action
+        if values["use_sde"] and not SoftActions(space, place).numbers:
+            raise UnsupportedSpace(f"{place}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
+
     def build(self) -> None:
         super().build()
         hp, envs, place = self.hp, self.envs, f"{self.algorithm()} on {self.env.id}"
         actions = self.actions = SoftActions(envs.action_space, place)
-        made = (envs.obs_shape[0], actions, hp.model, hp.batch_size, self.seeds, self.device)
+        spread = hp.sde_std_init if hp.use_sde else None
+        made = (envs.obs_shape[0], actions, hp.model, hp.batch_size, self.seeds, self.device, spread)
         self.memory: SoftMemory | None = None
         self.sequences: Sequences | None = None
         if hp.model.memory == "none":
@@ -117,6 +129,7 @@ class SACLearner(OffPolicyLearner):
         numbers = max(1, actions.numbers)
         self.update_noise = Normals(self.keys("policy"), (2 * hp.batch_size, numbers), self.device)
         self.action_noise = Normals(self.keys("action"), (hp.num_envs, numbers), self.device)
+        self.sde_noise = Normals(self.keys("sde"), (hp.num_envs, numbers, hp.model.width), self.device)
         self.choice_noise = Draws(self.keys("choice"), (hp.num_envs, 1))
         self.target_interval = hp.target_update_interval.long()
 
@@ -128,8 +141,14 @@ class SACLearner(OffPolicyLearner):
             self.memory.see(self._tensor(obs))
 
     def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
-        outputs = self._outputs(self._tensor(obs) if self.memory is None else self.memory.output)
-        return self.actions.act(outputs, self.action_noise(position), self.choice_noise(position).copy())
+        seen = self._tensor(obs) if self.memory is None else self.memory.output
+        z = self.policy.hidden(in_pairs(seen))
+        outputs, z = (x[:, : self.hp.num_envs] for x in (self.policy.outputs(z), z))
+        if self.hp.use_sde:
+            noise = self.policy.perturbation(z, self.sde_noise(position // self.hp.sde_sample_freq))
+        else:
+            noise = self.actions.spread(outputs, self.action_noise(position))
+        return self.actions.act(outputs, noise, self.choice_noise(position).copy())
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         return self.player(obs.shape[1])(obs)
@@ -143,18 +162,12 @@ class SACLearner(OffPolicyLearner):
             if memory is not None:
                 memory.see(seen)
                 seen = memory.output
-            return self.actions.act(self._outputs(seen), None, None)
+            return self.actions.act(self.policy.act(in_pairs(seen))[:, :episodes], None, None)
 
         return act
 
     def _tensor(self, obs: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
-
-    def _outputs(self, seen: Tensor) -> Tensor:
-        rows = seen.shape[1]
-        if rows == 1:
-            seen = seen.repeat(1, 2, 1)  # a single row takes another path through the matrix products, see `affine`
-        return self.policy.act(seen)[:, :rows]
 
     def observe(self, step: Step) -> None:
         ended = step.terminated | step.truncated
@@ -264,6 +277,11 @@ class SACLearner(OffPolicyLearner):
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:
     """x (P, B, ...) times the mask (P, B): before any mean is taken, so that what is masked does not count in it."""
     return x if mask is None else x * mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
+
+
+def in_pairs(x: Tensor) -> Tensor:
+    """A single row (P, 1, D) twice: one takes another path through the matrix products, see `affine`."""
+    return x.repeat(1, 2, 1) if x.shape[1] == 1 else x
 
 
 class SAC(Task):

@@ -101,10 +101,17 @@ class SoftActions:
         mean, log_std, logits = outputs.split([self.numbers, self.numbers, self.outputs - 2 * self.numbers], -1)
         return mean, log_std, logits
 
+    def spread(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Standard normal noise (P, N, k) times the standard deviations."""
+        return self.split(outputs)[1].clamp(LOG_STD_MIN, LOG_STD_MAX).exp() * noise
+
     def act(self, outputs: Tensor, noise: Tensor | None, uniforms: Array | None) -> Array:
-        """Actions for the environments; the most probable ones without noise (P, N, k) and uniforms (P, N, 1)."""
-        mean, log_std, logits = self.split(outputs)
-        numbers = torch.tanh(mean if noise is None else mean + log_std.clamp(LOG_STD_MIN, LOG_STD_MAX).exp() * noise)
+        """Actions for the environments; the most probable ones without noise (P, N, k) and uniforms (P, N, 1).
+
+        noise: is added to the means.
+        """
+        mean, _, logits = self.split(outputs)
+        numbers = torch.tanh(mean if noise is None else mean + noise)
         if self.choices == 1:
             return self.actions(numbers, None)
         if uniforms is None:
@@ -175,8 +182,8 @@ class Sample:
     def to_outputs(self, q: Tensor, alpha: Tensor, to_numbers: Tensor) -> Tensor:
         """The gradient of V in the policy network's outputs (P, B, outputs), by way of the numbers' own (P, B, k).
 
-            dV/du = dV/dc (1 - c²) - 2 α_c c,   dV/dlog_std = dV/du exp(log_std) noise + α_c
-            dV/dlogits = π (z - Σ_d π z),   z = min q - α_d log π
+        dV/du = dV/dc (1 - c²) - 2 α_c c,   dV/dlog_std = dV/du exp(log_std) noise + α_c
+        dV/dlogits = π (z - Σ_d π z),   z = min q - α_d log π
         """
         gradients: list[Tensor] = []
         if self.actions.numbers:

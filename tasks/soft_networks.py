@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
@@ -11,11 +12,12 @@ from torch.nn import functional
 
 from . import streams
 from .dense import Dense
-from .networks import MLP, Parameters
+from .networks import MLP, Parameters, affine
 from .optimizers import Optimizer
 from .parts import Stacked
 from .recurrent import Core
 from .soft_actions import SoftActions
+from .soft_sde import StateDependentSpread
 
 TWINS = 2
 
@@ -29,22 +31,27 @@ class SoftActorCritic(Stacked):
     """
 
     def __init__(self, inputs: int, actions: SoftActions, hp: SimpleNamespace, rows: int, seeds: list[int],
-                 device: torch.device, cores: Sequence[Core] = ()):  # fmt: skip
+                 device: torch.device, spread: Tensor | None = None, cores: Sequence[Core] = ()):  # fmt: skip
         """inputs: numbers in an observation; hp: the values of `model`; rows: B, of the batches learned from.
 
+        spread: the first standard deviations (P, 1) where they depend on the state, see `soft_sde`.
         cores: the policy's and the critics', where they have a memory; their parameters follow the others.
         """
         members = len(seeds)
         self.twins = TWINS * members
         self.padding = int(inputs == 1)  # products with a vector round otherwise for one member than for many
         hidden = [hp.width] * hp.layers
-        pi = [inputs + self.padding, *hidden, actions.outputs]
+        self.spread = None if spread is None else StateDependentSpread(actions, hp.width)
+        pi = [inputs + self.padding, *hidden, self.spread.outputs if self.spread else actions.outputs]
         q = [inputs + self.padding + actions.numbers, *hidden, actions.choices]
         self._pi = MLP("actor", pi, hp.activation, last_gain=0.01)
         self._q = MLP("critic", q, hp.activation, last_gain=1.0)
         of_actor: list[MLP | Core] = [self._pi, *cores[:1]]
         of_critic: list[MLP | Core] = [self._q, *cores[1:]]
-        self.actor = Parameters(_shapes(of_actor), members, device)
+        shapes = _shapes(of_actor)
+        if self.spread is not None:
+            shapes["actor.log_std"] = self.spread.shape
+        self.actor = Parameters(shapes, members, device)
         self.critics = Parameters(_shapes(of_critic), 2 * self.twins, device)
         for member, seed in enumerate(seeds):
             for network in of_actor:
@@ -52,6 +59,8 @@ class SoftActorCritic(Stacked):
             for twin in range(TWINS):
                 for network in of_critic:
                     network.initialize(self.critics, TWINS * member + twin, streams.seed_of(seed, "critic", twin))
+        if spread is not None:
+            self.actor.views["actor.log_std"][:] = spread.log().unsqueeze(-1) - 0.5 * math.log(hp.width)
         self.actor_vector = self.actor.vector
         self.critic_vector, self.target_vector = self.critics.vector.view(2, members, -1)
         self.target_vector.copy_(self.critic_vector)
@@ -61,17 +70,50 @@ class SoftActorCritic(Stacked):
         self._dense_pi = Dense(pi, hp.activation, members, 2 * rows, self.actor.vector)
         self._dense_q = Dense(q, hp.activation, 2 * self.twins, rows, self.critics.vector[: self.twins])
 
+    def hidden(self, obs: Tensor) -> Tensor:
+        """The activations (P, N, width) of the policy's last hidden layer for observations (P, N, inputs) to act on."""
+        return self._pi.hidden(self._pi_layers, self._padded(obs))
+
+    def outputs(self, z: Tensor) -> Tensor:
+        """The policy's outputs (P, N, outputs) by those activations."""
+        out = affine(z, *self._pi_layers[-1])
+        return out if self.spread is None else self.spread(out, z, self.actor.views["actor.log_std"])
+
+    def perturbation(self, z: Tensor, noise: Tensor) -> Tensor:
+        """What state-dependent noise, of standard normal numbers (P, N, k, width), adds to means, (P, N, k)."""
+        assert self.spread is not None
+        return self.spread.perturbation(z, self.actor.views["actor.log_std"], noise)
+
     def act(self, obs: Tensor) -> Tensor:
         """The policy's outputs (P, N, outputs) for observations (P, N, inputs) of any number."""
-        return self._pi(self._pi_layers, self._padded(obs))
+        return self.outputs(self.hidden(obs))
 
     def policy(self, batch: Mapping[str, Tensor]) -> Tensor:
         """The policy's outputs (P, 2B, outputs) for a batch and what followed."""
-        return self._dense_pi(self._pi_layers, self._padded(torch.cat([batch["obs"], batch["next_obs"]], 1)))
+        return self._policy(torch.cat([batch["obs"], batch["next_obs"]], 1))
 
     def policy_gradient(self, g: Tensor) -> Tensor:
         """The gradient (P, D) in the actor by that in the last `policy`'s first outputs, (P, B, outputs)."""
-        return self._dense_pi.to_vector(g)
+        g, of_spread = self._split(g)
+        return self._with_spread(self._dense_pi.to_vector(g), of_spread)
+
+    def _policy(self, rows: Tensor) -> Tensor:
+        out = self._dense_pi(self._pi_layers, self._padded(rows))
+        if self.spread is not None:
+            out = self.spread(out, self._dense_pi.hidden, self.actor.views["actor.log_std"])
+        return out
+
+    def _split(self, g: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The gradient in the last layer's outputs, and that in log σ if there is one."""
+        if self.spread is None:
+            return g, None
+        return self.spread.back(g, self._dense_pi.hidden[:, : g.shape[1]], self.actor.views["actor.log_std"])
+
+    def _with_spread(self, vector: Tensor, of_spread: Tensor | None) -> Tensor:
+        if of_spread is not None:
+            end = vector.shape[1] - self.actor.padding  # log σ is the last of the parameters
+            vector[:, end - of_spread.shape[1] : end] = of_spread
+        return vector
 
     def q_and_target(self, batch: Mapping[str, Tensor], numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
         """The twins' q(s, c, ·), and their targets' of what followed, each (P, 2, B, n); numbers are (P, B, k)."""

@@ -29,10 +29,10 @@ class RecurrentSoftActorCritic(SoftActorCritic):
     """`SoftActorCritic` for batches of `Sequences`: rows are the L steps of each sequence, one after the other."""
 
     def __init__(self, inputs: int, actions: SoftActions, hp: SimpleNamespace, rows: int, seeds: list[int],
-                 device: torch.device, n_step: int):  # fmt: skip
-        """inputs: numbers in an observation; hp: the values of `model`; rows: R."""
+                 device: torch.device, spread: Tensor | None, n_step: int):  # fmt: skip
+        """inputs: numbers in an observation; hp: the values of `model`; rows: R; spread: as without a memory."""
         self.cores = [Core(f"{name}.memory", hp.memory, inputs, hp.width) for name in ("actor", "critic")]
-        super().__init__(hp.width, actions, hp, rows, seeds, device, self.cores)
+        super().__init__(hp.width, actions, hp, rows, seeds, device, spread, self.cores)
         self.width, self.state_size = hp.width, self.cores[0].state_size
         self.length, self.burn_in, self.n_step = hp.sequence_length, hp.burn_in, n_step
         self._actor_memory, self._critic_memory = (unrolled(core) for core in self.cores)
@@ -42,11 +42,11 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         """The policy's outputs (P, 2R, outputs) at the steps learned from, and n steps later."""
         seen = batch["obs"], batch["begins"], batch["memory"][..., : self.state_size]
         remembered = self._go_through(self._actor_memory, self.actor.views, *seen)
-        rows = torch.cat([self._now(remembered), self._then(remembered)], 1)
-        return self._dense_pi(self._pi_layers, self._padded(rows))
+        return self._policy(torch.cat([self._now(remembered), self._then(remembered)], 1))
 
     def policy_gradient(self, g: Tensor) -> Tensor:
-        return self._through_time(self._dense_pi, self._actor_memory, g)
+        g, of_spread = self._split(g)
+        return self._with_spread(self._through_time(self._dense_pi, self._actor_memory, g), of_spread)
 
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
         obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in self._of_twins(batch))

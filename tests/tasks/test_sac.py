@@ -43,7 +43,8 @@ class TestOnPendulum(ExactnessSuite):
          "lr_schedule.horizon": 600, "max_grad_norm": None, "num_steps": 4, "num_updates": 3},
         {"optimizer.name": "adamw", "lr_schedule.name": "cosine", "lr_schedule.horizon": 600, "model.width": 17,
          "model.layers": 3, "model.activation": "elu", "batch_size": 33, "num_steps": 3, "num_envs": 2},
-        {"optimizer.name": "sgd", "optimizer.momentum": 0.5, "model.activation": "tanh", "model.layers": 1},
+        {"optimizer.name": "sgd", "optimizer.momentum": 0.5, "model.activation": "tanh", "model.layers": 1,
+         "use_sde": True, "sde_sample_freq": 5},
     )  # fmt: skip
     inert = START | {"entropy.choice_target"}  # of choices, and there are none
 
@@ -195,6 +196,7 @@ class TestOnHybridWalk(ExactnessSuite):
     task = SAC
     env = "own_envs:HybridWalk-v0"
     hyperparameters: ClassVar = {**SMALL, "epoch_steps": 64}
+    variants: ClassVar = ({}, {"use_sde": True, "num_envs": 2})
     inert = START
     cohort_size = 3
     path = (str(Path(__file__).parent),)

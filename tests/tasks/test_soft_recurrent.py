@@ -42,7 +42,9 @@ class TestOnPendulum(ExactnessSuite):
     task = SAC
     env = EnvSpec("Pendulum-v1", max_episode_steps=20)  # many truncations
     hyperparameters: ClassVar = {**SMALL, "model.memory": "gru"}
-    variants: ClassVar = ({"model.memory": "lstm", "target_update_interval": 5, "num_envs": 2, "num_updates": 2},)
+    variants: ClassVar = (
+        {"model.memory": "lstm", "target_update_interval": 5, "num_envs": 2, "num_updates": 2, "use_sde": True},
+    )
     inert = frozenset({"entropy.alpha", "entropy.choice_target"})
     cohort_size = 3
 
