@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from rekindle import A2C, PPO, PPO2, EnvSpec, Task
+from rekindle import A2C, PPO, PPO2, Cohort, EnvSpec, Task
 from rekindle.spaces import UnknownParameter
 from rekindle.tasks import streams
 from rekindle.tasks.errors import UnsupportedSpace
@@ -199,3 +199,12 @@ def test_the_shape_of_the_box_is_kept() -> None:
 def test_a_frequency_that_means_nothing_is_refused(hyperparameters: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         PPO("Pendulum-v1").init(**hyperparameters)
+
+
+@pytest.mark.slow
+def test_a_pendulum_is_swung_up() -> None:
+    settings = {"gamma": 0.9, "num_steps": 1024, "num_envs": 4, "update_epochs": 10, "num_minibatches": 64}
+    tasks = [PPO("Pendulum-v1", seed=seed).init(use_sde=True, sde_sample_freq=4, **settings) for seed in range(4)]
+    Cohort(tasks).fit(25)
+    returns = sorted(task.metrics["episode_return"] for task in tasks)
+    assert returns[1] > -500, returns  # of about -1200 at first
