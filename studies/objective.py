@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from ..tasks.cohort import EpochEvent
 from ..tasks.errors import Diverged
 from .config import check_epochs
 from .errors import TaskBusy
-from .report import RETURN
+from .objectives import DEFAULT, RETURN, Unmeasured, measure, objective_options
 from .store import Store
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ POLL = (0.1, 2.0)  # seconds between two attempts at a task that another one tra
 class Objective:
     """Suggests hyperparameters, trains a task epoch by epoch, reports its evaluation return, and obeys the pruner.
 
-    The value of a trial is the return after the last epoch, to be maximised. Attributes set on the trial: ``rk_uid``,
-    ``rk_epochs`` and ``rk_digest`` (of the whole state). A trial whose numbers become NaN fails, with the reason as
-    ``rk_error``, and the study goes on; every other error is raised.
+    The value of a trial is the return after the last epoch, to be maximised, or a list of its objectives. Attributes
+    set on the trial: ``rk_uid``, ``rk_epochs`` and ``rk_digest`` (of the whole state). A trial whose numbers become NaN
+    fails, with the reason as ``rk_error``, and the study goes on; every other error is raised, such as a ValueError
+    where the study's directions are not those of the objectives.
 
     Args:
         task: the algorithm, such as PPO.
@@ -46,7 +47,8 @@ class Objective:
         epochs: how many each trial is trained for, in all.
         storage: a URL, or a Store; may be the database of the study itself.
         seed: of the training of every trial.
-        report: report and ask the pruner after every so many epochs; 0 never does.
+        report: report and ask the pruner after every so many epochs; 0 never does. Only the return is reported.
+        objectives: as `rekindle tune --objective` takes them, such as "return" and "model_size"; see `objectives`.
         fixed: hyperparameters that are not suggested, nested.
     """
 
@@ -59,6 +61,7 @@ class Objective:
         storage: str | Store,
         seed: int = 0,
         report: int = 1,
+        objectives: Sequence[str] = (RETURN,),
         **fixed: Any,
     ):
         check_epochs([epochs])
@@ -67,6 +70,9 @@ class Objective:
                 f"Objective: report must be 0 or how many epochs lie between two reports, but got {report!r}"
             )
         self.algorithm, self.epochs, self.seed, self.report, self.fixed = task, epochs, seed, report, fixed
+        self.objectives: dict[str, str] = objective_options(objectives).get("objectives", DEFAULT)
+        if self.objectives != DEFAULT:
+            self.report = 0  # Optuna prunes by the one value that a study seeks
         first = task(env, seed=seed, **fixed)  # checks all that was given
         self.env, self.space = first.env, first.get_space()
         self._url = storage
@@ -82,8 +88,9 @@ class Objective:
                 self._store = Store(self._url)
             return self._store
 
-    def __call__(self, trial: optuna.Trial) -> float:
-        """The return of one trial; TrialPruned if the pruner says so."""
+    def __call__(self, trial: optuna.Trial) -> float | list[float]:
+        """The return of one trial, or its objectives if it has others; TrialPruned if the pruner says so."""
+        self._check_directions(trial)
         values = suggest(self.space, trial)
         with self._open(values) as task:
             trial.set_user_attr("rk_uid", task.uid)
@@ -91,10 +98,25 @@ class Objective:
             if task.epochs > self.epochs:
                 task = self._make(None).init(**values)
             try:
-                return self._train(trial, task)
-            except Diverged as error:
+                value = self._train(trial, task)
+                return value if self.objectives == DEFAULT else self._measure(task, value, values)
+            except (Diverged, Unmeasured) as error:
                 trial.set_user_attr("rk_error", f"{type(error).__name__}: {error}")
-                return math.nan  # which is how Optuna is told that a trial failed
+                return math.nan if len(self.objectives) == 1 else [math.nan] * len(self.objectives)  # a failed trial
+
+    def _check_directions(self, trial: optuna.Trial) -> None:
+        study = getattr(trial, "study", None)  # a FixedTrial has none
+        given = [direction.name.lower() for direction in study.directions] if study else [*self.objectives.values()]
+        if given != [*self.objectives.values()]:
+            wanted = ", ".join(f"{direction} {name}" for name, direction in self.objectives.items())
+            raise ValueError(
+                f"Objective: the directions of the study must be those of the objectives ({wanted}), but they are "
+                f"{', '.join(given)}; make it with optuna.create_study(directions={[*self.objectives.values()]})"
+            )
+
+    def _measure(self, task: Task, value: float, values: dict[str, Any]) -> list[float]:
+        measured = measure(self.objectives, task, value, lambda: self._make(None).init(**values))
+        return [measured[name] for name in self.objectives]
 
     def _train(self, trial: optuna.Trial, task: Task) -> float:
         told = _told(trial)

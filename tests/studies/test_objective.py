@@ -266,3 +266,32 @@ def test_what_makes_no_objective_is_refused_at_once(sqlite_url: str, options: di
     with pytest.raises(ValueError, match=message):
         objective(sqlite_url, **options)
     assert not Path(sqlite_url.removeprefix("sqlite:///")).exists()
+
+
+def test_several_objectives_are_measured_and_need_their_directions(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'mine.db'}"
+    several = objective(url, objectives=["return", "model_size", "env_steps_per_second"])
+    study = optuna.create_study(
+        directions=["maximize", "minimize", "maximize"], sampler=optuna.samplers.NSGAIISampler(seed=0)
+    )
+    study.optimize(several, n_trials=3)
+    with Store(url) as store:
+        for trial in study.trials:
+            episodes, size, speed = trial.values
+            assert episodes == store.metrics(trial.user_attrs["rk_uid"])[-1][1]["return"]
+            assert size == (4 * 16 + 16 + 17 * 2) + (4 * 16 + 16 + 17)
+            assert speed > 0
+    with pytest.raises(
+        ValueError, match=r"maximize return, minimize model_size, .*but they are minimize; make it with"
+    ):
+        optuna.create_study().optimize(several, n_trials=1)
+    with pytest.raises(ValueError, match=r"\(maximize return\), but they are minimize"):
+        optuna.create_study().optimize(objective(url), n_trials=1)
+
+
+def test_an_objective_that_is_never_reported_fails_the_trial(tmp_path: Path) -> None:
+    alone = objective(f"sqlite:///{tmp_path / 'mine.db'}", objectives=["episode_lengths:minimize"])
+    study = optuna.create_study(direction="minimize")
+    study.optimize(alone, n_trials=1)
+    assert study.trials[0].state == TrialState.FAIL
+    assert "and no episode_lengths" in study.trials[0].user_attrs["rk_error"]
