@@ -287,7 +287,7 @@ with Store(sys.argv[1]) as store:
 
 def test_a_parent_that_is_killed_takes_them_along_and_another_number_carries_on(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/s.db"
-    environment = {**os.environ, "PYTHONPATH": HERE}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])])}
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, url], capture_output=True, text=True, env=environment, check=False
     )

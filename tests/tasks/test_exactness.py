@@ -1,0 +1,173 @@
+"""Every algorithm on every family of environments: alone, in a cohort, stopped, and killed, always the same bits.
+
+The suites beside each algorithm ask more, on fewer environments. Here the pairs that are not marked slow are chosen so
+that each algorithm meets each way of restoring, and each family meets several algorithms; `make slow` runs them all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from rekindle import Cohort, EnvSpec
+from rekindle.spaces import flatten, unflatten
+from rekindle.tasks import load
+from rekindle.tasks.state import difference, pack, unpack
+from rekindle.tasks.task import Task
+
+HERE = str(Path(__file__).parent)
+UNTIL = {"threshold": 1.0, "min_lesson_length": 4}
+LESSONS = {
+    "wind": {"gaussian": [0.5, 0.1]},
+    "spread": {"lessons": [{"value": {"uniform": [0, i]}, "completion_criteria": UNTIL} for i in (1, 2, 3, 9)]},
+}
+DISCRETE = {
+    "classic": EnvSpec("CartPole-v1"),
+    "Box2D": EnvSpec("LunarLander-v3"),
+    "toy text": EnvSpec("FrozenLake-v1"),
+    "tuple": EnvSpec("Blackjack-v1"),
+    "dict": EnvSpec("own_envs:DictWalk-v0"),
+    "image": EnvSpec("own_envs:PictureWalk-v0"),
+    "restart": EnvSpec("own_envs:Curriculum-v0"),
+    "lessons": EnvSpec("own_envs:LessonWalk-v0", parameters=LESSONS),
+    "Atari": EnvSpec("ALE/Pong-v5", {"obs_type": "ram"}),
+    "Atari image": EnvSpec("ALE/Pong-v5", {"obs_type": "grayscale"}),
+    "Atari, vector": EnvSpec("vector/ALE/Pong-v5", {"img_height": 36, "img_width": 36, "stack_num": 2}),
+}
+CONTINUOUS = {
+    "classic, Box": EnvSpec("Pendulum-v1"),
+    "Box2D, Box": EnvSpec("LunarLander-v3", {"continuous": True}),
+    "renewed": EnvSpec("BipedalWalker-v3"),
+    "MuJoCo": EnvSpec("InvertedPendulum-v5"),
+    "MuJoCo, replayed": EnvSpec("Ant-v5"),
+    "wrapped": EnvSpec("Pendulum-v1", wrappers=[{"entry_point": "gymnasium.wrappers:NormalizeReward"}]),
+}
+SEVERAL = {"choices": EnvSpec("own_envs:RowsWalk-v0"), "bits": EnvSpec("own_envs:BitsWalk-v0")}
+HYBRID = {"hybrid": EnvSpec("own_envs:HybridWalk-v0")}
+SHORTER = ("num_steps", "epoch_steps", "learning_starts", "batch_size")
+IMAGES = ("image", "Atari image", "Atari, vector")
+FAMILIES = {**DISCRETE, **CONTINUOUS, **SEVERAL, **HYBRID}
+
+ROLLOUTS: dict[str, Any] = {"num_steps": 16, "num_envs": 2, "epoch_steps": 64, "model.width": 16}
+MINIBATCHES = {**ROLLOUTS, "num_minibatches": 2, "update_epochs": 2}
+REPLAYS: dict[str, Any] = {"num_envs": 2, "epoch_steps": 64, "learning_starts": 32, "batch_size": 32, "buffer_size": 96,
+                           "model.width": 16}  # fmt: skip
+SEQUENCES = {"batch_size": 16, "model.memory": "lstm", "model.sequence_length": 4, "model.burn_in": 2}
+ACTORS = {**DISCRETE, **CONTINUOUS, **SEVERAL}
+# name: (the task, its hyperparameters, the families that it can act in)
+ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
+    "ppo": ("ppo", MINIBATCHES, ACTORS),
+    "ppo2": ("ppo2", MINIBATCHES, ACTORS),
+    "a2c": ("a2c", ROLLOUTS, ACTORS),
+    "ppo, lstm": ("ppo", {**MINIBATCHES, "model.memory": "lstm"}, ACTORS),
+    "a2c, gru": ("a2c", {**ROLLOUTS, "model.memory": "gru"}, ACTORS),
+    "ppo2, sde": ("ppo2", {**MINIBATCHES, "use_sde": True, "sde_sample_freq": 4}, CONTINUOUS),
+    "svpg": ("svpg", {**ROLLOUTS, "num_particles": 2}, ACTORS),
+    "svpg-ppo": ("svpg-ppo", {**MINIBATCHES, "num_particles": 2}, ACTORS),
+    "svpg-ppo2": ("svpg-ppo2", {**MINIBATCHES, "num_particles": 2}, ACTORS),
+    "dqn": ("dqn", REPLAYS, DISCRETE),
+    "dqn, n-step, prioritized": ("dqn", {**REPLAYS, "n_step": 3, "replay.name": "prioritized"}, DISCRETE),
+    "sac": ("sac", REPLAYS, {name: env for name, env in FAMILIES.items() if name not in {*IMAGES, *SEVERAL}}),
+}
+ALGORITHMS["sac, lstm"] = ("sac", {**REPLAYS, **SEQUENCES}, ALGORITHMS["sac"][2])
+QUICK = {
+    ("ppo", "image"), ("ppo", "Atari, vector"), ("ppo", "restart"), ("ppo", "MuJoCo, replayed"),
+    ("ppo2", "Box2D"), ("ppo2", "MuJoCo"), ("ppo2", "tuple"), ("ppo2", "restart"), ("ppo2", "lessons"),
+    ("a2c", "toy text"), ("a2c", "renewed"), ("a2c", "choices"),
+    ("ppo, lstm", "restart"), ("a2c, gru", "bits"),
+    ("svpg", "dict"), ("svpg-ppo", "MuJoCo"), ("svpg-ppo2", "restart"),
+    ("dqn", "dict"), ("dqn", "image"), ("dqn", "Atari"), ("dqn", "lessons"),
+    ("dqn, n-step, prioritized", "restart"),
+    ("sac", "Box2D, Box"), ("sac", "hybrid"), ("sac", "toy text"), ("sac", "restart"), ("sac", "wrapped"),
+    ("sac, lstm", "restart"), ("sac, lstm", "MuJoCo"), ("ppo2, sde", "wrapped"),
+}  # fmt: skip
+PAIRS = [(name, family) for name, (_, _, families) in ALGORITHMS.items() for family in families]
+MARKED = [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
+
+
+@pytest.fixture(autouse=True)
+def own_envs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(HERE)
+
+
+def make(name: str, family: str, seed: int = 1, **given: Any) -> Task:
+    algorithm, values, _ = ALGORITHMS[name]
+    if family in IMAGES:  # a convolution takes its time
+        values = {k: v // 2 if k in SHORTER else v for k, v in values.items()}
+    return load(algorithm)(FAMILIES[family], seed=seed, **given).init(**unflatten(flatten(values)))
+
+
+@lru_cache
+def in_a_cohort(name: str, family: str) -> Task:
+    """Member 1 of three, after two epochs."""
+    tasks = [make(name, family, seed) for seed in range(3)]
+    Cohort(tasks).fit(2)
+    return tasks[1]
+
+
+@pytest.mark.parametrize(("name", "family"), MARKED)
+def test_a_task_that_is_stopped_and_alone_equals_the_member_of_a_cohort(name: str, family: str) -> None:
+    whole, first, second = in_a_cohort(name, family), make(name, family), make(name, family)
+    first.fit(1)
+    packed = pack(first.state_dict())
+    second.load_state_dict(unpack(packed.manifest, packed.blobs.__getitem__))
+    second.fit(2)
+    assert difference(second.state_dict(), whole.state_dict()) == []
+    assert second.metrics == whole.metrics
+    assert all(task.seat is not None and task.seat.learner.envs.exact for task in (whole, second))
+
+
+# The first process trains an epoch of every pair, and kills itself with SIGKILL while all are amid the second.
+KILLED = """
+import json, os, signal, sys
+import test_exactness as t
+from rekindle import Store
+with Store(sys.argv[1]) as store:
+    tasks = [t.make(*pair, storage=store) for pair in json.loads(sys.argv[2])]
+    for task in tasks:
+        task.fit(1)
+        task.seat.learner.iterate()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+RESUMED = """
+import json, sys
+import test_exactness as t
+from rekindle import Store
+with Store(sys.argv[1]) as store:
+    digests = []
+    for pair in json.loads(sys.argv[2]):
+        task = t.make(*pair, storage=store)
+        assert task.resumed and task.epochs == 1
+        task.fit(2)
+        digests.append(task.digest)
+        task.finish()
+    print(json.dumps(digests))
+"""
+
+
+@lru_cache
+def after_sigkill(quick: bool) -> dict[tuple[str, str], str]:
+    """The digests of two epochs, by pair, with two processes of which the first was killed."""
+    pairs = [pair for pair in PAIRS if (pair in QUICK) == quick]
+    with TemporaryDirectory() as folder:
+        outputs = []
+        for program, status in ((KILLED, -9), (RESUMED, 0)):
+            command = [sys.executable, "-c", program, f"sqlite:///{folder}/s.db", json.dumps(pairs)]
+            path = os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])])
+            environment = {**os.environ, "PYTHONPATH": path}
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+            assert done.returncode == status, done.stderr
+            outputs.append(done.stdout)
+    return dict(zip(pairs, json.loads(outputs[1].splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize(("name", "family"), MARKED)
+def test_a_task_whose_process_was_killed_ends_the_same(name: str, family: str) -> None:
+    assert after_sigkill((name, family) in QUICK)[name, family] == in_a_cohort(name, family).digest
