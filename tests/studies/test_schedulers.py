@@ -22,6 +22,7 @@ from rekindle.studies.rows import Segment, Trial
 from rekindle.studies.store import Store
 from rekindle.studies.tune import WorkerProcess
 from rekindle.studies.worker import Worker
+from rekindle.tasks import load
 from studying import TINY, bits, run, tiny
 
 SEEDS = [{}, {"options": seed_options(2, "mean")}]
@@ -207,3 +208,27 @@ def test_what_the_database_counts_is_what_reading_all_trials_gives(url: str, sch
                         store.finish_segment(lease, "s", number, rung, score=float(number % 3 + rung), digest="d")
     assert states[-1] == "complete"
     assert set(states[:-1]) == {"running"}
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "hyperband"])
+def test_every_epoch_is_trained_once_and_promoted_trials_carry_on(
+    sqlite_url: str, scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = load("ppo").learner
+    run_epoch = learner.run_epoch
+    trained: list[int] = []
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        trained.append(self.members)
+        return run_epoch(self, *args, **kwargs)
+
+    monkeypatch.setattr(learner, "run_epoch", counted)
+    run(sqlite_url, tiny(trials=9, scheduler=scheduler, sampler="random"))
+    with Store(sqlite_url) as store:
+        last = {row.number: row.epochs for row in store.segments("s")}
+        assert set(last.values()) == {1, 2, 4}
+        assert sum(trained) == sum(last.values())
+        for trial in store.trials("s"):
+            kinds = [event.kind for event in store.events(trial.uid)]
+            ways = sum(row.number == trial.number for row in store.segments("s"))
+            assert (kinds.count("start"), kinds.count("resume")) == (1, ways - 1)
