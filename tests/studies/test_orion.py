@@ -265,6 +265,19 @@ def test_the_exit_status_says_broken_or_interrupted(
     assert not under_orion.exists()
 
 
+def test_what_is_kept_is_said_under_orion_too_and_a_warm_start_is_refused(
+    under_orion: Path, sqlite_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*TRAIN, "--epochs", "2", "--snapshots", "best"]) == 0
+    uid = json.loads(under_orion.read_text())[1]["value"]
+    with Store(sqlite_url) as store:
+        assert ["return" in row for _, row in store.metrics(uid)] == [True, True]
+    under_orion.unlink()
+    assert cli.main([*TRAIN, "--epochs", "1", "--warm-start", uid]) == 2
+    assert "a hunt's trials start anew, but got --warm-start; use rekindle tune --warm-start" in capfd.readouterr().err
+    assert not under_orion.exists()
+
+
 def test_epochs_without_a_number_are_refused_under_orion(under_orion: Path) -> None:
     with pytest.raises(ValueError, match=r"fidelity\(1, 27\)"):
         orion_trial._epochs("1:27")
