@@ -149,7 +149,7 @@ def hunt(task: type[Task], env: Any, *, name: str, storage: str, max_trials: int
         algorithm: the name of one that Orion has installed, or {name: {option: value}}; it gets `seed` unless it has
             one. A population (pbt) searches only what may change while a task trains.
         workers: how many trials this process has trained at a time, each in a process of its own if more than one.
-        idle_timeout: seconds to wait when the algorithm suggests nothing and nobody trains anything.
+        idle_timeout: seconds to wait while the algorithm suggests nothing and nobody trains anything.
 
     The other arguments are those of `OrionObjective`. A trial that diverges is broken and the hunt goes on; every other
     error ends it. Raises Stopped after SIGTERM, SpaceError for a prior that Orion cannot express, ValueError for an
@@ -169,11 +169,12 @@ def hunt(task: type[Task], env: Any, *, name: str, storage: str, max_trials: int
     try:
         with client.tmp_executor("poolexecutor" if workers > 1 else "singleexecutor", n_workers=workers):
             while True:
+                before = _states(client)
                 try:
                     client.workon(objective, **work)
                     return client
                 except LazyWorkers:
-                    if not _others_train(client):
+                    if _states(client) == before and not _others_train(client):
                         raise
     except KeyboardInterrupt as error:
         if objective.stopped is not None:
@@ -181,6 +182,11 @@ def hunt(task: type[Task], env: Any, *, name: str, storage: str, max_trials: int
         raise
     finally:
         objective.close()
+
+
+def _states(client: ExperimentClient) -> set[tuple[str, str]]:
+    """The trials and how far each of them is: something else as soon as anybody does anything."""
+    return {(trial.id, trial.status) for trial in client.fetch_trials()}
 
 
 def _others_train(client: ExperimentClient) -> bool:

@@ -137,7 +137,7 @@ def test_the_processes_of_a_hunt_share_its_trials(postgres_url: str) -> None:
 
 
 def _work(url: str, max_trials: int) -> None:
-    start(url, {"asha": {"seed": 1}}, epochs=fidelity(1, 4, 2), max_trials=max_trials)
+    start(url, {"asha": {"seed": 1}}, epochs=fidelity(1, 4, 2), max_trials=max_trials, idle_timeout=60)
 
 
 @pytest.mark.parametrize(("kind", "count"), [("sqlite_url", 4), ("postgres_url", 8)])
@@ -167,7 +167,7 @@ def test_a_worker_waits_for_others_but_not_for_nobody(sqlite_url: str, caplog: p
     found: list[Any] = []
     worker = threading.Thread(target=lambda: found.append(start(sqlite_url, max_trials=2, idle_timeout=1)))
     worker.start()
-    wait_until(lambda: "until other workers have trained 1 trials" in caplog.text)
+    wait_until(lambda: "until other workers have trained 1 trials" in caplog.text, 100)
     other.release(trial)
     worker.join(60)
     assert [each.status for each in found[0].fetch_trials()] == ["completed", "completed"]
