@@ -189,6 +189,9 @@ def make_config(
     check_sampler(config)
     check_objectives(config, algorithm)
     check_racing(config)
+    if config.scheduler == "hyperband" and len(config.rungs) == 1:
+        raise BadConfig(f"hyperband begins brackets on different rungs, but epochs {config.epochs[1]} make only one; "
+                        f"write low:high, such as 1:{max(3, config.epochs[1])}, or use --scheduler none")  # fmt: skip
     if config.scheduler == "none":
         return replace(config, epochs=[config.epochs[1], *config.epochs[1:]])
     return config

@@ -98,6 +98,11 @@ def test_another_study_of_the_same_name_is_an_error_that_names_what_differs(
         ({"epochs": (0, 1)}, "low is 0"),
         ({"epochs": (4, 1)}, "high is 1"),
         ({"sampler": "tep"}, "did you mean tpe"),
+        ({"scheduler": "hyperbnd"}, "did you mean hyperband"),
+        (
+            {"scheduler": "hyperband", "epochs": [9]},
+            "different rungs, but epochs 9 make only one; write low:high, such as 1:9",
+        ),
         ({"generation": 0}, "generation must be"),
         ({"cohort": True}, "cohort must be"),
         ({"fixed": {"gama": 1}}, "did you mean gamma"),
