@@ -143,6 +143,8 @@ def test_a_policy_of_another_environment_of_the_same_form_can_be_taken() -> None
 class Warm(ExactnessSuite):
     """The suite on tasks that start with another one's policy."""
 
+    cohort_size = 3
+
     def make(self, seed: int = 3, **changes: Any) -> Task:
         if not hasattr(self, "_policy"):
             given = super().make(77)
@@ -173,7 +175,6 @@ class TestWarmSAC(Warm):
     hyperparameters: ClassVar = {"epoch_steps": 96, "learning_starts": 40, "batch_size": 32, "buffer_size": 200,
                                  "num_updates": 1, "optimizer.lr": 0.003, "tau": 0.05, "max_grad_norm": 0.5,
                                  "model.width": 32, "entropy.alpha": 0.2}  # fmt: skip
-    cohort_size = 3
     inert = frozenset({"entropy.alpha", "entropy.choice_target"})
 
 
