@@ -172,6 +172,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace) -> Results:
     from ..tasks import load
+    from .patience import Patience
     from .store import Store
 
     algorithm, space = load(arguments.task), load(arguments.task).learner.hyperparameters
@@ -190,7 +191,8 @@ def _train(arguments: argparse.Namespace) -> Results:
         _say(f"epoch {event.epoch}/{epochs}  " + "  ".join(f"{name} {event.metrics[name]:.5g}" for name in shown))
 
     make(None).init(**values)  # what is wrong with them is said before a database is made
-    with Store(arguments.storage) as store:
+    patience = Patience(arguments.patience, full=True, say=_say)
+    with Store(arguments.storage, patience=patience) as store:
         return train(make, values, epochs, store, parent=_parent(), use_previous=arguments.use_previous,
                      at_epoch_end=at_epoch_end)  # fmt: skip
 
