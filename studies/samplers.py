@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..spaces.dimension import Maybe
+from ..spaces.ranges import NearOne, Normal, Real
 from ..tasks import streams
 from .config import BadConfig, Config, choose
 
@@ -87,13 +89,10 @@ def check_sampler(config: Config) -> None:
 
 
 def _endless(config: Config) -> Iterable[str]:
-    """The names of continuous ranges."""
-    from optuna.distributions import FloatDistribution
-
-    from ..spaces.to_optuna import distributions
-
-    for name, distribution in distributions(config.searched).items():
-        if isinstance(distribution, FloatDistribution) and distribution.step is None and not distribution.single():
+    """The names of continuous ranges, as --set takes them."""
+    for name, dimension in config.searched.flat().items():
+        each = dimension.dimension if isinstance(dimension, Maybe) else dimension
+        if dimension.search and (isinstance(each, NearOne | Normal) or (isinstance(each, Real) and each.step is None)):
             yield name
 
 
