@@ -177,7 +177,9 @@ def test_every_sampler_of_optuna_has_an_answer() -> None:
 
 
 def test_what_a_sampler_cannot_do_is_said_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadConfig, match=r"finite space, but .*optimizer\.lr, .* gamma, .*clip_value, .* may take any value"):
+    with pytest.raises(
+        BadConfig, match=r"finite space, but .*optimizer\.lr, .* gamma, .*clip_value, .* may take any value"
+    ):
         make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1], sampler="bruteforce")
     with pytest.raises(BadConfig, match="at least 2, but --generation is 1"):
         make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1], sampler="NSGA-II", generation=1)
