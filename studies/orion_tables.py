@@ -227,7 +227,8 @@ class Collections:
               with_blobs: bool = True) -> Iterator[_Row]:  # fmt: skip
         """The rows that match. ``lock``: "" to read, "all" to hold them, "free" to hold those that nobody else does.
 
-        With ``first`` the caller takes the first one only, and no more are read or held than that takes.
+        With ``first`` the caller takes the first one only: where SQL alone decides what matches, no other one is read
+        or held.
         """
         asked = conditions(query)
         where, exact = _where(collection, asked)
