@@ -116,7 +116,7 @@ class DQNLearner(OffPolicyLearner):
         max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=10.0),
         **off_policy_space(n_step=3),
     )
-    parts = ("policy", "optimizer", "replay", "priorities", "progress")
+    parts = ("policy", "optimizer", "replay", "priorities", "progress", "obs_normalizer")
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -140,7 +140,7 @@ class DQNLearner(OffPolicyLearner):
     def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
         explores = self.exploration.explores(position, self.epsilon(self.env_steps))
         uniform = self.exploration.uniform(position)
-        return uniform if explores.all() else np.where(explores, uniform, self.act(obs))
+        return uniform if explores.all() else np.where(explores, uniform, self._greedy(obs))
 
     def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         q, gradient_of = self.policy.with_gradient(batch["obs"])
@@ -176,8 +176,11 @@ class DQNLearner(OffPolicyLearner):
         target = batch["reward"] + batch["discount"] * value
         return target - q.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
 
-    @torch.inference_mode()
     def act(self, obs: np.ndarray) -> np.ndarray:
+        return self._greedy(self.seen(obs))
+
+    @torch.inference_mode()
+    def _greedy(self, obs: np.ndarray) -> np.ndarray:
         rows = obs.shape[1]
         if rows == 1:
             obs = obs.repeat(2, 1)  # a single row takes another path through the matrix products, see `affine`

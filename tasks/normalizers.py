@@ -69,6 +69,13 @@ class ObservationNormalizer:
         normal = (obs - self.moments.mean[:, None]) * scale[:, None]
         return np.clip(normal, -CLIP, CLIP).astype(np.float32)
 
+    def of_batch(self, obs: Tensor) -> Tensor:
+        """The same for a batch (P, ..., D), without learning from it."""
+        form = (len(obs), *[1] * (obs.ndim - 2), -1)
+        moments = self.moments.mean, 1 / np.sqrt(self.moments.variance + 1e-8)
+        mean, scale = (torch.from_numpy(x.astype(np.float32)).to(obs.device).view(form) for x in moments)
+        return ((obs - mean) * scale).clamp(-CLIP, CLIP)
+
     def member_state(self, member: int) -> Tree:
         return self.moments.member_state(member)
 

@@ -18,6 +18,7 @@ from .envs import Step
 from .errors import UnsupportedSpace
 from .exploration import UniformActions
 from .learner import Learner
+from .normalizers import ObservationNormalizer
 from .optimizers import schedule
 from .priorities import PrioritizedSampler, replay_space
 from .replay import EXACT_INTEGERS, Field, Index, Replay, UniformSampler, transition_fields
@@ -25,6 +26,7 @@ from .state import Tree
 from .storage import Metrics
 
 Array = NDArray[Any]
+OBSERVATIONS = ("obs", "next_obs")
 
 
 def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
@@ -33,7 +35,9 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
     `num_steps` steps in each of `num_envs` environments are followed by `num_updates` gradient steps. The first
     `learning_starts` environment steps only fill the memory, at random. Every `refill_interval` epochs the memory is
     forgotten and filled anew, for environments that change; then, and from a warm start on, it can be the policy that
-    fills it. `eval_interval` adds `eval_return` to the metrics of those epochs. Both are in epochs, 0 for never.
+    fills it. With `normalize_obs` the networks see vectors (not images) less their running mean, over their running
+    standard deviation, of all that was seen so far; the memory keeps them as they came. `eval_interval` adds
+    `eval_return` to the metrics of those epochs. Both intervals are in epochs, 0 for never.
     """
     return {
         "gamma": near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
@@ -48,6 +52,7 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
         "num_updates": ordinal(1, 2, 4, default=2, accept=(1, 1_000_000), structural=True),
         "num_envs": integer(1, 65536, default=1, structural=True, search=False),
         "epoch_steps": integer(1, 10**9, default=4096, structural=True, search=False),
+        "normalize_obs": categorical(False, True, default=False, structural=True, search=False),
         "eval_interval": integer(0, 10**9, default=0, structural=True, search=False),
     }
 
@@ -115,15 +120,17 @@ class OffPolicyLearner(Learner):
             else PrioritizedSampler(self.replay, keys, hp.batch_size, hp.n_step, hp.replay)
         )  # fmt: skip
         self.priorities = self.sampler if isinstance(self.sampler, PrioritizedSampler) else None
+        vectors = hp.normalize_obs and self.envs.obs_kind == "vector"
+        self.obs_normalizer = ObservationNormalizer(self.members, self.envs.obs_shape[0]) if vectors else None
         self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
         self.progress = Progress(self.members, full_at=hp.learning_starts)
 
     def explore(self, obs: Array, position: int) -> Array:
-        """Actions (P, N, ...) for training, with the random numbers of this position."""
+        """Actions (P, N, ...) for training on what `seen` gives, with the random numbers of this position."""
         raise NotImplementedError
 
     def watch(self, obs: Array) -> None:
-        """Sees all observations of training (P, N, ...), before what is done then; for memories that are state."""
+        """Is given all that was `seen` in training (P, N, ...), before what is done; for memories that are state."""
 
     def observe(self, step: Step) -> None:
         """Sees every step of training, for statistics that are state."""
@@ -131,6 +138,16 @@ class OffPolicyLearner(Learner):
     def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
         """One gradient step on (P, B, ...) at learning rates (P, 1): what to report, (P,) each, and errors (P, B)."""
         raise NotImplementedError
+
+    def seen(self, obs: Array, learn: bool = False) -> Array:
+        """Observations (P, N, ...) as the networks see them."""
+        return obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn)
+
+    def normalized(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A batch with observations as the networks see them now."""
+        if self.obs_normalizer is not None:
+            return batch | {name: self.obs_normalizer.of_batch(batch[name]) for name in OBSERVATIONS if name in batch}
+        return batch
 
     @property
     def filling(self) -> bool:
@@ -159,8 +176,9 @@ class OffPolicyLearner(Learner):
         every, some = at_random.all(), at_random.any()
         for _ in range(self.hp.num_steps):
             obs, position = self.envs.obs, self.env_steps // self.hp.num_envs
-            self.watch(obs)
-            actions = self.uniform_actions(position) if every else self.explore(obs, position)
+            seen = self.seen(obs, learn=True)
+            self.watch(seen)
+            actions = self.uniform_actions(position) if every else self.explore(seen, position)
             if some and not every:
                 actions = actions.copy()
                 actions[at_random] = self.uniform_actions(position)[at_random]
@@ -178,6 +196,7 @@ class OffPolicyLearner(Learner):
         report: Mapping[str, Tensor] = {}
         for _ in range(self.hp.num_updates):
             rows, batch = self.draw()
+            batch = self.normalized(batch)
             self.progress.updates += 1
             report, errors = self.update(batch, lr)
             if self.priorities is not None:

@@ -76,7 +76,7 @@ class SACLearner(OffPolicyLearner):
         },
     )
     parts = ("policy", "actor_optimizer", "critic_optimizer", "coefficients", "rewards",
-             "replay", "priorities", "progress", "sequences", "memory")  # fmt: skip
+             "replay", "priorities", "progress", "sequences", "memory", "obs_normalizer")  # fmt: skip
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
@@ -158,7 +158,7 @@ class SACLearner(OffPolicyLearner):
 
         @torch.inference_mode()
         def act(obs: np.ndarray) -> np.ndarray:
-            seen = self._tensor(obs)
+            seen = self._tensor(self.seen(obs))
             if memory is not None:
                 memory.see(seen)
                 seen = memory.output

@@ -26,7 +26,7 @@ class TestOnCartPole(ExactnessSuite):
     env = "CartPole-v1"
     hyperparameters: ClassVar = SMALL
     variants: ClassVar = (
-        {"tau": 0.5, "double": True, "n_step": 3, "num_envs": 3, "buffer_size": 101},
+        {"tau": 0.5, "double": True, "n_step": 3, "num_envs": 3, "buffer_size": 101, "normalize_obs": True},
         {"replay.name": "prioritized", "replay.beta_horizon": 400, "exploration.name": "exponential"},
         {"replay.name": "prioritized", "n_step": 5, "num_envs": 2, "model.duelling": True, "model.activation": "tanh"},
         {"optimizer.name": "rmsprop", "optimizer.momentum": 0.5, "lr_schedule.name": "exponential",
@@ -282,6 +282,25 @@ def test_a_state_in_the_middle_of_filling_is_whole() -> None:
         dqn.iterate()
         dqn.iterate()
     assert difference(one.member_state(0), other.member_state(0)) == []
+
+
+def test_observations_are_scaled_by_all_that_was_seen_and_kept_as_they_came() -> None:
+    dqn = learner(2, num_envs=3, normalize_obs=True, buffer_size=300)
+    while dqn.filling:
+        dqn.iterate()
+    steps = dqn.replay.steps
+    _, batch = dqn.draw()
+    kept = dqn.replay.batch(np.tile(np.arange(3 * steps), (2, 1)), ("obs",))["obs"]
+    assert dqn.obs_normalizer is not None
+    np.testing.assert_allclose(kept.double().mean(1), dqn.obs_normalizer.moments.mean, atol=1e-4)
+    raw = {name: batch[name].numpy().copy() for name in ("obs", "next_obs")}
+    scaled = dqn.normalized(batch)
+    for name, values in raw.items():
+        np.testing.assert_allclose(scaled[name], dqn.seen(values), atol=1e-5)
+        np.testing.assert_allclose(dqn.act(values), dqn.policy.values(scaled[name]).argmax(-1))
+    counts = dqn.obs_normalizer.moments.count.copy()
+    dqn.evaluate(2)
+    assert np.array_equal(dqn.obs_normalizer.moments.count, counts)
 
 
 def test_evaluation_is_greedy() -> None:

@@ -36,7 +36,8 @@ class TestOnPendulum(ExactnessSuite):
     env = "Pendulum-v1"
     hyperparameters: ClassVar = SMALL
     variants: ClassVar = (
-        {"entropy.lr": 0.01, "critic_lr": 0.002, "n_step": 3, "num_envs": 3, "buffer_size": 101, "scale_reward": True},
+        {"entropy.lr": 0.01, "critic_lr": 0.002, "n_step": 3, "num_envs": 3, "buffer_size": 101, "scale_reward": True,
+         "normalize_obs": True},
         {"entropy.learn": False, "replay.name": "prioritized", "replay.beta_horizon": 300, "tau": 1.0,
          "target_update_interval": 7},
         {"optimizer.name": "rmsprop", "optimizer.momentum": 0.5, "lr_schedule.name": "exponential",

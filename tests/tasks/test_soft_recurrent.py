@@ -30,7 +30,7 @@ class TestOnMaskedCartPole(ExactnessSuite):
     hyperparameters: ClassVar = SMALL
     variants: ClassVar = (
         {"model.memory": "gru", "n_step": 3, "num_envs": 3, "buffer_size": 151, "learning_starts": 90,
-         "model.burn_in": 5, "scale_reward": True, "model.width": 17},
+         "model.burn_in": 5, "scale_reward": True, "model.width": 17, "normalize_obs": True},
         {"max_grad_norm": None, "model.burn_in": 0, "entropy.learn": False},
     )  # fmt: skip
     inert = frozenset({"entropy.alpha", "entropy.target"})
