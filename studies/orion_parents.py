@@ -14,11 +14,11 @@ from ..tasks.identity import uid_of
 from .branches import Start
 from .database import Database
 from .errors import StoreError
-from .orion_documents import Document
 from .orion_tables import Collections, schema_version
 from .store import Store
 
 PATIENCE = 60.0  # seconds
+PROMOTING = {"asha", "hyperband", "bohb", "dehb"}  # whose trials have the hyperparameters of their parents
 
 
 class NoParent(StoreError):
@@ -26,35 +26,37 @@ class NoParent(StoreError):
 
 
 def parent_of(url: str, experiment: Any, trial: str) -> Start | None:
-    """Where the parent of a trial in Orion's database at this URL ended; None if the trial has no parent.
+    """Where the parent of a trial in Orion's database at this URL ended; None if the trial needs no parent.
 
     NoParent if the trial, its parent, or what became of that, is not in this database.
     """
     database = Database(url, PATIENCE)
     try:
-        known = database.read(schema_version) is not None
-        rows = database.read(lambda connection: _family(Collections(connection), experiment, trial)) if known else []
+        if database.read(schema_version) is not None:
+            found, start = database.read(lambda connection: _look(Collections(connection), experiment, trial))
+            if found:
+                return start
     finally:
         database.close()
-    if rows and rows[0].get("parent") is None:
-        return None
-    told = {result["name"]: result["value"] for row in rows[1:] for result in row["results"]}
-    try:
-        return Start(told["rk_uid"], told["rk_epochs"], told["rk_digest"])
-    except KeyError:
-        raise NoParent(
-            f"a trial that Orion branched from another one starts from the state that the other one ended with, but "
-            f"{database.name} has no such result for trial {trial} of experiment {experiment}; keep Orion's "
-            "experiments and the tasks in one database, and let one program train all trials of an experiment"
-        ) from None
+    raise NoParent(
+        f"a trial that Orion branched from another one starts from the state that the other one ended with, but "
+        f"{database.name} has no such result for trial {trial} of experiment {experiment}; keep Orion's experiments "
+        "and the tasks in one database, and let one program train all trials of an experiment"
+    )
 
 
-def _family(collections: Collections, experiment: Any, trial: str) -> list[Document]:
-    """The rows of a trial and of its parent, as far as they are there."""
-    found = collections.find("trials", {"experiment": experiment, "id": trial})
-    if found and found[0].get("parent") is not None:
-        found += collections.find("trials", {"experiment": experiment, "id": found[0]["parent"]})
-    return found
+def _look(collections: Collections, experiment: Any, trial: str) -> tuple[bool, Start | None]:
+    """Whether the database says what a trial starts from, and what that is."""
+    for row in collections.find("trials", {"experiment": experiment, "id": trial}):
+        if row.get("parent") is None:
+            return True, None
+        for parent in collections.find("trials", {"experiment": experiment, "id": row["parent"]}):
+            told = {result["name"]: result["value"] for result in parent["results"]}
+            if {"rk_uid", "rk_epochs", "rk_digest"} <= told.keys():
+                return True, Start(told["rk_uid"], told["rk_epochs"], told["rk_digest"])
+    # The parents may be trials of the experiment that this one is a later version of: a promoted trial needs none.
+    known = collections.find("experiments", {"_id": experiment})
+    return any(PROMOTING.intersection(map(str.lower, row["algorithm"])) for row in known), None
 
 
 def start_of(store: Store, identity: Mapping[str, Any], parent: Start | None) -> str | None:

@@ -114,6 +114,21 @@ def test_a_parent_that_is_not_in_the_database_is_an_error_and_no_new_beginning(u
     mine.close()
 
 
+def test_a_promoted_trial_needs_no_parent_that_an_earlier_version_of_its_experiment_has(sqlite_url: str) -> None:
+    for algorithm, needs in (("asha", False), ("pbt", True)):
+        client = build_experiment(algorithm, space={"x": "uniform(0, 1)", "e": "fidelity(1, 4)"}, algorithm=algorithm,
+                                  storage=storage_of(sqlite_url))  # fmt: skip
+        child = client.insert({"x": 0.5, "e": 1}).branch(params={"e": 4})
+        client._experiment.register_trial(child)
+        client.storage._db.remove("trials", {"experiment": client.id, "parent": None})
+        if needs:
+            with pytest.raises(NoParent):
+                parent_of(sqlite_url, client.id, child.id)
+        else:
+            assert parent_of(sqlite_url, client.id, child.id) is None
+        client.storage._db.close_connection()
+
+
 @pytest.mark.parametrize(("low", "high", "base", "generations"), [(1, 27, 3, 7), (1, 100, 2, 10), (1, 2, 2, 1)])
 def test_no_generation_of_a_population_is_empty(low: int, high: int, base: int, generations: int) -> None:
     assert algorithm_config("pbt", 3, fidelity(low, high, base)) == {"pbt": {"seed": 3, "generations": generations}}
