@@ -29,8 +29,16 @@ def has_snapshot(env: gym.Env[Any, Any]) -> bool:
     """Whether a snapshot may be tried: of MuJoCo's MjData, or of an Atari emulator, which hold all that there is."""
     inner: Any = env.unwrapped
     mujoco = type(inner).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(inner, "data")
-    # A range of frames to skip is drawn from by a generator outside of the emulator.
-    return (mujoco or (_is_atari(inner) and isinstance(inner._frameskip, int))) and only_transparent(env)
+    return (mujoco or (_is_atari(inner) and _is_whole(inner))) and only_transparent(env)
+
+
+def _is_whole(inner: Any) -> bool:
+    """Whether an Atari emulator's state holds all: it lacks the action that a sticky one repeats.
+
+    A test of a few steps would not show it, as the action is repeated by chance only. A range of frames to skip is
+    drawn from by a generator outside of the emulator.
+    """
+    return isinstance(inner._frameskip, int) and inner.ale.getFloat("repeat_action_probability") == 0
 
 
 def _is_atari(inner: Any) -> bool:

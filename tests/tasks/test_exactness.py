@@ -38,7 +38,7 @@ DISCRETE = {
     "restart": EnvSpec("own_envs:Curriculum-v0"),
     "lessons": EnvSpec("own_envs:LessonWalk-v0", parameters=LESSONS),
     "Atari": EnvSpec("ALE/Pong-v5", {"obs_type": "ram"}),
-    "Atari image": EnvSpec("ALE/Pong-v5", {"obs_type": "grayscale"}),
+    "Atari image": EnvSpec("ALE/Pong-v5", {"obs_type": "grayscale", "repeat_action_probability": 0.0}),
     "Atari, vector": EnvSpec("vector/ALE/Pong-v5", {"img_height": 36, "img_width": 36, "stack_num": 2}),
 }
 CONTINUOUS = {
