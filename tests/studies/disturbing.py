@@ -179,10 +179,12 @@ class Member:
     nursery: Nursery
     pid: int
     paused: bool = False
+    leaving: bool = False  # was told to end
 
     def send(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        if not self.ended:  # its number may be another process's by now
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     @property
     def ended(self) -> bool:
@@ -269,7 +271,7 @@ class Chaos:
             heapq.heappop(self.agenda)[2]()
 
     def _victim(self) -> Member | None:
-        living = [member for member in self.crew if not member.paused and not member.ended]
+        living = [member for member in self.crew if not member.paused and not member.leaving]
         return self.random.choice(living) if living else None
 
     def _start(self, place: int) -> None:
@@ -286,6 +288,7 @@ class Chaos:
     def _end(self, name: str, number: signal.Signals) -> None:
         if (member := self._victim()) is not None:
             self.figures.faults[name] += 1
+            member.leaving = True
             member.send(number)
             place = self.crew.index(member)
             self._later(self.random.uniform(0.0, 0.3) * self.lease, lambda: self._start(place))
@@ -373,7 +376,7 @@ class Chaos:
 
     def _check_ends(self) -> None:
         killed = {-signal.SIGKILL, 128 + signal.SIGTERM, -signal.SIGTERM, 0}  # the third before it could listen
-        found = {member.pid: member.nursery.statuses().get(member.pid) for member in self.all}
+        found = {member.pid: member.nursery.statuses().get(member.pid, -signal.SIGKILL) for member in self.all}
         wrong = {pid: status for pid, status in found.items() if status not in killed}
         assert not wrong, f"workers ended with {wrong} (seed {self.figures.seed}): {self._last_words()}"
 
