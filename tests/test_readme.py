@@ -27,9 +27,9 @@ def test_the_python_runs(code: str, tmp_path: Path) -> None:
 def test_the_commands_parse() -> None:
     from rekindle.studies.cli import _parser
 
-    (block,) = [block for block in blocks("sh") if block.startswith("rekindle tune")]
-    commands = [shlex.split(line, comments=True) for line in block.splitlines() if line]
-    assert len(commands) >= 6
+    lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("rekindle ")]
+    commands = [shlex.split(line, comments=True) for line in lines]
+    assert len(commands) >= 16
     for program, *arguments in commands:
         assert program == "rekindle"
         _parser().parse_args(arguments)
