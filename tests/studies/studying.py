@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from rekindle.studies.config import Config, make_config
@@ -34,6 +35,26 @@ def run(url: str, config: Config, name: str = "s", **options: Any) -> dict[str, 
     with Store(url) as store:
         start_study(store, name, config)
         assert Worker(store, name, **options).run()
+        return bits(store, name)
+
+
+def run_by_three(url: str, config: Config, name: str = "s") -> dict[str, Any]:
+    """The same with three workers at once."""
+    with Store(url) as store:
+        start_study(store, name, config)
+    through: list[bool] = []
+
+    def work() -> None:
+        with Store(url) as mine:
+            through.append(Worker(mine, name, workers=3).run())
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert through == [True] * 3
+    with Store(url) as store:
         return bits(store, name)
 
 

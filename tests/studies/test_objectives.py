@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import random
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import sqlalchemy as sa
 from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config
 from rekindle.studies.config_form import what_is_wrong
-from rekindle.studies.engine import start_study
 from rekindle.studies.errors import DamagedRow
 from rekindle.studies.exporting import export_study
 from rekindle.studies.fsck import check
@@ -41,7 +39,7 @@ from rekindle.studies.rows import Segment
 from rekindle.studies.store import Store
 from rekindle.studies.worker import Worker
 from rekindle.tasks import load
-from studying import TINY, bits, run, tiny
+from studying import TINY, run, run_by_three, tiny
 
 RETURN_AND_SIZE = objective_options(["return", "model_size"])
 OPEN = {name: value for name, value in TINY.items() if name != "model.width"}
@@ -140,22 +138,8 @@ def test_any_number_of_workers_finds_the_same_front(tmp_path: Path, sampler: str
     config = searched(trials=8, epochs=(1, 2, 2), sampler=sampler, scheduler=scheduler, seed=2)
     alone = run(f"sqlite:///{tmp_path / 'alone.db'}", config)
     url = f"sqlite:///{tmp_path / 'many.db'}"
+    assert run_by_three(url, config) == alone
     with Store(url) as store:
-        start_study(store, "s", config)
-    through: list[bool] = []
-
-    def work() -> None:
-        with Store(url) as mine:
-            through.append(Worker(mine, "s", workers=3).run())
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert through == [True] * 3
-    with Store(url) as store:
-        assert bits(store) == alone
         shown = study_json(store, "s")
     assert shown["objectives"] == {"return": "maximize", "model_size": "minimize"}
     trials = {trial["number"]: trial for trial in shown["trials"]}

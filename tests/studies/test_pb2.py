@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, near_one, normal, ordinal, real
 from rekindle.studies.config import BadConfig, Config
-from rekindle.studies.engine import start_study
 from rekindle.studies.errors import StoreError
 from rekindle.studies.gaussian import Surrogate
 from rekindle.studies.pb2 import Bandit, check_bandit
@@ -23,9 +21,8 @@ from rekindle.studies.replicas import seed_options
 from rekindle.studies.rows import Segment, Trial
 from rekindle.studies.schedule import plan
 from rekindle.studies.store import Store
-from rekindle.studies.worker import Worker
 from simulating import population
-from studying import bits, run
+from studying import run, run_by_three
 
 SPACE = Space(lr=log_real(1e-5, 1e-1), gamma=near_one(0.9, 0.9999), width=real(0.0, 1.0), kind=categorical("a", "b"))
 
@@ -181,22 +178,8 @@ def test_any_number_of_workers_trains_the_same_population(
     sqlite_url: str, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     alone = run(f"sqlite:///{tmp_path / 'alone.db'}", bandit_population(**options))
+    assert run_by_three(sqlite_url, bandit_population(**options)) == alone
     with Store(sqlite_url) as store:
-        start_study(store, "s", bandit_population(**options))
-    through: list[bool] = []
-
-    def work() -> None:
-        with Store(sqlite_url) as mine:
-            through.append(Worker(mine, "s", workers=3).run())
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert through == [True] * 3
-    with Store(sqlite_url) as store:
-        assert bits(store) == alone
         assert any("parent" in trial.attrs for trial in store.trials("s"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from rekindle.studies.tune import WorkerProcess
 from rekindle.studies.worker import Worker
 from rekindle.tasks import load
 from simulating import params, population, simulate
-from studying import TINY, bits, run
+from studying import TINY, bits, run, run_by_three
 
 
 def simple(members: int = 10, rungs: int = 3, exploit: str = "truncation", seed: int = 0) -> Config:
@@ -190,22 +189,7 @@ def test_three_workers_train_the_population_that_one_trains(
 ) -> None:
     config = population(**options)
     alone = run(f"sqlite:///{tmp_path / 'alone.db'}", config)
-    with Store(sqlite_url) as store:
-        start_study(store, "s", config)
-    through: list[bool] = []
-
-    def work() -> None:
-        with Store(sqlite_url) as mine:
-            through.append(Worker(mine, "s", workers=3).run())
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert through == [True] * 3
-    with Store(sqlite_url) as store:
-        assert bits(store) == alone
+    assert run_by_three(sqlite_url, config) == alone
 
 
 def test_a_population_whose_workers_are_killed_ends_as_if_nothing_had_happened(

@@ -6,7 +6,6 @@ import itertools
 import json
 import random
 import statistics
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config, make_config
-from rekindle.studies.engine import start_study
 from rekindle.studies.fsck import check
 from rekindle.studies.heats import at_once
 from rekindle.studies.objectives import objective_options
@@ -25,10 +23,9 @@ from rekindle.studies.report import rank, study_json
 from rekindle.studies.rows import Segment, Trial
 from rekindle.studies.schedule import plan
 from rekindle.studies.store import Store
-from rekindle.studies.worker import Worker
 from rekindle.tasks import load
 from scipy import stats
-from studying import TINY, bits, run, tiny
+from studying import TINY, run, run_by_three, tiny
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30, 999])
@@ -183,22 +180,8 @@ def test_any_number_of_workers_races_the_same(sqlite_url: str, tmp_path: Path, s
     raced = tiny(trials=12, generation=12, cohort=4, epochs=(1, 3, 3), scheduler=scheduler, sampler="random",
                  options=seed_options(4, "mean", racing=True))  # fmt: skip
     alone = run(f"sqlite:///{tmp_path / 'alone.db'}", raced)
+    assert run_by_three(sqlite_url, raced) == alone
     with Store(sqlite_url) as store:
-        start_study(store, "s", raced)
-    through: list[bool] = []
-
-    def work() -> None:
-        with Store(sqlite_url) as mine:
-            through.append(Worker(mine, "s", workers=3).run())
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert through == [True] * 3
-    with Store(sqlite_url) as store:
-        assert bits(store) == alone
         assert check(store) == []
         shown = study_json(store, "s")
     trained = [sum(each["epochs"] > 0 for each in trial["seeds"]) for trial in shown["trials"]]

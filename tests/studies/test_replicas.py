@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,15 @@ import pytest
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config
-from rekindle.studies.engine import start_study
 from rekindle.studies.pbt import make_population
 from rekindle.studies.replicas import AGGREGATES, collapse, iqm, seed_options, top_quartile
 from rekindle.studies.report import study_json
 from rekindle.studies.rows import Segment, Trial
 from rekindle.studies.schedule import entrants, plan
 from rekindle.studies.store import Store
-from rekindle.studies.worker import Worker
 from rekindle.tasks import load
 from simulating import simulate
-from studying import TINY, bits, run, tiny
+from studying import TINY, run, run_by_three, tiny
 
 MANY = seed_options(3, "median")
 
@@ -126,22 +123,7 @@ def replicated_population() -> Config:
 @pytest.mark.parametrize("make", [lambda: tiny(trials=4, options=MANY), replicated_population])
 def test_any_number_of_workers_trains_the_same(sqlite_url: str, tmp_path: Path, make: Any) -> None:
     alone = run(f"sqlite:///{tmp_path / 'alone.db'}", make())
-    with Store(sqlite_url) as store:
-        start_study(store, "s", make())
-    through: list[bool] = []
-
-    def work() -> None:
-        with Store(sqlite_url) as mine:
-            through.append(Worker(mine, "s", workers=3).run())
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert through == [True] * 3
-    with Store(sqlite_url) as store:
-        assert bits(store) == alone
+    assert run_by_three(sqlite_url, make()) == alone
 
 
 def test_the_command_line_takes_seeds_and_optuna_sees_configurations(
