@@ -245,7 +245,7 @@ def test_who_rests_or_wants_to_be_alone_is_not_claimed_with_others(unfinished: S
     note("b", pause=1000.0)
     assert claimed("b", "a") == ["a"]
     assert claimed("b") == []
-    assert 990 < unfinished.histories(["b"])["b"].rest <= 1000
+    assert 50 < unfinished.histories(["b"])["b"].rest <= 60  # no longer than its policy lets it rest
     note("b", retry=False)
     assert claimed("b", "a") == ["b", "a"]
     assert unfinished.histories(["b"])["b"].failed.total() == 0
