@@ -16,6 +16,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel, Matern, WhiteKernel
 from threadpoolctl import threadpool_limits
 
+from ..tasks.warning_filters import changed_filters
+
 Array = NDArray[np.float64]
 NOISE = 0.1  # of the variance of what is learned, at first
 
@@ -101,6 +103,6 @@ class Surrogate:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """On one thread, and without warnings of a length at its bound or of a variance that was rounded below zero."""
-    with warnings.catch_warnings(), threadpool_limits(1):
+    with changed_filters(), threadpool_limits(1):
         warnings.simplefilter("ignore")
         yield

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..spaces.dimension import Maybe
 from ..spaces.ranges import NearOne, Normal, Real
 from ..tasks import streams
+from ..tasks.warning_filters import changed_filters
 from .config import BadConfig, Config, choose
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def learns(config: Config) -> bool:
 
 def make_sampler(config: Config, number: int, attempt: int = 0, bracket: int = 0) -> BaseSampler:
     """The study's sampler, seeded for one trial of a bracket."""
-    with warnings.catch_warnings():
+    with changed_filters():
         warnings.simplefilter("ignore")  # some are experimental, which nobody here can change
         return _make(config, number, attempt, bracket)
 

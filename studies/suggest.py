@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ..spaces import Space, SpaceError, flatten
 from ..spaces.to_optuna import distributions, params
 from ..spaces.to_optuna import suggest as suggest_values
+from ..tasks.warning_filters import changed_filters
 from .config import BadConfig, Config
 from .generations import BRACKET
 from .objectives import objectives_of, point
@@ -65,7 +66,7 @@ def _quiet() -> Iterator[None]:
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with changed_filters():
             warnings.simplefilter("ignore")
             yield
     finally:

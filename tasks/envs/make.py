@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
+from ..warning_filters import changed_filters
 from .joined import JoinedActions, fits
 from .spec import EnvSpec, EnvSpecError
 
@@ -64,7 +65,7 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the two warnings that say nothing about the user's program."""
-    with warnings.catch_warnings():
+    with changed_filters():
         # Box2D's bindings on import; turned into an error it crashes the interpreter.
         warnings.filterwarnings("ignore", "builtin type .* has no __module__ attribute", DeprecationWarning)
         # The id is written down in the spec on purpose: an older version is not a newer one.

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
+from ..warning_filters import changed_filters
 from .base import Array
 from .make import register_atari
 from .spec import EnvSpec, EnvSpecError
@@ -69,7 +70,7 @@ def make_pool(spec: EnvSpec, seeds: Sequence[int], threads: int) -> Made:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
+    with changed_filters():
         # EnvPool makes float32 Boxes of float64 bounds, which says nothing about the user's program.
         warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
         yield
