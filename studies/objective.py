@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -23,14 +21,12 @@ from ..spaces.to_optuna import suggest
 from ..tasks.cohort import EpochEvent
 from ..tasks.errors import Diverged
 from .config import check_epochs
-from .errors import TaskBusy
 from .objectives import DEFAULT, RETURN, Unmeasured, measure, objective_options
 from .store import Store
+from .turns import opened
 
 if TYPE_CHECKING:
     from ..tasks.task import Task
-
-POLL = (0.1, 2.0)  # seconds between two attempts at a task that another one trains: at first, and at most
 
 
 class Objective:
@@ -92,7 +88,7 @@ class Objective:
         """The return of one trial, or its objectives if it has others; TrialPruned if the pruner says so."""
         self._check_directions(trial)
         values = suggest(self.space, trial)
-        with self._open(values) as task:
+        with opened(lambda: self._make(self.store), values) as task:
             trial.set_user_attr("rk_uid", task.uid)
             # What is stored may be further than this study goes: the same bits are trained anew, without the storage.
             if task.epochs > self.epochs:
@@ -152,24 +148,6 @@ class Objective:
 
     def _make(self, storage: Store | None) -> Task:
         return self.algorithm(self.env, seed=self.seed, storage=storage, **self.fixed)
-
-    @contextmanager
-    def _open(self, values: dict[str, Any]) -> Iterator[Task]:
-        """The task of these hyperparameters; waits while another process or thread trains it."""
-        pause = POLL[0]
-        while True:
-            task = self._make(self.store)
-            try:
-                task.init(**values)
-            except TaskBusy:
-                time.sleep(pause)
-                pause = min(2 * pause, POLL[1])
-                continue
-            try:
-                yield task
-            finally:
-                task.finish()
-            return
 
 
 def _told(trial: optuna.Trial) -> Collection[int]:

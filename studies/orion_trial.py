@@ -13,9 +13,8 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ RESULTS_VARIABLE = "ORION_RESULTS_PATH"  # Orion sets it for the programs it run
 INTERRUPT_VARIABLE = "ORION_INTERRUPT_CODE"
 TRIAL_VARIABLE, EXPERIMENT_VARIABLE = "ORION_TRIAL_ID", "ORION_EXPERIMENT_ID"
 INTERRUPTED = 130  # the exit status by which a program says that its trial is to be tried again
-POLL = (0.1, 2.0)  # seconds between two attempts at a task that another one trains: at first, and at most
 
 Results = list[dict[str, Any]]
 
@@ -60,6 +58,7 @@ def train(make: Make, values: Mapping[str, Any], epochs: int, store: Store, *, p
     """
     from ..tasks.errors import Diverged
     from .report import RETURN
+    from .turns import opened
 
     def evaluate(event: EpochEvent) -> None:
         if event.epoch == epochs:
@@ -71,7 +70,7 @@ def train(make: Make, values: Mapping[str, Any], epochs: int, store: Store, *, p
         from .orion_parents import start_of
 
         start = start_of(store, make(None).init(**values).identity, parent)
-    with _open(make, {**values, "start": start}, _storage(store, start, use_previous)) as task:
+    with opened(lambda: make(_storage(store, start, use_previous)), {**values, "start": start}) as task:
         resumed = task.epochs
         try:
             # What is stored may be further than this trial goes: the same bits are trained anew, without the storage.
@@ -95,27 +94,6 @@ def _storage(store: Store, start: str | None, use_previous: bool) -> Storage:
     from .training import TaskStorage  # brings Optuna along, which takes a second
 
     return TaskStorage(store, use_previous)
-
-
-@contextmanager
-def _open(make: Make, values: Mapping[str, Any], storage: Storage) -> Iterator[Task]:
-    """The task; waits while another process has it, such as one whose trial was taken from it."""
-    from .errors import TaskBusy
-
-    pause = POLL[0]
-    while True:
-        task = make(storage)
-        try:
-            task.init(**values)
-        except TaskBusy:
-            time.sleep(pause)
-            pause = min(2 * pause, POLL[1])
-            continue
-        try:
-            yield task
-        finally:
-            task.finish()
-        return
 
 
 def _keep_reason(store: Store, task: Task, error: Exception) -> None:
