@@ -273,6 +273,8 @@ BAD = {
     "sampler": (["tune", "ppo", "CartPole-v1", "--sampler", "tep"], "did you mean tpe?"),
     "storage": (["tune", "ppo", "CartPole-v1", "--storage", "mongo://x"], "sqlite"),
     "no database": (["status", "--storage", "sqlite:///nowhere.db"], "there is no database nowhere.db"),
+    "patience": (["status", "--patience", "soon"], "must be seconds, a number of at least 0"),
+    "lease": (["tune", "ppo", "CartPole-v1", "--lease", "0"], "lease_seconds must be above 0"),
     "unknown command": (["tunne"], "tune"),
     "no command": ([], "COMMAND"),
 }
