@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         real,
     )
     from .studies.objective import Objective
-    from .studies.store import Store
+    from .studies.storage.store import Store
     from .tasks.a2c import A2C
     from .tasks.cohort import Cohort
     from .tasks.dqn import DQN
@@ -90,7 +90,7 @@ _HOMES = {
     "Cohort": ".tasks.cohort",
     "EnvSpec": ".tasks.envs.spec",
     "Objective": ".studies.objective",
-    "Store": ".studies.store",
+    "Store": ".studies.storage.store",
     "Task": ".tasks.task",
 }
 

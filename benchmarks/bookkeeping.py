@@ -129,7 +129,7 @@ class Meter:
 def work(url: str, trials: int, share: int, workers: int) -> None:
     """One worker of the study."""
     import optuna  # noqa: F401 - imported when something is suggested, which is no part of what is measured
-    from rekindle.studies.store import Store
+    from rekindle.studies.storage.store import Store
     from rekindle.studies.worker import Worker
 
     meter = Meter(trials)
@@ -187,7 +187,7 @@ def prepare(url: str, trials: int, scheduler: str, sampler: str) -> None:
     """Makes the study."""
     from rekindle.studies.config import make_config
     from rekindle.studies.engine import start_study
-    from rekindle.studies.store import Store
+    from rekindle.studies.storage.store import Store
 
     with Store(url) as store:
         config = make_config(IdleTask, "CartPole-v1", trials=trials, epochs=(1, 9, 3), sampler=sampler,

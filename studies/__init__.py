@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .retention import Keep as Keep
-    from .store import Store as Store
+    from .storage.retention import Keep as Keep
+    from .storage.store import Store as Store
 
 _NAMES = {"Store": ".store", "Keep": ".retention"}
 

@@ -13,10 +13,10 @@ from ..tasks.identity import uid_of
 from ..tasks.state import unpack
 from ..tasks.storage import Saved
 from . import report
-from .branches import Start
 from .commands import FAILED, _console, _existing, _fit, _note, _print_json, _whole_uid
 from .lineage import Link, NotEqual, lineage, retrain, task_of
-from .store import Store
+from .storage.branches import Start
+from .storage.store import Store
 from .training import TaskStorage
 
 

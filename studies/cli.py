@@ -59,8 +59,9 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from .. import __version__
-from . import operations, orion_trial, policy_commands
-from .redact import printable
+from . import operations, policy_commands
+from .orion import trial as orion_trial
+from .storage.redact import printable
 
 URL_VARIABLE = "REKINDLE_STORAGE"
 DEFAULT_URL = "sqlite:///rekindle.db"

@@ -20,11 +20,11 @@ from .engine import start_study
 from .errors import StoreError
 from .mirror import UID as MIRROR
 from .objectives import objective_options
-from .owner import Owner, cores
-from .patience import Patience
-from .redact import printable
-from .replicas import seed_options
-from .store import Store
+from .schedulers.replicas import seed_options
+from .storage.owner import Owner, cores
+from .storage.patience import Patience
+from .storage.redact import printable
+from .storage.store import Store
 
 if TYPE_CHECKING:
     from ..tasks.cohort import EpochEvent
@@ -106,7 +106,7 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     options = seed_options(arguments.seeds, arguments.aggregate, arguments.racing)
     options |= objective_options(arguments.objective)
     if arguments.scheduler == "pbt":
-        from .pbt import make_population
+        from .schedulers.pbt import make_population
 
         names = ("interval", "population", "seed", "exploit", "explore", "perturb", "sampler")
         given = {name: getattr(arguments, name) for name in names} | options

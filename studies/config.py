@@ -106,8 +106,8 @@ class Config:
     def load_task(self) -> type[Task]:
         """The algorithm; StoreError if another version of it is installed, or the study's sampler is not."""
         from ..tasks import load
-        from .pb2 import check_bandit
-        from .samplers import check_sampler, sampler_name
+        from .samplers.names import check_sampler, sampler_name
+        from .schedulers.pb2 import check_bandit
 
         algorithm = load(self.task)
         if algorithm.version != self.task_version:
@@ -165,9 +165,9 @@ def make_config(
     **options: Any,
 ) -> Config:
     """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong."""
-    from .heats import check_racing
     from .objectives import check_objectives
-    from .samplers import check_sampler, sampler_name
+    from .samplers.names import check_sampler, sampler_name
+    from .schedulers.heats import check_racing
 
     task = algorithm(env, seed=seed, **(fixed or {}))
     config = Config(

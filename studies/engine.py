@@ -11,20 +11,20 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..spaces import flatten, unflatten
-from .branches import Start
 from .config import Config
-from .heats import at_once
-from .ledger import check_same
 from .objectives import objectives_of
-from .replicas import collapse, seeds_of
-from .rows import Segment, Trial
-from .schedule import Branch, Plan
+from .schedulers.heats import at_once
+from .schedulers.replicas import collapse, seeds_of
+from .schedulers.schedule import Branch, Plan
+from .storage.branches import Start
+from .storage.ledger import check_same
+from .storage.rows import Segment, Trial
 from .view import View
 
 if TYPE_CHECKING:
     from ..tasks.storage import Storage
     from ..tasks.task import Task
-    from .store import Store
+    from .storage.store import Store
 
 
 KEPT = ("options", "options.snapshots")  # what is kept of the trials changes no result, and may change
@@ -126,7 +126,7 @@ class Engine:
         )
 
     def _new_trials(self, step: Plan) -> list[Trial]:
-        from .suggest import suggest  # Optuna takes a while to import, and most looks ask for nothing
+        from .samplers.suggest import suggest  # Optuna takes a while to import, and most looks ask for nothing
 
         assert step.ask is not None
         fixed = self.config.fixed
@@ -147,12 +147,12 @@ class Engine:
         """The rows of branches, whose tasks have their first checkpoints already."""
         config, parents = self.config, [self.view.trials[branch.start.number].params for branch in branches]
         if branches and config.options["explore"] == "pb2":
-            from .pb2 import Bandit
+            from .schedulers.pb2 import Bandit
 
             bandit = Bandit(config, self.view.trials.values(), self.view.segments.values(), branches)
             values = [bandit.explore(*each, self._check) for each in zip(branches, parents, strict=True)]
         else:
-            from .explore import explore
+            from .schedulers.explore import explore
 
             values = [explore(config, parent, branch.generation, branch.member, self._check)
                       for branch, parent in zip(branches, parents, strict=True)]  # fmt: skip

@@ -33,7 +33,7 @@ from .errors import (
     TaskBusy,
     UnknownStudy,
 )
-from .redact import masked
+from .storage.redact import masked
 
 FAILED = "failed"  # the event that says that a trial failed, and whether it is tried again
 KILLED = "killed"

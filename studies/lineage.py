@@ -16,11 +16,11 @@ from ..tasks.state import pack
 from ..tasks.storage import POLICY, Storage, Write
 from ..tasks.task import Task
 from ..tasks.warm_start import WarmStart
-from .branches import BRANCH, Start
 from .errors import StoreError
-from .leases import StoreLease
-from .policies import load_policy, start_of
-from .store import Store
+from .storage.branches import BRANCH, Start
+from .storage.leases import StoreLease
+from .storage.policies import load_policy, start_of
+from .storage.store import Store
 
 
 class LineageError(StoreError):

@@ -15,14 +15,14 @@ from ..spaces.to_optuna import distributions, params
 from .config import Config
 from .errors import StoreError, TaskBusy
 from .objectives import DEFAULT, objectives_of, value_of
-from .plans import score_of
-from .replicas import collapse
-from .rows import Segment, Trial
+from .schedulers.plans import score_of
+from .schedulers.replicas import collapse
+from .storage.rows import Segment, Trial
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-    from .store import Store
+    from .storage.store import Store
 
 UID = "mirror/"  # and the study's name: under which the mirror's lease is taken
 MARK = "rekindle"  # the user attribute that says that a study of Optuna's is a mirror

@@ -22,7 +22,7 @@ from ..tasks.cohort import EpochEvent
 from ..tasks.errors import Diverged
 from .config import check_epochs
 from .objectives import DEFAULT, RETURN, Unmeasured, measure, objective_options
-from .store import Store
+from .storage.store import Store
 from .turns import opened
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from .config import BadConfig, Config, choose
 from .errors import DamagedRow
-from .plans import score_of
-from .rows import Segment
+from .schedulers.plans import score_of
+from .storage.rows import Segment
 
 if TYPE_CHECKING:
     from ..tasks.task import Task
@@ -65,7 +65,7 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
         if config.scheduler == "asha":
             raise BadConfig("scheduler asha promotes by one objective, but got "
                             f"{len(objectives)}; use halving, hyperband or none")  # fmt: skip
-        from .samplers import KNOWN
+        from .samplers.names import KNOWN
 
         if not KNOWN[config.sampler].objectives:
             several = ", ".join(name for name, sampler in KNOWN.items() if sampler.objectives)

@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .redact import printable
+from .storage.redact import printable
 
 if TYPE_CHECKING:
-    from .store import Store
+    from .storage.store import Store
 
 FORMAT = 1
 FAILED = 1
@@ -53,7 +53,7 @@ def add_parsers(commands: Any, command: Callable[..., argparse.ArgumentParser]) 
 def fsck(arguments: argparse.Namespace) -> int:
     """Examines the storage, and repairs it if told; 1 if something stays wrong."""
     from .commands import _existing
-    from .fsck import check, repair
+    from .upkeep.fsck import check, repair
 
     with _existing(arguments) as store:
         findings = check(store)
@@ -81,8 +81,8 @@ def fsck(arguments: argparse.Namespace) -> int:
 def gc(arguments: argparse.Namespace) -> int:
     """Says what nothing needs any more; drops it with --yes."""
     from .commands import _existing
-    from .gc import gc as collect
-    from .shrinking import shrink
+    from .upkeep.gc import gc as collect
+    from .upkeep.shrinking import shrink
 
     with _existing(arguments) as store:
         garbage = collect(store, studies=arguments.study, dry_run=not arguments.yes)
@@ -109,7 +109,7 @@ def gc(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """Writes a study to a file."""
     from .commands import _existing
-    from .transfer import export_study
+    from .upkeep.transfer import export_study
 
     with _existing(arguments) as store:
         done = export_study(store, arguments.study, arguments.file)
@@ -119,7 +119,7 @@ def export(arguments: argparse.Namespace) -> int:
 def load(arguments: argparse.Namespace) -> int:
     """Reads a study from a file."""
     from .commands import _store
-    from .transfer import import_study
+    from .upkeep.transfer import import_study
 
     if not arguments.file.is_file():  # before a database is made
         raise ValueError(f"there is no file {arguments.file}; `rekindle export STUDY FILE` writes one")

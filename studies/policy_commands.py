@@ -53,7 +53,7 @@ def _task(arguments: argparse.Namespace) -> Task:
     from ..tasks.warm_start import is_policy
     from .commands import _existing, _whole_uid
     from .lineage import lineage, retrain, task_of
-    from .policies import NoPolicy, checkpoint_of
+    from .storage.policies import NoPolicy, checkpoint_of
 
     with _existing(arguments) as store:
         uid, saved = checkpoint_of(store, arguments.checkpoint, _whole_uid)

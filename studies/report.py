@@ -17,21 +17,21 @@ from rich.text import Text
 
 from ..spaces import flatten
 from ..tasks.storage import POLICY
-from .branches import BRANCH
 from .config import Config
-from .ledger import SEGMENT_STATES
 from .mirror import UID as MIRROR
 from .objectives import DEFAULT, objectives_of, point, ranking, undominated, value_of
 from .objectives import RETURN as RETURN
-from .owner import Owner
-from .redact import printable
-from .replicas import collapse, races, seeds_of
-from .retention import reasons
-from .rows import Segment, Trial
-from .schedule import plan
+from .schedulers.replicas import collapse, races, seeds_of
+from .schedulers.schedule import plan
+from .storage.branches import BRANCH
+from .storage.ledger import SEGMENT_STATES
+from .storage.owner import Owner
+from .storage.redact import printable
+from .storage.retention import reasons
+from .storage.rows import Segment, Trial
 
 if TYPE_CHECKING:
-    from .store import Store
+    from .storage.store import Store
 
 FORMAT = 1
 Json = dict[str, Any]

@@ -14,11 +14,11 @@ from ..tasks.storage import Saved, Write
 from ..tasks.task import Task
 from .engine import Engine, Ready
 from .errors import DamagedCheckpoint, LeaseLost, TaskBusy
-from .leases import StoreLease
 from .lineage import bring_start, lineage, retrain
 from .objectives import DEFAULT, RETURN, measure, objectives_of, point
-from .rows import Result
-from .store import Store
+from .storage.leases import StoreLease
+from .storage.rows import Result
+from .storage.store import Store
 
 
 class Training:

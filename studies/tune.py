@@ -15,7 +15,7 @@ from typing import IO, Protocol
 
 from .errors import StoreError
 from .progress import Progress, Watch
-from .store import Store
+from .storage.store import Store
 
 GIVE_UP = 6  # deaths in a row, for each worker, without an epoch or a failed trial in between
 LOOK_EVERY = 0.25  # seconds

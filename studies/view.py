@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .config import Config
-from .plans import Plan, Scheduler
-from .rows import Changes, Segment, Trial
-from .schedule import scheduler
+from .schedulers.plans import Plan, Scheduler
+from .schedulers.schedule import scheduler
+from .storage.rows import Changes, Segment, Trial
 
 if TYPE_CHECKING:
-    from .store import Store
+    from .storage.store import Store
 
 
 class View:

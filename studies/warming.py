@@ -13,8 +13,8 @@ from ..tasks.snapshots import snapshots
 from ..tasks.warm_start import WarmStart
 from .config import BadConfig, Config
 from .errors import UnknownStudy
-from .policies import begun, find, put_policy
-from .store import Store
+from .storage.policies import begun, find, put_policy
+from .storage.store import Store
 
 if TYPE_CHECKING:
     from ..tasks.task import Task

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from .config import Config
 from .objectives import measured
-from .replicas import collapse, seeds_of
-from .rows import Segment, Trial
+from .schedulers.replicas import collapse, seeds_of
+from .storage.rows import Segment, Trial
 from .view import View
 
 if TYPE_CHECKING:
-    from .store import Store
+    from .storage.store import Store
 
 LAST = 40  # trials whose states are shown one by one
 WAITING, TRAINING, OPEN = "waiting", "training", "open"

@@ -19,10 +19,10 @@ from ..tasks.storage import Write
 from .engine import Engine, Ready
 from .errors import LeaseLost, StoreError, TaskBusy
 from .failures import FAILED, Decision, Killed, classify, decide, note, report
-from .history import History
-from .leases import StoreLease
 from .stopping import StopSignals
-from .store import Store
+from .storage.history import History
+from .storage.leases import StoreLease
+from .storage.store import Store
 from .training import TaskStorage as TaskStorage
 from .training import Training
 

@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
-from rekindle.studies.leases import StoreLease
-from rekindle.studies.store import Store
+from rekindle.studies.storage.leases import StoreLease
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.storage import Write
 
 

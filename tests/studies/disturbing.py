@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from rekindle.studies.errors import StoreError
-from rekindle.studies.fencing import TAKEOVER
-from rekindle.studies.store import Store
+from rekindle.studies.storage.fencing import TAKEOVER
+from rekindle.studies.storage.store import Store
 from skewed import skewed
 
 # Forks workers, each of which is `rekindle worker`, from a process that has imported everything: a new one in 50 ms.
@@ -31,7 +31,8 @@ from skewed import skewed
 NURSERY = """
 import json, os, signal, sys
 import optuna
-from rekindle.studies import cli, commands, suggest, worker
+from rekindle.studies import cli, commands, worker
+from rekindle.studies.samplers import suggest
 from rekindle.tasks.learner import Learner
 from rekindle.tasks.ppo import PPO
 

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from rekindle.studies.orion_db import RekindleSQL
+from rekindle.studies.orion.db import RekindleSQL
 
 FORK = multiprocessing.get_context("fork")
 

@@ -16,12 +16,12 @@ import pytest
 import sqlalchemy as sa
 import torch
 from rekindle.studies.config import Config
-from rekindle.studies.leases import StoreLease
-from rekindle.studies.owner import Owner
-from rekindle.studies.retention import Keep
-from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.schema import Now, metadata, task
-from rekindle.studies.store import Store
+from rekindle.studies.storage.leases import StoreLease
+from rekindle.studies.storage.owner import Owner
+from rekindle.studies.storage.retention import Keep
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.schema import Now, metadata, task
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.state import pack
 from rekindle.tasks.storage import Write
 

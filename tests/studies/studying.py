@@ -7,7 +7,7 @@ from typing import Any
 
 from rekindle.studies.config import Config, make_config
 from rekindle.studies.engine import start_study
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.studies.worker import Worker
 from rekindle.tasks import load
 

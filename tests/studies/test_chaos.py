@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from disturbing import Chaos, Disk, Figures
 from rekindle.studies.engine import start_study
-from rekindle.studies.fsck import check
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
 from studying import bits, run, tiny
 
 CONFIG = functools.partial(tiny, 24, (3, 27, 3), generation=8, fixed={"epoch_steps": 1024})

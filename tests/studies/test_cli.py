@@ -19,7 +19,7 @@ import psutil
 import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.progress import look
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from studying import TINY, bits, run, tiny
 
 TRIALS, EPOCHS, STEPS = 6, (1, 8, 2), 512  # long enough to be killed in the middle

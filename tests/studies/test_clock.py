@@ -9,15 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
-from rekindle.studies.clock import FileClock
-from rekindle.studies.store import Store
+from rekindle.studies.storage.clock import FileClock
+from rekindle.studies.storage.store import Store
 from skewed import skewed
 
 HOUR = 3600
 CODE = """
 import sqlite3, sys, time
 from rekindle.studies.errors import TaskBusy
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 store = Store(sys.argv[1])
 lease = store.open("theirs", {})
 try:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from rekindle.studies.database import Database
 from rekindle.studies.errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
-from rekindle.studies.patience import Patience
-from rekindle.studies.store import Store
+from rekindle.studies.storage.database import Database
+from rekindle.studies.storage.patience import Patience
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.storage import Write
 
 SECRET = "tr0ub4dor"
@@ -148,8 +148,8 @@ def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, content: bytes) ->
 
 BLOCK = """
 import sys
-from rekindle.studies.patience import Patience
-from rekindle.studies.store import Store
+from rekindle.studies.storage.patience import Patience
+from rekindle.studies.storage.store import Store
 def block(connection):
     print("blocked", flush=True)
     sys.stdin.readline()
@@ -160,7 +160,7 @@ Store(sys.argv[1])._database.write(block)
 def test_a_locked_database_is_waited_for_and_not_for_ever(
     sqlite_url: str, child: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rekindle.studies.database._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("rekindle.studies.storage.database._BUSY_SECONDS", 0.05)
     with Store(sqlite_url, patience=0.2) as store:
         blocker = child(BLOCK, sqlite_url)
         assert blocker.hear() == "blocked"

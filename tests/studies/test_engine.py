@@ -11,7 +11,7 @@ import pytest
 from rekindle.studies.config import BadConfig, make_config
 from rekindle.studies.engine import Engine, start_study
 from rekindle.studies.errors import StoreError, StudyMismatch, UnknownStudy
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.tasks import load
 from studying import run, tiny
 
@@ -34,7 +34,7 @@ import sys
 from dataclasses import replace
 from rekindle.studies.config import Config
 from rekindle.studies.engine import start_study
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 with Store(sys.argv[1]) as store:
     config = Config.from_json(store.study("s").config, "s")
     print("ready", flush=True)

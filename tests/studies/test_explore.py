@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from rekindle.spaces import categorical, integer, log_real, near_one, ordinal, real
-from rekindle.studies.explore import explore, perturbed
+from rekindle.studies.schedulers.explore import explore, perturbed
 from simulating import params, population
 
 

@@ -18,8 +18,8 @@ from rekindle.spaces import Space, log_real
 from rekindle.studies import errors
 from rekindle.studies.config import BadConfig
 from rekindle.studies.failures import FAILED, LONGEST, POLICIES, Killed, classify, decide, note, report
-from rekindle.studies.history import History
-from rekindle.studies.store import Store
+from rekindle.studies.storage.history import History
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.envs import EnvSpec, make_envs
 from rekindle.tasks.errors import BadResume, DamagedState, Diverged, StateMismatch, Stopped
 from rekindle.tasks.storage import Write

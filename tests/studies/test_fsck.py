@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 import sample_study as sample
 import sqlalchemy as sa
-from rekindle.studies import fsck
-from rekindle.studies.findings import LAWS
-from rekindle.studies.fsck import check, repair
-from rekindle.studies.retention import Keep
-from rekindle.studies.schema import (
+from rekindle.studies.storage.retention import Keep
+from rekindle.studies.storage.schema import (
     blob,
     checkpoint,
     checkpoint_blob,
@@ -25,7 +22,10 @@ from rekindle.studies.schema import (
     task,
     trial,
 )
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep import fsck
+from rekindle.studies.upkeep.fsck import check, repair
+from rekindle.studies.upkeep.locking.findings import LAWS
 from rekindle.tasks.state import pack, unpack
 from sample_study import execute, rows, uid, without_foreign_keys
 from sample_study import filled as filled
@@ -263,7 +263,7 @@ def test_a_process_that_wakes_up_after_a_repair_is_refused(filled: Store) -> Non
 
 
 def test_a_claim_that_waits_for_its_worker_is_no_finding(filled: Store) -> None:
-    from rekindle.studies.rows import Trial
+    from rekindle.studies.storage.rows import Trial
 
     filled.add_trials(sample.NAME, [Trial(9, "claimed", {})])
     [lease] = filled.claim(sample.NAME, ["claimed"])

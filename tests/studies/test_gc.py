@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import sample_study as sample
 import sqlalchemy as sa
-from rekindle.studies.branches import Start
 from rekindle.studies.cli import main
 from rekindle.studies.errors import UnknownStudy
-from rekindle.studies.fsck import check
-from rekindle.studies.gc import Policy, gc
-from rekindle.studies.retention import Keep
-from rekindle.studies.rows import Trial
-from rekindle.studies.schema import blob
-from rekindle.studies.shrinking import shrink
-from rekindle.studies.store import Store
+from rekindle.studies.storage.branches import Start
+from rekindle.studies.storage.retention import Keep
+from rekindle.studies.storage.rows import Trial
+from rekindle.studies.storage.schema import blob
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.gc import Policy, gc
+from rekindle.studies.upkeep.locking.shrinking import shrink
 from rekindle.tasks.state import pack
 from rekindle.tasks.storage import Write
 from sample_study import filled as filled
@@ -195,7 +195,7 @@ def test_a_file_of_an_earlier_version_is_written_anew_once(sqlite_url: str) -> N
 
 
 def test_a_file_that_others_write_is_shrunk_another_time(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rekindle.studies.database._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("rekindle.studies.storage.database._BUSY_SECONDS", 0.05)
     with Store(sqlite_url) as store:
         sample.fill(store)
         bulky(store, 8)

@@ -20,19 +20,19 @@ import sample_study as sample
 import sqlalchemy as sa
 import torch
 from rekindle.spaces import SpaceError
-from rekindle.studies import columns, schema
 from rekindle.studies.cli import main
 from rekindle.studies.errors import StoreError
 from rekindle.studies.failures import FAILED, POLICIES
-from rekindle.studies.fsck import check, repair
-from rekindle.studies.gc import gc
-from rekindle.studies.owner import Owner
-from rekindle.studies.redact import masked, masked_url
 from rekindle.studies.report import status_json, task_json
-from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.shrinking import shrink
-from rekindle.studies.store import Store
-from rekindle.studies.transfer import export_study
+from rekindle.studies.storage import columns, schema
+from rekindle.studies.storage.owner import Owner
+from rekindle.studies.storage.redact import masked, masked_url
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check, repair
+from rekindle.studies.upkeep.gc import gc
+from rekindle.studies.upkeep.locking.shrinking import shrink
+from rekindle.studies.upkeep.locking.transfer import export_study
 from rekindle.tasks.errors import DamagedState, TaskError
 from rekindle.tasks.state import canonical_json, unpack
 from rekindle.tasks.storage import Write

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rekindle.studies.errors import TaskBusy
-from rekindle.studies.leases import Heartbeat
-from rekindle.studies.owner import Owner
-from rekindle.studies.rows import Trial
-from rekindle.studies.schema import blob, checkpoint, task
-from rekindle.studies.store import Store
+from rekindle.studies.storage.leases import Heartbeat
+from rekindle.studies.storage.owner import Owner
+from rekindle.studies.storage.rows import Trial
+from rekindle.studies.storage.schema import blob, checkpoint, task
+from rekindle.studies.storage.store import Store
 
 HOLD = """
 import sys
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.storage import Write
 store = Store(sys.argv[1], lease_seconds=float(sys.argv[2]))
 lease = store.open("a", {})
@@ -78,7 +78,7 @@ def test_a_task_of_a_killed_process_is_taken_over_at_once(url: str, child: Calla
 
 def test_a_process_killed_within_a_write_leaves_nothing_of_it(url: str, child: Callable[..., Any]) -> None:
     within = """
-from rekindle.studies import store as module
+from rekindle.studies.storage import store as module
 def put_metrics(connection, rows):
     print("within", flush=True)
     sys.stdin.readline()
@@ -219,7 +219,7 @@ store.close()
 
 CLAIM = """
 import sys
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 with Store(sys.argv[1], patience=120) as store:
     print("ready", flush=True)
     sys.stdin.readline()
@@ -270,7 +270,7 @@ def test_a_process_paused_within_a_write_on_a_server_does_not_block_the_others(
     postgres_url: str, child: Callable[..., Any], wait_until: Callable[..., None]
 ) -> None:
     within = """
-from rekindle.studies import store as module
+from rekindle.studies.storage import store as module
 module.put_metrics = lambda *given: (print("within", flush=True), sys.stdin.readline())
 try:
     store.save([Write(lease, 2, b"2", {"0" * 64: b"blob"})])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from rekindle.studies.errors import LeaseLost, ResultMismatch, StoreError, StudyMismatch, TaskBusy, UnknownStudy
-from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.store import Store
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
 
 CONFIG = {"task": "ppo", "space": {"gamma": [0.9, 0.999]}, "trials": 16, "none": None}
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
-from rekindle.studies.branches import Start
 from rekindle.studies.cli import main
 from rekindle.studies.engine import start_study
 from rekindle.studies.lineage import LineageError, NotEqual, lineage, retrain
-from rekindle.studies.pbt import make_population
-from rekindle.studies.retention import drop
-from rekindle.studies.rows import Trial
-from rekindle.studies.schema import checkpoint
-from rekindle.studies.store import Store
+from rekindle.studies.schedulers.pbt import make_population
+from rekindle.studies.storage.branches import Start
+from rekindle.studies.storage.retention import drop
+from rekindle.studies.storage.rows import Trial
+from rekindle.studies.storage.schema import checkpoint
+from rekindle.studies.storage.store import Store
 from rekindle.studies.worker import Worker
 from rekindle.tasks import load
 from rekindle.tasks.errors import NotInitialized

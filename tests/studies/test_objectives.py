@@ -16,10 +16,6 @@ from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config
 from rekindle.studies.config_form import what_is_wrong
 from rekindle.studies.errors import DamagedRow
-from rekindle.studies.exporting import export_study
-from rekindle.studies.fsck import check
-from rekindle.studies.fsck_repair import repair
-from rekindle.studies.importing import import_study
 from rekindle.studies.mirror import finished, mirror
 from rekindle.studies.objectives import (
     best_first,
@@ -31,12 +27,16 @@ from rekindle.studies.objectives import (
     ranking,
     undominated,
 )
-from rekindle.studies.pbt import make_population
 from rekindle.studies.progress import look
-from rekindle.studies.replicas import collapse, seed_options
 from rekindle.studies.report import study_json
-from rekindle.studies.rows import Segment
-from rekindle.studies.store import Store
+from rekindle.studies.schedulers.pbt import make_population
+from rekindle.studies.schedulers.replicas import collapse, seed_options
+from rekindle.studies.storage.rows import Segment
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.locking.exporting import export_study
+from rekindle.studies.upkeep.locking.fsck_repair import repair
+from rekindle.studies.upkeep.locking.importing import import_study
 from rekindle.studies.worker import Worker
 from rekindle.tasks import load
 from studying import TINY, run, run_by_three, tiny

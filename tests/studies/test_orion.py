@@ -17,10 +17,11 @@ from orion.client import build_experiment, get_experiment
 from orion.core.worker.trial import Trial
 from rekindle import PPO, fidelity
 from rekindle.spaces import SpaceError
-from rekindle.studies import cli, orion_trial
+from rekindle.studies import cli
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
-from rekindle.studies.store import Store
+from rekindle.studies.orion import trial as orion_trial
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.errors import Diverged, Stopped
 from rekindle.tasks.ppo import PPOLearner
 
@@ -114,9 +115,7 @@ def test_the_result_of_a_trial_is_minus_its_return(sqlite_url: str) -> None:
     assert (epoch, trial.objective.value) == (1, -metrics["return"])
 
 
-def test_an_objective_serves_an_experiment_of_the_users_own_and_its_executors(
-    sqlite_url: str, tmp_path: Path
-) -> None:
+def test_an_objective_serves_an_experiment_of_the_users_own_and_its_executors(sqlite_url: str, tmp_path: Path) -> None:
     mine = objective(sqlite_url, epochs=RUNGS)
     twin = pickle.loads(pickle.dumps(mine))
     client = build_experiment("own", space=mine.space.to_orion(), algorithm={"random": {"seed": 1}}, max_trials=1,
@@ -132,9 +131,7 @@ def test_an_objective_serves_an_experiment_of_the_users_own_and_its_executors(
     mine.close()
 
 
-def test_a_trial_that_diverges_is_broken_and_the_hunt_goes_on(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_diverges_is_broken_and_the_hunt_goes_on(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run_epoch, calls = PPOLearner.run_epoch, []
 
     def fails_first(learner: PPOLearner, *args: Any, **kwargs: Any) -> Any:

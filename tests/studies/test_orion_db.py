@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from orion.core.io.database import Database, DatabaseError, DatabaseTimeout, DuplicateKeyError, database_factory
 from orion.core.io.database.ephemeraldb import EphemeralDB
-from rekindle.studies.orion_db import RekindleSQL
-from rekindle.studies.orion_documents import DocumentError, decode, encode, index_text, lookup
-from rekindle.studies.orion_tables import Collections
+from rekindle.studies.orion.db import RekindleSQL
+from rekindle.studies.orion.documents import DocumentError, decode, encode, index_text, lookup
+from rekindle.studies.orion.tables import Collections
 
 FORK = multiprocessing.get_context("fork")
 NOON = datetime(2026, 1, 1, 12)
@@ -427,7 +427,7 @@ def test_now_is_the_clock_of_the_database_in_utc(db: RekindleSQL) -> None:
 def test_a_busy_database_is_tried_again_for_so_long_and_then_times_out(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rekindle.studies.database._BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("rekindle.studies.storage.database._BUSY_SECONDS", 0.1)
     database = RekindleSQL(host=sqlite_url, timeout=0.3)
     other = sa.create_engine(sqlite_url, connect_args={"isolation_level": None, "timeout": 0.1})
     with other.connect() as connection:

@@ -24,10 +24,10 @@ from rekindle import PPO, fidelity
 from rekindle.studies.branching import replayed
 from rekindle.studies.lineage import lineage
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
-from rekindle.studies.orion_algorithms import algorithm_config
-from rekindle.studies.orion_db import RekindleSQL
-from rekindle.studies.orion_parents import NoParent, parent_of
-from rekindle.studies.store import Store
+from rekindle.studies.orion.algorithms import algorithm_config
+from rekindle.studies.orion.db import RekindleSQL
+from rekindle.studies.orion.parents import NoParent, parent_of
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.errors import Diverged
 from rekindle.tasks.ppo import PPOLearner
 

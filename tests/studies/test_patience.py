@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from rekindle.studies import patience as module
 from rekindle.studies.errors import StoreFull, StoreLocked, StoreUnreachable
-from rekindle.studies.patience import Patience, Wait
-from rekindle.studies.store import Store
+from rekindle.studies.storage import patience as module
+from rekindle.studies.storage.patience import Patience, Wait
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.storage import Write
 
 

@@ -13,14 +13,14 @@ import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, near_one, normal, ordinal, real
 from rekindle.studies.config import BadConfig, Config
 from rekindle.studies.errors import StoreError
-from rekindle.studies.gaussian import Surrogate
-from rekindle.studies.pb2 import Bandit, check_bandit
-from rekindle.studies.plans import Branch
-from rekindle.studies.quantiles import has_scale, quantile
-from rekindle.studies.replicas import seed_options
-from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.schedule import plan
-from rekindle.studies.store import Store
+from rekindle.studies.samplers.gaussian import Surrogate
+from rekindle.studies.samplers.names.quantiles import has_scale, quantile
+from rekindle.studies.schedulers.pb2 import Bandit, check_bandit
+from rekindle.studies.schedulers.plans import Branch
+from rekindle.studies.schedulers.replicas import seed_options
+from rekindle.studies.schedulers.schedule import plan
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
 from simulating import population
 from studying import run, run_by_three
 

@@ -15,7 +15,7 @@ from rekindle.studies.engine import start_study
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.progress import look
 from rekindle.studies.report import study_json
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.studies.tune import WorkerProcess
 from rekindle.studies.worker import Worker
 from rekindle.tasks import load

@@ -20,12 +20,12 @@ from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.config import Config
 from rekindle.studies.engine import start_study
-from rekindle.studies.exporting import export_study
-from rekindle.studies.fsck import check
-from rekindle.studies.importing import import_study
 from rekindle.studies.lineage import LineageError, lineage, retrain
-from rekindle.studies.policies import put_policy
-from rekindle.studies.store import Store
+from rekindle.studies.storage.policies import put_policy
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.locking.exporting import export_study
+from rekindle.studies.upkeep.locking.importing import import_study
 from rekindle.studies.worker import Worker
 from rekindle.tasks import PPO
 from safetensors import safe_open

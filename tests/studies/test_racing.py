@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config, make_config
-from rekindle.studies.fsck import check
-from rekindle.studies.heats import at_once
 from rekindle.studies.objectives import objective_options
-from rekindle.studies.pbt import make_population
-from rekindle.studies.racing import LEVEL, chi2_tail, losers, race, t_tails
-from rekindle.studies.replicas import collapse, seed_options
 from rekindle.studies.report import rank, study_json
-from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.schedule import plan
-from rekindle.studies.store import Store
+from rekindle.studies.schedulers.heats import at_once
+from rekindle.studies.schedulers.pbt import make_population
+from rekindle.studies.schedulers.racing import LEVEL, chi2_tail, losers, race, t_tails
+from rekindle.studies.schedulers.replicas import collapse, seed_options
+from rekindle.studies.schedulers.schedule import plan
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
 from rekindle.tasks import load
 from scipy import stats
 from studying import TINY, run, run_by_three, tiny

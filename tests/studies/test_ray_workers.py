@@ -19,7 +19,7 @@ from rekindle.studies import cli
 from rekindle.studies.engine import start_study
 from rekindle.studies.progress import Progress
 from rekindle.studies.ray_workers import RayWorker, cluster
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.studies.tune import Interrupted, Tuning, WorkersFailed
 from rich.console import Console
 from studying import bits, run, tiny
@@ -45,7 +45,7 @@ ON_RAY = """
 import io, signal, sys
 from rekindle.studies.progress import Progress
 from rekindle.studies.ray_workers import RayWorker, cluster
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.studies.tune import Tuning, WorkersFailed
 from rich.console import Console
 

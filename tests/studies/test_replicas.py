@@ -11,12 +11,12 @@ import pytest
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config
-from rekindle.studies.pbt import make_population
-from rekindle.studies.replicas import AGGREGATES, collapse, iqm, seed_options, top_quartile
 from rekindle.studies.report import study_json
-from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.schedule import entrants, plan
-from rekindle.studies.store import Store
+from rekindle.studies.schedulers.pbt import make_population
+from rekindle.studies.schedulers.replicas import AGGREGATES, collapse, iqm, seed_options, top_quartile
+from rekindle.studies.schedulers.schedule import entrants, plan
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
 from rekindle.tasks import load
 from simulating import simulate
 from studying import TINY, run, run_by_three, tiny

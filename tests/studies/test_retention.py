@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from rekindle.studies.cli import main
 from rekindle.studies.config import Config
 from rekindle.studies.errors import StoreError
-from rekindle.studies.fsck import check
-from rekindle.studies.gc import gc
-from rekindle.studies.schema import event
-from rekindle.studies.store import Store
+from rekindle.studies.storage.schema import event
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.gc import gc
 from studying import TINY, bits, run, tiny
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -114,9 +114,7 @@ def test_show_survives_an_event_of_another_version(sqlite_url: str, cli: Cli) ->
 
 
 @pytest.mark.parametrize("command", ["train", "tune"])
-def test_a_mode_that_means_nothing_is_refused_before_a_database_is_made(
-    tmp_path: Any, cli: Cli, command: str
-) -> None:
+def test_a_mode_that_means_nothing_is_refused_before_a_database_is_made(tmp_path: Any, cli: Cli, command: str) -> None:
     url = f"sqlite:///{tmp_path / 'new.db'}"
     status, _, errors = cli(command, "ppo", "CartPole-v1", "--storage", url, "--snapshots", "bset")
     assert status == 2

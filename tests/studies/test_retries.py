@@ -16,10 +16,10 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from rekindle.studies.cli import main
 from rekindle.studies.engine import start_study
 from rekindle.studies.failures import FAILED, POLICIES
-from rekindle.studies.fsck import check
-from rekindle.studies.history import History
-from rekindle.studies.schema import task
-from rekindle.studies.store import Store
+from rekindle.studies.storage.history import History
+from rekindle.studies.storage.schema import task
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.worker import Worker, run_worker
 from rekindle.tasks.learner import Learner
 from rekindle.tasks.ppo import PPOLearner
@@ -194,7 +194,7 @@ def test_kills_count_from_the_last_new_epoch_and_make_the_trial_train_alone(
 ) -> None:
     killer = """
 import os, signal, sys
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.storage import Write
 store = Store(sys.argv[1])
 [lease] = store.claim("s", ["a"])

@@ -13,10 +13,10 @@ import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
 from rekindle.studies.config import BadConfig, Config, make_config
 from rekindle.studies.errors import StoreError
-from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.samplers import KNOWN, check_sampler, make_sampler, sampler_name
-from rekindle.studies.schedule import plan
-from rekindle.studies.suggest import suggest
+from rekindle.studies.samplers.names import KNOWN, check_sampler, make_sampler, sampler_name
+from rekindle.studies.samplers.suggest import suggest
+from rekindle.studies.schedulers.schedule import plan
+from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.tasks import load
 
 MIXED = Space(

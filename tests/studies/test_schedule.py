@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rekindle.studies.config import BadConfig, Config, parse_epochs
 from rekindle.studies.errors import StoreError
-from rekindle.studies.hyperband import brackets
-from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.schedule import Plan, Seen, entrants, plan, priority
+from rekindle.studies.schedulers.hyperband import brackets
+from rekindle.studies.schedulers.schedule import Plan, Seen, entrants, plan, priority
+from rekindle.studies.storage.rows import Segment, Trial
 from simulating import Told
 
 

@@ -14,12 +14,12 @@ import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.config import Config
 from rekindle.studies.engine import Engine, start_study
-from rekindle.studies.hyperband import brackets
 from rekindle.studies.progress import look
-from rekindle.studies.replicas import collapse, seed_options, seeds_of
 from rekindle.studies.report import study_json, summary_json
-from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.store import Store
+from rekindle.studies.schedulers.hyperband import brackets
+from rekindle.studies.schedulers.replicas import collapse, seed_options, seeds_of
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
 from rekindle.studies.tune import WorkerProcess
 from rekindle.studies.worker import Worker
 from rekindle.tasks import load

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from rekindle.studies import schema
 from rekindle.studies.errors import DamagedRow, SchemaMismatch, StoreError
-from rekindle.studies.rows import Segment
-from rekindle.studies.store import Store
+from rekindle.studies.storage import schema
+from rekindle.studies.storage.rows import Segment
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.storage import Write
 
 SCHEMA_1 = Path(__file__).parent / "schemas" / "1.sql"
@@ -41,7 +41,7 @@ def test_opening_makes_the_tables_once_and_then_only_looks(url: str) -> None:
 def test_many_processes_may_make_the_tables_at_once(url: str, child: Callable[..., Any]) -> None:
     code = """
 import sys
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 print("ready", flush=True)
 sys.stdin.readline()
 with Store(sys.argv[1]) as store:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rekindle.studies.errors import DamagedCheckpoint, IdentityMismatch, LeaseLost, TaskBusy
-from rekindle.studies.retention import Keep
-from rekindle.studies.schema import blob, checkpoint, checkpoint_blob, task
-from rekindle.studies.store import Store
+from rekindle.studies.storage.retention import Keep
+from rekindle.studies.storage.schema import blob, checkpoint, checkpoint_blob, task
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.errors import DamagedState
 from rekindle.tasks.storage import Write
 

@@ -10,10 +10,10 @@ import pytest
 from optuna.trial import TrialState
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
 from rekindle.studies.config import BadConfig, Config
-from rekindle.studies.rows import Trial
-from rekindle.studies.samplers import KNOWN, make_sampler
-from rekindle.studies.schedule import Plan
-from rekindle.studies.suggest import history, suggest
+from rekindle.studies.samplers.names import KNOWN, make_sampler
+from rekindle.studies.samplers.suggest import history, suggest
+from rekindle.studies.schedulers.schedule import Plan
+from rekindle.studies.storage.rows import Trial
 
 SPACE = Space(
     name=categorical("adam", "sgd", default="adam", structural=True),
@@ -45,7 +45,7 @@ def seen(total: int) -> dict[int, list[tuple[int, float]]]:
     return {number: [(1, float(-abs(number - 11)))] for number in range(total)}
 
 
-@pytest.mark.parametrize("sampler", set(KNOWN) - {"bruteforce"})
+@pytest.mark.parametrize("sampler", sorted(set(KNOWN) - {"bruteforce"}))
 def test_the_same_rows_give_the_same_suggestions(sampler: str) -> None:
     small = Space(lr=log_real(1e-5, 1e-1), clip=maybe(real(0.1, 1.0)))  # the Gaussian process takes a second each
     study = config(sampler=sampler, space=small.priors(), generation=2)

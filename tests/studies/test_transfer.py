@@ -20,12 +20,12 @@ from rekindle.studies.errors import (
     TaskBusy,
     UnknownStudy,
 )
-from rekindle.studies.fsck import check
-from rekindle.studies.gc import gc
-from rekindle.studies.rows import Trial
-from rekindle.studies.schema import blob, event, segment, study, task, trial
-from rekindle.studies.store import Store
-from rekindle.studies.transfer import export_study, import_study
+from rekindle.studies.storage.rows import Trial
+from rekindle.studies.storage.schema import blob, event, segment, study, task, trial
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.gc import gc
+from rekindle.studies.upkeep.locking.transfer import export_study, import_study
 from sample_study import execute, rows, uid
 from sample_study import filled as filled
 from sample_study import filled_url as filled_url
@@ -89,7 +89,7 @@ def test_what_was_dropped_comes_back(filled: Store, file: Path) -> None:
 
 
 def test_an_import_that_was_interrupted_is_run_again(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rekindle.studies import importing
+    from rekindle.studies.upkeep import importing
 
     real = importing._task
 

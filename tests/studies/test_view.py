@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from rekindle.studies import fsck, ledger, queries
 from rekindle.studies.engine import Engine, start_study
 from rekindle.studies.errors import StudyMismatch, UnknownStudy
 from rekindle.studies.progress import Watch, look
-from rekindle.studies.rows import Segment, Trial
-from rekindle.studies.schema import metadata
-from rekindle.studies.store import Store
+from rekindle.studies.storage import ledger, queries
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.schema import metadata
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep import fsck
 from rekindle.studies.view import View
 from studying import tiny
 

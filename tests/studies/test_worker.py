@@ -13,8 +13,8 @@ from rekindle.studies.config import Config
 from rekindle.studies.engine import start_study
 from rekindle.studies.errors import DamagedCheckpoint
 from rekindle.studies.report import rank, study_json
-from rekindle.studies.schema import blob
-from rekindle.studies.store import Store
+from rekindle.studies.storage.schema import blob
+from rekindle.studies.storage.store import Store
 from rekindle.studies.worker import Worker
 from rekindle.tasks.ppo import PPO, PPOLearner
 from studying import TINY, bits, run, tiny

@@ -8,7 +8,7 @@ from typing import Any
 
 import optuna
 import pytest
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent
 from rekindle.tasks.errors import Diverged
 from rekindle.tasks.ppo import PPOLearner

@@ -158,7 +158,7 @@ def test_other_threads_are_left_alone(handlers: list[int]) -> None:
 
 FIT = """
 import sys
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO
 from rekindle.tasks.errors import Stopped
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, Cohort, TaskError
 from rekindle.tasks.snapshots import Keep, snapshots
 from rekindle.tasks.state import difference

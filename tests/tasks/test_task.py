@@ -15,7 +15,7 @@ import optuna
 import pytest
 import torch
 from rekindle.spaces import SpaceError, fidelity, flatten
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent, StateMismatch, TaskError, load, names
 from rekindle.tasks.errors import Diverged, NotInitialized, Stopped
 from rekindle.tasks.ppo import PPOLearner

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from rekindle.spaces import flatten, unflatten
-from rekindle.studies.store import Store
+from rekindle.studies.storage.store import Store
 from rekindle.tasks import DQN, PPO, SAC, SVPG, Cohort, StateMismatch, Task
 from rekindle.tasks.errors import NotInitialized
 from rekindle.tasks.state import difference

@@ -1,0 +1,18 @@
+"""Orion on the database that keeps everything else: hunts from Python, and the plug-ins that Orion finds by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .hunts import OrionObjective, hunt, storage_of
+
+__all__ = ["OrionObjective", "hunt", "storage_of"]
+
+
+def __getattr__(name: str) -> Any:  # Orion imports the plug-ins, and need not get the hunts with them
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import hunts
+
+    return getattr(hunts, name)

@@ -1,0 +1,114 @@
+"""What Orion's algorithms need to be told, and what they cannot be told, so that a hunt with each comes to its end."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...spaces import Space, SpaceError, unflatten
+from ...spaces.dimension import Maybe
+from ...spaces.ranges import Fidelity
+from .trial import whole
+
+from orion.algo.base import algo_factory  # isort: skip
+from orion.algo.pbt.pbt import compute_fidelities  # isort: skip
+from orion.core.utils.module_import import ImportOptional  # isort: skip
+
+_POPULATIONS = {"pbt", "pb2"}
+_MULTI_FIDELITY = {"asha", "hyperband", "evolutiones", "bohb", "dehb", *_POPULATIONS}
+_LOGUNIFORM = re.compile(r"^loguniform\((\S+), (\S+), precision=None.*")
+
+
+def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int | Fidelity) -> dict[str, Any]:
+    """Orion's configuration of the algorithm, with a seed: without one its Hyperband does not even start."""
+    given = {algorithm: {}} if isinstance(algorithm, str) else dict(algorithm)
+    if len(given) != 1:
+        raise ValueError(f"an algorithm is a name or {{name: {{option: value}}}}, but got {algorithm!r}")
+    [(name, options)] = given.items()
+    classes = {key: kind for key, kind in algo_factory.get_classes().items() if _is_installed(kind)}
+    if name.lower() not in classes:
+        raise ValueError(f"Orion has no algorithm {name!r} installed; it has {', '.join(sorted(classes))}"
+                         f"{_hint(name.lower(), classes)}")  # fmt: skip
+    known = inspect.signature(classes[name.lower()].__init__).parameters
+    if name.lower() in _MULTI_FIDELITY and not isinstance(epochs, Fidelity):
+        raise ValueError(f"{name} needs to choose the epochs; give epochs=fidelity(1, 27, 3), for example")
+    if unknown := sorted(set(options or {}) - set(known)):
+        raise ValueError(f"Orion's {name} takes {', '.join(list(known)[2:])}, but got {', '.join(unknown)}")
+    defaults = {"seed": seed} if "seed" in known else {}
+    if is_population(given) and isinstance(epochs, Fidelity):
+        defaults["generations"] = _generations(epochs)
+    return {name: {**defaults, **(options or {})}}
+
+
+def _is_installed(algorithm: type) -> bool:
+    """Whether a class of Orion's is an algorithm, and all that it needs beside Orion is there."""
+    optional = vars(sys.modules[algorithm.__module__]).values()
+    missing = any(isinstance(each, ImportOptional) and each.failed for each in optional)
+    return not missing and not algorithm.__module__.startswith("orion.core.")  # where wrappers of algorithms are
+
+
+def is_population(algorithm: Mapping[str, Any]) -> bool:
+    """Whether its trials go on from each other's states."""
+    return bool(_POPULATIONS.intersection(map(str.lower, algorithm)))
+
+
+def is_grid(algorithm: Mapping[str, Any]) -> bool:
+    """Whether it tries all combinations of some values."""
+    return "gridsearch" in map(str.lower, algorithm)
+
+
+def _generations(epochs: Fidelity) -> int:
+    """How many generations Orion's PBT may have, ten at most, so that each of them trains for an epoch at least."""
+    for count in range(10, 1, -1):
+        ends = [whole(end) for end in compute_fidelities(count, epochs.low, epochs.high, epochs.base)]
+        if len(set(ends)) == len(ends):
+            return count
+    return 1
+
+
+def changeable(space: Space, search: Sequence[str] | None) -> list[str]:
+    """The hyperparameters that a population searches: those that may change while a task trains."""
+    flat = space.flat()
+    names = [name for name, dimension in flat.items() if not (dimension.structural or isinstance(dimension, Maybe))]
+    for name in search or ():
+        if name in flat and name not in names:
+            raise ValueError(
+                f"a population changes hyperparameters while it trains, but {name} decides shapes or loop counts, or "
+                f"whether something is there at all; fix it, or search it with another algorithm. What may change: "
+                f"{', '.join(names)}"
+            )
+    return names if search is None else list(search)
+
+
+def grid_priors(priors: Mapping[str, str]) -> dict[str, str]:
+    """The priors for Orion's grids, whose ends are exp(log(end)), and may lie beyond the end by a rounding."""
+    return {name: _LOGUNIFORM.sub(_reachable, prior) for name, prior in priors.items()}
+
+
+def _reachable(prior: re.Match[str]) -> str:
+    low, high = map(float, prior.groups())
+    while math.exp(math.log(low)) < low:
+        low = math.nextafter(low, high)
+    while math.exp(math.log(high)) > high:
+        high = math.nextafter(high, low)
+    return f"loguniform({low!r}, {high!r}, precision=None)"  # and no default, which could be an end
+
+
+def only(space: Space, search: Sequence[str]) -> Space:
+    """The space with all but these at their defaults."""
+    flat = space.flat()
+    for name in search:
+        if name not in flat:
+            raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{_hint(name, flat)}")
+    closed = {path: dimension.default for path, dimension in flat.items() if path not in search}
+    return space.fix(unflatten(closed))
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(names), 1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,202 @@
+"""Orion's database in SQL: ``storage={"type": "legacy", "database": {"type": "rekindlesql", "host": URL}}``.
+
+Orion keeps experiments, trials and the state of its algorithms in MongoDB or in one pickled file. This class keeps
+them in the tables ``rk_orion_*`` of the SQLite or PostgreSQL database that holds everything else. Orion finds it by
+its entry point, by the class's name in lower case.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from ..errors import StoreError, StoreLocked
+from ..storage import database as sql
+from .documents import Document, DocumentError
+from .tables import VERSION, Collections, DuplicateKey, UnknownIndex, create_tables, schema_version
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # orion 0.2.7 imports pkg_resources, which warns of its own end
+    from orion.core.io.database import Database, DatabaseError, DatabaseTimeout, DuplicateKeyError
+
+T = TypeVar("T")
+
+_gate = threading.RLock()  # held while a connection is in use, and while the process forks
+_live: weakref.WeakSet[RekindleSQL] = weakref.WeakSet()
+
+
+class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
+    """Orion's collections in SQLite or PostgreSQL; safe for several machines, processes, threads and forks.
+
+    Args:
+        host: the database's URL, or the path of a SQLite file. Orion's ``name`` and ``port`` are not used.
+        username, password: put into the URL where it has none. The password is in no message; still, Orion prints
+            the URL it was configured with, so better give it to PostgreSQL through PGPASSWORD or ~/.pgpass.
+        timeout: seconds for which an operation is tried again while the database is busy or away.
+
+    Raises DatabaseError, DatabaseTimeout and DuplicateKeyError, as Orion expects.
+    """
+
+    def __init__(self, host: str | None = None, name: str | None = None, port: int | None = None,
+                 username: str | None = None, password: str | None = None, timeout: float = 60.0):  # fmt: skip
+        self._url = _url(host or self.get_defaults()["host"], username, password)
+        self._timeout = float(timeout)
+        self._sql: sql.Database | None = None
+        super().__init__(host=self._url, name=name, port=port, username=username)
+
+    @classmethod
+    def get_defaults(cls) -> dict[str, Any]:
+        """What the constructor is given by ``orion db setup`` where the user says nothing."""
+        return {"host": "sqlite:///studies.db"}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__qualname__}(host={self.host!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self._url, "timeout": self._timeout, "name": self.name, "port": self.port}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["url"], state["name"], state["port"], timeout=state["timeout"])  # type: ignore[misc]
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the database answers."""
+        try:
+            return self._sql is not None and bool(self._sql.read(lambda c: c.scalar(sa.text("SELECT 1")), patience=0))
+        except StoreError:
+            return False
+
+    def initiate_connection(self) -> None:
+        """Opens the database and makes the tables, unless that is done."""
+        if self._sql is not None:
+            return
+        with _translated():
+            opened = sql.Database(self._url, self._timeout)
+            weakref.finalize(self, opened.close)
+            self._url, self.host = opened.url.render_as_string(hide_password=False), opened.name
+            with _gate:
+                version = opened.read(schema_version)
+                if version is None:
+                    opened.write(create_tables)
+        if version not in (None, VERSION):
+            opened.close()
+            raise DatabaseError(f"this Rekindle knows version {VERSION} of the tables rk_orion_*, but those in "
+                                f"{self.host} are of version {version}; use the Rekindle that made them")  # fmt: skip
+        self._sql = opened
+        _live.add(self)
+
+    def close_connection(self) -> None:
+        """Closes the connections; the next operation opens them again."""
+        if self._sql is not None:
+            with _gate:
+                self._sql.close()
+
+    def transact(self, work: Callable[[Collections], T]) -> T:
+        """What ``work`` returns, run as one transaction: all that it writes is seen, or nothing. It may run again."""
+        return self._run("write", work)
+
+    def now(self) -> datetime:
+        """The database's clock: UTC without a time zone."""
+        return self._run("read", lambda collections: collections.now())
+
+    def ensure_index(self, collection_name: str, keys: str | Sequence[tuple[str, Any]], unique: bool = False) -> None:
+        """Adds an index unless it exists; creates the collection."""
+        pairs = [(keys, self.ASCENDING)] if isinstance(keys, str) else list(keys)
+        name = "_".join(f"{field}_{-1 if order == self.DESCENDING else 1}" for field, order in pairs)
+        if [field for field, _ in pairs] == ["_id"] or self._has_index(collection_name, name):
+            return
+        fields = [field for field, _ in pairs]
+        self.transact(lambda collections: collections.ensure_index(collection_name, name, fields, unique))
+
+    def _has_index(self, collection: str, name: str) -> bool:
+        return self._run("read", lambda collections: name in collections.indexes(collection))
+
+    def index_information(self, collection_name: str) -> dict[str, bool]:
+        """The names of all indexes, as MongoDB spells them, and whether each is unique."""
+        indexes = self._run("read", lambda collections: collections.indexes(collection_name))
+        return {"_id_": True, **{name: bool(index["unique"]) for name, index in indexes.items()}}
+
+    def drop_index(self, collection_name: str, name: str) -> None:
+        """Removes an index; raises DatabaseError if there is none of this name."""
+        self.transact(lambda collections: collections.drop_index(collection_name, name))
+
+    def write(self, collection_name: str, data: Any, query: Mapping[str, Any] | None = None) -> int:
+        """Inserts one or several documents, or with a query sets keys of all that match; returns how many."""
+        if query is not None:
+            return self.transact(lambda collections: collections.update(collection_name, query, data))
+        documents = list(data) if isinstance(data, list | tuple) else [data]
+        given = self.transact(lambda collections: collections.insert(collection_name, documents))
+        for document, number in zip(documents, given, strict=True):
+            document["_id"] = number
+        return len(documents)
+
+    def read(self, collection_name: str, query: Mapping[str, Any] | None = None,
+             selection: Mapping[str, Any] | None = None) -> list[Document]:  # fmt: skip
+        """The documents that match, in the order of their insertion."""
+        return self._run("read", lambda collections: collections.find(collection_name, query, selection))
+
+    def read_and_write(self, collection_name: str, query: Mapping[str, Any], data: Mapping[str, Any],
+                       selection: Mapping[str, Any] | None = None) -> Document | None:  # fmt: skip
+        """Sets keys of the first document that matches and returns it as it is then; no two callers get the same."""
+        return self.transact(lambda collections: collections.update_first(collection_name, query, data, selection))
+
+    def count(self, collection_name: str, query: Mapping[str, Any] | None = None) -> int:
+        """How many documents match."""
+        return self._run("read", lambda collections: collections.count(collection_name, query))
+
+    def remove(self, collection_name: str, query: Mapping[str, Any] | None) -> int:
+        """Deletes the documents that match; returns how many."""
+        return self.transact(lambda collections: collections.remove(collection_name, query))
+
+    def _run(self, mode: str, work: Callable[[Collections], T]) -> T:
+        with _translated(), _gate:
+            assert self._sql is not None
+            run = self._sql.write if mode == "write" else self._sql.read
+            return run(lambda connection: work(Collections(connection)))
+
+
+def _url(host: str, username: str | None, password: str | None) -> str:
+    if "://" not in host:
+        return f"sqlite:///{host}"
+    try:
+        url = sa.make_url(host)
+    except (sa.exc.ArgumentError, ValueError):
+        return host  # sql.Database says what is wrong with it
+    url = url.set(username=url.username or username, password=url.password or password)
+    return url.render_as_string(hide_password=False)
+
+
+class _translated:  # noqa: N801
+    """Turns our errors into Orion's, which its users' programs catch."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DuplicateKey):
+            raise DuplicateKeyError(f"Duplicate key error: {error}") from error
+        if isinstance(error, StoreLocked):
+            raise DatabaseTimeout(str(error)) from error
+        if isinstance(error, StoreError | DocumentError | UnknownIndex):
+            raise DatabaseError(str(error)) from error
+
+
+def _before_fork() -> None:
+    """Closes every connection: SQLite's must not exist on both sides of a fork, and PostgreSQL's must not be shared."""
+    _gate.acquire()
+    for database in list(_live):
+        database.close_connection()
+
+
+def _after_fork() -> None:
+    _gate.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

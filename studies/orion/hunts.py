@@ -1,0 +1,240 @@
+"""Hunts: studies that the released Orion runs, on the database that keeps everything else.
+
+    client = hunt(PPO, "CartPole-v1", name="cartpole", storage="sqlite:///studies.db", algorithm="asha",
+                  epochs=fidelity(1, 27, 3), max_trials=40, search=["optimizer.lr", "gamma"])
+    client.stats.best_evaluation      # minus the best return
+
+Orion's experiment, trials and algorithm live in tables of that database, the checkpoints beside them: a trial that
+Orion promotes carries on from the checkpoint of the lower rung. The same call, in another process or on another
+machine, joins the hunt or carries it on.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ...spaces.ranges import Fidelity
+from ...spaces.to_orion import from_params
+from ...tasks.errors import Diverged, Stopped
+from ..config import check_epochs
+from ..errors import LeaseLost, StudyMismatch
+from ..storage.store import Store
+from .parents import parent_of
+from .trial import INTERRUPTED, Results, train, whole
+
+try:
+    from . import db  # noqa: F401 - silences the warnings of orion's imports
+except ImportError as error:
+    raise ImportError(f"hunts need Orion: pip install 'pip<26' 'rekindle[orion]' ({error})") from error
+
+from .algorithms import algorithm_config, changeable, grid_priors, is_grid, is_population, only  # isort: skip
+
+import orion.core  # isort: skip
+from orion.client import ExperimentClient, get_experiment  # isort: skip
+from orion.core.io.experiment_builder import ExperimentBuilder  # isort: skip
+from orion.core.utils.exceptions import LazyWorkers, NoConfigurationError  # isort: skip
+from orion.core.worker.consumer import ExecutionError  # isort: skip
+from orion.core.worker.trial import Trial  # isort: skip
+
+if TYPE_CHECKING:
+    from ...tasks.storage import Storage
+    from ...tasks.task import Task
+
+KEY, FIDELITY = "rekindle", "epochs"  # of the experiment's metadata, where it says what is hunted; and of the space
+
+log = logging.getLogger(__name__)
+
+
+class OrionObjective:
+    """Trains a task for a trial of Orion's: for ``client.workon(objective)``, with any algorithm and any executor.
+
+    Called with a trial's parameters, it returns Orion's results: minus the return, which Orion minimises, and as
+    statistics rk_uid, rk_resumed (epochs that a lower rung had done), rk_epochs and rk_digest. A trial whose numbers
+    become NaN raises Diverged: Orion marks it broken, and the reason is kept with the task. One that SIGTERM stops is
+    interrupted, everything saved.
+
+    Orion's PBT goes on from one trial's state with another one: ``client.workon(objective, trial_arg="trial")`` tells
+    which, if Orion's experiments are in the database of the tasks.
+
+    Args:
+        task: the algorithm, such as PPO.
+        env: see `Task`.
+        epochs: how many each trial is trained for in all; or a fidelity, from which Orion chooses.
+        storage: a URL; may be, and best is, Orion's own database.
+        seed: of the training of every trial.
+        search: dotted names of the hyperparameters that are searched, the others having their defaults; None: all.
+        fixed: hyperparameters that are not searched, nested.
+    """
+
+    def __init__(self, task: type[Task], env: Any, *, storage: str, epochs: int | Fidelity = 1, seed: int = 0,
+                 search: Sequence[str] | None = None, **fixed: Any):  # fmt: skip
+        self.algorithm, self.storage, self.seed, self.fixed = task, storage, seed, fixed
+        first = task(env, seed=seed, **fixed)  # checks all that was given
+        self.env, space = first.env, first.get_space()
+        if search is not None:
+            space = only(space, search)
+        check_epochs([epochs.low, epochs.high] if isinstance(epochs, Fidelity) else [epochs])
+        if isinstance(epochs, Fidelity):
+            space = space.extend(**{FIDELITY: epochs})
+        self.space, self.epochs = space, epochs
+        self.stopped: BaseException | None = None
+        self._store: Store | None = None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Executors send it to other processes, which open the store anew."""
+        return {**vars(self), "_store": None, "_lock": None, "stopped": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
+
+    @property
+    def store(self) -> Store:
+        """Where the tasks are kept; opened when it is first needed."""
+        with self._lock:
+            if self._store is None:
+                self._store = Store(self.storage)
+            return self._store
+
+    def close(self) -> None:
+        """Closes the store; the next call opens it again."""
+        with self._lock:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What is hunted, as JSON: two hunts of one name must agree on it."""
+        epochs = self.epochs if isinstance(self.epochs, int) else "searched"
+        first = self.make(None)
+        return {"task": first.name, "version": first.version, "env": first.env.to_json(), "seed": self.seed,
+                "fixed": first.fixed, "epochs": epochs, "space": self.space.to_orion()}  # fmt: skip
+
+    def make(self, storage: Storage | None) -> Task:
+        """The task, before it has its hyperparameters."""
+        return self.algorithm(self.env, seed=self.seed, storage=storage, **self.fixed)
+
+    def __call__(self, trial: Trial | None = None, **params: Any) -> Results:
+        """Orion's results for a trial's parameters; of the trial itself counts which one Orion branched it from."""
+        if FIDELITY in params:
+            params[FIDELITY] = whole(params[FIDELITY])
+        values = from_params(self.space, params)
+        epochs = values.pop(FIDELITY, self.epochs)
+        try:
+            parent = parent_of(self.storage, trial.experiment, trial.id) if trial and trial.parent else None
+            return train(self.make, values, epochs, self.store, parent=parent)
+        except (Stopped, LeaseLost) as error:
+            self.stopped = error
+            raise ExecutionError(orion.core.config.worker.interrupt_signal_code or INTERRUPTED) from error
+
+
+def hunt(task: type[Task], env: Any, *, name: str, storage: str, max_trials: int,
+         algorithm: str | Mapping[str, Any] = "tpe", epochs: int | Fidelity = 1, seed: int = 0, workers: int = 1,
+         search: Sequence[str] | None = None, idle_timeout: int = 60, **fixed: Any) -> ExperimentClient:  # fmt: skip
+    """Hunts until `max_trials` are completed or the algorithm is through, and returns Orion's client to look at it.
+
+    Args:
+        name: of Orion's experiment.
+        max_trials: as Orion counts: every rung of a configuration is a trial.
+        algorithm: the name of one that Orion has installed, or {name: {option: value}}; it gets `seed` unless it has
+            one. A population (pbt) searches only what may change while a task trains.
+        workers: how many trials this process has trained at a time, each in a process of its own if more than one.
+        idle_timeout: seconds to wait while the algorithm suggests nothing and nobody trains anything.
+
+    The other arguments are those of `OrionObjective`. A trial that diverges is broken and the hunt goes on; every other
+    error ends it. Raises Stopped after SIGTERM, SpaceError for a prior that Orion cannot express, ValueError for an
+    algorithm that it has not, StudyMismatch if the name is taken by a hunt of something else, and Orion's LazyWorkers
+    after `idle_timeout`.
+    """
+    for word, value in (("workers", workers), ("max_trials", max_trials), ("idle_timeout", idle_timeout)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{word} must be an integer of at least 1, but got {value!r}")
+    chosen = algorithm_config(algorithm, seed, epochs)
+    if is_population(chosen):
+        search = changeable(task(env, seed=seed, **fixed).get_space(), search)
+    objective = OrionObjective(task, env, storage=storage, epochs=epochs, seed=seed, search=search, **fixed)
+    client = _experiment(name, objective, storage, chosen, max_trials)
+    work = {"n_workers": workers, "max_trials": max_trials, "max_broken": max(3, max_trials), "trial_arg": "trial",
+            "on_error": _on_error, "prepare_trial": _no_directory, "idle_timeout": idle_timeout}  # fmt: skip
+    try:
+        with client.tmp_executor("poolexecutor" if workers > 1 else "singleexecutor", n_workers=workers):
+            while True:
+                before = _states(client)
+                try:
+                    client.workon(objective, **work)
+                    return client
+                except LazyWorkers:
+                    if _states(client) == before and not _others_train(client):
+                        raise
+    except KeyboardInterrupt as error:
+        if objective.stopped is not None:
+            raise objective.stopped from error
+        raise
+    finally:
+        objective.close()
+
+
+def _states(client: ExperimentClient) -> set[tuple[str, str]]:
+    """The trials and how far each of them is: something else as soon as anybody does anything."""
+    return {(trial.id, trial.status) for trial in client.fetch_trials()}
+
+
+def _others_train(client: ExperimentClient) -> bool:
+    """Whether trials are at work whose end the algorithm may be waiting for, and whose workers show signs of life."""
+    lost = {trial.id for trial in client.storage.fetch_lost_trials(client)}
+    waiting = [trial for trial in client.fetch_trials_by_status("reserved") if trial.id not in lost]
+    if waiting:
+        log.info("nothing to do until other workers have trained %d trials", len(waiting))
+    return bool(waiting)
+
+
+def storage_of(url: str) -> dict[str, Any]:
+    """The configuration of Orion's storage in the database at this URL, for `build_experiment`."""
+    return {"type": "rekindlestorage", "database": {"type": "rekindlesql", "host": url}}
+
+
+def _experiment(name: str, objective: OrionObjective, url: str, algorithm: dict[str, Any],
+                max_trials: int) -> ExperimentClient:  # fmt: skip
+    """Orion's experiment of this name, made if there is none; StudyMismatch if there is one of something else."""
+    mine = json.loads(json.dumps({**objective.identity, "algorithm": algorithm}))
+    with suppress(NoConfigurationError):
+        _check_same(name, get_experiment(name, storage=storage_of(url)).metadata.get(KEY), mine)
+    space = grid_priors(mine["space"]) if is_grid(algorithm) else mine["space"]
+    # What is hunted is written together with the experiment, for others that begin the same hunt at this moment.
+    metadata = {"user": getpass.getuser(), KEY: json.dumps(mine)}
+    experiment = ExperimentBuilder(storage_of(url)).build(
+        name, space=space, algorithm=algorithm, max_trials=max_trials, max_broken=max(3, max_trials), metadata=metadata,
+        working_dir=os.path.join(tempfile.gettempdir(), "orion"),
+    )  # fmt: skip
+    return ExperimentClient(experiment)
+
+
+def _check_same(name: str, known: str | None, mine: Mapping[str, Any]) -> None:
+    if known is None:
+        raise StudyMismatch(f"the experiment {name} was not begun by a hunt from Python, and cannot be carried on by "
+                            "one; give this hunt another name")  # fmt: skip
+    if (theirs := json.loads(known)) != mine:
+        names = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
+        raise StudyMismatch(f"a hunt of one name hunts one thing, but {name} was begun with another "
+                            f"{' and another '.join(names)}; give this one another name")  # fmt: skip
+
+
+def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> bool:
+    """Goes on after a trial that diverged; whatever else went wrong would go wrong again."""
+    if isinstance(error, Diverged):
+        return False
+    raise error
+
+
+def _no_directory(client: Any, trial: Any) -> None:
+    """The state is in the database: there is no directory to copy."""

@@ -1,0 +1,184 @@
+"""The lock on the algorithm of an Orion experiment, and what its holder owes to workers that died.
+
+Orion's workers take turns: lock the algorithm's row, read its state, suggest or observe trials, write the state back.
+Here the lock is a lease with its holder's token. A result that a worker wrote is noted as untold until a state that
+has observed it is written; if the worker is killed in between, the next holder tells the algorithm. (Hyperband would
+wait for ever for it.) And if the algorithm has nothing to suggest, the row says until when nobody need ask again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from .db import RekindleSQL
+from .documents import Document
+from .holdings import Holdings, is_ours, is_silent, new_token
+from .state import UnreadableState, dump_state, load_state
+from .tables import Collections
+
+# After orion_db, which silences the warnings of orion's imports.
+from orion.core.io.database import DatabaseError  # isort: skip
+from orion.core.worker.trial import Trial  # isort: skip
+from orion.storage.base import LockAcquisitionTimeout, LockedAlgorithmState  # isort: skip
+
+log = logging.getLogger(__name__)
+
+
+class AlgorithmLockLost(LockAcquisitionTimeout):  # type: ignore[misc]
+    """The lock was given to another worker while this one held it; what its algorithm did since was not written."""
+
+
+class AlgorithmLock:
+    """The locks on the algorithms of a database's experiments.
+
+    Args:
+        seconds: how long a lock outlives its holder's last sign of life.
+        trusted: classes that a state may hold besides those of Orion's own algorithms.
+    """
+
+    def __init__(self, database: RekindleSQL, holdings: Holdings, seconds: float, trusted: Sequence[str]):
+        self._database, self._holdings = database, holdings
+        self.seconds, self.trusted = seconds, trusted
+        self.registered = 0  # trials that this process added; a holder that adds none suggested none
+
+    @contextmanager
+    def hold(self, experiment: Any, uid: Any, timeout: float, retry_interval: float) -> Iterator[LockedAlgorithmState]:
+        """Holds the lock; the state that is set meanwhile is written at the end, unless an exception ends it."""
+        token, algorithm = new_token(), getattr(experiment, "algorithm", None)
+        row = {"experiment": uid, "locked": 1, "owner": token}
+        try:
+            document = self._wait(uid, token, timeout, retry_interval)
+            self._holdings.hold(token, "algo", row, self.seconds / 3)
+            started, registered, state = time.monotonic(), self.registered, None
+            try:
+                read = self._state(document["state"])
+                held = LockedAlgorithmState(read, document["configuration"])
+                if algorithm is not None and algorithm.configuration == document["configuration"]:
+                    self._tell(algorithm, uid, held)
+                yield held
+                state = held.state if held.state is not read else None
+            finally:
+                self._holdings.drop(token)
+                vain = time.monotonic() - started if self.registered == registered else 0.0
+                freed = self._write(row, state, algorithm, vain)
+            if not freed:
+                raise AlgorithmLockLost(
+                    f"the algorithm of experiment {uid} was given to another worker, because this one gave no sign "
+                    f"of life for {self.seconds:g} s; what its algorithm did meanwhile was not written"
+                )
+        except BaseException:
+            self._holdings.drop_all("untold")  # others may tell what this process has not told
+            raise
+
+    def release(self, uid: Any) -> int:
+        """Takes the lock from whoever holds it; returns how many did."""
+        return self._database.transact(
+            lambda rows: rows.update("algo", {"experiment": uid, "locked": 1}, {"locked": 0})
+        )
+
+    def info(self, uid: Any) -> LockedAlgorithmState | None:
+        """The algorithm's state as it was last written, without holding the lock; None if there is no such lock."""
+        for lock in self._database.read("algo", {"experiment": uid}):
+            return LockedAlgorithmState(self._state(lock["state"]), lock["configuration"], lock["locked"])
+        return None
+
+    def note_untold(self, rows: Collections, trial: Trial) -> None:
+        """Notes, in the transaction that ends a trial, that the algorithm does not know of it yet."""
+        rows.insert("untold", [_mark(trial) | {"heartbeat": rows.now()}])
+
+    def will_tell(self, trial: Trial) -> None:
+        """Keeps that note alive until the algorithm knows: Orion makes it observe the trial next."""
+        self._holdings.hold(trial.worker, "untold", _mark(trial), self.seconds / 3)
+
+    def is_dry(self, rows: Collections, uid: Any, now: datetime) -> bool:
+        """Whether the algorithm lately had nothing to suggest, and results of others that may help are on their way."""
+        if not rows.count("algo", {"experiment": uid, "dry": {"$gt": now}}):
+            return False
+        untold = rows.find("untold", {"experiment": uid})
+        if any(is_ours(mark["worker"]) for mark in untold):
+            return False
+        return bool(untold or rows.count("trials", {"experiment": uid, "status": "reserved"}))
+
+    def _wait(self, uid: Any, token: str, timeout: float, retry_interval: float) -> Document:
+        start, pause = time.monotonic(), 0.01
+        while (document := self._database.transact(lambda rows: self._take(rows, uid, token))) is None:
+            if time.monotonic() - start > timeout:
+                raise LockAcquisitionTimeout(f"others held the algorithm of experiment {uid} for {timeout:g} s")
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(2 * pause, 0.05, retry_interval)  # so short that those who wait long lose no ground to new ones
+        return document
+
+    def _take(self, rows: Collections, uid: Any, token: str) -> Document | None:
+        now = rows.now()
+        if self.is_dry(rows, uid, now):  # let those through who have results to tell
+            return None
+        taken = {"locked": 1, "owner": token, "lease": self.seconds, "heartbeat": now}
+        if free := rows.update_first("algo", {"experiment": uid, "locked": 0}, taken):
+            return free
+        for held in rows.find("algo", {"experiment": uid, "locked": 1}, {"state": 0, "configuration": 0, "dry": 0}):
+            lease = timedelta(seconds=held.get("lease", self.seconds))
+            if is_silent(held.get("heartbeat"), held.get("owner"), now - lease):
+                log.warning("took over the algorithm of experiment %s from %s", uid, held.get("owner"))
+                return rows.update_first("algo", held, taken)
+        return None
+
+    def _tell(self, algorithm: Any, uid: Any, held: LockedAlgorithmState) -> None:
+        """Makes the algorithm observe the trials whose workers ended, or fell silent, before they told it."""
+
+        def work(rows: Collections) -> list[Trial]:
+            before = rows.now() - timedelta(seconds=self.seconds)
+            marks = rows.find("untold", {"experiment": uid})
+            return _trials(rows, [mark for mark in marks if is_silent(mark["heartbeat"], mark["worker"], before)])
+
+        late = self._database.transact(work)
+        if not late:
+            return
+        if held.state:
+            algorithm.set_state(held.state)
+        missed = [trial for trial in late if algorithm.has_suggested(trial) and not algorithm.has_observed(trial)]
+        if missed:
+            log.warning(
+                "told the algorithm of experiment %s of %d trials that ended with their workers", uid, len(missed)
+            )
+            algorithm.observe(missed)
+            held.set_state(algorithm.state_dict)
+
+    def _write(self, row: Document, state: Any, algorithm: Any, vain: float) -> int:
+        """Frees the lock, with the new state if there is one; 0 if it is another's by now."""
+        if state is None:
+            return self._database.transact(lambda rows: rows.update("algo", row, {"locked": 0}))
+        data = {"locked": 0, "state": dump_state(state)}
+
+        def work(rows: Collections) -> int:
+            untold = _trials(rows, rows.find("untold", {"experiment": row["experiment"]}))
+            told = [trial.id for trial in untold if algorithm and algorithm.has_observed(trial)]
+            # Asking in vain may take a fifth of the lock's time, so that those who have results come to their turn.
+            dry = None if told else rows.now() + timedelta(seconds=min(4 * vain, self.seconds))
+            freed = rows.update("algo", row, {**data, "dry": dry})
+            if freed and told:
+                rows.remove("untold", {"experiment": row["experiment"], "id": {"$in": told}})
+            return freed
+
+        return self._database.transact(work)
+
+    def _state(self, data: Any) -> Any:
+        try:
+            return load_state(data, self.trusted)
+        except UnreadableState as error:
+            raise DatabaseError(str(error)) from error
+
+
+def _mark(trial: Trial) -> Document:
+    return {"experiment": trial.experiment, "id": trial.id, "worker": trial.worker}
+
+
+def _trials(rows: Collections, marks: Sequence[Document]) -> list[Trial]:
+    """The trials that are noted as untold."""
+    found = [rows.find("trials", {"experiment": mark["experiment"], "id": mark["id"]}) for mark in marks]
+    return [Trial(**trial) for trials in found for trial in trials]

@@ -1,0 +1,252 @@
+"""Orion's storage without its holes: ``storage={"type": "rekindlestorage", "database": {"host": URL}}``.
+
+Orion's own storage (``legacy``) trusts whoever comes: a worker whose trial was given to another may still report its
+result, a worker that is killed while it holds the algorithm's lock stops all others for good, workers that finish
+together overshoot ``max_trials``. Here every reservation has an owner, on the trial and in its row; the lock is a
+lease; what is counted and what is taken are one transaction; and the clock is the database's.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import Any
+
+from .db import RekindleSQL
+from .documents import Document
+from .holdings import Holdings, is_ours, is_silent, new_token
+from .lock import AlgorithmLock
+from .tables import Collections
+
+# After orion_db, which silences the warnings of orion's imports.
+import orion.core  # isort: skip
+from orion.core.io.database import DatabaseError  # isort: skip
+from orion.core.utils.exceptions import WaitingForTrials  # isort: skip
+from orion.core.worker.trial import Trial, validate_status  # isort: skip
+from orion.storage.base import FailedUpdate, LockedAlgorithmState, get_uid  # isort: skip
+from orion.storage.legacy import Legacy  # isort: skip
+
+_PENDING = {"$in": ["new", "interrupted", "suspended"]}
+_LOST_BEATS = 5  # Orion's own factor: a trial is lost after so many heartbeats that did not come
+
+
+class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
+    """Orion's storage protocol over RekindleSQL, with reservations and locks that only their owners can use.
+
+    Args:
+        database: the configuration of the database; its type is ``rekindlesql``.
+        lock_seconds: how long the algorithm's lock outlives the last sign of life of its holder. A holder that ended
+            on this machine is noticed at once.
+        exact: never to have more trials completed and at work than ``max_trials``. A worker that finds no trial then
+            waits for the others, for Orion's ``idle_timeout`` at most. Experiments that branch are not held to it.
+        trusted: classes, as ``module:Class``, that the state of an algorithm may hold besides those of Orion's own.
+    """
+
+    def __init__(self, database: Mapping[str, Any] | None = None, setup: bool = True, lock_seconds: float = 20.0,
+                 exact: bool = True, trusted: Sequence[str] = ()):  # fmt: skip
+        if database is not None:
+            database = {"type": "rekindlesql", **database}
+        super().__init__(database=database, setup=setup)
+        if not isinstance(self._db, RekindleSQL):
+            got = type(self._db).__name__.lower()
+            raise DatabaseError(f"the storage rekindlestorage needs a database of type rekindlesql, but got {got}; "
+                                "set storage.database.type, or ORION_DB_TYPE")  # fmt: skip
+        self.lock_seconds, self.exact, self.trusted = float(lock_seconds), bool(exact), tuple(trusted)
+        self._start()
+
+    def _start(self) -> None:
+        self._holdings = Holdings(self._db)
+        self._lock = AlgorithmLock(self._db, self._holdings, self.lock_seconds, self.trusted)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process holds nothing: what this one holds stays its own."""
+        return {key: vars(self)[key] for key in ("_db", "lock_seconds", "exact", "trusted")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start()
+
+    def _hold(self, trial: Trial) -> None:
+        seconds = min(orion.core.config.worker.heartbeat, self.lock_seconds / 3)
+        self._holdings.hold(trial.worker, "trials", _owned(trial), seconds)
+
+    def create_experiment(self, config: Document) -> int:
+        """The experiment and its algorithm's lock, in one transaction: no crash leaves one without the other."""
+
+        def work(rows: Collections) -> Any:
+            [uid] = rows.insert("experiments", [config])
+            lock = {"experiment": uid, "configuration": config.get("algorithm", {}), "locked": 0, "state": None}
+            rows.insert("algo", [{**lock, "heartbeat": rows.now()}])
+            return uid
+
+        config["_id"] = self._db.transact(work)
+        return 1
+
+    def register_trial(self, trial: Trial) -> Trial:
+        """Adds a trial; one that is reserved from the start belongs to this process."""
+        if trial.status == "reserved":
+            trial.worker, trial.heartbeat = new_token(), self._db.now()
+        super().register_trial(trial)
+        if trial.status == "reserved":
+            self._hold(trial)
+        self._lock.registered += 1
+        return trial
+
+    def reserve_trial(self, experiment: Any) -> Trial | None:
+        """Takes a pending trial for this process, or None if there is none.
+
+        Raises WaitingForTrials if others are at work on the last of ``max_trials``, or the algorithm has just said that
+        it suggests nothing before it knows the results of those that are at work.
+        """
+        token, limit, uid = new_token(), self._limit(experiment), experiment.id
+
+        def work(rows: Collections) -> tuple[Document | None, bool]:
+            now = rows.now()
+            if limit is not None and self._is_full(rows, uid, limit, now):
+                return None, rows.count("trials", {"experiment": uid, "status": "completed"}) < limit
+            data = {"status": "reserved", "start_time": now, "heartbeat": now, "worker": token}
+            found = rows.update_first("trials", {"experiment": uid, "status": _PENDING}, data)
+            return found, found is None and self._lock.is_dry(rows, uid, now)
+
+        document, wait = self._db.transact(work)
+        if wait:
+            time.sleep(random.uniform(0.1, 0.3))  # Orion asks again at once, from every idle worker
+            raise WaitingForTrials("all trials that there can be for now are at work")
+        if document is None:
+            return None
+        trial = Trial(**document)
+        self._hold(trial)
+        if experiment.working_dir and _trains_with_rekindle(experiment):
+            # Orion would copy the directory of the trial's parent, or call the trial broken if that is on another
+            # machine, or was temporary and is gone. All that the trial needs of its parent is in the database.
+            trial.exp_working_dir = experiment.working_dir
+            os.makedirs(trial.working_dir, exist_ok=True)
+        return trial
+
+    def _limit(self, experiment: Any) -> float | None:
+        node = getattr(experiment, "node", None)
+        branches = node is not None and (node.parent is not None or node.children)
+        return getattr(experiment, "max_trials", None) if self.exact and not branches else None
+
+    def _is_full(self, rows: Collections, uid: Any, limit: float, now: datetime) -> bool:
+        """Whether enough trials are completed or at work; until the transaction ends, nobody else takes one."""
+        rows.lock("experiments", {"_id": uid})
+        taken = rows.count("trials", {"experiment": uid, "status": {"$in": ["completed", "reserved"]}})
+        if taken < limit:
+            return False
+        # Workers that fell silent are lost soon, and their places may be filled. The living are counted first: one
+        # that ends its trial between these statements then counts twice rather than not at all.
+        reserved = {"experiment": uid, "status": "reserved"}
+        living = rows.count("trials", {**reserved, "heartbeat": {"$gte": now - timedelta(seconds=self.lock_seconds)}})
+        return taken - (rows.count("trials", reserved) - living) >= limit
+
+    def push_trial_results(self, trial: Trial) -> int:
+        """Writes a trial's results, or raises FailedUpdate if the trial is no longer its worker's."""
+        row = _owned(trial)
+        data = {key: value for key, value in trial.to_dict().items() if key != "heartbeat"}
+
+        def work(rows: Collections) -> int:
+            done = rows.update("trials", row, {**data, "heartbeat": rows.now()})
+            if done:
+                self._lock.note_untold(rows, trial)
+            return done
+
+        done = self._db.transact(work)
+        self._holdings.drop(trial.worker)
+        if done:
+            self._lock.will_tell(trial)
+        else:
+            raise FailedUpdate("the result of a trial is taken from the worker that has it reserved, but "
+                               f"{trial.id} was released, given to another worker, or deleted")  # fmt: skip
+        return done
+
+    def set_trial_status(self, trial: Trial, status: str, heartbeat: datetime | None = None,
+                         was: str | None = None) -> None:  # fmt: skip
+        """Changes the status of a trial that is as the caller saw it; raises FailedUpdate if it is not.
+
+        A reserved trial is changed by its owner, or taken from an owner that gave no sign of life since it was read.
+        """
+        was = was or trial.status
+        validate_status(status)
+        validate_status(was)
+        row = {"experiment": trial.experiment, "id": trial.id, "status": was}
+        if was == "reserved":
+            row = _owned(trial) if is_ours(trial.worker) else _seen(trial)
+        token = new_token() if status == "reserved" else trial.worker
+        given = heartbeat if isinstance(heartbeat, datetime) else None  # Orion's client gives a number of seconds
+
+        def work(rows: Collections) -> int:
+            data = {"status": status, "heartbeat": given or rows.now(), "worker": token}
+            done = rows.update("trials", row, data)
+            if done and status == "broken":
+                self._lock.note_untold(rows, trial)
+            return done
+
+        done = self._db.transact(work)
+        self._holdings.drop(trial.worker)
+        if not done:
+            raise FailedUpdate(f"trial {trial.id} was to go from {was} to {status}, but it is no longer {was}, or "
+                               "another worker has it")  # fmt: skip
+        trial.status, trial.worker = status, token
+        if status == "reserved":
+            self._hold(trial)
+        elif status == "broken":
+            self._lock.will_tell(trial)
+
+    def update_heartbeat(self, trial: Trial) -> int:
+        """Gives a sign of life for a trial that this process holds; 0 if it does not hold it."""
+        if trial.worker is not None and not is_ours(trial.worker):
+            return 0
+        return self._holdings.touch("trials", _owned(trial))
+
+    def fetch_lost_trials(self, experiment: Any) -> list[Trial]:
+        """The reserved trials whose owners ended on this machine, or gave no sign of life for five heartbeats."""
+        reserved = self._fetch_trials({"experiment": experiment.id, "status": "reserved"})
+        reserved = [trial for trial in reserved if trial.worker not in self._holdings.rows()]
+        if not reserved:
+            return []
+        before = self._db.now() - timedelta(seconds=orion.core.config.worker.heartbeat * _LOST_BEATS)
+        return [trial for trial in reserved if is_silent(_last_sign(trial), trial.worker, before)]
+
+    def acquire_algorithm_lock(self, experiment: Any = None, uid: Any = None, timeout: float = 60,
+                               retry_interval: float = 1) -> AbstractContextManager[LockedAlgorithmState]:  # fmt: skip
+        """Holds the algorithm's lock; the state set meanwhile is written at the end, unless an exception ends it.
+
+        Raises LockAcquisitionTimeout if others hold it for ``timeout`` seconds, and AlgorithmLockLost at the end if it
+        was given to another worker because this process gave no sign of life.
+        """
+        return self._lock.hold(experiment, get_uid(experiment, uid), timeout, retry_interval)
+
+    def release_algorithm_lock(self, experiment: Any = None, uid: Any = None, new_state: Any = None) -> int:
+        """Takes the lock from whoever holds it (``orion db release``); returns whether anybody did."""
+        return self._lock.release(get_uid(experiment, uid))
+
+    def get_algorithm_lock_info(self, experiment: Any = None, uid: Any = None) -> LockedAlgorithmState | None:
+        """The algorithm's state as it was last written, without holding the lock."""
+        return self._lock.info(get_uid(experiment, uid))
+
+
+def _trains_with_rekindle(experiment: Any) -> bool:
+    """Whether ``orion hunt`` runs ``rekindle train``."""
+    program = [os.path.basename(str(word)) for word in experiment.metadata.get("user_args") or ()][:3]
+    return program[:1] == ["rekindle"] or program[1:] == ["-m", "rekindle.studies.cli"]
+
+
+def _owned(trial: Trial) -> Document:
+    """The row of a trial as long as it is its worker's."""
+    return {"experiment": trial.experiment, "id": trial.id, "status": "reserved", "worker": trial.worker}
+
+
+def _seen(trial: Trial) -> Document:
+    """The row of a trial that another worker has, as long as that worker gives no further sign of life."""
+    return {**_owned(trial), "heartbeat": trial.heartbeat}
+
+
+def _last_sign(trial: Trial) -> datetime | None:
+    """When a worker of the trial was last heard of."""
+    times = (trial.heartbeat, trial.start_time, trial.submit_time)  # one that Orion's own storage reserved has 120
+    return next((each for each in times if isinstance(each, datetime)), None)

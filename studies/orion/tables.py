@@ -1,0 +1,335 @@
+"""Orion's collections in tables, as one transaction sees them.
+
+All documents are rows of one table, so that no collection needs a table of its own. What Orion's queries ask for most
+is copied into indexed columns; SQL picks the rows that can match, and the query itself is decided on the documents.
+The values of a unique index are rows of a second table, whose primary key is what makes them unique.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from ..storage.database import insert
+from .documents import (
+    Condition,
+    Document,
+    DocumentError,
+    assign,
+    conditions,
+    decode,
+    encode,
+    index_text,
+    key_text,
+    matches,
+    select,
+)
+
+VERSION = 1
+COLUMNS = ("experiment", "id", "status", "heartbeat", "name", "version")
+
+_metadata = MetaData()
+_text = Text().with_variant(Text(collation="C"), "postgresql")  # compared byte by byte, as SQLite does
+
+_schema = Table("rk_orion_schema", _metadata, Column("version", BigInteger, primary_key=True, autoincrement=False))
+_collections = Table(
+    "rk_orion_collection",
+    _metadata,
+    Column("name", String(200), primary_key=True),
+    Column("last", BigInteger, nullable=False),  # the largest number given to a document, never given again
+    Column("indexes", Text, nullable=False),
+)
+_documents = Table(
+    "rk_orion_document",
+    _metadata,
+    Column("collection", String(200), primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),  # the order of insertion
+    Column("key", _text, nullable=False),  # the _id
+    *(Column(name, _text) for name in COLUMNS),
+    Column("body", Text, nullable=False),
+    Column("blob", LargeBinary),
+    UniqueConstraint("collection", "key"),
+    Index("rk_orion_document_status", "collection", "experiment", "status", "number"),
+    Index("rk_orion_document_id", "collection", "experiment", "id", "status"),
+    Index("rk_orion_document_name", "collection", "name"),
+)
+_keys = Table(
+    "rk_orion_key",
+    _metadata,
+    Column("collection", String(200), primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("digest", String(64), primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Index("rk_orion_key_number", "collection", "number"),
+)
+
+
+class DuplicateKey(Exception):
+    """A second document with the values of a unique index."""
+
+
+class UnknownIndex(Exception):
+    """No index has this name."""
+
+
+class _Row(NamedTuple):
+    number: int
+    document: Document
+
+
+def create_tables(connection: Connection) -> None:
+    """Makes the tables unless they exist; several processes may do so at once."""
+    if connection.dialect.name == "postgresql":  # IF NOT EXISTS alone loses a race there
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(7295041936)"))
+    _metadata.create_all(connection)
+    connection.execute(insert(connection, _schema).values(version=VERSION).on_conflict_do_nothing())
+
+
+def schema_version(connection: Connection) -> int | None:
+    """The version of the tables, or None if there are none."""
+    if not sa.inspect(connection).has_table(_schema.name):
+        return None
+    return connection.scalar(sa.select(sa.func.max(_schema.c.version)))
+
+
+class Collections:
+    """All collections, inside one transaction."""
+
+    def __init__(self, connection: Connection):
+        self._connection = connection
+        self._locks = connection.dialect.name == "postgresql"  # SQLite has one writer at a time anyway
+
+    def now(self) -> datetime:
+        """The database's clock, which all workers share: UTC without a time zone, as Orion writes it."""
+        clock = "clock_timestamp() AT TIME ZONE 'UTC'" if self._locks else "strftime('%Y-%m-%dT%H:%M:%f', 'now')"
+        now = self._connection.scalar(sa.text(f"SELECT {clock}"))
+        return now if isinstance(now, datetime) else datetime.fromisoformat(str(now))
+
+    def insert(self, collection: str, documents: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Adds documents; returns their ``_id``, which is the number of the insertion where none was given."""
+        last, unique = self._reserve(collection, len(documents))
+        given: list[Any] = []
+        for number, document in enumerate(documents, last - len(documents) + 1):
+            body = {"_id": number} | dict(document)
+            row, body = _columns(body)
+            statement = insert(self._connection, _documents).values(collection=collection, number=number, **row)
+            if not self._inserted(statement, _documents.c.number):
+                raise DuplicateKey(f"two documents of {collection} cannot have one _id: {body['_id']!r}")
+            self._claim(collection, number, body, unique)
+            given.append(body["_id"])
+        largest = max((n for n in given if isinstance(n, int)), default=0)
+        if largest > last:  # a number that the caller chose must not be given again
+            self._connection.execute(_one(sa.update(_collections), collection).values(last=largest))
+        return given
+
+    def find(self, collection: str, query: Mapping[str, Any] | None = None,
+             selection: Mapping[str, Any] | None = None) -> list[Document]:  # fmt: skip
+        """The documents that match, in the order of their insertion."""
+        return [select(row.document, selection) for row in self._rows(collection, query)]
+
+    def count(self, collection: str, query: Mapping[str, Any] | None = None) -> int:
+        """How many match; one statement, and without reading them where the indexed columns say it all."""
+        where, exact = _where(collection, conditions(query))
+        if exact:
+            return self._connection.scalar(sa.select(sa.func.count()).select_from(_documents).where(*where)) or 0
+        return sum(1 for _ in self._rows(collection, query, with_blobs=False))
+
+    def update(self, collection: str, query: Mapping[str, Any] | None, data: Mapping[str, Any]) -> int:
+        """Sets keys of all that match; returns how many do."""
+        rows = list(self._rows(collection, query, lock="all"))
+        for row in rows:
+            self._write(collection, row, data)
+        return len(rows)
+
+    def update_first(self, collection: str, query: Mapping[str, Any] | None, data: Mapping[str, Any],
+                     selection: Mapping[str, Any] | None = None) -> Document | None:  # fmt: skip
+        """Sets keys of the first that matches and returns it as it is now; None if there is none.
+
+        Documents that another transaction is changing are passed over if there are others, and waited for if not.
+        """
+        for lock in ("free", "all") if self._locks else ("all",):
+            for row in self._rows(collection, query, lock=lock, first=True):
+                self._write(collection, row, data)
+                return select(row.document, selection)
+        return None
+
+    def lock(self, collection: str, query: Mapping[str, Any]) -> None:
+        """Holds the documents that match until the transaction ends, so that others who lock them wait."""
+        for _ in self._rows(collection, query, lock="all", with_blobs=False):
+            pass
+
+    def remove(self, collection: str, query: Mapping[str, Any] | None) -> int:
+        """Deletes all that match; returns how many did."""
+        numbers = [row.number for row in self._rows(collection, query, lock="all", with_blobs=False)]
+        for start in range(0, len(numbers), 500):
+            some = numbers[start : start + 500]
+            for table in (_keys, _documents):
+                where = (table.c.collection == collection, table.c.number.in_(some))
+                self._connection.execute(sa.delete(table).where(*where))
+        return len(numbers)
+
+    def indexes(self, collection: str) -> dict[str, dict[str, Any]]:
+        """The indexes by name, each with its ``fields`` and whether it is ``unique``."""
+        text = self._connection.scalar(_one(sa.select(_collections.c.indexes), collection))
+        return dict(json.loads(text)) if text else {}
+
+    def ensure_index(self, collection: str, name: str, fields: Sequence[str], unique: bool) -> None:
+        """Adds an index unless there is one of this name; a unique one holds for what is there already, or fails."""
+        if name in self.indexes(collection):
+            return
+        self._reserve(collection, 0)  # makes the collection, and holds off other insertions
+        rows = list(self._rows(collection, None, lock="all", with_blobs=False)) if unique else []
+        indexes = self.indexes(collection) | {name: {"fields": list(fields), "unique": unique}}
+        self._connection.execute(_one(sa.update(_collections), collection).values(indexes=json.dumps(indexes)))
+        for row in rows:
+            self._claim(collection, row.number, row.document, {name: fields})
+
+    def drop_index(self, collection: str, name: str) -> None:
+        """Removes an index; raises UnknownIndex if there is none of this name."""
+        self._reserve(collection, 0)
+        indexes = self.indexes(collection)
+        if name not in indexes:
+            raise UnknownIndex(f"index not found with name {name} in collection {collection}; it has: "
+                               f"{', '.join(indexes) or 'none'}")  # fmt: skip
+        del indexes[name]
+        self._connection.execute(_one(sa.update(_collections), collection).values(indexes=json.dumps(indexes)))
+        where = (_keys.c.collection == collection, _keys.c.name == name)
+        self._connection.execute(sa.delete(_keys).where(*where))
+
+    def _reserve(self, collection: str, count: int) -> tuple[int, dict[str, Sequence[str]]]:
+        """Takes numbers for new documents; holds the collection's row, so that insertions come one after another."""
+        take = _one(sa.update(_collections), collection).values(last=_collections.c.last + count)
+        take = take.returning(_collections.c.last, _collections.c.indexes)
+        row = self._connection.execute(take).first()
+        if row is None:
+            new = insert(self._connection, _collections).values(name=collection, last=0, indexes="{}")
+            self._connection.execute(new.on_conflict_do_nothing())
+            row = self._connection.execute(take).one()
+        return row.last, _unique(json.loads(row.indexes))
+
+    def _rows(self, collection: str, query: Mapping[str, Any] | None, *, lock: str = "", first: bool = False,
+              with_blobs: bool = True) -> Iterator[_Row]:  # fmt: skip
+        """The rows that match. ``lock``: "" to read, "all" to hold them, "free" to hold those that nobody else does.
+
+        With ``first`` the caller takes the first one only: where SQL alone decides what matches, no other one is read
+        or held.
+        """
+        asked = conditions(query)
+        where, exact = _where(collection, asked)
+        table = _documents.c
+        chosen = sa.select(table.number, table.body, table.blob.is_not(None).label("with_blob"))
+        # A sum is in no index: otherwise SQLite walks through the collection in order rather than to what matches.
+        chosen = chosen.where(*where).order_by(table.number + 0)
+        if lock and self._locks:
+            chosen = chosen.with_for_update(skip_locked=lock == "free")
+        if first and exact:
+            chosen = chosen.limit(1)
+        needs_bytes = any(isinstance(value, bytes) for _, _, value in asked)
+        for number, body, with_blob in self._connection.execute(chosen).all():
+            document = decode(body, self._blob(collection, number) if with_blob and needs_bytes else None)
+            if "_id" not in document:
+                raise DocumentError(f"document {number} of {collection} has no _id: it is damaged")
+            if not matches(document, asked):
+                continue
+            if with_blob and with_blobs:
+                document = decode(body, self._blob(collection, number))
+            yield _Row(number, document)
+
+    def _blob(self, collection: str, number: int) -> bytes:
+        where = (_documents.c.collection == collection, _documents.c.number == number)
+        return bytes(self._connection.scalar(sa.select(_documents.c.blob).where(*where)) or b"")
+
+    def _write(self, collection: str, row: _Row, data: Mapping[str, Any]) -> None:
+        """Sets keys of a document that this transaction holds, in the row and in the table."""
+        unique = _unique(self.indexes(collection))  # read after the row was locked: see ensure_index
+        before = {name: key_text(row.document, fields) for name, fields in unique.items()}
+        blob = encode(row.document)[1]
+        assign(row.document, data)
+        columns, body = _columns(row.document)
+        if (columns["blob"] or b"") == blob:  # the state of an algorithm is megabytes, its lock is one bit
+            del columns["blob"]
+        row.document.update(body)
+        where = (_documents.c.collection == collection, _documents.c.number == row.number)
+        self._connection.execute(sa.update(_documents).where(*where).values(**columns))
+        changed = {name: fields for name, fields in unique.items() if key_text(body, fields) != before[name]}
+        if changed:
+            mine = (_keys.c.collection == collection, _keys.c.number == row.number, _keys.c.name.in_(changed))
+            self._connection.execute(sa.delete(_keys).where(*mine))
+            self._claim(collection, row.number, body, changed)
+
+    def _claim(self, collection: str, number: int, document: Document, unique: Mapping[str, Sequence[str]]) -> None:
+        for name, fields in unique.items():
+            key = {"collection": collection, "name": name, "digest": key_text(document, fields), "number": number}
+            if not self._inserted(insert(self._connection, _keys).values(**key), _keys.c.number):
+                values = {field: document.get(field) for field in fields}
+                raise DuplicateKey(f"two documents of {collection} cannot have one value of {name}: {values}")
+
+    def _inserted(self, statement: Any, column: sa.ColumnElement[Any]) -> bool:
+        """Runs an INSERT; False if a row with such a key exists, of another transaction too once that is done."""
+        return self._connection.execute(statement.on_conflict_do_nothing().returning(column)).first() is not None
+
+
+def _one(statement: Any, collection: str) -> Any:
+    return statement.where(_collections.c.name == collection)
+
+
+def _unique(indexes: Mapping[str, Mapping[str, Any]]) -> dict[str, Sequence[str]]:
+    return {name: index["fields"] for name, index in indexes.items() if index["unique"]}
+
+
+def _columns(document: Document) -> tuple[dict[str, Any], Document]:
+    """The columns of a document's row, and the document as it will be read."""
+    text, blob = encode(document)
+    body = decode(text, blob)
+    key = index_text(body["_id"])
+    if key is None or key == "null":
+        raise DocumentError(f"an _id is a number or text, but got {body['_id']!r}")
+    copied = {name: index_text(body[name]) if name in body else None for name in COLUMNS}
+    return {"key": key, **copied, "body": text, "blob": blob or None}, body
+
+
+def _where(collection: str, asked: Sequence[Condition]) -> tuple[list[sa.ColumnElement[bool]], bool]:
+    """SQL that every matching row satisfies, and whether it is satisfied by no other."""
+    where: list[sa.ColumnElement[bool]] = [_documents.c.collection == collection]
+    exact = True
+    for key, operator, value in asked:
+        column = _documents.c["key" if key == "_id" else key] if key in (*COLUMNS, "_id") else None
+        clause = None if column is None else _clause(column, operator, value)
+        if clause is None:
+            exact = False
+        else:
+            where.append(clause)
+    return where, exact
+
+
+def _clause(column: sa.ColumnElement[Any], operator: str, value: Any) -> sa.ColumnElement[bool] | None:
+    if operator == "$in":
+        texts = [index_text(item) for item in value]
+        return None if None in texts or len(texts) > 500 else column.in_(texts)
+    text = index_text(value)
+    if text is None:
+        return None
+    if operator == "$eq":
+        return column == text
+    if operator == "$ne":
+        return column != text
+    if not (isinstance(value, datetime) and value.tzinfo is None):
+        return None
+    compare = {"$gte": column >= text, "$gt": column > text, "$lte": column <= text, "$lt": column < text}[operator]
+    return sa.and_(compare, column >= "t", column < "u")  # only what is a datetime as well

@@ -1,0 +1,149 @@
+"""Hyperparameters for the next trials, from an Optuna study that is rebuilt from rows each time.
+
+Optuna is asked and told in memory only, with a sampler freshly seeded for every trial, so a suggestion is a function of
+the configuration, the trial's number and the rows that the schedule lets it see.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from ...spaces import Space, SpaceError, flatten
+from ...spaces.to_optuna import distributions, params
+from ...spaces.to_optuna import suggest as suggest_values
+from ...tasks.warning_filters import changed_filters
+from ..config import BadConfig, Config
+from ..objectives import objectives_of, point
+from ..schedulers.schedule import Plan, Seen
+from ..storage.rows import Segment, Trial
+from .generations import BRACKET
+from .names import KNOWN, make_sampler
+
+ATTEMPTS = 100  # at values that go together
+
+
+def suggest(
+    config: Config,
+    trials: Iterable[Trial],
+    plan: Plan,
+    check: Callable[[Mapping[str, Any]], None] = lambda values: None,
+    segments: Iterable[Segment] = (),
+) -> list[dict[str, Any]]:
+    """Nested values of the searched space for each trial that the plan asks for, in order.
+
+    The first trial of a study takes the defaults. The first of every `config.cohort` is free, the others share its
+    structure, unless the sampler goes through all structures by itself. `check` raises ValueError for values that do
+    not go together; others are drawn then. Of several objectives, `segments` tell more than the scores that are seen.
+    """
+    with _quiet():
+        return _suggest(config, plan, _study(config, trials, plan, segments), check)
+
+
+def _suggest(
+    config: Config, plan: Plan, study: optuna.Study, check: Callable[[Mapping[str, Any]], None]
+) -> list[dict[str, Any]]:
+    assert plan.ask is not None
+    cohort = config.cohort if KNOWN[config.sampler].structures else 1
+    found: list[dict[str, Any]] = []
+    for place, number in enumerate(plan.ask):
+        values = _defaults(config.searched, check) if number == 0 else None
+        if values is None:
+            leader = found[place - place % cohort] if place % cohort else None
+            values = _draw(config, study, plan.bracket, number, leader, check)
+        found.append(values)
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Optuna says of experiments, of what it creates in memory, and of draws at random."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with changed_filters():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def history(config: Config, trials: Iterable[Trial], seen: Seen, segments: Iterable[Segment] = ()) -> list[FrozenTrial]:
+    """What is seen of the trials, as Optuna's: complete at the top rung, pruned below it, failed without a score."""
+    space = config.searched
+    objectives = objectives_of(config)
+    several = len(objectives) > 1
+    measured = {(row.number, row.epochs): row.objectives for row in segments if several and row.objectives}
+    known = space.flat().keys()
+    spread = distributions(space)
+    frozen = []
+    for trial in trials:
+        if trial.number not in seen:
+            continue
+        scores = seen[trial.number]
+        given = params(space, {name: value for name, value in trial.params.items() if name in known})
+        names = {name: given[name] for name in spread if name in given}  # in the order in which they are suggested
+        # Samplers other than TPE learn from complete trials only, and TPE too if there are several objectives.
+        complete = bool(scores) and (config.sampler != "tpe" or several or scores[-1][0] == config.rungs[-1])
+        values = [score for _, score in scores[-1:]]
+        if complete and several:
+            values = point(objectives, measured.get((trial.number, scores[-1][0]), {}))
+        state = TrialState.COMPLETE if complete else TrialState.PRUNED if scores else TrialState.FAIL
+        frozen.append(
+            create_trial(
+                state=state,
+                values=values if complete else None,
+                params=names,
+                distributions={name: spread[name] for name in names},
+                intermediate_values={} if several else dict(scores),
+                user_attrs={BRACKET: trial.attrs.get("bracket")},
+            )
+        )
+    return frozen
+
+
+def _study(config: Config, trials: Iterable[Trial], plan: Plan, segments: Iterable[Segment]) -> optuna.Study:
+    study = optuna.create_study(directions=["maximize"] * len(objectives_of(config)))
+    if KNOWN[config.sampler].learns:
+        study.add_trials(history(config, trials, plan.seen, segments))
+    return study
+
+
+def _draw(
+    config: Config,
+    study: optuna.Study,
+    bracket: int,
+    number: int,
+    leader: Mapping[str, Any] | None,
+    check: Callable[[Mapping[str, Any]], None],
+) -> dict[str, Any]:
+    space = config.searched
+    shared = space.structure(leader) if leader else {}
+    for attempt in range(ATTEMPTS):
+        study.sampler = make_sampler(config, number, attempt, bracket)
+        trial = study.ask()  # stays running: those that follow keep their distance from it
+        values = suggest_values(space, trial, fixed=shared)
+        try:
+            check(values)
+        except ValueError as error:
+            refusal = error
+            study.tell(trial, state=TrialState.FAIL)
+            continue
+        return values
+    raise BadConfig(f"trial {number} needs hyperparameters that go together, but {ATTEMPTS} draws did not: {refusal}")
+
+
+def _defaults(space: Space, check: Callable[[Mapping[str, Any]], None]) -> dict[str, Any] | None:
+    """The defaults, if they are in the space that is searched and go together."""
+    try:
+        values = space.defaults()
+        params(space, flatten(values))
+        check(values)
+    except (SpaceError, ValueError):
+        return None
+    return values

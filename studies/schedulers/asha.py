@@ -1,0 +1,124 @@
+"""ASHA, asynchronous successive halving: Li et al. (2018), arXiv:1810.05934, carried forward by rows without a leader.
+
+A trial is promoted as soon as it is among the best floor(n / base) of the n that have finished its rung (Algorithm 2);
+nobody waits for a rung to fill. What is promoted can turn out, later, not to have deserved it.
+
+**Which trials are promoted depends on timing**: on the order in which results come in, and so on the number and the
+speed of the workers. The same study run twice is not the same study, other than with halving and hyperband. Each
+trial's result is still exact: a function of its task, hyperparameters, seed and epochs, whatever was promoted beside
+it. With the random sampler the hyperparameters of every trial are the same in each run, too; others learn from what is
+finished when they are asked.
+
+There is always work for as many trials as a generation has: new ones are suggested when fewer are ready or in training.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+
+from ..config import Config
+from ..samplers.names import learns
+from ..storage.rows import Segment, Trial
+from .plans import Plan, Seen, score_of
+
+Place = tuple[float, int]  # (-score, number): the best first, ties to the lower number
+
+
+class AsynchronousHalving:
+    """The scheduler. Its plan is a function of the rows; which rows there are when is not."""
+
+    def __init__(self, config: Config):
+        self.config, self.base, self.brackets = config, config.epochs[2], config.brackets
+        self._running: set[int] = set()
+        self._known: set[int] = set()
+        self._begun: set[int] = set()  # those that have no segment yet
+        self._segments: dict[tuple[int, int], str] = {}  # their states
+        self._ready: set[tuple[int, int]] = set()
+        self._finished: list[list[Place]] = [[] for _ in config.rungs]  # of each rung
+        self._paused: list[list[Place]] = [[] for _ in config.rungs]  # those of them that could be promoted
+        self._places: dict[tuple[int, int], Place] = {}
+        self._scores: Seen = {}
+        self._asked = 0  # so many brackets are there
+
+    def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
+        """Takes rows of the study into account that are new or have changed."""
+        for trial in trials:
+            if trial.number not in self._known:
+                self._known.add(trial.number)
+                self._begun.add(trial.number)
+            if trial.state == "running":
+                self._running.add(trial.number)
+            elif trial.number in self._running:
+                self._running.remove(trial.number)
+                for rung in range(len(self._paused)):
+                    self._take(trial.number, rung)
+        for row in segments:
+            self._observe(row)
+
+    def _observe(self, row: Segment) -> None:
+        key, before = (row.number, row.rung), self._segments.get((row.number, row.rung))
+        self._segments[key] = row.state
+        (self._ready.add if row.state == "ready" else self._ready.discard)(key)
+        if before is None:
+            self._begun.discard(row.number)
+            self._take(row.number, row.rung - 1)
+        if row.state == before:
+            return
+        if row.state == "failed":
+            self._scores.setdefault(row.number, [])
+        elif row.state == "done":
+            place = self._places[key] = (-score_of(row), row.number)
+            insort(self._finished[row.rung], place)
+            insort(self._scores.setdefault(row.number, []), (row.epochs, score_of(row)))
+            if row.number in self._running and (row.number, row.rung + 1) not in self._segments:
+                insort(self._paused[row.rung], place)
+
+    def _take(self, number: int, rung: int) -> None:
+        """Takes a trial from those that wait on a rung, if it is there: it was promoted, or has ended."""
+        place, paused = self._places.get((number, rung)), self._paused[rung]
+        if place is not None and (at := bisect_left(paused, place)) < len(paused) and paused[at] == place:
+            del paused[at]
+
+    def plan(self) -> Plan:
+        """What follows from the rows."""
+        plan = Plan()
+        top = len(self.config.rungs) - 1
+        plan.segments = [Segment(number, 0, self.config.rungs[0]) for number in sorted(self._begun & self._running)]
+        for rung in reversed(range(top)):
+            promoted = self._promotable(rung)
+            plan.segments += [Segment(number, rung + 1, self.config.rungs[rung + 1]) for number in promoted]
+        plan.finished = [(number, "complete") for number in sorted(number for _, number in self._paused[top])]
+        while self._asked < len(self.brackets) and self._known.issuperset(self.brackets[self._asked]):
+            self._asked += 1
+        if self._asked < len(self.brackets):
+            if len(self._ready) + len(plan.segments) < self.config.generation:
+                plan.ask, plan.bracket = self.brackets[self._asked], self._asked
+                plan.seen = {n: [*s] for n, s in self._scores.items()} if learns(self.config) else {}
+        elif not self._ready and not plan:
+            self._end(plan)
+        return plan
+
+    def _promotable(self, rung: int) -> Iterator[int]:
+        finished = self._finished[rung]
+        for place in self._paused[rung]:
+            if bisect_left(finished, place) >= len(finished) // self.base:
+                return
+            yield place[1]
+
+    def _end(self, plan: Plan) -> None:
+        """Nothing is left to train: who is not through by now goes no further, unless the study is extended first."""
+        plan.finished = [(number, "pruned") for number in sorted(self._running)]
+        plan.exact = bool(plan.finished)
+        plan.complete = not plan
+
+    def priority(self, segment: Segment) -> tuple[int, int]:
+        """Those that have come furthest first."""
+        return -segment.rung, segment.number
+
+    def entrants(self) -> list[int]:
+        """How many trials train to each rung, at least, if none fails; some are promoted too early besides."""
+        totals = [self.config.trials[-1]]
+        for _ in self.config.rungs[1:]:
+            totals.append(totals[-1] // self.base)
+        return totals

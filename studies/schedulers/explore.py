@@ -1,0 +1,102 @@
+"""How a population explores: hyperparameters that change while a member trains.
+
+Jaderberg et al. (2017), arXiv:1711.09846, multiply by 1.2 or 0.8. Here that happens on each dimension's own scale: a
+log-uniform value is multiplied; near one, its distance from one is; on a linear scale a value moves by a tenth of the
+range, which is the same for a value in its middle and does not stick at zero; an ordinal moves to a neighbour. Values
+stay within the range that is searched. Categories have no scale: only resampling changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...spaces import flatten
+from ...spaces.choices import Ordinal
+from ...spaces.dimension import Dimension, Maybe
+from ...spaces.ranges import Integer, NearOne, Normal, Range, Real
+from ...spaces.values import Value
+from ...tasks import streams
+from ..config import Config
+
+UP, DOWN = 1.2, 0.8
+LINEAR = 0.1  # of a range, or of a standard deviation: half of 1.2 - 1
+ATTEMPTS = 20  # at values that go together
+
+
+def explore(
+    config: Config,
+    params: Mapping[str, Any],
+    generation: int,
+    member: int,
+    check: Callable[[Mapping[str, Any]], None] = lambda values: None,
+) -> dict[str, Any]:
+    """The hyperparameters, by dotted name, with which a member goes on from one that has `params`.
+
+    A function of the study's configuration, of `params`, and of the generation and the member. `check` raises
+    ValueError for values that do not go together; if 20 changes do not, nothing is changed.
+    """
+    for attempt in range(ATTEMPTS):
+        names = (config.seed, "explore", generation, member, attempt)
+
+        def choose(path: str, dimension: Dimension, names: tuple[int | str, ...] = names) -> Value:
+            if path in params and path not in config.options["perturb"]:
+                return params[path]
+            u = float(streams.uniform(streams.key(*names, path), 0)[0])
+            if path not in params or config.options["explore"] == "resample":
+                return dimension.at(u)
+            return perturbed(dimension, params[path], up=u < 0.5)
+
+        values = {**config.fixed, **flatten(config.searched.decide(choose))}
+        try:
+            check(values)
+        except ValueError:
+            continue
+        return values
+    return dict(params)
+
+
+def perturbed(dimension: Dimension, value: Any, up: bool) -> Value:
+    """The value a step further up or down its dimension's scale."""
+    if isinstance(dimension, Maybe):
+        return None if value is None else perturbed(dimension.dimension, value, up)
+    if isinstance(dimension, Ordinal):
+        index, last = dimension.index(value, "the value"), len(dimension.values) - 1
+        step = 1 if up else -1
+        return dimension.after(index + step if 0 <= index + step <= last else max(0, min(index - step, last)))
+    if isinstance(dimension, NearOne):
+        return _within(dimension, 1 - (1 - value) * (UP if up else DOWN))
+    if isinstance(dimension, Integer):
+        return _whole_step(dimension, value, up)
+    if isinstance(dimension, Real):
+        moved = _moved(value, up, dimension.log, dimension.high - dimension.low)
+        if dimension.step is None:
+            return _within(dimension, moved)
+        steps = round((_within(dimension, moved) - dimension.low) / dimension.step)
+        return dimension.after(_other(steps, round((value - dimension.low) / dimension.step), up, dimension.steps))
+    if isinstance(dimension, Normal):
+        return _moved(value, up, dimension.log, dimension.std)
+    return value
+
+
+def _moved(value: float, up: bool, log: bool, scale: float) -> float:
+    if log:
+        return value * (UP if up else DOWN)
+    return value + scale * (LINEAR if up else -LINEAR)
+
+
+def _within(dimension: Range, value: float) -> float:
+    return min(max(value, dimension.low), dimension.high)
+
+
+def _whole_step(dimension: Integer, value: int, up: bool) -> int:
+    moved = _moved(value, up, dimension.log, dimension.high - dimension.low)
+    steps = round((_within(dimension, moved) - dimension.low) / dimension.step)
+    return dimension.after(_other(steps, (value - dimension.low) // dimension.step, up, dimension.steps))
+
+
+def _other(steps: int, before: int, up: bool, last: int) -> int:
+    """So many steps from the lowest value, but at least one away from where it was, if there is room."""
+    if steps == before:
+        steps += 1 if up else -1
+    return min(max(steps, 0), last)

@@ -1,0 +1,185 @@
+"""Population based bandits: Parker-Holder et al. (2020), arXiv:2002.02518, as a pure function of a study's rows.
+
+A population exploits as in `pbt`. What a copy explores is chosen, not drawn: a Gaussian process learns how the score
+changed in each generation under the hyperparameters that it was trained with, and the next ones maximize an upper
+confidence bound of the change (equation 4 and algorithm 1 of the paper).
+
+- The kernel is a squared exponential of the hyperparameters times (1 - omega)^(|t - t'| / 2) of the generations, which
+  is an exponential: what was good long ago tells little (equation 5).
+- The mean is of the data; the deviation is also of what the others of this generation are to be trained with, so that
+  they differ (equation 6).
+- What has no scale, such as a category, is copied. The first generation has no change; it has its score, since the
+  whole population began with the same networks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...spaces import flatten
+from ...spaces.dimension import Dimension
+from ...spaces.values import Value
+from ...tasks import streams
+from ..config import BadConfig, Config
+from ..samplers.quantiles import LAST, has_scale, quantile
+from ..storage.rows import Segment, Trial
+from .explore import ATTEMPTS
+from .plans import Branch, score_of
+from .replicas import collapse, seeds_of
+
+if TYPE_CHECKING:
+    from ..samplers.gaussian import Surrogate
+
+Array = NDArray[np.float64]
+NAME = "pb2"
+C1, C2 = 0.2, 0.4  # of the bound's width, C1 log(C2 n) for n data: section 5 of the paper
+WINDOW = 500  # data at most, the latest
+GLOBAL, LOCAL = 1024, 256  # points among which the bound is maximized: everywhere, and then nearer to the best
+NEARER = (0.2, 0.05, 0.0125)
+
+
+def check_bandit(config: Config) -> None:
+    """Raises BadConfig if the study's population cannot explore by a bandit."""
+    if config.options.get("explore") != NAME:
+        return
+    if find_spec("sklearn") is None:
+        raise BadConfig("--explore pb2 needs scikit-learn, which is not installed: pip install 'rekindle[pb2]'")
+    if not _names(config):
+        raise BadConfig("--explore pb2 needs a hyperparameter with a scale, but all that is explored are categories; "
+                        "use --explore resample")  # fmt: skip
+
+
+def _names(config: Config) -> list[str]:
+    """What is chosen: the hyperparameters that are explored and have a scale."""
+    space = config.searched.flat()
+    return [name for name in config.options["perturb"] if name in space and has_scale(space[name])]
+
+
+class Bandit:
+    """What the members of a new generation explore, given the rows before it.
+
+    Args:
+        trials, segments: of the study.
+        branches: that are to be made; others of the same generation may be there already.
+    """
+
+    def __init__(
+        self, config: Config, trials: Iterable[Trial], segments: Iterable[Segment], branches: Sequence[Branch]
+    ):
+        self.config, self.names, self.seeds = config, _names(config), seeds_of(config)
+        self.space = config.searched.flat()
+        self.generation = branches[0].generation
+        known, rows = collapse(config, trials, segments)
+        self._trials = {trial.number: trial for trial in known}
+        self._rows = {(row.number, row.rung): row for row in rows if row.state == "done" and row.rung < self.generation}
+        self._born = {n: trial for n, trial in self._trials.items() if trial.attrs.get("generation") == self.generation}
+        taken = {branch.member for branch in branches} | {trial.attrs["member"] for trial in self._born.values()}
+        last = (self._trials[n] for n, rung in sorted(self._rows) if rung == self.generation - 1)
+        self._going_on = [trial for trial in last if trial.attrs.get("member", trial.number) not in taken]
+        self._surrogate: Surrogate | None = None
+
+    def explore(
+        self,
+        branch: Branch,
+        parent: Mapping[str, Any],
+        check: Callable[[Mapping[str, Any]], None] = lambda values: None,
+    ) -> dict[str, Any]:
+        """The hyperparameters, by dotted name, of a branch from a member with those of `parent`.
+
+        `check` raises ValueError for values that do not go together; the best of fewer other points is taken then, and
+        if 20 are refused, nothing is changed.
+        """
+        number = branch.number // self.seeds
+        if number in self._born:  # another replicate's
+            return {**self._born[number].params}
+        before = [trial for n, trial in sorted(self._born.items()) if n < number]
+        pending = np.array([[*self._place(trial.params), self.generation] for trial in [*self._going_on, *before]])
+        values = self._choose(branch.member, parent, pending.reshape(-1, len(self.names) + 1), check)
+        self._born[number] = Trial(number, "", values, {"member": branch.member})
+        return values
+
+    def _choose(
+        self, member: int, parent: Mapping[str, Any], pending: Array, check: Callable[[Mapping[str, Any]], None]
+    ) -> dict[str, Any]:
+        bound = self._bound(pending)
+        for attempt in range(ATTEMPTS):
+            place = self._maximize(bound, (self.config.seed, "explore", self.generation, member), attempt)
+            chosen = dict(zip(self.names, place, strict=True))
+
+            def decide(path: str, dimension: Dimension, chosen: Mapping[str, float] = chosen) -> Value:
+                if path in chosen and path in parent:
+                    return dimension.at(float(chosen[path]))
+                return parent[path] if path in parent else dimension.at(0.5)
+
+            values = {**self.config.fixed, **flatten(self.config.searched.decide(decide))}
+            try:
+                check(values)
+            except ValueError:
+                continue
+            return values
+        return dict(parent)
+
+    def _bound(self, pending: Array) -> Callable[[Array], Array]:
+        """The upper confidence bound of the change, of points (N, D)."""
+        if self._surrogate is None:
+            from ..samplers.gaussian import Surrogate
+
+            self._surrogate = Surrogate(*self._data())
+        surrogate = self._surrogate
+        width = math.sqrt(C1 * math.log(max(math.e, C2 * surrogate.size)))
+        deviation = surrogate.deviation(pending)
+
+        def bound(points: Array) -> Array:
+            at = np.column_stack([points, np.full(len(points), float(self.generation))])
+            return surrogate.mean(at) + width * deviation(at)
+
+        return bound
+
+    def _data(self) -> tuple[Array, Array]:
+        """Points (N, D + 1) of hyperparameters and generation, and the change (N,) of the score under each."""
+        found = sorted((rung, number) for number, rung in self._rows)
+        first = [score_of(self._rows[number, 0]) for rung, number in found if rung == 0]
+        points, changes = [], []
+        for rung, number in found[-WINDOW:]:
+            before = self._before(number, rung)
+            if rung and before is None:
+                continue
+            since = sum(first) / len(first) if before is None else score_of(before)
+            points.append([*self._place(self._trials[number].params), float(rung)])
+            changes.append(score_of(self._rows[number, rung]) - since)
+        return np.array(points), np.array(changes)
+
+    def _before(self, number: int, rung: int) -> Segment | None:
+        """The segment at whose end that of this trial and generation began."""
+        origin = number if (number, rung - 1) in self._rows else self._trials[number].attrs.get("parent")
+        return self._rows.get((origin, rung - 1)) if origin is not None else None
+
+    def _place(self, params: Mapping[str, Any]) -> list[float]:
+        """Where hyperparameters lie, in [0, 1)^D; in the middle where one does not apply."""
+        return [
+            quantile(self.space[name], params[name]) if params.get(name) is not None else 0.5 for name in self.names
+        ]
+
+    def _maximize(self, bound: Callable[[Array], Array], names: tuple[int | str, ...], attempt: int) -> Array:
+        """The best of many points everywhere, and then of many near to it; if that was refused, of fewer and fewer."""
+        size = len(self.names)
+        total = (GLOBAL + len(NEARER) * LOCAL) * size
+        drawn = streams.uniform(streams.key(*names, attempt), np.arange(total)).reshape(-1, size)
+        if attempt:
+            return _best(bound, drawn[: max(1, GLOBAL >> attempt)])
+        best = _best(bound, drawn[:GLOBAL])
+        for i, scale in enumerate(NEARER):
+            near = best + scale * (2 * drawn[GLOBAL + i * LOCAL :][:LOCAL] - 1)
+            best = _best(bound, np.concatenate([best[None], np.clip(near, 0.0, LAST)]))
+        return best
+
+
+def _best(bound: Callable[[Array], Array], points: Array) -> Array:
+    best: Array = points[int(np.argmax(bound(points)))]
+    return best

@@ -1,0 +1,187 @@
+"""Population based training: Jaderberg et al. (2017), arXiv:1711.09846, as a pure function of a study's rows.
+
+A population trains in generations of a few epochs each. After each of them, members that do badly take over the state
+and the hyperparameters of members that do well (exploit), and change the hyperparameters a little (explore).
+
+A generation is a barrier: it is followed by the next one when all of its members have a score or have failed, so what
+follows depends on the study alone, never on timing, and every choice is drawn from a stream of its own, named by
+(seed, generation, member). A member that goes on is the same trial and has another segment; one that exploits ends, and
+a new trial branches from the state of the other one in its place. A member that failed is replaced in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...spaces import flatten, unflatten
+from ...spaces.space import ENABLED
+from ...tasks import streams
+from ..config import BadConfig, Config, check_count, choose, make_config
+from ..storage.rows import Segment, Trial
+from .plans import Branch, Plan, score_of
+
+if TYPE_CHECKING:
+    from ...tasks.task import Task
+
+EXPLOITS = ("truncation", "tournament")
+EXPLORES = ("perturb", "resample", "pb2")
+FRACTION = 0.2  # of a population copies, and is copied, under truncation (section 4.1.1 of the paper)
+
+
+class PopulationBased:
+    """The scheduler; a study's first bracket is its population, its rungs are the generations."""
+
+    def __init__(self, config: Config):
+        self.config = config
+        self.population = config.brackets[0]
+        self._trials: dict[int, Trial] = {}
+        self._rows: dict[tuple[int, int], Segment] = {}
+        self._settled = 0  # so many generations, in which nothing changes any more
+        self._members = list(self.population)  # the trial in each place, in the generation after these
+        self._born = len(self.population)  # the number of the next branch
+
+    def priority(self, segment: Segment) -> tuple[int, int]:
+        """All members of a generation wait for each other."""
+        return segment.rung, segment.number
+
+    def entrants(self) -> list[int]:
+        """The whole population trains in every generation."""
+        return [len(self.population)] * len(self.config.rungs)
+
+    def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
+        """Takes rows of the study into account that are new or have changed."""
+        self._trials |= {trial.number: trial for trial in trials}
+        self._rows |= {(row.number, row.rung): row for row in segments}
+
+    def plan(self) -> Plan:
+        """What follows from the rows."""
+        plan = Plan()
+        trials, rows = self._trials, self._rows
+        if any(number not in trials for number in self.population):
+            plan.ask = self.population
+            return plan
+        members, born = list(self._members), self._born
+        for generation in range(self._settled, len(self.config.rungs)):
+            missing = [n for n in members if (n, generation) not in rows]
+            plan.segments += [Segment(n, generation, self.config.rungs[generation]) for n in missing]
+            results = [rows[n, generation] for n in members if (n, generation) in rows]
+            if missing or any(row.state == "ready" for row in results):
+                return plan
+            last = generation == len(self.config.rungs) - 1 or all(row.state == "failed" for row in results)
+            parents = {} if last else self._exploit(results, generation)
+            ended = [members[member] for member in (range(len(members)) if last else parents)]
+            state = "complete" if last else "pruned"
+            plan.finished += [(number, state) for number in ended if trials[number].state == "running"]
+            if last:
+                break
+            for member, parent in sorted(parents.items()):
+                members[member], born = born, born + 1
+                if members[member] not in trials:
+                    plan.branches.append(Branch(members[member], results[parent], member, generation + 1))
+            if plan.branches:
+                return plan  # parents go on once their state is no longer needed
+            if not plan:
+                self._settled, self._members, self._born = generation + 1, list(members), born
+        plan.complete = not plan
+        return plan
+
+    def _exploit(self, results: list[Segment], generation: int) -> dict[int, int]:
+        """Whom a member copies, by member; those that are not in it go on as they are."""
+        living = [member for member, row in enumerate(results) if row.state == "done"]
+        ranked = sorted(living, key=lambda member: (-score_of(results[member]), results[member].number))
+        parents: dict[int, int] = {}
+        for member, row in enumerate(results):
+            if row.state == "failed":
+                candidates = ranked[: self._elite] if self._truncates else ranked
+            elif self._truncates:
+                candidates = ranked[: self._elite] if member in ranked[len(ranked) - self._spared(ranked) :] else []
+            else:
+                candidates = [other for other in living if other != member]
+            parent = self._pick(candidates, generation, member)
+            if parent is not None and (row.state == "failed" or score_of(results[parent]) > score_of(row)):
+                parents[member] = parent
+        return parents
+
+    @property
+    def _truncates(self) -> bool:
+        return bool(self.config.options["exploit"] == "truncation")
+
+    @property
+    def _elite(self) -> int:
+        """How many are copied, and at most how many copy."""
+        return min(-(-len(self.population) * int(100 * FRACTION) // 100), max(1, len(self.population) // 2))
+
+    def _spared(self, ranked: list[int]) -> int:
+        """How many of the living copy: those that failed are among the worst already."""
+        return max(0, self._elite - (len(self.population) - len(ranked)))
+
+    def _pick(self, candidates: list[int], generation: int, member: int) -> int | None:
+        if not candidates:
+            return None
+        u = float(streams.uniform(streams.key(self.config.seed, "exploit", generation, member), 0)[0])
+        return candidates[int(u * len(candidates))]
+
+
+def make_population(
+    algorithm: type[Task],
+    env: Any,
+    *,
+    epochs: int,
+    interval: int = 3,
+    population: int = 8,
+    seed: int = 0,
+    fixed: Mapping[str, Any] | None = None,
+    exploit: str = EXPLOITS[0],
+    explore: str = EXPLORES[0],
+    perturb: Sequence[str] = (),
+    sampler: str | None = None,
+    **options: Any,
+) -> Config:
+    """The configuration of a study by population based training.
+
+    What is structural cannot change while a member trains: it is fixed, to its default unless `fixed` says otherwise,
+    so that the whole population trains as one cohort.
+
+    Args:
+        epochs, interval: of the whole training, and between two generations.
+        perturb: dotted names of what explore may change; all that is searched, if empty. What else is searched differs
+            between members from the beginning, and is copied as it is.
+        options: those of `replicas.seed_options`; a population seeks the return.
+    """
+    from .pb2 import check_bandit
+
+    check_count("population", population)
+    if "objectives" in options:
+        raise BadConfig("the members of a population copy those with the best return, but --objective asks for "
+                        f"{', '.join(options['objectives'])}; use another --scheduler")  # fmt: skip
+    if "racing" in options:
+        raise BadConfig("--racing stops configurations that cannot win, but a population goes on in all its places; "
+                        "leave it out, or use another --scheduler")  # fmt: skip
+    if sampler not in (None, "random"):
+        raise BadConfig(f"a population begins with hyperparameters drawn at random, but --sampler is {sampler}")
+    space = algorithm.learner.hyperparameters
+    for name in perturb:
+        if name in space.flat() and space.flat()[name].structural:
+            raise BadConfig(
+                f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
+                f"loop counts; set one value for all (--set {name}=...), or search it by halving"
+            )
+    structure = space.structure(algorithm(env, seed=seed).init(**(fixed or {})).hyperparameters or {})
+    decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
+    decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False}
+    config = make_config(algorithm, env, trials=population, epochs=[interval, max(interval, epochs)], seed=seed,
+                         fixed=unflatten({**flatten(fixed or {}), **decided}), sampler="random", scheduler="pbt",
+                         generation=population, cohort=population)  # fmt: skip
+    searched = config.searched.fix({name: True for name in structure if name.removesuffix(ENABLED) in config.open})
+    config = replace(config, space=searched.priors(), epochs=[min(interval, epochs), epochs, 1])
+    for name in perturb:
+        choose("what is perturbed", name, config.open)
+    if not config.open:
+        raise BadConfig("a population needs something to explore, but every hyperparameter is fixed; leave one open")
+    options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES),
+                "perturb": list(perturb) or config.open}  # fmt: skip
+    config = replace(config, options=options)
+    check_bandit(config)
+    return config

@@ -1,0 +1,1 @@
+"""The store: tasks, leases, checkpoints, studies and trials in one SQL database."""

@@ -1,0 +1,207 @@
+"""Checkpoints as rows: a manifest, and blobs that are stored once under their sha256 and checked at every read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from ...tasks.storage import Metrics, Saved, Write
+from ..errors import DamagedCheckpoint
+from .database import Database, insert
+from .retention import CHUNK, drop
+from .schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task
+
+
+def put_blobs(connection: Connection, blobs: Mapping[str, Mapping[str, bytes]]) -> None:
+    """Stores the blobs that are not there yet, and those that are there but known to be damaged.
+
+    ``blobs`` gives for each digest the mapping that has its bytes: the others are not asked for, as making them costs.
+    """
+    stored: dict[str, int] = {}
+    digests = sorted(blobs)  # in one order everywhere, so that two writers cannot wait for each other
+    for i in range(0, len(digests), CHUNK):
+        found = sa.select(blob.c.digest, blob.c.size).where(blob.c.digest.in_(digests[i : i + CHUNK]))
+        stored.update((digest, size) for digest, size in connection.execute(found))
+    for digest in digests:
+        if stored.get(digest, -1) < 0:
+            data = blobs[digest][digest]
+            new = insert(connection, blob).values(digest=digest, size=len(data), data=data)
+            same = {"size": new.excluded.size, "data": new.excluded.data}
+            connection.execute(new.on_conflict_do_update(index_elements=["digest"], set_=same))
+
+
+def put_checkpoint(connection: Connection, write: Write, token: int) -> None:
+    """Adds the checkpoint of a write whose blobs are stored."""
+    assert write.manifest is not None
+    digest = hashlib.sha256(write.manifest).hexdigest()
+    if write.digest not in (None, digest):
+        raise ValueError(
+            f"a digest is the sha256 of its manifest, but task {write.lease.uid} gave {write.digest} for {digest}"
+        )
+    row = {"uid": write.lease.uid, "epochs": write.epochs, "digest": digest, "manifest": write.manifest}
+    new = checkpoint.insert().values(**row, lease_epoch=token, created=Now()).returning(checkpoint.c.id)
+    id = connection.execute(new).scalar_one()
+    connection.execute(task.update().where(task.c.uid == write.lease.uid).values(epochs=write.epochs))
+    if write.blobs:
+        connection.execute(
+            checkpoint_blob.insert(), [{"checkpoint": id, "digest": name} for name in sorted(write.blobs)]
+        )
+
+
+def put_metrics(connection: Connection, rows: Iterable[tuple[str, int, Metrics]]) -> None:
+    """Adds (uid, epoch, metrics), in the place of what these epochs had."""
+    values = [{"uid": uid, "epoch": epoch, "data": dict(data)} for uid, epoch, data in rows]
+    if values:
+        new = insert(connection, metric)
+        same = {"data": new.excluded.data}
+        connection.execute(new.on_conflict_do_update(index_elements=["uid", "epoch"], set_=same), values)
+
+
+def metrics_until(connection: Connection, uid: str, epochs: int | None = None) -> list[tuple[int, Metrics]]:
+    """(epoch, metrics) in order, up to and with ``epochs``."""
+    query = sa.select(metric.c.epoch, metric.c.data).where(metric.c.uid == uid).order_by(metric.c.epoch)
+    if epochs is not None:
+        query = query.where(metric.c.epoch <= epochs)
+    return [(epoch, data) for epoch, data in connection.execute(query)]
+
+
+def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Metrics]]) -> None:
+    """Adds metrics to those that these epochs have."""
+    if not rows:
+        return
+    here = sa.and_(metric.c.uid == uid, metric.c.epoch.in_([epoch for epoch, _ in rows]))
+    query = sa.select(metric.c.epoch, metric.c.data).where(here)
+    known = {row.epoch: row.data for row in connection.execute(query)}
+    merged = [(epoch, {**known.get(epoch, {}), **data}) for epoch, data in rows]
+    put_metrics(connection, [(uid, epoch, data) for epoch, data in merged if known.get(epoch) != data])
+
+
+def go_back(connection: Connection, uid: str, epochs: int, damaged: Sequence[str]) -> None:
+    """Drops the checkpoints and metrics of a task after ``epochs``, and marks blobs as damaged.
+
+    A marked blob is written again by whoever has the right bytes: training is exact, so the same blob comes back, and
+    other checkpoints may name it.
+    """
+    later = sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid, checkpoint.c.epochs > epochs)
+    drop(connection, connection.scalars(later).all())
+    connection.execute(blob.update().where(blob.c.digest.in_(damaged)).values(size=-1))
+    connection.execute(metric.delete().where(metric.c.uid == uid, metric.c.epoch > epochs))
+    connection.execute(task.update().where(task.c.uid == uid).values(epochs=epochs))
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is wrong with a checkpoint: ``blobs`` are the digests of those whose bytes are wrong."""
+
+    uid: str
+    epochs: int
+    what: str
+    blobs: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"the checkpoint of task {self.uid} at {self.epochs} epochs is damaged: {self.what}"
+
+
+@dataclass(frozen=True)
+class Head:
+    """A checkpoint without its blobs."""
+
+    id: int
+    epochs: int
+    digest: str
+    manifest: bytes
+
+
+class Reader:
+    """Reads the checkpoints of one task."""
+
+    def __init__(self, database: Database, uid: str):
+        self.database, self.uid = database, uid
+
+    def heads(self, epochs: int | None = None, digest: str | None = None) -> list[Head]:
+        """The checkpoints, the newest first; only those of ``epochs``, or with this ``digest``, if given."""
+        c = checkpoint.c
+        query = sa.select(c.id, c.epochs, c.digest, c.manifest).where(c.uid == self.uid).order_by(c.id.desc())
+        if epochs is not None:
+            query = query.where(c.epochs == epochs)
+        if digest is not None:
+            query = query.where(c.digest == digest)
+        rows = self.database.read(lambda connection: connection.execute(query).all())
+        return [Head(id, epochs, digest, bytes(manifest)) for id, epochs, digest, manifest in rows]
+
+    def last(self, epochs: int | None = None, digest: str | None = None) -> Saved | None:
+        """The newest checkpoint (of those that `heads` gives) or None; DamagedCheckpoint if it is not whole."""
+        rows = self.heads(epochs, digest)
+        if not rows:
+            return None
+        if damage := self.examine(rows[0]):
+            before = next((row.epochs for row in rows[1:] if not self.examine(row)), None)
+            raise DamagedCheckpoint(f"{damage}. {_cure(before)}")
+        return self.saved(rows[0])
+
+    def last_sound(self) -> tuple[Saved | None, list[Damage]]:
+        """The newest checkpoint that is whole, and what is wrong with those after it."""
+        damages: list[Damage] = []
+        for row in self.heads():
+            damage = self.examine(row)
+            if damage is None:
+                return self.saved(row), damages
+            damages.append(damage)
+        if damages:
+            raise DamagedCheckpoint(f"{'; '.join(map(str, damages))}. {_cure(None)}")
+        return None, damages
+
+    def examine(self, row: Head) -> Damage | None:
+        """Reads every byte of a checkpoint, one blob at a time, and says what is wrong with it."""
+        if hashlib.sha256(row.manifest).hexdigest() != row.digest:
+            return Damage(
+                self.uid, row.epochs, f"its manifest ({len(row.manifest)} bytes) does not have the sha256 on record"
+            )
+        query = sa.select(checkpoint_blob.c.digest).where(checkpoint_blob.c.checkpoint == row.id)
+        names = self.database.read(lambda connection: connection.scalars(query).all())
+        bad = dict(self._damaged(names))
+        return Damage(self.uid, row.epochs, "; ".join(bad.values()), tuple(bad)) if bad else None
+
+    def saved(self, row: Head) -> Saved:
+        """A checkpoint as a task takes it."""
+
+        def fetch(digest: str) -> bytes:
+            data, wrong = self._blob(digest)
+            if wrong:
+                raise DamagedCheckpoint(
+                    f"{Damage(self.uid, row.epochs, wrong)}; open the task again to see what is left"
+                )
+            return data
+
+        metrics = self.database.read(lambda connection: metrics_until(connection, self.uid, row.epochs))
+        inits = sa.select(event.c.data).where(event.c.uid == self.uid, event.c.kind == "init")
+        last = inits.order_by(event.c.id.desc()).limit(1)
+        fingerprint = self.database.read(lambda connection: connection.scalar(last))
+        return Saved(row.epochs, row.manifest, fetch, row.digest, metrics, fingerprint or {})
+
+    def _damaged(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        for name in names:
+            if wrong := self._blob(name)[1]:
+                yield name, wrong
+
+    def _blob(self, digest: str) -> tuple[bytes, str]:
+        query = sa.select(blob.c.size, blob.c.data).where(blob.c.digest == digest)
+        row = self.database.read(lambda connection: connection.execute(query).one_or_none())
+        if row is None:
+            return b"", f"blob {digest[:12]} is missing"
+        data = bytes(row.data)
+        if hashlib.sha256(data).hexdigest() == digest:
+            return data, ""
+        if len(data) != row.size and row.size >= 0:
+            return data, f"blob {digest[:12]} has {len(data)} of its {row.size} bytes"
+        return data, f"blob {digest[:12]} ({len(data)} bytes) does not have the sha256 that names it"
+
+
+def _cure(before: int | None) -> str:
+    if before is None:
+        return "No sound one is left: restore the database from a copy, or start the task again with Lease.discard()"
+    return f"The one at {before} epochs is sound: Lease.load(allow_previous=True) carries on from there"

@@ -1,0 +1,96 @@
+"""The dropping of checkpoints that a task does not keep."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from ...tasks.snapshots import Keep as Keep
+from ...tasks.storage import Metrics
+from . import branches
+from .branches import BRANCH, BRANCHED
+from .rows import CheckpointRow, Event
+from .schema import blob, checkpoint, checkpoint_blob, event, metric
+
+CHUNK = 500  # values in one IN (...)
+INIT = "init"  # the event of every opening, which says what the task keeps
+
+
+def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
+    """Drops the checkpoints of these tasks that ``keep`` lets go and no branch starts from.
+
+    Those of as many epochs as the newest row, or more, go as well: they are there only if training went back to an
+    earlier checkpoint, and then they are of a past that is gone.
+    """
+    c = checkpoint.c
+    rows: dict[str, list[tuple[int, int]]] = {uid: [] for uid in uids}
+    for uid, id, epochs in connection.execute(sa.select(c.uid, c.id, c.epochs).where(c.uid.in_(uids)).order_by(c.id)):
+        rows[uid].append((epochs, id))
+    gone: set[int] = set()
+    for uid, found in rows.items():
+        last, _ = found[-1]
+        kept = dict(row for row in found[:-1] if row[0] < last) | dict(found[-1:])
+        gone |= {id for _, id in found} - set(kept.values())
+        gone |= {kept[epochs] for epochs in keep.dropped(kept, _measured(connection, uid, kept, keep))}
+    drop(connection, gone - branches.kept(connection, uids) if gone else gone)
+
+
+def _measured(connection: Connection, uid: str, epochs: Collection[int], keep: Keep) -> dict[int, Metrics]:
+    if not keep.best:
+        return {}
+    query = sa.select(metric.c.epoch, metric.c.data).where(metric.c.uid == uid, metric.c.epoch.in_(epochs))
+    return {row.epoch: row.data for row in connection.execute(query)}
+
+
+def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
+    """Deletes checkpoints by their ids, and every blob that no other checkpoint names."""
+    ids = sorted(checkpoints)
+    if not ids:
+        return
+    named = checkpoint_blob.c.checkpoint.in_(ids)
+    # locked in one order: of two that drop the last two names of a blob at once, the second sees what the first did
+    query = sa.select(blob.c.digest).join(checkpoint_blob).where(named).order_by(blob.c.digest)
+    digests = list(dict.fromkeys(connection.scalars(query.with_for_update(of=blob, key_share=True))))
+    connection.execute(checkpoint_blob.delete().where(named))
+    connection.execute(checkpoint.delete().where(checkpoint.c.id.in_(ids)))
+    elsewhere = sa.exists().where(checkpoint_blob.c.digest == blob.c.digest)
+    for i in range(0, len(digests), CHUNK):
+        connection.execute(blob.delete().where(blob.c.digest.in_(digests[i : i + CHUNK]), ~elsewhere))
+
+
+def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics], events: Sequence[Event]) -> list[str]:
+    """Why each of a task's checkpoints, the oldest first, is there, for people."""
+    keep = _last_mode([event.data for event in events if event.kind == INIT]) or Keep()
+    best = keep.ranked({row.epochs: metrics.get(row.epochs, {}) for row in checkpoints})[: keep.best]
+    branched = {event.data.get("state"): event for event in events if event.kind in (BRANCH, BRANCHED)}
+    return [
+        ", ".join(
+            [*(["latest"] if row is checkpoints[-1] else []),
+             *([f"best {keep.metric}, {metrics[row.epochs][keep.metric]:.5g}"] if row.epochs in best else []),
+             *([_branch(branched[row.digest])] if row.digest in branched else [])]
+        ) or "before the latest"
+        for row in checkpoints
+    ]  # fmt: skip
+
+
+def asked_for(connection: Connection, uid: str) -> Keep | None:
+    """What a task was last told to keep; None if that was nothing, or left to the store."""
+    inits = sa.select(event.c.data).where(event.c.uid == uid, event.c.kind == INIT).order_by(event.c.id)
+    return _last_mode(connection.scalars(inits).all())
+
+
+def _last_mode(inits: Sequence[Mapping[str, Any]]) -> Keep | None:
+    mode = inits[-1].get("snapshots") if inits else None
+    try:
+        return Keep(**mode) if isinstance(mode, dict) else None
+    except (TypeError, ValueError):  # written by another version
+        return None
+
+
+def _branch(event: Event) -> str:
+    if event.kind == BRANCH:
+        return "what it started from"
+    return f"what {str(event.data.get('to'))[:8]} started from"

@@ -1,0 +1,1 @@
+"""What keeps a database in order: fsck, gc, export and import."""

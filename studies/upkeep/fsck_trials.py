@@ -1,0 +1,104 @@
+"""What can be wrong with studies: configurations nobody reads, trials and segments that contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from ..config import Config
+from ..errors import StoreError
+from ..objectives import DEFAULT, objectives_of
+from ..storage.columns import parse_json
+from ..storage.rows import Segment
+from ..storage.schema import checkpoint, segment, study, task, trial
+from .findings import Finding
+
+ENDED = ("complete", "pruned", "failed")
+
+
+def _configurations(connection: Connection) -> list[Finding]:
+    findings = []
+    for name, text in connection.execute(sa.select(study.c.name, sa.type_coerce(study.c.config, sa.Text))):
+        try:
+            Config.from_json(parse_json(text), name)
+        except (StoreError, ValueError) as error:
+            findings.append(Finding("study", f"study {name!r}", f"{error}", (name,)))
+    return findings
+
+
+def _trials(connection: Connection) -> list[Finding]:
+    """Study by study, so that the rows of one are in memory at a time."""
+    findings: list[Finding] = []
+    for name in connection.scalars(sa.select(trial.c.study).distinct().order_by(trial.c.study)).all():
+        findings += _study(connection, name)
+    return findings
+
+
+def _sought(connection: Connection, name: str) -> frozenset[str]:
+    """The objectives that each result of a study has; none where it has but a score, or cannot be read."""
+    text = connection.scalar(sa.select(sa.type_coerce(study.c.config, sa.Text)).where(study.c.name == name))
+    try:
+        config = Config.from_json(parse_json(text), name)
+    except (StoreError, ValueError):
+        return frozenset()
+    return frozenset() if objectives_of(config) == DEFAULT else frozenset(objectives_of(config))
+
+
+def _study(connection: Connection, name: str) -> Iterator[Finding]:
+    sought = _sought(connection, name)
+    columns = [column for column in segment.c if column.name not in ("study", "revision")]
+    query = sa.select(*columns).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
+    rows: dict[int, list[Segment]] = {}
+    for row in connection.execute(query):
+        rows.setdefault(row.number, []).append(Segment(**row._mapping))
+    here = sa.exists().where(task.c.uid == trial.c.uid)
+    trials = sa.select(trial.c.number, trial.c.uid, trial.c.state, here).where(trial.c.study == name)
+    for number, uid, state, known in connection.execute(trials.order_by(trial.c.number)):
+        mine, place = rows.get(number, []), f"trial {number} of study {name!r}"
+        yield from _trial((name, number), place, state, mine)
+        for each in mine:
+            if each.state == "done" and (lacks := sorted(sought.difference(each.objectives or ()))):
+                where = f"segment {each.rung} of {place}"
+                yield Finding("segment-result", where, f"it has no {', '.join(lacks)}", (name, number, each.rung))
+        if not known and any(row.state == "done" for row in mine):
+            yield Finding("trial-task", place, f"there is no task {uid}", (name, number))
+
+
+def _trial(key: tuple[str, int], place: str, state: str, rows: list[Segment]) -> Iterator[Finding]:
+    failed = [row.rung for row in rows if row.state == "failed"]
+    if state not in (*ENDED, "running") or (state in ("complete", "pruned") and failed):
+        yield Finding("trial-state", place, f"it is {state!r}, and {len(failed)} of its segments failed", key)
+    elif state == "complete" and not any(row.state == "done" for row in rows):
+        yield Finding("trial-state", place, "it is complete, and no segment is done", key)
+    elif state == "running" and failed:
+        yield Finding("trial-failed", place, f"it is running, and segment {failed[0]} failed", key)
+    for before, after in pairwise(rows):
+        if after.rung != before.rung + 1 or after.epochs <= before.epochs or before.state != "done":
+            what = (f"segment {after.rung} ({after.epochs} epochs) follows segment {before.rung} "
+                    f"({before.epochs} epochs, {before.state})")  # fmt: skip
+            yield Finding("segment-order", place, what, key)
+    for row in rows:
+        where, place_of = f"segment {row.rung} of {place}", (*key, row.rung)
+        if row.state not in ("ready", "done", "failed") or (row.state == "done") != (row.score is not None):
+            yield Finding("segment-result", where, f"it is {row.state!r} with score {row.score}", place_of)
+        elif row.state == "ready" and state in ENDED:
+            yield Finding("segment-open", where, f"its trial is {state}", place_of)
+
+
+def _digests(connection: Connection) -> list[Finding]:
+    """Segments whose task has another state than theirs at the same epochs."""
+    c, s, t = checkpoint.c, segment.c, trial.c
+    same = (s.study == t.study) & (s.number == t.number) & (s.state == "done") & s.digest.is_not(None)
+    query = sa.select(s.study, s.number, s.rung, s.epochs, s.digest, c.digest).join_from(trial, segment, same)
+    query = query.join(checkpoint, (c.uid == t.uid) & (c.epochs == s.epochs)).where(c.digest != s.digest)
+    return [
+        Finding("segment-digest", f"segment {rung} of trial {number} of study {name!r}",
+                f"after {epochs} epochs its digest is {mine[:12]}, and the task's {stored[:12]}", (name, number, rung))
+        for name, number, rung, epochs, mine, stored in connection.execute(query.order_by(s.study, s.number, s.rung))
+    ]  # fmt: skip
+
+
+CHECKS = (_configurations, _trials, _digests)

@@ -1,0 +1,149 @@
+"""Drops checkpoints that nothing can need any more.
+
+    garbage = gc(store)                  # a dry run: what would go, and how many bytes
+    garbage = gc(store, dry_run=False)
+
+A trial that is finished keeps its last checkpoint and its best, a failed one none, a running one its latest two; those
+that did not fail also keep what the `snapshots` name that they were trained with. What several trials share stays as
+long as one of them needs it; what a branch starts from stays; tasks of no study, and tasks that a living process holds,
+are left alone. Metrics and events stay, and a state that is wanted again after all can be trained again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from ..storage import branches
+from ..storage.fencing import add_events
+from ..storage.ledger import get_study
+from ..storage.retention import CHUNK, Keep, asked_for, drop
+from ..storage.schema import blob, checkpoint, checkpoint_blob, metric, trial
+from ..storage.store import Store
+from .fsck_rows import COLLECTED
+from .locking import last_epochs, lock_free
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What trials keep, by their states; None is nothing."""
+
+    finished: Keep | None = field(default_factory=lambda: Keep(latest=1, best=1))
+    failed: Keep | None = None
+    running: Keep | None = field(default_factory=Keep)
+
+    def of(self, state: str) -> Keep | None:
+        """What a trial in this state keeps."""
+        return {"failed": self.failed, "running": self.running}.get(state, self.finished)
+
+
+POLICY = Policy()
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Checkpoints of one task that nothing needs.
+
+    Attributes:
+        trials: (study, number, state) of those that train the task.
+        epochs: of the checkpoints that go.
+        kept: of those that stay.
+        size: bytes of the blobs that only they name, as seen task by task.
+    """
+
+    uid: str
+    trials: Sequence[tuple[str, int, str]]
+    epochs: Sequence[int]
+    kept: Sequence[int]
+    size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The same, for programs."""
+        names = ("study", "number", "state")
+        trials = [dict(zip(names, row, strict=True)) for row in self.trials]
+        return {"uid": self.uid, "trials": trials, "epochs": [*self.epochs], "kept": [*self.kept], "bytes": self.size}
+
+
+def gc(
+    store: Store, policy: Policy = POLICY, *, studies: Collection[str] | None = None, dry_run: bool = True
+) -> list[Garbage]:
+    """What is dropped, or would be; of all studies, or of those given (UnknownStudy names those that there are)."""
+    uids = store._database.read(lambda connection: _uids(connection, studies))
+    run = store._database.read if dry_run else store._database.write
+    garbage: list[Garbage] = []
+    gone: list[
+        int
+    ] = []  # in a dry run, what earlier tasks would have dropped: a blob is freed by the last that names it
+    for uid in uids:
+        found, ids = run(partial(_task, uid=uid, policy=policy, gone=gone if dry_run else None))
+        if found is not None:
+            garbage.append(found)
+            gone += ids
+    return garbage
+
+
+def _uids(connection: Connection, studies: Collection[str] | None) -> list[str]:
+    query = sa.select(trial.c.uid).distinct().order_by(trial.c.uid)
+    for name in studies or ():
+        get_study(connection, name)
+    if studies is not None:
+        query = query.where(trial.c.study.in_(studies))
+    return list(connection.scalars(query.where(sa.exists().where(checkpoint.c.uid == trial.c.uid))))
+
+
+def _task(connection: Connection, uid: str, policy: Policy, gone: list[int] | None) -> tuple[Garbage | None, list[int]]:
+    """Drops what one task need not keep, if ``gone`` is None; says what that is, and its ids."""
+    if not lock_free(connection, uid, look=gone is not None):
+        return None, []
+    c = checkpoint.c
+    epochs = {row.id: row.epochs for row in connection.execute(sa.select(c.id, c.epochs).where(c.uid == uid))}
+    t = trial.c
+    rows = connection.execute(sa.select(t.study, t.number, t.state).where(t.uid == uid).order_by(t.study, t.number))
+    trials = [(row.study, row.number, row.state) for row in rows]
+    needed = branches.kept(connection, [uid])
+    for state in {state for _, _, state in trials}:
+        needed |= _kept(connection, uid, epochs, policy.of(state))
+        if state != "failed":
+            needed |= _kept(connection, uid, epochs, asked_for(connection, uid))
+    ids = sorted(epochs.keys() - needed)
+    if not ids:
+        return None, []
+    size = _freed(connection, ids, gone or [])
+    if gone is None:
+        drop(connection, ids)
+        last_epochs(connection, uid)
+        note = {"epochs": [epochs[id] for id in ids], "until": max(epochs.values()), "bytes": size}
+        add_events(connection, [(uid, COLLECTED, note)])
+    kept = [epochs[id] for id in sorted(needed)]
+    return Garbage(uid, trials, [epochs[id] for id in ids], kept, size), ids
+
+
+def _kept(connection: Connection, uid: str, epochs: dict[int, int], keep: Keep | None) -> set[int]:
+    if keep is None:
+        return set()
+    newest = {epochs[id]: id for id in sorted(epochs)}  # of two at the same epochs the later one counts
+    rows = connection.execute(sa.select(metric.c.epoch, metric.c.data).where(metric.c.uid == uid))
+    measured = {row.epoch: row.data for row in rows if row.epoch in newest} if keep.best else {}
+    return {newest[epoch] for epoch in newest.keys() - keep.dropped(newest, measured)}
+
+
+def _freed(connection: Connection, ids: Sequence[int], gone: Sequence[int]) -> int:
+    """Bytes of the blobs that only these checkpoints name, and those that are gone."""
+    c, size = checkpoint_blob.c, 0
+    digests = set(connection.scalars(sa.select(c.digest).where(c.checkpoint.in_(ids))))
+    leaving = {*ids, *gone}
+    for some in _chunks(sorted(digests)):
+        others = sa.select(c.digest, c.checkpoint).where(c.digest.in_(some))
+        used = {row.digest for row in connection.execute(others) if row.checkpoint not in leaving}
+        lengths = sa.select(blob.c.digest, sa.func.length(blob.c.data)).where(blob.c.digest.in_(some))
+        size += sum(length for digest, length in connection.execute(lengths) if digest not in used)
+    return size
+
+
+def _chunks(names: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (names[i : i + CHUNK] for i in range(0, len(names), CHUNK))

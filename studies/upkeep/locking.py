@@ -1,0 +1,35 @@
+"""What the keeping in order of a database shares: tasks that nobody trains at the moment, locked while it works."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from ..storage.fencing import why_free
+from ..storage.schema import Now, checkpoint, task
+
+
+def lock_free(connection: Connection, uid: str, look: bool = False) -> bool:
+    """Locks a task until this transaction ends; False if a living process holds it, or there is no such task.
+
+    A lease that is left over from a process that died or fell silent is ended: should it wake up, it is refused. With
+    ``look`` nothing is locked or ended.
+    """
+    c = task.c
+    query = sa.select(c.uid, c.lease_owner, c.lease_epoch, (c.lease_expires - Now()).label("seconds"))
+    query = query.where(c.uid == uid)
+    row = connection.execute(query if look else query.with_for_update()).one_or_none()
+    if row is None or why_free(*row) is None:
+        return False
+    if not look and row.lease_owner is not None:
+        connection.execute(task.update().where(c.uid == uid).values(lease_owner=None, lease_expires=Now()))
+    return True
+
+
+def last_epochs(connection: Connection, uid: str) -> int:
+    """Sets a task's epochs to those of its last checkpoint, 0 if it has none, and gives them."""
+    c = checkpoint.c
+    query = sa.select(c.epochs).where(c.uid == uid).order_by(c.id.desc()).limit(1)
+    epochs = connection.scalar(query) or 0
+    connection.execute(task.update().where(task.c.uid == uid).values(epochs=epochs))
+    return epochs

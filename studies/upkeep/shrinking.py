@@ -1,0 +1,80 @@
+"""Gives the space of what was dropped back to the file system.
+
+SQLite keeps the pages that are free for what comes next. Databases made by this version give them back a few megabytes
+at a time, in transactions between those of workers; one made by an earlier version is written anew once, which takes as
+much room as it has and keeps writers waiting. PostgreSQL uses its space again by itself (autovacuum).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import StoreError
+from ..storage.store import Store
+
+PAGES = 1000  # at a time
+INCREMENTAL = 2  # what PRAGMA auto_vacuum says of a file that can give pages back one by one
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """The database's files before and after, in bytes, and what was done, in words."""
+
+    before: int
+    after: int
+    how: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The same, for programs."""
+        return asdict(self)
+
+
+def shrink(store: Store) -> Shrunk | None:
+    """Gives back what a SQLite file does not need; None for a server. What others keep busy is left for next time."""
+    database = store._database
+    if database.url.get_backend_name() != "sqlite":
+        return None
+    pooled = database._engine.raw_connection()
+    try:
+        connection = pooled.driver_connection
+        assert isinstance(connection, sqlite3.Connection)
+        path = Path(connection.execute("PRAGMA database_list").fetchone()[2])
+        before = _size(path)
+        try:
+            how = _give_back(connection, path)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except sqlite3.OperationalError as error:
+            how = f"others kept it busy, or there was no room ({error}); the same command again goes on"
+        except sqlite3.Error as error:
+            raise StoreError(f"{store.url} cannot be shrunk: {error}; `rekindle fsck` says what is wrong") from None
+        return Shrunk(before, _size(path), how)
+    finally:
+        pooled.close()
+
+
+def _give_back(connection: sqlite3.Connection, path: Path) -> str:
+    free = _pragma(connection, "freelist_count")
+    if _pragma(connection, "auto_vacuum") != INCREMENTAL:
+        room, size = shutil.disk_usage(path.parent).free, path.stat().st_size
+        if free and room < 2 * size:
+            return f"writing it anew would take {2 * size:,} bytes of room for a while, and there are {room:,}"
+        if free:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("VACUUM")
+        return "written anew; from now on space comes back without that" if free else "nothing in it is free"
+    while _pragma(connection, "freelist_count"):
+        connection.execute(f"PRAGMA incremental_vacuum({PAGES})").fetchall()
+    return f"{free:,} free pages given back" if free else "nothing in it is free"
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _size(path: Path) -> int:
+    files = [path, path.with_name(path.name + "-wal")]
+    return sum(file.stat().st_size for file in files if file.exists())
