@@ -24,8 +24,8 @@ from rekindle.studies.storage.schema import (
 )
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep import fsck
+from rekindle.studies.upkeep.findings import LAWS
 from rekindle.studies.upkeep.fsck import check, repair
-from rekindle.studies.upkeep.locking.findings import LAWS
 from rekindle.tasks.state import pack, unpack
 from sample_study import execute, rows, uid, without_foreign_keys
 from sample_study import filled as filled

@@ -21,7 +21,7 @@ from rekindle.studies.storage.schema import blob
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.upkeep.gc import Policy, gc
-from rekindle.studies.upkeep.locking.shrinking import shrink
+from rekindle.studies.upkeep.shrinking import shrink
 from rekindle.tasks.state import pack
 from rekindle.tasks.storage import Write
 from sample_study import filled as filled

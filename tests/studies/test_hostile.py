@@ -31,8 +31,8 @@ from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check, repair
 from rekindle.studies.upkeep.gc import gc
-from rekindle.studies.upkeep.locking.shrinking import shrink
-from rekindle.studies.upkeep.locking.transfer import export_study
+from rekindle.studies.upkeep.shrinking import shrink
+from rekindle.studies.upkeep.transfer import export_study
 from rekindle.tasks.errors import DamagedState, TaskError
 from rekindle.tasks.state import canonical_json, unpack
 from rekindle.tasks.storage import Write

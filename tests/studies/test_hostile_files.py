@@ -17,7 +17,7 @@ from rekindle.studies.config import Config
 from rekindle.studies.errors import StoreError
 from rekindle.studies.storage import schema
 from rekindle.studies.storage.store import Store
-from rekindle.studies.upkeep.locking.transfer import BadArchive, export_study, import_study
+from rekindle.studies.upkeep.transfer import BadArchive, export_study, import_study
 from rekindle.tasks.envs import EnvSpec, make_envs
 from rekindle.tasks.envs.spec import EnvSpecError
 from sample_study import DEEP, MIB, NESTED, bounded

@@ -33,10 +33,10 @@ from rekindle.studies.schedulers.pbt import make_population
 from rekindle.studies.schedulers.replicas import collapse, seed_options
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.exporting import export_study
 from rekindle.studies.upkeep.fsck import check
-from rekindle.studies.upkeep.locking.exporting import export_study
-from rekindle.studies.upkeep.locking.fsck_repair import repair
-from rekindle.studies.upkeep.locking.importing import import_study
+from rekindle.studies.upkeep.fsck_repair import repair
+from rekindle.studies.upkeep.importing import import_study
 from rekindle.studies.worker import Worker
 from rekindle.tasks import load
 from studying import TINY, run, run_by_three, tiny

@@ -14,7 +14,7 @@ from rekindle.spaces import Space, categorical, flatten, integer, log_real, near
 from rekindle.studies.config import BadConfig, Config
 from rekindle.studies.errors import StoreError
 from rekindle.studies.samplers.gaussian import Surrogate
-from rekindle.studies.samplers.names.quantiles import has_scale, quantile
+from rekindle.studies.samplers.quantiles import has_scale, quantile
 from rekindle.studies.schedulers.pb2 import Bandit, check_bandit
 from rekindle.studies.schedulers.plans import Branch
 from rekindle.studies.schedulers.replicas import seed_options

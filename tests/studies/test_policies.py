@@ -23,9 +23,9 @@ from rekindle.studies.engine import start_study
 from rekindle.studies.lineage import LineageError, lineage, retrain
 from rekindle.studies.storage.policies import put_policy
 from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.exporting import export_study
 from rekindle.studies.upkeep.fsck import check
-from rekindle.studies.upkeep.locking.exporting import export_study
-from rekindle.studies.upkeep.locking.importing import import_study
+from rekindle.studies.upkeep.importing import import_study
 from rekindle.studies.worker import Worker
 from rekindle.tasks import PPO
 from safetensors import safe_open

@@ -25,7 +25,7 @@ from rekindle.studies.storage.schema import blob, event, segment, study, task, t
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.upkeep.gc import gc
-from rekindle.studies.upkeep.locking.transfer import export_study, import_study
+from rekindle.studies.upkeep.transfer import export_study, import_study
 from sample_study import execute, rows, uid
 from sample_study import filled as filled
 from sample_study import filled_url as filled_url
