@@ -130,8 +130,9 @@ class Database:
 
 def _prepare_sqlite(connection: Any, record: object) -> None:
     connection.isolation_level = None  # Python's sqlite3 must not begin transactions of its own
-    # the first only means something before there are tables: such a file can give its space back, see shrinking.py
-    for pragma in ("auto_vacuum=INCREMENTAL", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+    if not connection.execute("PRAGMA page_count").fetchone()[0]:  # later it would be a write, at every connection
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # the file can give its space back, see shrinking.py
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
     path = connection.execute("PRAGMA database_list").fetchone()[2]
     connection.create_function(NOW_SQLITE, 0, FileClock(path))
