@@ -185,7 +185,7 @@ def _peers_storage(url: str) -> Any:
 
 def prepare(url: str, trials: int, scheduler: str, sampler: str) -> None:
     """Makes the study."""
-    from rekindle.studies.config import make_config
+    from rekindle.studies.configuring import make_config
     from rekindle.studies.engine import start_study
     from rekindle.studies.storage.store import Store
 

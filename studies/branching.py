@@ -13,10 +13,11 @@ from ..tasks.identity import uid_of
 from ..tasks.state import unpack
 from ..tasks.storage import Saved
 from . import report
-from .commands import FAILED, _console, _existing, _fit, _note, _print_json, _whole_uid
+from .commands import fit_task
 from .lineage import Link, NotEqual, lineage, retrain, task_of
 from .storage.branches import Start
 from .storage.store import Store
+from .terminal import FAILED, existing_store, new_console, note, print_json, whole_uid
 from .training import TaskStorage
 
 
@@ -26,16 +27,16 @@ class BadFork(ValueError):
 
 def replay(arguments: argparse.Namespace) -> int:
     """Trains a lineage again from its root; 0 if it ends with the digest on record."""
-    errors = _console(stderr=True)
-    with _existing(arguments) as store:
-        uid = _whole_uid(store, arguments.uid)
-        result = replayed(store, uid, lambda row: _note(errors, _said(row)))
+    errors = new_console(stderr=True)
+    with existing_store(arguments) as store:
+        uid = whole_uid(store, arguments.uid)
+        result = replayed(store, uid, lambda row: note(errors, _said(row)))
     if arguments.json:
-        _print_json(result)
+        print_json(result)
     else:
         equal = "equal" if result["equal"] else "not equal"
         why = f": {result['reason']}" if result["reason"] else ""
-        _note(_console(), f"{equal}: task {uid} after {result['epochs']} epochs has the digest {result['digest']}, "
+        note(new_console(), f"{equal}: task {uid} after {result['epochs']} epochs has the digest {result['digest']}, "
                           f"and trained again {result['replayed'] or 'it did not come so far'}{why}")  # fmt: skip
     return 0 if result["equal"] else FAILED
 
@@ -79,9 +80,9 @@ def _at_epoch_end(saved: Saved) -> bool:
 
 def fork(arguments: argparse.Namespace) -> int:
     """Trains a task that starts from a stored checkpoint with other hyperparameters, as far as the one it left."""
-    errors = _console(stderr=True)
-    with _existing(arguments) as store:
-        uid = _whole_uid(store, arguments.uid)
+    errors = new_console(stderr=True)
+    with existing_store(arguments) as store:
+        uid = whole_uid(store, arguments.uid)
         [row] = store.tasks([uid])
         source, start = _state_at(store, lineage(store, uid), arguments.at, row.epochs)
         identity, changed = forked(source.identity, arguments.set, start.digest)
@@ -90,16 +91,16 @@ def fork(arguments: argparse.Namespace) -> int:
         before = _return_of(store, uid, row.epochs)
         task = task_of(identity, TaskStorage(store, arguments.use_previous))
         try:
-            result = _fit(task, row.epochs, errors)
+            result = fit_task(task, row.epochs, errors)
         finally:
             task.release()
     result |= {"from": uid, "at": arguments.at, "changed": changed, "return_before": before}
     if arguments.json:
-        return _print_json(result)
+        return print_json(result)
     shown = {name: f"{report.number(old)} -> {report.number(value)}" for name, (old, value) in changed.items()}
     table = {"uid": new, "from": f"{uid} at epoch {arguments.at}", **shown, "epochs": result["epochs"],
              "return": result["return"], "return without the change": before, "digest": result["digest"]}  # fmt: skip
-    _console().print(report.pairs_table(str(task), table))
+    new_console().print(report.pairs_table(str(task), table))
     return 0
 
 

@@ -9,29 +9,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from . import report
-from .config import Config, make_config, parse_epochs
+from .config import Config, parse_epochs
 from .engine import start_study
 from .errors import StoreError
-from .mirror import UID as MIRROR
 from .objectives import objective_options
 from .schedulers.replicas import seed_options
 from .storage.owner import Owner, cores
-from .storage.patience import Patience
-from .storage.redact import printable
 from .storage.store import Store
+from .terminal import FAILED, existing_store, new_console, note, open_store, print_json, whole_uid
 
 if TYPE_CHECKING:
     from ..tasks.cohort import EpochEvent
     from ..tasks.task import Task
     from .tune import Hand
 
-FAILED = 1
 LEARNING_CURVE = ("epoch", "env_steps", "episode_return", "return", "loss", "approx_kl", "entropy")
 
 
@@ -47,15 +43,15 @@ def tune(arguments: argparse.Namespace) -> int:
     algorithm = load(arguments.task)
     config = keeping(_config(arguments, algorithm), arguments.snapshots)
     name = arguments.study or f"{arguments.task}-{config.env['id']}"
-    errors = _console(stderr=True)
+    errors = new_console(stderr=True)
     # Environments and networks are made once, so that what cannot work is said before a study is made of it.
     config.probe(algorithm)
-    with _store(arguments) as store:
+    with open_store(arguments) as store:
         if arguments.warm_start is not None:
-            config = warmed(store, name, config, algorithm, arguments, partial(_note, errors))
+            config = warmed(store, name, config, algorithm, arguments, partial(note, errors))
         config = start_study(store, name, config)
         if look(store, name).complete:
-            _note(errors, f"study {name} is complete; more --trials than {config.trials[-1]} go on with it")
+            note(errors, f"study {name} is complete; more --trials than {config.trials[-1]} go on with it")
         else:
             extra = ["--use-previous"] if arguments.use_previous else []
             extra += ["--patience", str(arguments.patience), "--lease", str(arguments.lease)]
@@ -64,7 +60,7 @@ def tune(arguments: argparse.Namespace) -> int:
                 Tuning(store, name, workers, hire, progress).run()
         _mirror(store, arguments.storage, name, errors)
         result = report.study_json(store, name)
-    return _print_json(result) if arguments.json else _print_study(result, config.open, store.url)
+    return print_json(result) if arguments.json else _print_study(result, config.open, store.url)
 
 
 def _check_engine(arguments: argparse.Namespace) -> None:
@@ -106,7 +102,7 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     options = seed_options(arguments.seeds, arguments.aggregate, arguments.racing)
     options |= objective_options(arguments.objective)
     if arguments.scheduler == "pbt":
-        from .schedulers.pbt import make_population
+        from .configuring import make_config, make_population
 
         names = ("interval", "population", "seed", "exploit", "explore", "perturb", "sampler")
         given = {name: getattr(arguments, name) for name in names} | options
@@ -135,18 +131,18 @@ def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
     try:
         mirror(store, url, name)
     except (StoreError, SQLAlchemyError, RuntimeError) as error:
-        _note(errors, f"Optuna's tables were left as they are: {' '.join(str(error).split())}")
+        note(errors, f"Optuna's tables were left as they are: {' '.join(str(error).split())}")
 
 
 def _print_study(study: Mapping[str, Any], searched: Sequence[str], url: str) -> int:
-    out = _console()
+    out = new_console()
     counts = ", ".join(f"{count} {state}" for state, count in study["counts"].items() if count)
     if study["best"] is None:
-        _note(out, f"no trial has a result: {counts}; `rekindle trials {study['study']}` says why")
+        note(out, f"no trial has a result: {counts}; `rekindle trials {study['study']}` says why")
         return FAILED
     out.print(report.best_table(study, searched))
     spared = f"; racing spared {study['spared']} of {study['trials_total'] * study['seeds']} trainings"
-    _note(out, f"{study['trials_total']} trials: {counts}{spared if study['spared'] else ''}\n")
+    note(out, f"{study['trials_total']} trials: {counts}{spared if study['spared'] else ''}\n")
     storage = shlex.quote(url)
     shown = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     for command, what in (
@@ -165,11 +161,11 @@ def worker(arguments: argparse.Namespace) -> int:
     from .worker import run_worker
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with _existing(arguments) as store:
+    with existing_store(arguments) as store:
         store.study(arguments.study)
         if not arguments.quiet:
-            _note(
-                _console(stderr=True),
+            note(
+                new_console(stderr=True),
                 f"works on study {arguments.study} in {store.url} until it is complete; Ctrl-C saves and stops",
             )
         return run_worker(
@@ -179,7 +175,7 @@ def worker(arguments: argparse.Namespace) -> int:
             use_previous=arguments.use_previous,
             with_parent=arguments.with_parent,
             env_processes=arguments.env_processes,
-            say=(lambda text: None) if arguments.quiet else partial(_note, _console(stderr=True)),
+            say=(lambda text: None) if arguments.quiet else partial(note, new_console(stderr=True)),
         )
 
 
@@ -197,39 +193,39 @@ def train(arguments: argparse.Namespace) -> int:
     env, values = _env(arguments.env), _values(algorithm, arguments.set)
     what: dict[str, Any] = {"seed": arguments.seed, "snapshots": arguments.snapshots}
     algorithm(env, **what).init(**values)  # what is wrong with them is said before a database is made
-    errors = _console(stderr=True)
-    with _store(arguments) as store:
+    errors = new_console(stderr=True)
+    with open_store(arguments) as store:
         storage = TaskStorage(store, arguments.use_previous)
         if arguments.warm_start is not None:
-            values["start"] = warm_start(store, algorithm(env, **what), values, arguments, partial(_note, errors))
+            values["start"] = warm_start(store, algorithm(env, **what), values, arguments, partial(note, errors))
         task = algorithm(env, storage=storage, env_processes=arguments.env_processes, **what).init(**values)
         try:
-            result = _fit(task, epochs, errors)
+            result = fit_task(task, epochs, errors)
         finally:
             task.release()
     if arguments.json:
-        return _print_json(result)
-    out = _console()
+        return print_json(result)
+    out = new_console()
     shown = {name: result[name] for name in ("uid", "epochs", "return", "digest")}
     out.print(report.pairs_table(str(task), {**shown, **result["hyperparameters"]}))
     out.print(f"[cyan]rekindle show {task.uid[:8]} --storage {shlex.quote(store.url)}[/]", soft_wrap=True)
     return 0
 
 
-def _fit(task: Task, epochs: int, errors: Console) -> dict[str, Any]:
+def fit_task(task: Task, epochs: int, errors: Console) -> dict[str, Any]:
     if task.epochs > epochs:
         raise ValueError(
             f"training only goes forward, but {task} has done {task.epochs} epochs and {epochs} were asked for; "
             "ask for more, or use another --storage"
         )
     begins = f"carries on after epoch {task.epochs}" if task.resumed else "starts"
-    _note(errors, f"{task} {begins}; {epochs} epochs in all")
+    note(errors, f"{task} {begins}; {epochs} epochs in all")
 
     def at_epoch_end(event: EpochEvent) -> None:
         if event.epoch == epochs and report.RETURN not in event.metrics:
             event.metrics[report.RETURN] = event.task.evaluate()
         shown = (name for name in ("env_steps", "episode_return", report.RETURN) if name in event.metrics)
-        _note(
+        note(
             errors, f"epoch {event.epoch}/{epochs}  " + "  ".join(f"{name} {event.metrics[name]:.5g}" for name in shown)
         )
 
@@ -251,41 +247,41 @@ def _fit(task: Task, epochs: int, errors: Console) -> dict[str, Any]:
 
 def status(arguments: argparse.Namespace) -> int:
     """All studies of a storage."""
-    with _existing(arguments) as store:
+    with existing_store(arguments) as store:
         result = report.status_json(store)
     if arguments.json:
-        return _print_json(result)
-    out = _console()
+        return print_json(result)
+    out = new_console()
     if result["studies"]:
         out.print(report.status_table(result))
     else:
-        _note(out, f"{result['storage']}: no study yet")
+        note(out, f"{result['storage']}: no study yet")
     working = ", ".join(f"{worker['pid']} on {worker['host']}" for worker in result["workers"])
-    _note(out, f"{result['tasks']} tasks; processes that train them now: {working or 'none'}")
+    note(out, f"{result['tasks']} tasks; processes that train them now: {working or 'none'}")
     return 0
 
 
 def trials(arguments: argparse.Namespace) -> int:
     """The trials of a study."""
-    with _existing(arguments) as store:
+    with existing_store(arguments) as store:
         study = report.study_json(store, arguments.study)
     if arguments.json:
-        return _print_json(study)
-    out = _console()
+        return print_json(study)
+    out = new_console()
     out.print(report.trials_table(study))
     for trial in study["trials"]:
         if trial["error"]:
-            _note(out, f"trial {trial['number']} failed: {trial['error'].strip().splitlines()[-1]}")
+            note(out, f"trial {trial['number']} failed: {trial['error'].strip().splitlines()[-1]}")
     return 0
 
 
 def show(arguments: argparse.Namespace) -> int:
     """Everything that is stored of one task."""
-    with _existing(arguments) as store:
-        task = report.task_json(store, _whole_uid(store, arguments.uid))
+    with existing_store(arguments) as store:
+        task = report.task_json(store, whole_uid(store, arguments.uid))
     if arguments.json:
-        return _print_json(task)
-    out = _console()
+        return print_json(task)
+    out = new_console()
     head = {name: task[name] for name in ("uid", "seed", "epochs", "return", "digest")}
     head["trained by"] = _process(task["owner"]) if task["owner"] else "nobody at the moment"
     head |= {f"in {trial['study']}": f"trial {trial['number']}, {trial['state']}" for trial in task["trials"]}
@@ -300,25 +296,8 @@ def show(arguments: argparse.Namespace) -> int:
     out.print(report.rows_table("events", events, ("time", "kind", "epochs", "process", "more")))
     for trial in task["trials"]:
         if trial["error"]:
-            _note(out, f"trial {trial['number']} of study {trial['study']} failed:\n{trial['error'].strip()}")
+            note(out, f"trial {trial['number']} of study {trial['study']} failed:\n{trial['error'].strip()}")
     return 0
-
-
-def _existing(arguments: argparse.Namespace) -> Store:
-    """The store at the URL; looking does not make a database of a misspelled name."""
-    kind, _, path = arguments.storage.partition(":///")
-    if kind.startswith("sqlite") and path and not Path(path.partition("?")[0]).exists():
-        raise ValueError(f"there is no database {path} yet; give --storage, or let `rekindle tune` make it")
-    return _store(arguments)
-
-
-def _store(arguments: argparse.Namespace) -> Store:
-    """The store at the URL, with the patience that was asked for; who waits says so on stderr."""
-    console = _console(stderr=True)
-    quiet, worker = getattr(arguments, "quiet", False), arguments.command == "worker"
-    say = None if quiet else partial(_note, console)
-    patience = Patience(arguments.patience, full=True, first=worker, say=say)
-    return Store(arguments.storage, patience=patience, lease_seconds=getattr(arguments, "lease", 60.0))
 
 
 def _event(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -338,17 +317,6 @@ def _process(owner: str) -> str:
     return f"{parsed.pid} on {parsed.host}"
 
 
-def _whole_uid(store: Store, start: str) -> str:
-    """The one uid that begins so."""
-    uids = [task.uid for task in store.tasks() if not task.uid.startswith(MIRROR)]
-    found = [uid for uid in uids if uid.startswith(start)]
-    if start in found or len(found) == 1:
-        return start if start in found else found[0]
-    if found:
-        raise ValueError(f"a uid may be cut short as long as one task begins so, but {start!r} begins {len(found)}")
-    raise ValueError(f"no task of {store.url} has a uid that begins with {start!r}; `rekindle trials STUDY` shows them")
-
-
 def _env(text: str) -> Any:
     """A Gymnasium id, or an EnvSpec's JSON."""
     return json.loads(text) if text.lstrip().startswith("{") else text
@@ -358,19 +326,3 @@ def _values(algorithm: type[Task], assignments: Sequence[str]) -> dict[str, Any]
     """The nested values of --set, checked."""
     values: dict[str, Any] = algorithm.learner.hyperparameters.parse(*assignments)
     return values
-
-
-def _print_json(result: Mapping[str, Any]) -> int:
-    print(json.dumps(result, indent=2))
-    return 0
-
-
-def _console(stderr: bool = False) -> Console:
-    console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # tables in files and pipes are not folded to the width of no terminal
-    return console
-
-
-def _note(console: Console, text: str) -> None:
-    console.print(printable(text), markup=False, soft_wrap=True)

@@ -103,26 +103,6 @@ class Config:
             start = total
         return tuple(brackets)
 
-    def load_task(self) -> type[Task]:
-        """The algorithm; StoreError if another version of it is installed, or the study's sampler is not."""
-        from ..tasks import load
-        from .samplers.names import check_sampler, sampler_name
-        from .schedulers.pb2 import check_bandit
-
-        algorithm = load(self.task)
-        if algorithm.version != self.task_version:
-            raise StoreError(
-                f"a study goes on with the version of its task that it began with, {self.task} "
-                f"{self.task_version}, but {algorithm.version} is installed; use the Rekindle that made the "
-                "study, or another name for a new one"
-            )
-        try:
-            check_bandit(self)
-            check_sampler(replace(self, sampler=sampler_name(self.sampler)))
-        except BadConfig as error:
-            raise StoreError(f"a study goes on with what it began with, but {error}") from None
-        return algorithm
-
     @property
     def open(self) -> list[str]:
         """The dotted names of what is really searched."""
@@ -152,49 +132,6 @@ class Config:
     def probe(self, algorithm: type[Task]) -> None:
         """Makes environments and networks once, and raises what keeps this machine from training the study."""
         replace(self, options={}).make_task(algorithm, self.fixed, None).parameters()
-
-
-def make_config(
-    algorithm: type[Task],
-    env: Any,
-    *,
-    trials: int,
-    epochs: Sequence[int],
-    seed: int = 0,
-    fixed: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> Config:
-    """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong."""
-    from .objectives import check_objectives
-    from .samplers.names import check_sampler, sampler_name
-    from .schedulers.heats import check_racing
-
-    task = algorithm(env, seed=seed, **(fixed or {}))
-    config = Config(
-        task=algorithm.name,
-        task_version=algorithm.version,
-        env=task.env.to_json(),
-        seed=seed,
-        space=task.get_space().priors(),
-        fixed=task.fixed,
-        epochs=check_epochs(epochs),
-        trials=[trials],
-        **options,
-    )
-    for name in ("generation", "cohort"):
-        check_count(name, getattr(config, name))
-    check_count("trials", trials)
-    config = replace(config, sampler=sampler_name(config.sampler))
-    choose("scheduler", config.scheduler, SCHEDULERS)
-    check_sampler(config)
-    check_objectives(config, algorithm)
-    check_racing(config)
-    if config.scheduler == "hyperband" and len(config.rungs) == 1:
-        raise BadConfig(f"hyperband begins brackets on different rungs, but epochs {config.epochs[1]} make only one; "
-                        f"write low:high, such as 1:{max(3, config.epochs[1])}, or use --scheduler none")  # fmt: skip
-    if config.scheduler == "none":
-        return replace(config, epochs=[config.epochs[1], *config.epochs[1:]])
-    return config
 
 
 def choose(what: str, name: str, known: Sequence[str]) -> str:

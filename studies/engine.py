@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..spaces import flatten, unflatten
 from .config import Config
+from .configuring import load_task
 from .objectives import objectives_of
 from .schedulers.heats import at_once
 from .schedulers.replicas import collapse, seeds_of
@@ -69,7 +70,7 @@ class Engine:
         """UnknownStudy names the studies that there are; StoreError if this Rekindle cannot carry on with the study."""
         self.store, self.name = store, name
         self.view = View(store, name)
-        self.algorithm = self.config.load_task()
+        self.algorithm = load_task(self.config)
         self.complete = False
         self._structures: dict[int, str] = {}  # of trials that were ready once; hyperparameters do not change
 

@@ -52,10 +52,10 @@ def add_parsers(commands: Any, command: Callable[..., argparse.ArgumentParser]) 
 
 def fsck(arguments: argparse.Namespace) -> int:
     """Examines the storage, and repairs it if told; 1 if something stays wrong."""
-    from .commands import _existing
+    from .terminal import existing_store
     from .upkeep.fsck import check, repair
 
-    with _existing(arguments) as store:
+    with existing_store(arguments) as store:
         findings = check(store)
         repairs = repair(store, findings) if arguments.repair else []
         left = check(store) if repairs else findings
@@ -80,11 +80,11 @@ def fsck(arguments: argparse.Namespace) -> int:
 
 def gc(arguments: argparse.Namespace) -> int:
     """Says what nothing needs any more; drops it with --yes."""
-    from .commands import _existing
+    from .terminal import existing_store
     from .upkeep.gc import gc as collect
     from .upkeep.shrinking import shrink
 
-    with _existing(arguments) as store:
+    with existing_store(arguments) as store:
         garbage = collect(store, studies=arguments.study, dry_run=not arguments.yes)
         shrunk = shrink(store) if arguments.yes else None
     size, count = sum(each.size for each in garbage), sum(len(each.epochs) for each in garbage)
@@ -108,22 +108,22 @@ def gc(arguments: argparse.Namespace) -> int:
 
 def export(arguments: argparse.Namespace) -> int:
     """Writes a study to a file."""
-    from .commands import _existing
+    from .terminal import existing_store
     from .upkeep.transfer import export_study
 
-    with _existing(arguments) as store:
+    with existing_store(arguments) as store:
         done = export_study(store, arguments.study, arguments.file)
     return _transferred(arguments, store, done.to_json(), "written to")
 
 
 def load(arguments: argparse.Namespace) -> int:
     """Reads a study from a file."""
-    from .commands import _store
+    from .terminal import open_store
     from .upkeep.transfer import import_study
 
     if not arguments.file.is_file():  # before a database is made
         raise ValueError(f"there is no file {arguments.file}; `rekindle export STUDY FILE` writes one")
-    with _store(arguments) as store:
+    with open_store(arguments) as store:
         done = import_study(store, arguments.file)
     return _transferred(arguments, store, done.to_json(), "read from")
 

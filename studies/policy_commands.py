@@ -51,12 +51,12 @@ def _task(arguments: argparse.Namespace) -> Task:
     from ..tasks.state import unpack
     from ..tasks.storage import POLICY
     from ..tasks.warm_start import is_policy
-    from .commands import _existing, _whole_uid
     from .lineage import lineage, retrain, task_of
     from .storage.policies import NoPolicy, checkpoint_of
+    from .terminal import existing_store, whole_uid
 
-    with _existing(arguments) as store:
-        uid, saved = checkpoint_of(store, arguments.checkpoint, _whole_uid)
+    with existing_store(arguments) as store:
+        uid, saved = checkpoint_of(store, arguments.checkpoint, whole_uid)
         state = unpack(saved.manifest, saved.fetch)
         if uid.startswith(POLICY):
             raise NoPolicy(f"a checkpoint is of a task, with an environment to act in, but {uid} is only a policy; "
@@ -70,9 +70,9 @@ def _task(arguments: argparse.Namespace) -> Task:
 
 def _print(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
     from . import report
-    from .commands import _console, _print_json
+    from .terminal import new_console, print_json
 
     if arguments.json:
-        return _print_json({"format": report.FORMAT, **result})
-    _console().print(report.pairs_table(arguments.checkpoint, result))
+        return print_json({"format": report.FORMAT, **result})
+    new_console().print(report.pairs_table(arguments.checkpoint, result))
     return 0

@@ -96,9 +96,9 @@ def _own(store: Store, name: str) -> str | None:
 
 
 def _found(store: Store, arguments: argparse.Namespace) -> WarmStart:
-    from .commands import _whole_uid
+    from .terminal import whole_uid
 
-    return replace(find(store, arguments.warm_start, _whole_uid), partial=arguments.partial)
+    return replace(find(store, arguments.warm_start, whole_uid), partial=arguments.partial)
 
 
 def _stored(store: Store, task: Task, values: Mapping[str, Any], source: WarmStart, say: Say) -> str:

@@ -11,19 +11,16 @@ a new trial branches from the state of the other one in its place. A member that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from ...spaces import flatten, unflatten
-from ...spaces.space import ENABLED
 from ...tasks import streams
-from ..config import BadConfig, Config, check_count, choose, make_config
+from ..config import Config
 from ..storage.rows import Segment, Trial
 from .plans import Branch, Plan, score_of
 
 if TYPE_CHECKING:
-    from ...tasks.task import Task
+    pass
 
 EXPLOITS = ("truncation", "tournament")
 EXPLORES = ("perturb", "resample", "pb2")
@@ -122,66 +119,3 @@ class PopulationBased:
             return None
         u = float(streams.uniform(streams.key(self.config.seed, "exploit", generation, member), 0)[0])
         return candidates[int(u * len(candidates))]
-
-
-def make_population(
-    algorithm: type[Task],
-    env: Any,
-    *,
-    epochs: int,
-    interval: int = 3,
-    population: int = 8,
-    seed: int = 0,
-    fixed: Mapping[str, Any] | None = None,
-    exploit: str = EXPLOITS[0],
-    explore: str = EXPLORES[0],
-    perturb: Sequence[str] = (),
-    sampler: str | None = None,
-    **options: Any,
-) -> Config:
-    """The configuration of a study by population based training.
-
-    What is structural cannot change while a member trains: it is fixed, to its default unless `fixed` says otherwise,
-    so that the whole population trains as one cohort.
-
-    Args:
-        epochs, interval: of the whole training, and between two generations.
-        perturb: dotted names of what explore may change; all that is searched, if empty. What else is searched differs
-            between members from the beginning, and is copied as it is.
-        options: those of `replicas.seed_options`; a population seeks the return.
-    """
-    from .pb2 import check_bandit
-
-    check_count("population", population)
-    if "objectives" in options:
-        raise BadConfig("the members of a population copy those with the best return, but --objective asks for "
-                        f"{', '.join(options['objectives'])}; use another --scheduler")  # fmt: skip
-    if "racing" in options:
-        raise BadConfig("--racing stops configurations that cannot win, but a population goes on in all its places; "
-                        "leave it out, or use another --scheduler")  # fmt: skip
-    if sampler not in (None, "random"):
-        raise BadConfig(f"a population begins with hyperparameters drawn at random, but --sampler is {sampler}")
-    space = algorithm.learner.hyperparameters
-    for name in perturb:
-        if name in space.flat() and space.flat()[name].structural:
-            raise BadConfig(
-                f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
-                f"loop counts; set one value for all (--set {name}=...), or search it by halving"
-            )
-    structure = space.structure(algorithm(env, seed=seed).init(**(fixed or {})).hyperparameters or {})
-    decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
-    decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False}
-    config = make_config(algorithm, env, trials=population, epochs=[interval, max(interval, epochs)], seed=seed,
-                         fixed=unflatten({**flatten(fixed or {}), **decided}), sampler="random", scheduler="pbt",
-                         generation=population, cohort=population)  # fmt: skip
-    searched = config.searched.fix({name: True for name in structure if name.removesuffix(ENABLED) in config.open})
-    config = replace(config, space=searched.priors(), epochs=[min(interval, epochs), epochs, 1])
-    for name in perturb:
-        choose("what is perturbed", name, config.open)
-    if not config.open:
-        raise BadConfig("a population needs something to explore, but every hyperparameter is fixed; leave one open")
-    options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES),
-                "perturb": list(perturb) or config.open}  # fmt: skip
-    config = replace(config, options=options)
-    check_bandit(config)
-    return config

@@ -9,7 +9,7 @@ from typing import Any
 
 from rekindle.spaces import flatten, unflatten
 from rekindle.studies.config import Config
-from rekindle.studies.schedulers.pbt import make_population
+from rekindle.studies.configuring import make_population
 from rekindle.studies.schedulers.replicas import seeds_of
 from rekindle.studies.schedulers.schedule import Branch, Plan, plan, scheduler
 from rekindle.studies.storage.rows import Segment, Trial

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from rekindle.studies.config import Config, make_config
+from rekindle.studies.config import Config
+from rekindle.studies.configuring import make_config
 from rekindle.studies.engine import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.worker import Worker

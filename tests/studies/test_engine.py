@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rekindle.studies.config import BadConfig, make_config
+from rekindle.studies.config import BadConfig
+from rekindle.studies.configuring import make_config
 from rekindle.studies.engine import Engine, start_study
 from rekindle.studies.errors import StoreError, StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store

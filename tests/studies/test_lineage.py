@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
+from rekindle.studies.configuring import make_population
 from rekindle.studies.engine import start_study
 from rekindle.studies.lineage import LineageError, NotEqual, lineage, retrain
-from rekindle.studies.schedulers.pbt import make_population
 from rekindle.studies.storage.branches import Start
 from rekindle.studies.storage.retention import drop
 from rekindle.studies.storage.rows import Trial

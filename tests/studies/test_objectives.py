@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config
 from rekindle.studies.config_form import what_is_wrong
+from rekindle.studies.configuring import make_population
 from rekindle.studies.errors import DamagedRow
 from rekindle.studies.mirror import finished, mirror
 from rekindle.studies.objectives import (
@@ -29,7 +30,6 @@ from rekindle.studies.objectives import (
 )
 from rekindle.studies.progress import look
 from rekindle.studies.report import study_json
-from rekindle.studies.schedulers.pbt import make_population
 from rekindle.studies.schedulers.replicas import collapse, seed_options
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.store import Store

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, near_one, normal, ordinal, real
 from rekindle.studies.config import BadConfig, Config
+from rekindle.studies.configuring import load_task
 from rekindle.studies.errors import StoreError
 from rekindle.studies.samplers.gaussian import Surrogate
 from rekindle.studies.samplers.quantiles import has_scale, quantile
@@ -191,4 +192,4 @@ def test_a_bandit_needs_its_package_and_a_scale(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(BadConfig, match=r"needs scikit-learn, which is not installed: pip install 'rekindle\[pb2\]'"):
         bandit_population()
     with pytest.raises(StoreError, match="a study goes on with what it began with, but --explore pb2 needs scikit"):
-        config().load_task()
+        load_task(config())

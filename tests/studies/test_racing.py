@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from rekindle.studies.cli import main
-from rekindle.studies.config import BadConfig, Config, make_config
+from rekindle.studies.config import BadConfig, Config
+from rekindle.studies.configuring import make_config, make_population
 from rekindle.studies.objectives import objective_options
 from rekindle.studies.report import rank, study_json
 from rekindle.studies.schedulers.heats import at_once
-from rekindle.studies.schedulers.pbt import make_population
 from rekindle.studies.schedulers.racing import LEVEL, chi2_tail, losers, race, t_tails
 from rekindle.studies.schedulers.replicas import collapse, seed_options
 from rekindle.studies.schedulers.schedule import plan

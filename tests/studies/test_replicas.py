@@ -11,8 +11,8 @@ import pytest
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config
+from rekindle.studies.configuring import make_population
 from rekindle.studies.report import study_json
-from rekindle.studies.schedulers.pbt import make_population
 from rekindle.studies.schedulers.replicas import AGGREGATES, collapse, iqm, seed_options, top_quartile
 from rekindle.studies.schedulers.schedule import entrants, plan
 from rekindle.studies.storage.rows import Segment, Trial

@@ -11,7 +11,8 @@ from typing import Any
 import optuna
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
-from rekindle.studies.config import BadConfig, Config, make_config
+from rekindle.studies.config import BadConfig, Config
+from rekindle.studies.configuring import load_task, make_config
 from rekindle.studies.errors import StoreError
 from rekindle.studies.samplers.names import KNOWN, check_sampler, make_sampler, sampler_name
 from rekindle.studies.samplers.suggest import suggest
@@ -184,11 +185,11 @@ def test_what_a_sampler_cannot_do_is_said_before_anything_is_trained(monkeypatch
     with pytest.raises(BadConfig, match="at least 2, but --generation is 1"):
         make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1], sampler="NSGA-II", generation=1)
     check_sampler(config("cmaes"))
-    config("cmaes").load_task()
+    load_task(config("cmaes"))
     monkeypatch.setitem(sys.modules, "cmaes", None)
     with pytest.raises(BadConfig, match=r"needs the package cmaes, which is not installed: pip install 'rekindle\[cma"):
         make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1], sampler="cmaes")
     with pytest.raises(StoreError, match=r"goes on with what it began with, but sampler cmaes needs"):
-        config("cmaes").load_task()
+        load_task(config("cmaes"))
     with pytest.raises(StoreError, match=r"sampler must be one of tpe, .* but got 'annealing'"):
-        config("annealing").load_task()
+        load_task(config("annealing"))

@@ -1,0 +1,140 @@
+"""Configurations of new studies, checked as a whole, and whether this machine can carry on with one that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..spaces import flatten, unflatten
+from ..spaces.space import ENABLED
+from .config import SCHEDULERS, BadConfig, Config, check_count, check_epochs, choose
+from .errors import StoreError
+from .objectives import check_objectives
+from .samplers.names import check_sampler, sampler_name
+from .schedulers.heats import check_racing
+from .schedulers.pb2 import check_bandit
+from .schedulers.pbt import EXPLOITS, EXPLORES
+
+if TYPE_CHECKING:
+    from ..tasks.task import Task
+
+
+def make_config(
+    algorithm: type[Task],
+    env: Any,
+    *,
+    trials: int,
+    epochs: Sequence[int],
+    seed: int = 0,
+    fixed: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Config:
+    """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong."""
+    task = algorithm(env, seed=seed, **(fixed or {}))
+    config = Config(
+        task=algorithm.name,
+        task_version=algorithm.version,
+        env=task.env.to_json(),
+        seed=seed,
+        space=task.get_space().priors(),
+        fixed=task.fixed,
+        epochs=check_epochs(epochs),
+        trials=[trials],
+        **options,
+    )
+    for name in ("generation", "cohort"):
+        check_count(name, getattr(config, name))
+    check_count("trials", trials)
+    config = replace(config, sampler=sampler_name(config.sampler))
+    choose("scheduler", config.scheduler, SCHEDULERS)
+    check_sampler(config)
+    check_objectives(config, algorithm)
+    check_racing(config)
+    if config.scheduler == "hyperband" and len(config.rungs) == 1:
+        raise BadConfig(f"hyperband begins brackets on different rungs, but epochs {config.epochs[1]} make only one; "
+                        f"write low:high, such as 1:{max(3, config.epochs[1])}, or use --scheduler none")  # fmt: skip
+    if config.scheduler == "none":
+        return replace(config, epochs=[config.epochs[1], *config.epochs[1:]])
+    return config
+
+
+def make_population(
+    algorithm: type[Task],
+    env: Any,
+    *,
+    epochs: int,
+    interval: int = 3,
+    population: int = 8,
+    seed: int = 0,
+    fixed: Mapping[str, Any] | None = None,
+    exploit: str = EXPLOITS[0],
+    explore: str = EXPLORES[0],
+    perturb: Sequence[str] = (),
+    sampler: str | None = None,
+    **options: Any,
+) -> Config:
+    """The configuration of a study by population based training.
+
+    What is structural cannot change while a member trains: it is fixed, to its default unless `fixed` says otherwise,
+    so that the whole population trains as one cohort.
+
+    Args:
+        epochs, interval: of the whole training, and between two generations.
+        perturb: dotted names of what explore may change; all that is searched, if empty. What else is searched differs
+            between members from the beginning, and is copied as it is.
+        options: those of `replicas.seed_options`; a population seeks the return.
+    """
+
+    check_count("population", population)
+    if "objectives" in options:
+        raise BadConfig("the members of a population copy those with the best return, but --objective asks for "
+                        f"{', '.join(options['objectives'])}; use another --scheduler")  # fmt: skip
+    if "racing" in options:
+        raise BadConfig("--racing stops configurations that cannot win, but a population goes on in all its places; "
+                        "leave it out, or use another --scheduler")  # fmt: skip
+    if sampler not in (None, "random"):
+        raise BadConfig(f"a population begins with hyperparameters drawn at random, but --sampler is {sampler}")
+    space = algorithm.learner.hyperparameters
+    for name in perturb:
+        if name in space.flat() and space.flat()[name].structural:
+            raise BadConfig(
+                f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
+                f"loop counts; set one value for all (--set {name}=...), or search it by halving"
+            )
+    structure = space.structure(algorithm(env, seed=seed).init(**(fixed or {})).hyperparameters or {})
+    decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
+    decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False}
+    config = make_config(algorithm, env, trials=population, epochs=[interval, max(interval, epochs)], seed=seed,
+                         fixed=unflatten({**flatten(fixed or {}), **decided}), sampler="random", scheduler="pbt",
+                         generation=population, cohort=population)  # fmt: skip
+    searched = config.searched.fix({name: True for name in structure if name.removesuffix(ENABLED) in config.open})
+    config = replace(config, space=searched.priors(), epochs=[min(interval, epochs), epochs, 1])
+    for name in perturb:
+        choose("what is perturbed", name, config.open)
+    if not config.open:
+        raise BadConfig("a population needs something to explore, but every hyperparameter is fixed; leave one open")
+    options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES),
+                "perturb": list(perturb) or config.open}  # fmt: skip
+    config = replace(config, options=options)
+    check_bandit(config)
+    return config
+
+
+def load_task(config: Config) -> type[Task]:
+    """The algorithm of a study; StoreError if another version of it is installed, or the study's sampler is not."""
+    from ..tasks import load
+
+    algorithm = load(config.task)
+    if algorithm.version != config.task_version:
+        raise StoreError(
+            f"a study goes on with the version of its task that it began with, {config.task} "
+            f"{config.task_version}, but {algorithm.version} is installed; use the Rekindle that made the "
+            "study, or another name for a new one"
+        )
+    try:
+        check_bandit(config)
+        check_sampler(replace(config, sampler=sampler_name(config.sampler)))
+    except BadConfig as error:
+        raise StoreError(f"a study goes on with what it began with, but {error}") from None
+    return algorithm
