@@ -15,6 +15,7 @@ from rich.console import Console
 
 from . import report
 from .config import Config, parse_epochs
+from .configuring import make_config, make_population
 from .engine import start_study
 from .errors import StoreError
 from .objectives import objective_options
@@ -102,8 +103,6 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     options = seed_options(arguments.seeds, arguments.aggregate, arguments.racing)
     options |= objective_options(arguments.objective)
     if arguments.scheduler == "pbt":
-        from .configuring import make_config, make_population
-
         names = ("interval", "population", "seed", "exploit", "explore", "perturb", "sampler")
         given = {name: getattr(arguments, name) for name in names} | options
         return make_population(algorithm, env, epochs=epochs[1], fixed=fixed, **given)
