@@ -126,7 +126,7 @@ def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_
 @pytest.mark.slow
 def test_the_command_tunes_on_ray_stops_when_asked_and_leaves_no_ray_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rekindle.studies.cli", "tune", "ppo", "CartPole-v1", "--trials", "2", "--workers",
-               "1", "--epochs", "1:9", "--set", "epoch_steps=8192", "--engine", "ray", "--storage",
+               "1", "--epochs", "1:9", "--set", "epoch_steps=32768", "--engine", "ray", "--storage",
                "sqlite:///a.db"]  # fmt: skip
     before = {process.pid for process in psutil.process_iter() if "raylet" in process.name()}
     stopped = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from rekindle import Cohort
 from rekindle.tasks.testing import ExactnessSuite
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +78,7 @@ def test_the_command_line_tunes_the_example(package: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_the_example_learns(package: Path) -> None:
-    task = importlib.import_module("my_reinforce").REINFORCE("CartPole-v1").init()
-    task.fit(40)
-    assert task.evaluate() > 300
+    algorithm = importlib.import_module("my_reinforce").REINFORCE
+    tasks = [algorithm("CartPole-v1", seed=seed).init() for seed in range(5)]
+    Cohort(tasks).fit(40)
+    assert statistics.median(task.evaluate() for task in tasks) > 300
