@@ -99,6 +99,7 @@ def _build(node: ast.expr) -> Dimension:
     return _WORDS[word](*map(ast.literal_eval, node.args), **keywords)
 
 
+# The bounds and keywords come from a text and may be any literals; the dimensions refuse what they cannot be.
 def _uniform(low: float, high: float, *, discrete: bool = False, **keywords: Any) -> Dimension:
     return words.integer(low, high, **keywords) if discrete else words.real(low, high, **keywords)  # type: ignore[arg-type]
 

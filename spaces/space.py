@@ -69,7 +69,7 @@ class Space(Mapping[str, "Dimension | Space"]):
         # by their texts, which tell 1, 1.0 and True apart
         return isinstance(other, Space) and list(self.priors().items()) == list(other.priors().items())
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # as Python has it for what is compared by content
 
     def __repr__(self) -> str:
         return f"Space({', '.join(f'{path}={render(dimension)}' for path, dimension in self._flat.items())})"

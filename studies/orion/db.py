@@ -63,6 +63,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         return {"url": self._url, "timeout": self._timeout, "name": self.name, "port": self.port}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        # Made anew: connections and locks do not travel to another process.
         self.__init__(state["url"], state["name"], state["port"], timeout=state["timeout"])  # type: ignore[misc]
 
     @property
@@ -173,7 +174,7 @@ def _url(host: str, username: str | None, password: str | None) -> str:
     return url.render_as_string(hide_password=False)
 
 
-class _translated:  # noqa: N801
+class _translated:  # noqa: N801 - used as a function is: `with _translated():`
     """Turns our errors into Orion's, which its users' programs catch."""
 
     def __enter__(self) -> None:

@@ -30,7 +30,7 @@ from orion.storage.base import LockAcquisitionTimeout, LockedAlgorithmState  # i
 log = logging.getLogger(__name__)
 
 
-class AlgorithmLockLost(LockAcquisitionTimeout):  # type: ignore[misc]
+class AlgorithmLockLost(LockAcquisitionTimeout):  # type: ignore[misc]  # orion has no types
     """The lock was given to another worker while this one held it; what its algorithm did since was not written."""
 
 

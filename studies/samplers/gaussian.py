@@ -22,18 +22,18 @@ Array = NDArray[np.float64]
 NOISE = 0.1  # of the variance of what is learned, at first
 
 
-class On(Kernel):  # type: ignore[misc]
+class On(Kernel):  # type: ignore[misc]  # scikit-learn has no types
     """A kernel of some columns of the points."""
 
     def __init__(self, kernel: Any, columns: list[int]):
         self.kernel, self.columns = kernel, columns
 
-    def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Any:  # noqa: N803
+    def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Any:  # noqa: N803 - its names
         """The kernel of all pairs, as scikit-learn wants it."""
         given = X[:, self.columns], None if Y is None else Y[:, self.columns]
         return self.kernel(*given, eval_gradient=eval_gradient)
 
-    def diag(self, X: Array) -> Any:  # noqa: N803
+    def diag(self, X: Array) -> Any:  # noqa: N803 - its names
         """The kernel of each point and itself."""
         return self.kernel.diag(X[:, self.columns])
 

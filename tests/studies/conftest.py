@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
+from rekindle.studies.cli import main
 from rekindle.studies.storage.leases import StoreLease
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.storage import Write
@@ -204,3 +205,17 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("chaos")
         for text in figures:
             terminalreporter.write_line(text)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command in this process: its status, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        try:
+            status = main(arguments)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        return (status, *capsys.readouterr())
+
+    return run

@@ -47,20 +47,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs a command in this process: its status, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            status = main(arguments)
-        except SystemExit as end:
-            status = int(end.code or 0)
-        return (status, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
 def finished_url(sqlite_url: str) -> str:
     run(sqlite_url, tiny())
     return sqlite_url

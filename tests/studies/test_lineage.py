@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
-from rekindle.studies.cli import main
 from rekindle.studies.configuring import make_population
 from rekindle.studies.engine import start_study
 from rekindle.studies.lineage import LineageError, NotEqual, lineage, retrain
@@ -37,16 +36,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> str:
     url = f"sqlite:///{tmp_path_factory.mktemp('population') / 'a.db'}"
     run(url, CONFIG)
     return url
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs a command in this process: its status, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        return (main(arguments), *capsys.readouterr())
-
-    return run
 
 
 def deepest(store: Store) -> Trial:

@@ -17,7 +17,6 @@ import optuna
 import pytest
 from rekindle import Objective
 from rekindle.spaces import unflatten
-from rekindle.studies.cli import main
 from rekindle.studies.config import Config
 from rekindle.studies.engine import start_study
 from rekindle.studies.lineage import LineageError, lineage, retrain
@@ -40,20 +39,6 @@ def settings(**changes: Any) -> list[str]:
 
 
 SET = settings()
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Runs a command in this process: its status, stdout and stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        try:
-            status = main(arguments)
-        except SystemExit as end:
-            status = int(end.code or 0)
-        return (status, *capsys.readouterr())
-
-    return run
 
 
 def train(url: str, *more: str, epochs: int = 2, **changes: Any) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from rekindle.studies.cli import main
 from rekindle.studies.config import Config
 from rekindle.studies.errors import StoreError
 from rekindle.studies.storage.schema import event
@@ -20,12 +19,6 @@ from studying import TINY, bits, run, tiny
 
 Cli = Callable[..., tuple[int, str, str]]
 SET = [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Runs a command in this process: its status, stdout and stderr."""
-    return lambda *arguments: (main(arguments), *capsys.readouterr())
 
 
 def keeping(mode: str | None) -> Config:
