@@ -1,6 +1,7 @@
 """Returns beside Stable-Baselines3 and its contrib package, at the same settings, seeds and steps.
 
-    python benchmarks/learning.py ppo CartPole-v1 --steps 100000 [--seeds 5] [--set optimizer.lr=3e-4 ...] [--alone]
+    python benchmarks/learning.py ppo CartPole-v1 --steps 100000 [--seeds 5] [--set optimizer.lr=3e-4 ...]
+        [--only rekindle]
 
 Settings are Rekindle's defaults, changed by --set, and given to both as far as both have them. Steps are rounded up to
 whole epochs. Both are evaluated greedily on the same 50 episodes after the last step. Rekindle trains its seeds as one
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--episodes", type=int, default=50)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--alone", action="store_true", help="leave Stable-Baselines3 out")
+    parser.add_argument("--only", choices=("rekindle", "peer"), help="one of the two")
     options = parser.parse_args()
     torch.set_num_threads(1)
     given = {name: ast.literal_eval(value) for name, _, value in (item.partition("=") for item in options.set)}
@@ -67,11 +68,12 @@ def main() -> None:
     epochs = -(-options.steps // hp["epoch_steps"])
     steps = epochs * hp["epoch_steps"]
     print(options.task, "on", options.env, f"{steps:,} steps, {options.seeds} seeds", *options.set, flush=True)
-    start = time.process_time()
-    rekindle.Cohort(tasks).fit(epochs)
-    took = time.process_time() - start
-    show("Rekindle", [mean_return(options.env, our_player(task), options.episodes) for task in tasks], took)
-    if options.alone:
+    if options.only != "peer":
+        start = time.process_time()
+        rekindle.Cohort(tasks).fit(epochs)
+        took = time.process_time() - start
+        show("Rekindle", [mean_return(options.env, our_player(task), options.episodes) for task in tasks], took)
+    if options.only == "rekindle":
         return
     returns, took = [], 0.0
     for seed in range(options.seeds):

@@ -36,7 +36,7 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str
         from sb3_contrib import RecurrentPPO
 
         if (name, memory) != ("ppo", "lstm"):
-            raise SystemExit(f"they have PPO with an LSTM only, not {name} with {memory}; give --alone")
+            raise SystemExit(f"they have PPO with an LSTM only, not {name} with {memory}; give --only rekindle")
         made, kind = RecurrentPPO, "MlpLstmPolicy"
         common["policy_kwargs"]["lstm_hidden_size"] = hp["model.width"]
     more: dict[str, Any] = {}
