@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from .errors import OutOfRange, SpaceError, WrongType
-from .values import REQUIRED, Default, Value, canonical, shown
+from .values import REQUIRED, Default, Value, canonical, identity, shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,7 @@ class Dimension:
     default: Default = REQUIRED
     structural: bool = False
     search: bool = True
+    silent: bool = False
     when: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -25,6 +26,8 @@ class Dimension:
             self._settle(default=self.check(self.default, "the default"))
         elif not self.search:
             raise SpaceError("a dimension that is not searched (search=False) needs a default")
+        if self.silent and self.search:
+            raise SpaceError("a dimension that is left out at its default (silent=True) is not searched")
 
     @property
     def expects(self) -> str:
@@ -35,6 +38,10 @@ class Dimension:
     def searched(self) -> Self:
         """This dimension without the wider range that only a user may choose from."""
         return self
+
+    def leaves_out(self, value: Value) -> bool:
+        """Whether this value is as good as none."""
+        return self.silent and self.default is not REQUIRED and identity(value) == identity(self.default)
 
     def check(self, value: object, name: str) -> Value:
         """The canonical form of `value`; raises WrongType or OutOfRange, which begin with `name`."""

@@ -1,6 +1,6 @@
 """Dimensions as texts, there and back: loguniform(1e-5, 0.01, default_value=0.001).
 
-The words are those of Orion wherever it has one, so that a text without the last four keywords is an Orion prior:
+The words are those of Orion wherever it has one, so that a text without the last five keywords is an Orion prior:
 
     uniform(0.0, 1.0)                       real            uniform(0, 9, discrete=True)      integer
     loguniform(1e-5, 0.01)                  log_real        loguniform(1, 9, discrete=True)   integer, log
@@ -8,7 +8,8 @@ The words are those of Orion wherever it has one, so that a text without the las
     normal(0.0, 1.0), lognormal(0.0, 1.0)   normal          fidelity(1, 27, 3)                fidelity
 
 and here also ordinal([32, 64]), near_one(0.9, 0.999), fixed(3), maybe(uniform(0.0, 1.0)) and curve(0.0, 1.0);
-default_value=, and step=, accept=, structural=, search=, when=. Texts are parsed as literals and never evaluated.
+default_value=, and step=, accept=, structural=, search=, silent=, when=. Texts are parsed as literals and never
+evaluated.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def render(dimension: Dimension) -> str:
         keywords["search"] = False
     if dimension.structural and not isinstance(dimension, Curve):
         keywords["structural"] = True
+    if dimension.silent:
+        keywords["silent"] = True
     if dimension.when:
         keywords["when"] = {name: values if len(values) > 1 else values[0] for name, values in dimension.when.items()}
     return f"{word}({', '.join([*arguments, *(f'{name}={value!r}' for name, value in keywords.items())])})"

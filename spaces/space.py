@@ -103,13 +103,14 @@ class Space(Mapping[str, "Dimension | Space"]):
         for row in self.rows:
             if row.applies(flat):
                 flat[row.path] = row.dimension.check(choose(row.path, row.dimension), row.path)
-        return unflatten(flat)
+        return self._spoken(flat)
 
     def validate(self, values: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None) -> Nested:
         """`values` (nested or dotted) checked, in canonical form and completed by defaults: all that applies, no more.
 
         `fixed` values stand in for those not given, and are left out where they do not apply; a space's None means its
-        defaults. Raises UnknownParameter, MissingParameter, WrongType or OutOfRange.
+        defaults; what is silent is left out at its default. Raises UnknownParameter, MissingParameter, WrongType or
+        OutOfRange.
         """
         given = self._named(values)
         instead = self._named(fixed or {})
@@ -133,7 +134,7 @@ class Space(Mapping[str, "Dimension | Space"]):
         if missing:
             wanted = (f"{path} has no default: give {self._flat[path].expects}" for path in missing)
             raise MissingParameter("; ".join(wanted))
-        return unflatten(flat)
+        return self._spoken(flat)
 
     def parse(self, *assignments: str) -> Nested:
         """The values of a command line's `name=value` texts, checked: 'model.size=8' gives {'model': {'size': 8}}."""
@@ -221,7 +222,8 @@ class Space(Mapping[str, "Dimension | Space"]):
     def searched(self) -> Space:
         """What a study searches: what is not searched is fixed to its default, and what that decides is decided."""
         flat = {path: d if d.search else _fixed(d, d.default, path) for path, d in self._flat.items()}
-        return Space._of(flat).fix({})
+        silent = {path: d.default for path, d in self._flat.items() if d.silent and not d.when}
+        return Space._of(flat).fix(silent)
 
     def extend(self, /, **entries: Dimension | Space) -> Space:
         """This space with more in it; raises SpaceError for a name that it has already."""
@@ -282,6 +284,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         return priors(self)
 
     # inside
+
+    def _spoken(self, flat: Mapping[str, Value]) -> Nested:
+        """The values nested, without those that silent dimensions leave out."""
+        return unflatten({path: value for path, value in flat.items() if not self._flat[path].leaves_out(value)})
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:

@@ -50,6 +50,9 @@ TEXTS = {
     "uniform(0.0, 1.0, when={'name': 'sgd'})": real(0, 1, when={"name": "sgd"}),
     "uniform(0.0, 1.0, when={'a.b': (1, None), 'c': [1]})": real(0, 1, when={"a.b": (1, None), "c": [1]}),
     "uniform(0.0, 1.0, default_value=0.5, search=False)": real(0, 1, default=0.5, search=False),
+    "choices([False, True], default_value=False, search=False, silent=True)": categorical(
+        False, True, default=False, search=False, silent=True
+    ),
 }
 
 

@@ -257,6 +257,24 @@ def test_what_is_not_searched_is_at_its_default_in_samples_and_fixed_for_drivers
     assert space.searched() == Space(num_envs=fixed(8), lr=real(0, 1))
 
 
+def test_a_silent_value_is_left_out_at_its_default_with_all_that_depends_on_it() -> None:
+    old = Space(gamma=real(0, 1, default=0.5))
+    more = Space(use=categorical(False, True, default=False, structural=True, search=False, silent=True),
+                 lr=real(0, 1, default=0.1, when={"use": True}))  # fmt: skip
+    new = old.extend(more=more)
+    for values in ({}, {"more.use": False}):
+        assert new.validate(values) == old.validate({})
+        assert new.structure(values) == old.structure({})
+    assert new.defaults() == old.defaults()
+    assert new.sample(3) == old.sample(3)
+    assert new.searched() == old.searched()
+    assert new.validate({"more": {"use": True}}) == {"gamma": 0.5, "more": {"use": True, "lr": 0.1}}
+    assert new.structure({"more.use": True}) == {"more.use": True}
+    assert list(new.fix({"more.use": True}).flat()) == ["gamma", "more.lr"]
+    with pytest.raises(SpaceError, match="left out at its default"):
+        categorical(False, True, default=False, silent=True)
+
+
 def test_what_depends_on_something_that_is_not_searched_is_decided_with_it() -> None:
     kind = categorical("linear", "exponential", default="linear", search=False)
     space = Space(
