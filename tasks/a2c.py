@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..spaces import integer, ordinal
 from .gae import average, explained_variance
+from .grad_norms import EVERY
 from .on_policy import OnPolicyLearner, normalize_advantage, on_policy_space
 from .task import Task
 from .whole_episodes import Gathered, check_whole_episodes, waits, whole_episodes_space
@@ -80,8 +81,11 @@ class A2CLearner(OnPolicyLearner):
         for minibatch in self.minibatches(batch, self.hp, self.order_keys):
             losses, report = self.loss(minibatch)
             self.descend(losses, lr, active)
-        report["explained_variance"] = explained_variance(batch["values"], batch["returns"], batch.get("weights"))
-        return {**report, **self.scheduled(), "lr": lr.squeeze(1)}
+        weights = batch.get("weights")
+        report["explained_variance"] = explained_variance(batch["values"], batch["returns"], weights)
+        report["value"] = average(batch["values"], weights)
+        sizes = self.norms() if self.gathered is not None or self.tallied % EVERY == 0 else {}
+        return {**report, **self.scheduled(), **sizes, "lr": lr.squeeze(1)}
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,).

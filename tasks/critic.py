@@ -14,6 +14,7 @@ from ..spaces import Space, categorical, integer, log_real, maybe, ordinal
 from ..spaces.choices import Choice
 from .actor_critic import ActorCritic
 from .gae import empirical_returns
+from .grad_norms import norms
 from .optimizers import Optimizer, clip_norm, schedule, schedule_space
 from .rollout import Rollout, by_member, by_sequence
 from .state import Tree
@@ -74,8 +75,8 @@ class SeparateCritic:
             self.own[:, start:stop] = float(name.startswith("critic."))
             start = stop
 
-    def fit(self, learner: OnPolicyLearner, rollout: Rollout) -> Tensor:
-        """Fits the critic to the rollout's returns; the last minibatch's mean squared error, halved, (P,)."""
+    def fit(self, learner: OnPolicyLearner, rollout: Rollout) -> dict[str, Tensor]:
+        """Fits the critic to the rollout's returns; of the last minibatch the mean squared error, halved, and more."""
         hp, lr, batch = self.hp, self.learning_rate(learner), learner.prepare(rollout)
         if hp.targets == "empirical":
             batch["returns"] = self.empirical(learner, rollout)
@@ -83,8 +84,9 @@ class SeparateCritic:
             _, values = learner.forward(minibatch)
             losses = 0.5 * (values - minibatch["returns"]).square().mean(1)
             gradient = self.policy.parameters.gradient(losses).mul_(self.own)
-            self.optimizer.step(clip_norm(gradient, hp.max_grad_norm), lr)
-        return losses
+            step = clip_norm(gradient, hp.max_grad_norm)
+            self.optimizer.step(step.gradient, lr)
+        return {"value_loss": losses, "critic_lr": lr.squeeze(1), **norms(step, "critic")}
 
     def learning_rate(self, learner: OnPolicyLearner) -> Tensor:
         """The critics' learning rates (P, 1) at this moment."""

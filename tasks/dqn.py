@@ -16,6 +16,7 @@ from . import backprop
 from .envs import EnvSpec, spaces_of
 from .errors import UnsupportedSpace
 from .exploration import Epsilon, EpsilonGreedy, epsilon_space
+from .grad_norms import EVERY, norms
 from .networks import MLP, NatureCNN, Parameters
 from .off_policy import OffPolicyLearner, off_policy_space
 from .optimizers import Optimizer, clip_norm, optimizer_space, schedule_space
@@ -147,11 +148,13 @@ class DQNLearner(OffPolicyLearner):
         errors = self.errors(batch, q)
         losses, slopes = huber(errors, batch.get("weight"))
         slopes = torch.zeros_like(q).scatter_(-1, batch["action"].unsqueeze(-1), -slopes.unsqueeze(-1))
-        self.optimizer.step(clip_norm(gradient_of(slopes), self.hp.max_grad_norm), lr)
+        step = clip_norm(gradient_of(slopes), self.hp.max_grad_norm)
+        self.optimizer.step(step.gradient, lr)
         due = self.progress.updates % self.target_interval == 0
         if due.any():
             self.policy.move_target(self.hp.tau, due)
-        return {"loss": losses, "q": q.amax(-1).mean(1)}, errors
+        sizes = norms(step, "q") if self.tallied % EVERY == 0 else {}
+        return {"loss": losses, "q": q.amax(-1).mean(1), **sizes}, errors
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

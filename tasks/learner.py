@@ -2,6 +2,16 @@
 
 An algorithm declares `hyperparameters` and `parts`, makes its parts in `build`, and does one iteration of its paper's
 box in `iterate`. Seeds, environments, counters, tallies, evaluation and state are here.
+
+What is reported of an epoch, by member: `env_steps` and `updates` (gradient steps) are totals; `episodes` ended in it,
+with the means `episode_return` and `episode_length`; and means over its iterations, of what each algorithm knows:
+
+    policy_loss, value_loss, entropy, value, explained_variance, approx_kl, clip_fraction, lr    on-policy
+    loss, q, lr; critic_loss, actor_loss, q, alpha, entropy, lr                                  DQN; SAC
+    grad_norm.NET, grad_norm_clipped.NET    of each network's gradient, before and after max_grad_norm, where there is
+                                            one; an algorithm of many short iterations measures every 16th
+
+`return`, of greedy episodes on seeds that no training uses, stands beside those of epochs that were evaluated.
 """
 
 from __future__ import annotations
@@ -161,6 +171,10 @@ class Learner:
             self.cut()
         return self._take_metrics()
 
+    def updates(self, member: int) -> int | None:
+        """Gradient steps of a member so far; None if nobody counts them."""
+        return None
+
     def cut(self) -> None:
         """Takes note that all environments are made anew, so that their episodes ended with the last step."""
 
@@ -179,7 +193,12 @@ class Learner:
         rows = []
         for i in range(self.members):
             means = {name: float(total[i] / counts[name][i]) for name, total in tally.items() if counts[name][i]}
-            row = {"env_steps": float(self.env_steps), **means}
+            updates = self.updates(i)
+            row = {
+                "env_steps": float(self.env_steps),
+                **({} if updates is None else {"updates": float(updates)}),
+                **means,
+            }
             if count := int(episodes.count[i]):
                 row |= {"episodes": float(count), "episode_return": float(episodes.return_sum[i]) / count,
                         "episode_length": float(episodes.length_sum[i]) / count}  # fmt: skip

@@ -203,6 +203,9 @@ class OffPolicyLearner(Learner):
                 self.priorities.update(rows, errors)
         return {**report, "lr": lr.squeeze(1)}
 
+    def updates(self, member: int) -> int:
+        return self.progress.updates
+
     def draw(self) -> tuple[Index, dict[str, Tensor]]:
         """The rows (P, B) of the next batch, and the batch."""
         rows = self.sampler.rows(self.progress.updates)

@@ -36,9 +36,10 @@ from .actor_critic import ActorCritic, model_space
 from .distributions import distribution_for
 from .envs import EnvSpec, spaces_of
 from .gae import RunningStandardizer, gae, lambda_returns, standardize
+from .grad_norms import norms, places
 from .learner import Learner
 from .normalizers import ObservationNormalizer, RewardNormalizer
-from .optimizers import Optimizer, clip_norm, decay, decay_space, optimizer_space, schedule, schedule_space
+from .optimizers import Clipped, Optimizer, clip_norm, decay, decay_space, optimizer_space, schedule, schedule_space
 from .recurrent import Memory, sequences_first, with_states
 from .rollout import (
     Rollout,
@@ -100,7 +101,9 @@ class OnPolicyLearner(Learner):
     parts: ClassVar[tuple[str, ...]] = (
         "policy", "optimizer", "obs_normalizer", "reward_normalizer", "standardizer", "memory"
     )  # fmt: skip
+    scratch = (*Learner.scratch, "descent")
     coupling: Callable[[Tensor], Tensor] | None = None
+    descent: Clipped | None = None
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
@@ -269,7 +272,16 @@ class OnPolicyLearner(Learner):
         gradient = self.policy.parameters.gradient(losses)
         if self.coupling is not None:
             gradient = self.coupling(gradient)
-        self.optimizer.step(clip_norm(gradient, self.hp.max_grad_norm), lr, active)
+        self.descent = clip_norm(gradient, self.hp.max_grad_norm)
+        self.optimizer.step(self.descent.gradient, lr, active)
+
+    def updates(self, member: int) -> int:
+        return int(self.optimizer.tensors["steps"][member])
+
+    def norms(self) -> dict[str, Tensor]:
+        """The sizes of the last gradient, see `grad_norms`, each (P,)."""
+        assert self.descent is not None
+        return norms(self.descent, places(self.policy.parameters.shapes))
 
     def learn(self, batch: Mapping[str, Tensor], lr: Tensor) -> dict[str, Tensor]:
         """All steps on a batch; what to report of the last one. A member whose approx_kl passes 1.5 target_kl stops."""
@@ -281,7 +293,7 @@ class OnPolicyLearner(Learner):
             if active is not None:
                 active &= report["approx_kl"].unsqueeze(1) <= 1.5 * hp.target_kl
             self.descend(losses, lr, active)
-        return report
+        return {**report, **self.norms()}
 
     def coefficient(self, name: str) -> Tensor:
         """The hyperparameter (P, 1) at this moment, by `<name>_schedule`."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -76,12 +77,20 @@ def decay(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
     return factor
 
 
-def clip_norm(gradient: Tensor, limit: Tensor | None) -> Tensor:
+class Clipped(NamedTuple):
+    """A gradient (P, D) as it was followed, and what it was multiplied with, (P, 1), if there was a limit."""
+
+    gradient: Tensor
+    factor: Tensor | None
+
+
+def clip_norm(gradient: Tensor, limit: Tensor | None) -> Clipped:
     """Each member's gradient (P, D), scaled down to at most `limit` (P, 1) in Euclidean norm; in place."""
     if limit is None:
-        return gradient
+        return Clipped(gradient, None)
     norm = gradient.square().sum(1, keepdim=True).sqrt()
-    return gradient.mul_((limit / (norm + 1e-6)).clamp(max=1.0))
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+    return Clipped(gradient.mul_(factor), factor)
 
 
 @contextmanager

@@ -61,11 +61,16 @@ class PPOLearner(OnPolicyLearner):
     def iterate(self) -> dict[str, Tensor]:
         lr = self.learning_rate()
         rollout = self.play()
-        fitted = {} if self.critic is None else {"value_loss": self.critic.fit(self, rollout)}
+        fitted = {} if self.critic is None else self.critic.fit(self, rollout)
         batch = self.scale(self.prepare(rollout))
         report = self.learn(batch, lr)
         report["explained_variance"] = explained_variance(batch["values"], batch["returns"])
+        report["value"] = batch["values"].mean(1)
         return {**report, **fitted, **self.scheduled(), "lr": lr.squeeze(1)}
+
+    def norms(self) -> dict[str, Tensor]:
+        found = super().norms()
+        return found if self.critic is None else {n: norm for n, norm in found.items() if not n.endswith(".critic")}
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""

@@ -35,6 +35,7 @@ class PPO2Learner(OnPolicyLearner):
         batch = self.rollout()
         report = self.learn(batch, lr)
         report["explained_variance"] = explained_variance(batch["values"], batch["returns"])
+        report["value"] = batch["values"].mean(1)
         return {**report, **self.scheduled(), "lr": lr.squeeze(1)}
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

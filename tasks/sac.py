@@ -19,6 +19,7 @@ from .draws import Draws, Normals
 from .envs import EnvSpec, Step, spaces_of
 from .envs.encode import Observations
 from .errors import UnsupportedSpace
+from .grad_norms import EVERY, norms
 from .normalizers import RewardNormalizer
 from .off_policy import OffPolicyLearner, off_policy_space
 from .optimizers import Optimizer, clip_norm, optimizer_space, schedule, schedule_space
@@ -203,14 +204,16 @@ class SACLearner(OffPolicyLearner):
         weight = batch.get("weight", mask)
         weighted = errors if weight is None else errors * weight.unsqueeze(1)
         gradient = policy.critic_gradient(self.of_choices(weighted / -size, choices))
-        self.critic_optimizer.step(clip_norm(gradient, hp.max_grad_norm), self.rate(hp.critic_lr, lr))
+        of_critics = clip_norm(gradient, hp.max_grad_norm)
+        self.critic_optimizer.step(of_critics.gradient, self.rate(hp.critic_lr, lr))
 
         q_of_policy = policy.q(batch, sample.numbers)
         values = masked(sample.value(q_of_policy, alpha), mask).mean(1)
         numbers = self.actions.numbers
         to_numbers = policy.numbers_gradient(sample.to_q(q_of_policy), numbers) if numbers else sample.numbers
         to_outputs = masked(sample.to_outputs(q_of_policy, alpha, to_numbers), mask)
-        self.actor_optimizer.step(clip_norm(policy.policy_gradient(to_outputs / -size), hp.max_grad_norm), lr)
+        of_actor = clip_norm(policy.policy_gradient(to_outputs / -size), hp.max_grad_norm)
+        self.actor_optimizer.step(of_actor.gradient, lr)
 
         entropies = masked(sample.entropies, mask).mean(1)
         if self.coefficients is not None:
@@ -218,6 +221,8 @@ class SACLearner(OffPolicyLearner):
         policy.move_target(hp.tau * (self.progress.updates % self.target_interval == 0))
         report = {"critic_loss": (errors * weighted).sum(1).mean(1) / 2, "actor_loss": -values,
                   "q": q, "alpha": alpha.mean(1), "entropy": entropies.sum(1)}  # fmt: skip
+        if self.tallied % EVERY == 0:
+            report |= {**norms(of_actor, "actor"), **norms(of_critics, "critic")}
         return report, errors[:, 0]
 
     @property
