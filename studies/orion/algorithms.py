@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...spaces import Space, SpaceError, unflatten
+from ...spaces import Space
 from ...spaces.dimension import Maybe
 from ...spaces.ranges import Fidelity
 from .trial import whole
@@ -97,16 +97,6 @@ def _reachable(prior: re.Match[str]) -> str:
     while math.exp(math.log(high)) > high:
         high = math.nextafter(high, low)
     return f"loguniform({low!r}, {high!r}, precision=None)"  # and no default, which could be an end
-
-
-def only(space: Space, search: Sequence[str]) -> Space:
-    """The space with all but these at their defaults."""
-    flat = space.flat()
-    for name in search:
-        if name not in flat:
-            raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{_hint(name, flat)}")
-    closed = {path: dimension.default for path, dimension in flat.items() if path not in search}
-    return space.fix(unflatten(closed))
 
 
 def _hint(name: str, names: Iterable[str]) -> str:

@@ -26,6 +26,7 @@ from ...spaces.to_orion import from_params
 from ...tasks.errors import Diverged, Stopped
 from ..config import check_epochs
 from ..errors import LeaseLost, StudyMismatch
+from ..searching import only
 from ..storage.store import Store
 from .parents import parent_of
 from .trial import INTERRUPTED, Results, train, whole
@@ -35,7 +36,7 @@ try:
 except ImportError as error:
     raise ImportError(f"hunts need Orion: pip install 'pip<26' 'rekindle[orion]' ({error})") from error
 
-from .algorithms import algorithm_config, changeable, grid_priors, is_grid, is_population, only  # isort: skip
+from .algorithms import algorithm_config, changeable, grid_priors, is_grid, is_population  # isort: skip
 
 import orion.core  # isort: skip
 from orion.client import ExperimentClient, get_experiment  # isort: skip
