@@ -205,7 +205,18 @@ def _parser() -> argparse.ArgumentParser:
         "fix a hyperparameter instead of searching it",
     )
     tune.add_argument(
-        "--trials", type=_count, default=16, metavar="N", help="how many configurations in all (default: 16)"
+        "--search",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="search this hyperparameter, and give those that are not named their defaults; may be repeated (default: "
+        "search all that --set does not fix)",
+    )
+    tune.add_argument(
+        "--trials",
+        type=_count,
+        metavar="N",
+        help="how many configurations in all (default: 16; with a grid, all of it)",
     )
     tune.add_argument("--study", metavar="NAME", help="name of the study (default: TASK-ENV)")
     tune.add_argument(
@@ -217,8 +228,15 @@ def _parser() -> argparse.ArgumentParser:
     tune.add_argument(
         "--sampler",
         metavar="NAME",
-        help="of Optuna: tpe, random, gp, cmaes, qmc, nsgaii, nsgaiii or bruteforce (default: tpe; random for a "
+        help="of Optuna: tpe, random, gp, cmaes, qmc, nsgaii, nsgaiii, bruteforce or grid (default: tpe; random for a "
         "population)",
+    )
+    tune.add_argument(
+        "--grid-points",
+        type=_count,
+        metavar="N",
+        help="with --sampler grid: values of each range, its ends among them, evenly or on the range's logarithm; of a "
+        "list of values, all are taken (default: 5)",
     )
     tune.add_argument(
         "--objective",

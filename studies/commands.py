@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from ..spaces import flatten, unflatten
 from . import report
 from .config import Config, parse_epochs
 from .configuring import make_config, make_population
@@ -20,6 +21,7 @@ from .engine import start_study
 from .errors import StoreError
 from .objectives import objective_options
 from .schedulers.replicas import seed_options
+from .searching import closed
 from .storage.owner import Owner, cores
 from .storage.store import Store
 from .terminal import FAILED, existing_store, new_console, note, open_store, print_json, whole_uid
@@ -100,8 +102,11 @@ def _crew(arguments: argparse.Namespace, study: str, extra: Sequence[str]) -> It
 def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     """The configuration of the study that is asked for."""
     env, fixed, epochs = _env(arguments.env), _values(algorithm, arguments.set), parse_epochs(arguments.epochs)
+    if arguments.search:
+        fixed = dict(unflatten(flatten(closed(algorithm(env, **fixed).get_space(), arguments.search)) | flatten(fixed)))
     options = seed_options(arguments.seeds, arguments.aggregate, arguments.racing)
     options |= objective_options(arguments.objective)
+    options |= {} if arguments.grid_points is None else {"grid_points": arguments.grid_points}
     if arguments.scheduler == "pbt":
         names = ("interval", "population", "seed", "exploit", "explore", "perturb", "sampler")
         given = {name: getattr(arguments, name) for name in names} | options

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..tasks.snapshots import snapshots
 
+MOST_GRID_POINTS = 10_000  # of one range
 MANY = 10_000_000  # trials, epochs: more than anybody trains
 RUNGS = 10_000
 DEPTH = 16  # names within names
@@ -37,6 +38,8 @@ def _are_trials(value: Any) -> bool:
 
 def _are_options(value: Any) -> bool:
     if not _are_names(value) or not isinstance(value.get("warm_start", ""), str):
+        return False
+    if not _is_count(value.get("grid_points", 2), 1, MOST_GRID_POINTS):
         return False
     try:
         snapshots(value.get("snapshots", "latest"))

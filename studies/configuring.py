@@ -11,7 +11,7 @@ from ..spaces.space import ENABLED
 from .config import SCHEDULERS, BadConfig, Config, check_count, check_epochs, choose
 from .errors import StoreError
 from .objectives import check_objectives
-from .samplers.names import check_sampler, sampler_name
+from .samplers.names import check_sampler, grid_size, sampler_name
 from .schedulers.heats import check_racing
 from .schedulers.pb2 import check_bandit
 from .schedulers.pbt import EXPLOITS, EXPLORES
@@ -19,18 +19,23 @@ from .schedulers.pbt import EXPLOITS, EXPLORES
 if TYPE_CHECKING:
     from ..tasks.task import Task
 
+TRIALS = 16
+
 
 def make_config(
     algorithm: type[Task],
     env: Any,
     *,
-    trials: int,
+    trials: int | None,
     epochs: Sequence[int],
     seed: int = 0,
     fixed: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Config:
-    """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong."""
+    """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong.
+
+    Without a number of `trials` there are TRIALS, or as many as a grid has points.
+    """
     task = algorithm(env, seed=seed, **(fixed or {}))
     config = Config(
         task=algorithm.name,
@@ -40,13 +45,15 @@ def make_config(
         space=task.get_space().priors(),
         fixed=task.fixed,
         epochs=check_epochs(epochs),
-        trials=[trials],
+        trials=[TRIALS if trials is None else trials],
         **options,
     )
     for name in ("generation", "cohort"):
         check_count(name, getattr(config, name))
-    check_count("trials", trials)
+    check_count("trials", config.trials[0])
     config = replace(config, sampler=sampler_name(config.sampler))
+    if config.sampler == "grid" and trials is None:
+        config = replace(config, trials=[grid_size(config)])
     choose("scheduler", config.scheduler, SCHEDULERS)
     check_sampler(config)
     check_objectives(config, algorithm)
@@ -117,6 +124,7 @@ def make_population(
     options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES),
                 "perturb": list(perturb) or config.open}  # fmt: skip
     config = replace(config, options=options)
+    check_sampler(config)
     check_bandit(config)
     return config
 

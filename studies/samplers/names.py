@@ -8,6 +8,7 @@ so what a sampler would have kept follows from the trial's number or is worked o
     cmaes             its distribution is told all populations before, each a row of trials in their order (cma.py)
     nsgaii, nsgaiii   a generation is a bracket, the trials that are suggested at once (generations.py)
     bruteforce        goes through a finite space; what was tried follows from the trials' hyperparameters
+    grid              so does this, with so many values of each range; a trial's number says which point it is (grid.py)
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ...spaces.ranges import NearOne, Normal, Real
 from ...tasks import streams
 from ...tasks.warning_filters import changed_filters
 from ..config import BadConfig, Config, choose
+from ..config_form import MOST_GRID_POINTS
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -35,6 +37,7 @@ class Sampler(NamedTuple):
         by_results: whether it depends on their results, and not on their hyperparameters alone.
         structures: whether a trial may be told the structure of its cohort.
         objectives: whether it takes several.
+        defaults: whether a study may begin with the defaults, whatever the sampler would say.
         package: what it needs beside Optuna, and how that is installed.
     """
 
@@ -42,6 +45,7 @@ class Sampler(NamedTuple):
     by_results: bool = True
     structures: bool = True
     objectives: bool = True
+    defaults: bool = True
     package: tuple[str, str] | None = None
 
 
@@ -54,6 +58,7 @@ KNOWN = {
     "nsgaii": Sampler(),
     "nsgaiii": Sampler(),
     "bruteforce": Sampler(by_results=False, structures=False),
+    "grid": Sampler(learns=False, by_results=False, structures=False, defaults=False),
 }
 GENETIC = ("nsgaii", "nsgaiii")
 
@@ -61,11 +66,6 @@ GENETIC = ("nsgaii", "nsgaiii")
 def sampler_name(text: str) -> str:
     """The name as a study keeps it, of any spelling: TPESampler, CMA-ES; BadConfig names the nearest one."""
     name = text.lower().replace("-", "").replace("_", "").removesuffix("sampler")
-    if name == "grid":
-        raise BadConfig(
-            "Optuna's grid sampler needs a list of values for each hyperparameter, and a space has ranges; "
-            "take bruteforce, which goes through a finite space, or qmc, which spreads over any"
-        )
     if name == "partialfixed":
         raise BadConfig("a hyperparameter is fixed by --set NAME=VALUE, with any sampler; sampler partialfixed is none")
     return choose("sampler", name, list(KNOWN))
@@ -82,11 +82,33 @@ def check_sampler(config: Config) -> None:
             f"sampler {config.sampler} crosses the trials of a generation, at least 2, but --generation is "
             f"{config.generation}"
         )
+    if config.sampler == "grid":
+        _check_grid(config)
+    elif "grid_points" in config.options:
+        raise BadConfig(
+            f"--grid-points says how fine a grid is, but the sampler is {config.sampler}; add --sampler grid"
+        )
     if config.sampler == "bruteforce" and (endless := list(_endless(config))):
         raise BadConfig(
             f"sampler bruteforce needs a finite space, but {', '.join(endless)} may take any value of a range; fix "
-            "them (--set NAME=VALUE), or take qmc"
+            "them (--set NAME=VALUE), leave them out (--search NAME of others), or take grid or qmc"
         )
+
+
+def grid_size(config: Config) -> int:
+    """How many points the grid of the study's space has; BadConfig if they are too many, or too few of a range."""
+    from .grid import grid, points_of
+
+    if not 2 <= points_of(config) <= MOST_GRID_POINTS:
+        raise BadConfig("a grid has both ends of a range, so --grid-points must be at least 2 and at most "
+                        f"{MOST_GRID_POINTS:,}, but got {points_of(config)}")  # fmt: skip
+    return len(grid(config))
+
+
+def _check_grid(config: Config) -> None:
+    if (points := grid_size(config)) < config.trials[-1]:
+        raise BadConfig(f"a grid is trained once, but it has {points} points and there are to be {config.trials[-1]} "
+                        "trials; leave --trials out, or take more --grid-points")  # fmt: skip
 
 
 def _endless(config: Config) -> Iterable[str]:
@@ -120,6 +142,10 @@ def _make(config: Config, number: int, attempt: int, bracket: int) -> BaseSample
             return optuna.samplers.GPSampler(seed=seed, n_startup_trials=config.generation)
         case "bruteforce":
             return optuna.samplers.BruteForceSampler(seed=seed)
+        case "grid":
+            from .grid import Grid
+
+            return Grid(config, number, attempt)
         case "cmaes":
             from .cma import CmaEs
 

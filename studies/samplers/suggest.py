@@ -37,9 +37,10 @@ def suggest(
 ) -> list[dict[str, Any]]:
     """Nested values of the searched space for each trial that the plan asks for, in order.
 
-    The first trial of a study takes the defaults. The first of every `config.cohort` is free, the others share its
-    structure, unless the sampler goes through all structures by itself. `check` raises ValueError for values that do
-    not go together; others are drawn then. Of several objectives, `segments` tell more than the scores that are seen.
+    The first trial of a study takes the defaults, but not in a grid. The first of every `config.cohort` is free, the
+    others share its structure, unless the sampler goes through all structures by itself. `check` raises ValueError for
+    values that do not go together; others are drawn then. Of several objectives, `segments` tell more than the scores
+    that are seen.
     """
     with _quiet():
         return _suggest(config, plan, _study(config, trials, plan, segments), check)
@@ -52,7 +53,7 @@ def _suggest(
     cohort = config.cohort if KNOWN[config.sampler].structures else 1
     found: list[dict[str, Any]] = []
     for place, number in enumerate(plan.ask):
-        values = _defaults(config.searched, check) if number == 0 else None
+        values = _defaults(config.searched, check) if number == 0 and KNOWN[config.sampler].defaults else None
         if values is None:
             leader = found[place - place % cohort] if place % cohort else None
             values = _draw(config, study, plan.bracket, number, leader, check)

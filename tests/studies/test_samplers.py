@@ -6,6 +6,7 @@ import logging
 import random
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import optuna
@@ -14,9 +15,11 @@ from rekindle.spaces import Space, categorical, flatten, integer, log_real, mayb
 from rekindle.studies.config import BadConfig, Config
 from rekindle.studies.configuring import load_task, make_config
 from rekindle.studies.errors import StoreError
+from rekindle.studies.samplers.grid import grid
 from rekindle.studies.samplers.names import KNOWN, check_sampler, make_sampler, sampler_name
 from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.schedule import plan
+from rekindle.studies.searching import closed
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.tasks import load
 
@@ -35,7 +38,8 @@ FINITE = Space(
     layers=integer(1, 3),
     gamma=real(0.9, 1.0, step=0.05),
 )
-SPACES = {"gp": SMALL, "bruteforce": FINITE}
+GRID = Space(lr=log_real(1e-5, 1e-1), layers=integer(1, 100), clip=maybe(ordinal(0.1, 0.2, 0.5)))
+SPACES = {"gp": SMALL, "bruteforce": FINITE, "grid": GRID}
 
 
 def config(sampler: str, **changes: Any) -> Config:
@@ -116,6 +120,51 @@ def test_brute_force_tries_everything_once() -> None:
     assert len({tuple(sorted(values.items())) for values in found.values()}) == total
 
 
+def test_a_grid_has_the_ends_of_ranges_and_only_what_applies() -> None:
+    space = Space(
+        name=categorical("adam", "sgd", default="adam", structural=True),
+        momentum=real(0.0, 0.9, when={"name": "sgd"}),
+        lr=log_real(1e-5, 1e-1),
+        gamma=near_one(0.9, 0.999),
+        width=ordinal(16, 32, 64, 128),
+        layers=integer(1, 9),
+        steps=integer(2, 3),
+        clip=maybe(real(0.1, 0.3)),
+    )
+    total = (1 + 3) * 3 * 3 * 4 * 3 * 2 * (1 + 3)
+    one = config("grid", space=space.priors(), trials=[total], epochs=[1, 1, 3], options={"grid_points": 3})
+    check_sampler(one)
+    found = list(study(one, random.Random(0)).values())
+    assert len({tuple(sorted(values.items())) for values in found}) == total == len(grid(one))
+
+    def values(name: str) -> list[Any]:
+        return sorted({values[name] for values in found if values.get(name) is not None})
+
+    assert values("lr") == pytest.approx([1e-5, 1e-3, 1e-1])
+    assert values("gamma") == pytest.approx([0.9, 0.99, 0.999])
+    assert (values("width"), values("layers"), values("steps")) == ([16, 32, 64, 128], [1, 5, 9], [2, 3])
+    assert (values("clip"), values("momentum")) == (pytest.approx([0.1, 0.2, 0.3]), pytest.approx([0.0, 0.45, 0.9]))
+
+
+def test_a_study_is_as_large_as_its_grid() -> None:
+    ppo = load("ppo")
+    fixed = closed(ppo("CartPole-v1").get_space(), ["optimizer.lr", "model.activation"])
+    make = partial(make_config, ppo, "CartPole-v1", epochs=[1], fixed=fixed, sampler="GridSampler")
+    assert make(trials=None).trials == [5 * 4]
+    assert make(trials=None, options={"grid_points": 2}).trials == [2 * 4]
+    assert make(trials=7).trials == [7]
+    with pytest.raises(BadConfig, match="it has 20 points and there are to be 21 trials; leave --trials out"):
+        make(trials=21)
+    with pytest.raises(BadConfig, match="--grid-points must be at least 2 and at most 10,000, but got 1"):
+        make(trials=None, options={"grid_points": 1})
+    with pytest.raises(
+        BadConfig, match=r"at most 10,000 points, but .*5 of optimizer\.lr, .* others make more; search"
+    ):
+        make(trials=None, fixed={})
+    with pytest.raises(BadConfig, match="the sampler is random; add --sampler grid"):
+        make(trials=4, sampler="random", options={"grid_points": 2})
+
+
 def test_cma_es_closes_in_on_what_is_best() -> None:
     space = Space(x=real(-1.0, 1.0), lr=log_real(1e-6, 1.0))
     one = config("cmaes", space=space.priors(), trials=[96], generation=8, epochs=[1, 1, 3])
@@ -160,7 +209,6 @@ def test_a_sampler_has_the_name_that_optuna_gives_it(text: str, name: str) -> No
     ("text", "message"),
     [
         ("tpp", "sampler must be one of tpe, random, .*, but got 'tpp'; did you mean tpe?"),
-        ("GridSampler", "take bruteforce"),
         ("PartialFixedSampler", "--set NAME=VALUE"),
     ],
 )
@@ -172,7 +220,7 @@ def test_other_names_are_refused_with_the_nearest(text: str, message: str) -> No
 def test_every_sampler_of_optuna_has_an_answer() -> None:
     classes = [name for name in optuna.samplers.__all__ if name.endswith("Sampler") and not name.startswith("Base")]
     for name in classes:
-        if name in ("GridSampler", "PartialFixedSampler"):
+        if name == "PartialFixedSampler":
             continue
         assert isinstance(make_sampler(config(sampler_name(name)), 8), optuna.samplers.BaseSampler), name
 
