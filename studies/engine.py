@@ -7,7 +7,7 @@ change, and is added if absent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..spaces import flatten, unflatten
@@ -86,12 +86,18 @@ class Engine:
     def advance(self) -> list[Ready]:
         """Brings the rows as far forward as they go without training; what is ready then, most urgent first."""
         self.view.refresh()
-        while step := self.view.plan():
+        while step := self._mine(self.view.plan()):
             self._carry_forward(step)
             self.view.refresh()
-        self.complete = step.complete
+        self.complete = self.view.plan().complete
         ready = sorted((self.view.segments[key] for key in self.view.ready), key=self.view.scheduler.priority)
         return [Ready(self.view.trials[segment.number], segment) for segment in ready]
+
+    def _mine(self, step: Plan) -> Plan:
+        """What of a plan is for this process to write down: new trials are not, while another process makes them."""
+        if not step.makes_trials or self.store.take_turn(self.name, self.view.revision):
+            return step
+        return replace(step, ask=None, branches=[])
 
     def ready(self) -> set[tuple[int, int]]:
         """The (number, rung) of all segments that are not finished at this moment."""

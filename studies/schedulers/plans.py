@@ -58,9 +58,14 @@ class Plan:
     complete: bool = False
     exact: bool = False
 
+    @property
+    def makes_trials(self) -> bool:
+        """Whether there are new trials, which take a while to make."""
+        return bool(self.ask or self.branches)
+
     def __bool__(self) -> bool:
         """Whether there is something to add or to end."""
-        return bool(self.segments or self.finished or self.ask or self.branches)
+        return bool(self.segments or self.finished or self.makes_trials)
 
 
 class Scheduler(Protocol):

@@ -15,7 +15,7 @@ from ..errors import SchemaMismatch
 from .columns import Double, Integer, Json, LargeBinary, Numbers, Text
 from .columns import Now as Now
 
-VERSION = 3
+VERSION = 4
 _LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
 
 
@@ -86,6 +86,8 @@ study = Table(
     Column("created", Double, nullable=False),
     Column("revision", Integer, nullable=False, server_default="0"),  # one more with each write of its rows
     Column("rewritten", Integer, nullable=False, server_default="0"),  # the last one that took rows away
+    Column("planner", Text),  # the process that makes new trials, while the others wait for it
+    Column("planner_until", Double),  # when they do so themselves
 )  # fmt: skip
 
 trial = Table(
@@ -142,8 +144,16 @@ _REVISIONS = _statements(
     "CREATE INDEX rk_segment_revision ON rk_segment (study, revision)",
 )
 _OBJECTIVES = _statements("ALTER TABLE rk_segment ADD COLUMN objectives TEXT")
+
+
+def _planners(connection: Connection) -> None:
+    number = Double().compile(connection.dialect)  # each database has its own word for it
+    for column in ("planner TEXT", f"planner_until {number}"):
+        connection.execute(sa.text(f"ALTER TABLE rk_study ADD COLUMN {column}"))
+
+
 # The n-th turns schema n + 1 into n + 2; append only, never change one.
-MIGRATIONS: tuple[Migration, ...] = (_REVISIONS, _OBJECTIVES)
+MIGRATIONS: tuple[Migration, ...] = (_REVISIONS, _OBJECTIVES, _planners)
 
 
 def version_of(connection: Connection) -> int:

@@ -28,7 +28,7 @@ from sqlalchemy import Connection
 from ...tasks.storage import Metrics, Saved, Write
 from ..errors import StoreError, TaskBusy
 from ..failures import FAILED
-from . import branches, disguise, fencing, ledger, queries, schema, totals
+from . import branches, disguise, fencing, ledger, planners, queries, schema, totals
 from .branches import Start
 from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blobs, put_checkpoint, put_metrics
 from .database import Database
@@ -40,6 +40,7 @@ from .rows import Changes, CheckpointRow, Event, Result, Segment, Study, TaskRow
 from .totals import Totals
 
 KEEP = Keep()
+TURN = 30.0  # seconds
 
 
 class Store:
@@ -242,9 +243,21 @@ class Store:
             ledger.add_segments(connection, study, ways, revision)
             for number, state in ends:
                 ledger.finish_trial(connection, study, number, state, None, revision)
+            if new:
+                planners.end(connection, study)
             return True
 
         return self._database.write(work)
+
+    def take_turn(self, study: str, revision: int) -> bool:
+        """Whether this process is to make the trials that follow from a revision; False while another one does so.
+
+        The turn ends when trials are added, or when it has lasted for ``lease_seconds``, and TURN at most.
+        """
+        if not self._database.read(lambda connection: planners.due(connection, study, revision)):
+            return False
+        seconds = min(self.lease_seconds, TURN)
+        return self._database.write(lambda connection: planners.take(connection, study, revision, seconds))
 
     def changes(self, study: str, since: int = -1) -> Changes | None:
         """What has changed in a study since a revision (-1: everything is new), or None if nothing has."""

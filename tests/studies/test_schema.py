@@ -60,9 +60,8 @@ with Store(sys.argv[1]) as store:
 def test_a_newer_schema_is_refused_with_the_cure(url: str) -> None:
     with Store(url) as store:
         store._database.write(lambda c: c.execute(schema.schema.update().values(version=schema.VERSION + 1)))
-    with pytest.raises(
-        SchemaMismatch, match=r"have schema 4, but this Rekindle knows schemas up to 3: upgrade it \(pip"
-    ):
+    law = f"have schema {schema.VERSION + 1}, but this Rekindle knows schemas up to {schema.VERSION}: upgrade it"
+    with pytest.raises(SchemaMismatch, match=rf"{law} \(pip"):
         Store(url)
 
 
