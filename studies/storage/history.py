@@ -15,6 +15,8 @@ from .owner import Owner
 from .retention import CHUNK
 from .schema import Now, event, task
 
+EXCUSED = 16  # deaths at most that count as the machines', not the trial's
+
 
 @dataclass
 class History:
@@ -28,6 +30,7 @@ class History:
         alone: whether it is to be trained by itself.
         rest: seconds until it is to be tried again.
         last: who held it last when it was killed.
+        elsewhere: how many others died meanwhile, none of whom trained it; looked up when it is about to fail.
     """
 
     epochs: int = 0
@@ -36,18 +39,28 @@ class History:
     alone: bool = False
     rest: float = 0.0
     last: str = ""
+    elsewhere: int = 0
+    since: int | None = None  # the event of the first who died
+    victims: set[str] = field(default_factory=set)
 
     def after_kills(self) -> tuple[Killed, Decision] | None:
-        """What is done about those who died with it; None if nobody did."""
+        """What is done about those who died with it; None if nobody did.
+
+        Where others die as well, machines go away: each of those excuses one death, and the trial goes on alone.
+        """
         if not self.killed:
             return None
+        last_time = (POLICIES[KILLED].times or 0) - 1
+        blamed = self.killed - 1
+        if blamed > last_time:
+            blamed = max(last_time, blamed - min(self.elsewhere, EXCUSED))
         who = Owner.parse(self.last)
         error = Killed(
             f"{self.killed} processes in a row that trained it were killed, or fell silent, before they finished epoch "
             f"{self.epochs + 1}, the last one process {who.pid} on {who.host}; does it need more memory than there is? "
             "Fix what ends them, or leave its hyperparameters out of the space"
         )
-        return error, decide(error, self.killed - 1)
+        return error, decide(error, blamed)
 
 
 def claimable(connection: Connection, uids: Sequence[str], limit: int | None) -> tuple[list[str], dict[str, History]]:
@@ -75,14 +88,16 @@ def histories(connection: Connection, uids: Collection[str]) -> dict[str, Histor
     names = sorted(uids)
     for i in range(0, len(names), CHUNK):
         _read(connection, names[i : i + CHUNK], found)
-    for history in found.values():
+    for uid, history in found.items():
+        if (POLICIES[KILLED].times or 0) < history.killed:
+            history.elsewhere = _elsewhere(connection, uid, history)
         if (after := history.after_kills()) is not None:
             history.alone |= after[1].alone
     return found
 
 
 def _read(connection: Connection, uids: Collection[str], found: dict[str, History]) -> None:
-    columns = (event.c.uid, event.c.kind, event.c.data, (Now() - event.c.created).label("age"))
+    columns = (event.c.id, event.c.uid, event.c.kind, event.c.data, (Now() - event.c.created).label("age"))
     query = sa.select(*columns, task.c.epochs, task.c.lease_owner).join(task, task.c.uid == event.c.uid)
     query = query.where(event.c.uid.in_(uids), event.c.kind.in_([TAKEOVER, FAILED])).order_by(event.c.id)
     for row in connection.execute(query):
@@ -94,10 +109,22 @@ def _read(connection: Connection, uids: Collection[str], found: dict[str, Histor
             _count(history, row)
 
 
-def _count(history: History, row: sa.Row[tuple[str, str, dict[str, object], float, int, str | None]]) -> None:
+def _elsewhere(connection: Connection, uid: str, history: History) -> int:
+    """How many processes died with other tasks since the first one died with this."""
+    if history.since is None:
+        return 0
+    query = sa.select(event.c.data).where(event.c.id > history.since, event.c.kind == TAKEOVER, event.c.uid != uid)
+    died = {str(data.get("previous")) for data in connection.scalars(query.limit(CHUNK)) if not data.get("alive")}
+    return len(died - history.victims - {history.last})
+
+
+def _count(history: History, row: sa.Row[tuple[int, str, str, dict[str, object], float, int, str | None]]) -> None:
     kind = str(row.data.get("kind"))
     if row.kind == TAKEOVER:
-        history.killed += not row.data.get("alive")
+        if not row.data.get("alive"):
+            history.killed += 1
+            history.since = row.id if history.since is None else history.since
+            history.victims.add(str(row.data.get("previous")))
         history.last = row.lease_owner or str(row.data.get("previous"))
     elif not row.data.get("retry"):  # it failed for good; if it is asked for once more, that is a new story
         history.failed.clear()

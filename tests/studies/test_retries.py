@@ -226,6 +226,35 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert "before they finished epoch 2" in str(doom[0])
 
 
+def test_who_dies_where_others_die_too_is_not_to_blame(unfinished: Store, child: Callable[..., Any]) -> None:
+    killer = """
+import os, signal, sys
+from rekindle.studies.storage.store import Store
+Store(sys.argv[1]).claim("s", sys.argv[2:])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    url = unfinished._database.url.render_as_string(hide_password=False)
+
+    def kill(*uids: str) -> History:
+        child(killer, url, *uids).process.wait()
+        return unfinished.histories(["a"]).get("a", History())
+
+    def is_tried_again(history: History) -> bool:
+        after = history.after_kills()
+        assert after is not None
+        assert after[1].alone == after[1].retry
+        return after[1].retry
+
+    for _ in range(4):
+        history = kill("a")
+    assert is_tried_again(history)
+    for _ in range(3):  # of whom the first two are noticed when their task is taken over
+        kill("b")
+    history = kill("a")
+    assert (history.killed, history.elsewhere, is_tried_again(history)) == (5, 2, True)
+    assert [is_tried_again(kill("a")) for _ in range(2)] == [True, False]
+
+
 def test_who_rests_or_wants_to_be_alone_is_not_claimed_with_others(unfinished: Store) -> None:
     def note(uid: str, **what: Any) -> None:
         with unfinished.open(uid, {}) as lease:
