@@ -243,9 +243,10 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="return; model_size, the number of parameters, minimized; env_steps_per_second, which is measured on this "
-        "machine and not the same twice; or a metric that the task reports with its direction, such as "
-        "episode_length:minimize; may be repeated, for a Pareto front (default: return)",
+        help="return; return_median, return_iqm or return_top_quartile, of the same episodes; model_size, the number "
+        "of parameters, minimized; env_steps_per_second, which is measured on this machine and not the same twice; or "
+        "a metric that the task reports with its direction, such as episode_length:minimize; may be repeated, for a "
+        "Pareto front (default: return)",
     )
     tune.add_argument(
         "--generation",

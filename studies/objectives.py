@@ -1,6 +1,7 @@
 """What a study seeks: the evaluation return, or other objectives, one or several.
 
     return                  mean undiscounted return of greedy evaluation episodes; maximized
+    return_median, return_iqm, return_top_quartile    of the returns of the same episodes; maximized
     model_size              how many parameters the networks have; minimized
     env_steps_per_second    of training, measured on one epoch more, trained alone, that is thrown away; maximized. A
                             measurement of a machine: no seed makes it the same twice
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .aggregates import AGGREGATES
 from .config import BadConfig, Config, choose
 from .errors import DamagedRow
 from .schedulers.plans import score_of
@@ -30,7 +32,8 @@ RETURN = "return"  # the metric under which an evaluation is stored with its epo
 MODEL_SIZE, SPEED = "model_size", "env_steps_per_second"
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 DEFAULT = {RETURN: MAXIMIZE}
-DIRECTIONS = {RETURN: MAXIMIZE, MODEL_SIZE: MINIMIZE, SPEED: MAXIMIZE}
+OF_EPISODES = {f"return_{name}": aggregate for name, aggregate in AGGREGATES.items() if name != "mean"}
+DIRECTIONS = {RETURN: MAXIMIZE, **dict.fromkeys(OF_EPISODES, MAXIMIZE), MODEL_SIZE: MINIMIZE, SPEED: MAXIMIZE}
 ALWAYS = ("episode_return", "episode_length")  # what every task reports once an episode has ended
 
 
@@ -93,6 +96,8 @@ def measure(objectives: Iterable[str], task: Task, evaluated: float, twin: Calla
             found[name] = float(sum(parameter.numel() for parameter in task.parameters()))
         elif name == SPEED:
             found[name] = _speed(task, twin())
+        elif name in OF_EPISODES:
+            found[name] = OF_EPISODES[name](task.returns())
         elif name != RETURN:
             found[name] = _last_reported(task, name)
         if not math.isfinite(found[name]):

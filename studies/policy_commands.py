@@ -2,16 +2,20 @@
 
 With ``--json`` stdout is one JSON object:
 
-    evaluate        format, uid, epochs, episodes, return, digest
+    evaluate        format, uid, epochs, episodes, deterministic, return, median, iqm, top_quartile, min, max, std (of
+                    the episodes' returns), digest
     export-policy   format, uid, epochs, file, bytes, parameters (how many numbers), digest
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .aggregates import AGGREGATES
 
 if TYPE_CHECKING:
     from ..tasks.task import Task
@@ -25,16 +29,26 @@ def add_parsers(commands: Any, command: Callable[..., argparse.ArgumentParser]) 
     export = command(commands, "export-policy", "write a stored checkpoint's networks, not resumable", module=HERE)
     for parser in (evaluate, export):
         parser.add_argument("checkpoint", metavar="UID", help="or UID@EPOCH, or UID@best; the last one by itself")
-    evaluate.add_argument("--episodes", type=int, default=20, metavar="N", help="greedy episodes (default: 20)")
+    evaluate.add_argument("--episodes", type=int, default=20, metavar="N", help="how many (default: 20)")
+    evaluate.add_argument(
+        "--stochastic",
+        action="store_true",
+        help="act at random, as in training, with the same random numbers each time",
+    )
     export.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")
     export.set_defaults(command="export_policy")
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Prints the mean return of greedy episodes on seeds that no training uses."""
-    task = _task(arguments)
+    """Prints what episodes on seeds that no training uses return, in the mean and otherwise."""
+    task, greedy = _task(arguments), not arguments.stochastic
+    returns = task.returns(arguments.episodes, greedy)
+    spread = {"min": min(returns), "max": max(returns), "std": statistics.pstdev(returns)}
+    others = {name: aggregate(returns) for name, aggregate in AGGREGATES.items() if name != "mean"}
+    mean = task.evaluate(arguments.episodes, greedy)
     return _print(arguments, {"uid": task.uid, "epochs": task.epochs, "episodes": arguments.episodes,
-                              "return": task.evaluate(arguments.episodes), "digest": task.digest})  # fmt: skip
+                              "deterministic": greedy, "return": mean, **others, **spread,
+                              "digest": task.digest})  # fmt: skip
 
 
 def export_policy(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -181,6 +182,17 @@ class DQNLearner(OffPolicyLearner):
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         return self._greedy(self.seen(obs))
+
+    def explorer(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
+        exploration = EpsilonGreedy(self.evaluation_keys("explore"), self.exploration.actions, episodes)
+        epsilon, steps = self.epsilon(self.env_steps), count()
+
+        def act(obs: np.ndarray) -> np.ndarray:
+            step = next(steps)
+            explores, uniform = exploration.explores(step, epsilon), exploration.uniform(step)
+            return np.where(explores, uniform, self._greedy(self.seen(obs)))
+
+        return act
 
     @torch.inference_mode()
     def _greedy(self, obs: np.ndarray) -> np.ndarray:

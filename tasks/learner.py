@@ -151,6 +151,14 @@ class Learner:
         """What acts greedily, like `act`, through so many episodes at once from their beginnings."""
         return self.act
 
+    def explorer(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
+        """What acts as training does, at random, with numbers that are the same for every member and every call."""
+        raise ValueError(f"{self.algorithm()} says how it acts greedily only; leave deterministic=False out")
+
+    def evaluation_keys(self, purpose: str) -> streams.Bits:
+        """Keys (P,) of the random stream with this purpose, of evaluation alone."""
+        return streams.keys([EVALUATION_SEED] * self.members, "evaluation", purpose)
+
     def keys(self, purpose: str) -> streams.Bits:
         """The members' keys (P,) of the random stream with this purpose."""
         return streams.keys(self.seeds, purpose)
@@ -209,13 +217,18 @@ class Learner:
 
     def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
         """Mean undiscounted return (P,) of greedy episodes on fixed seeds that no training uses; changes no state."""
+        means: np.ndarray = self.evaluate_episodes(episodes).mean(1)
+        return means
+
+    def evaluate_episodes(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> np.ndarray:
+        """The return of each of them (P, episodes); at random, as in training, unless `deterministic`."""
         envs = self._evaluation
         if envs is None or envs.num_envs != episodes:
             envs = make_envs(self.env, [EVALUATION_SEED] * self.members, episodes, "evaluation", self.env_processes)
         self._evaluation = None  # if this is interrupted, nobody knows how far they are
         envs.reset()
         envs.begin_epoch(np.zeros(self.members, dtype=np.int64))
-        act = self.player(episodes)
+        act = self.player(episodes) if deterministic else self.explorer(episodes)
         returns = np.zeros((self.members, episodes))
         running = np.ones((self.members, episodes), dtype=bool)
         for _ in range(EVALUATION_STEPS):
@@ -225,7 +238,7 @@ class Learner:
             returns += step.reward * running
             running &= ~(step.terminated | step.truncated)
         self._evaluation = envs
-        return returns.mean(1)
+        return returns
 
     def member_state(self, member: int) -> Tree:
         """Everything that one member's future depends on; copies."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -319,15 +320,44 @@ class OnPolicyLearner(Learner):
         return self.player(obs.shape[1])(obs)
 
     def player(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
-        policy = self.policy if self.memory is None else Memory(self.policy, episodes)
+        parameters = self.parameters(episodes)
 
         @torch.inference_mode()
         def act(obs: np.ndarray) -> np.ndarray:
-            seen = obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn=False)
-            params = policy.policy(torch.from_numpy(np.ascontiguousarray(seen)).to(self.device))
-            return self.policy.distribution.mode(params).cpu().numpy()
+            return self.policy.distribution.mode(parameters(obs)).cpu().numpy()
 
         return act
+
+    def parameters(self, episodes: int) -> Callable[[np.ndarray], Tensor]:
+        """The distribution's parameters (P, N, ...) for what is seen in so many episodes from their beginnings."""
+        policy = self.policy if self.memory is None else Memory(self.policy, episodes)
+
+        def parameters(obs: np.ndarray) -> Tensor:
+            seen = obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn=False)
+            return policy.policy(torch.from_numpy(np.ascontiguousarray(seen)).to(self.device))
+
+        return parameters
+
+    def explorer(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
+        parameters, noise = self.parameters(episodes), self.evaluation_noise(episodes)
+
+        @torch.inference_mode()
+        def act(obs: np.ndarray) -> np.ndarray:
+            actions = self.policy.distribution.sample(parameters(obs), next(noise))
+            return torch.nan_to_num(actions).cpu().numpy() if actions.is_floating_point() else actions.cpu().numpy()
+
+        return act
+
+    def evaluation_noise(self, episodes: int) -> Iterator[Tensor]:
+        """What the actions of each step of evaluation are sampled with, (P, N, ...)."""
+        hp, distribution = self.hp, self.policy.distribution
+        if isinstance(distribution, StateDependentGaussian):
+            keys = self.evaluation_keys("sde")
+            made = Perturbations(keys, episodes, distribution, hp.num_steps, hp.sde_sample_freq, self.device)
+            for rollout in count():
+                yield from made(rollout, self.policy.parameters.views["actor.log_std"])
+        for step in count():
+            yield draw_noise(self.policy, self.evaluation_keys("action"), step, (1, episodes), self.device)[0]
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -155,17 +156,48 @@ class SACLearner(OffPolicyLearner):
         return self.player(obs.shape[1])(obs)
 
     def player(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
-        memory = SoftMemory(self.memory.networks, episodes, critics=False) if self.memory is not None else None
+        hidden = self.hidden(episodes)
 
         @torch.inference_mode()
         def act(obs: np.ndarray) -> np.ndarray:
+            return self.actions.act(self.policy.outputs(hidden(obs))[:, :episodes], None, None)
+
+        return act
+
+    def explorer(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
+        hidden, hp, steps = self.hidden(episodes), self.hp, count()
+        numbers = max(1, self.actions.numbers)
+        normals = Normals(self.evaluation_keys("action"), (episodes, numbers), self.device)
+        sde = Normals(self.evaluation_keys("sde"), (episodes, numbers, hp.model.width), self.device)
+        choices = Draws(self.evaluation_keys("choice"), (episodes, 1))
+
+        @torch.inference_mode()
+        def act(obs: np.ndarray) -> np.ndarray:
+            step, z = next(steps), hidden(obs)
+            outputs, z = (x[:, :episodes] for x in (self.policy.outputs(z), z))
+            if hp.use_sde:
+                noise = self.policy.perturbation(z, sde(step // hp.sde_sample_freq))
+            else:
+                noise = self.actions.spread(outputs, normals(step))
+            return self.actions.act(outputs, noise, choices(step).copy())
+
+        return act
+
+    def hidden(self, episodes: int) -> Callable[[np.ndarray], Tensor]:
+        """The policy's last activations (P, N or 2, width) for what is seen in so many episodes from their beginnings.
+
+        A single environment stands there twice.
+        """
+        memory = SoftMemory(self.memory.networks, episodes, critics=False) if self.memory is not None else None
+
+        def hidden(obs: np.ndarray) -> Tensor:
             seen = self._tensor(self.seen(obs))
             if memory is not None:
                 memory.see(seen)
                 seen = memory.output
-            return self.actions.act(self.policy.act(in_pairs(seen))[:, :episodes], None, None)
+            return self.policy.hidden(in_pairs(seen))
 
-        return act
+        return hidden
 
     def _tensor(self, obs: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)

@@ -127,6 +127,11 @@ class SVPGLearner(Learner):
                 row["particle_distance"] = float(distance)
         return metrics
 
+    def evaluate_episodes(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> np.ndarray:
+        """The return of each episode of every particle, (P, n * episodes)."""
+        returns: np.ndarray = self.particles.evaluate_episodes(episodes, deterministic).reshape(self.members, -1)
+        return returns
+
     def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
         """The mean return of each particle, (P, n)."""
         return self.particles.evaluate(episodes).reshape(self.members, self.count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +23,7 @@ from .keeping import Kept
 from .learner import EVALUATION_EPISODES
 from .policy_files import write_policy
 from .snapshots import Keep
+from .stateful import Seat
 from .storage import Metrics, Storage
 from .warm_start import WarmStart
 
@@ -133,13 +135,29 @@ class Task(Kept):
         Cohort([self]).fit(epochs, context)
         return self.metrics
 
-    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> float:
-        """Mean undiscounted return of greedy episodes on seeds that no training uses; changes no state."""
-        if episodes < 1:
-            raise ValueError(f"{self}: episodes must be at least 1, but got {episodes!r}")
-        place = self._seated()
+    def evaluate(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> float:
+        """Mean undiscounted return of episodes on seeds that no training uses; changes no state.
+
+        They are greedy, or act at random as in training unless `deterministic`, with random numbers that are the same
+        each time.
+        """
+        if not deterministic:
+            return statistics.fmean(self.returns(episodes, deterministic))
+        place = self._seated_for(episodes)
         with one_thread():
             return float(place.learner.evaluate(episodes)[place.member])
+
+    def returns(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> list[float]:
+        """The return of each episode that `evaluate` takes the mean of; of SVPG those of one particle after another."""
+        place = self._seated_for(episodes)
+        with one_thread():
+            found: list[float] = place.learner.evaluate_episodes(episodes, deterministic)[place.member].tolist()
+        return found
+
+    def _seated_for(self, episodes: int) -> Seat:
+        if episodes < 1:
+            raise ValueError(f"{self}: episodes must be at least 1, but got {episodes!r}")
+        return self._seated()
 
     def act(self, observation: Any) -> Any:
         """The greedy action for one observation, both as the Gymnasium environment gives and takes them."""

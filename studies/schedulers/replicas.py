@@ -8,35 +8,16 @@ configuration follows for each of its replicates.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..aggregates import AGGREGATES
 from ..config import BadConfig, Config, check_count, choose
 from ..objectives import MINIMIZE, objectives_of, value_of
 from ..storage.rows import Segment, Trial
 from .plans import Branch, Plan, Scheduler, score_of
 from .racing import FIRST
-
-
-def iqm(scores: Sequence[float]) -> float:
-    """Interquartile mean: without the lowest and the highest quarter; Agarwal et al. (2021), arXiv:2108.13264."""
-    cut = len(scores) // 4
-    return statistics.fmean(sorted(scores)[cut : len(scores) - cut])
-
-
-def top_quartile(scores: Sequence[float]) -> float:
-    """Mean of the highest quarter, of one score at least."""
-    return statistics.fmean(sorted(scores)[-max(1, len(scores) // 4) :])
-
-
-AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean": statistics.fmean,
-    "median": statistics.median,
-    "iqm": iqm,
-    "top_quartile": top_quartile,
-}
 
 
 def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config
 from rekindle.studies.config_form import what_is_wrong
@@ -65,6 +66,21 @@ def test_objectives_have_directions() -> None:
         }
     }
     assert objectives_of(tiny()) == {"return": "maximize"}
+
+
+def test_another_aggregate_of_the_episodes_can_be_sought(sqlite_url: str) -> None:
+    config = tiny(trials=1, options=objective_options(["return_median", "return_top_quartile"]))
+    run(sqlite_url, config)
+    with Store(sqlite_url) as store:
+        study = study_json(store, "s")
+        [trial] = study["trials"]
+        task = config.make_task(load("ppo"), unflatten(trial["hyperparameters"]), None)
+    task.fit(trial["epochs"])
+    returns = sorted(task.returns())
+    assert study["objectives"] == {"return_median": "maximize", "return_top_quartile": "maximize"}
+    assert {name: trial["objectives"][name] for name in study["objectives"]} == {
+        "return_median": (returns[9] + returns[10]) / 2, "return_top_quartile": pytest.approx(sum(returns[15:]) / 5)
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,12 @@ def test_a_checkpoint_is_evaluated_and_its_policy_exported(sqlite_url: str, tmp_
     assert json.loads(out)["parameters"] == sum(tensor.numel() for tensor in given().parameters())
     warm_one = warm(file, 0)
     assert warm_one.evaluate() == returns[best]
-    assert cli("evaluate", uid, "--storage", sqlite_url)[1].count("return") == 1
+    assert " return " in cli("evaluate", uid, "--storage", sqlite_url)[1]
+    found = json.loads(cli("evaluate", uid, "--episodes", "5", "--stochastic", "--storage", sqlite_url, "--json")[1])
+    assert found["deterministic"] is False
+    assert found["min"] <= found["median"] <= found["top_quartile"] <= found["max"]
+    assert found["min"] <= found["return"] <= found["max"]
+    assert found["return"] != returns[6]
 
 
 def test_an_exported_policy_says_that_it_is_weights_only(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from rekindle.spaces import unflatten
+from rekindle.studies.aggregates import AGGREGATES, iqm, top_quartile
 from rekindle.studies.cli import main
 from rekindle.studies.config import BadConfig, Config
 from rekindle.studies.configuring import make_population
 from rekindle.studies.report import study_json
-from rekindle.studies.schedulers.replicas import AGGREGATES, collapse, iqm, seed_options, top_quartile
+from rekindle.studies.schedulers.replicas import collapse, seed_options
 from rekindle.studies.schedulers.schedule import entrants, plan
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store

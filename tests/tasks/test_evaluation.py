@@ -1,0 +1,107 @@
+"""Evaluation: the returns of its episodes, greedy ones and such as training plays, which change no state."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import numpy as np
+import pytest
+from rekindle import A2C, DQN, PPO, SAC, SVPG, Cohort
+from rekindle.tasks import Task
+from rekindle.tasks.learner import Learner
+
+SMALL: dict[str, Any] = {"num_steps": 8, "num_envs": 4, "epoch_steps": 64, "model": {"width": 16}}
+REPLAY: dict[str, Any] = {
+    "learning_starts": 120, "buffer_size": 200, "batch_size": 32, "epoch_steps": 128, "num_envs": 2, "model.width": 16,
+}  # fmt: skip
+CASES = [
+    (PPO, "CartPole-v1", SMALL),
+    (PPO, "Pendulum-v1", {**SMALL, "normalize_obs": True, "use_sde": True, "sde_sample_freq": 3}),
+    (A2C, "CartPole-v1", {**SMALL, "model": {"width": 16, "memory": "gru"}}),
+    (SVPG, "CartPole-v1", {**SMALL, "num_particles": 2}),
+    (DQN, "CartPole-v1", REPLAY),
+    (SAC, "Pendulum-v1", REPLAY),
+    (SAC, "Pendulum-v1", {**REPLAY, "use_sde": True}),
+    (SAC, "CartPole-v1", {**REPLAY, "model.memory": "lstm", "model.sequence_length": 8, "model.burn_in": 4}),
+]
+
+
+@pytest.mark.parametrize(("task", "env", "values"), CASES)
+def test_episodes_played_as_in_training_are_the_same_each_time_and_alone(
+    task: type[Task], env: str, values: Any
+) -> None:
+    def make(seed: int) -> Task:
+        return task(env, seed=seed).init(**values)
+
+    together = [make(seed) for seed in range(3)]
+    Cohort(together).fit(1)
+    alone = make(1)
+    alone.fit(1)
+    digest, greedy = alone.digest, alone.returns(4)
+    played = alone.returns(4, deterministic=False)
+    assert alone.returns(4, deterministic=False) == played == together[1].returns(4, deterministic=False)
+    assert alone.digest == digest
+    assert played != greedy
+    assert alone.evaluate(4, deterministic=False) == statistics.fmean(played)
+    assert alone.returns(4) == greedy
+    assert alone.evaluate(4) == pytest.approx(statistics.fmean(greedy))
+
+
+def test_the_random_numbers_of_training_are_not_those_of_evaluation() -> None:
+    task = PPO("CartPole-v1", seed=0x5EED).init(**SMALL)
+    learner = task.build_learner([task])
+    assert learner.evaluation_keys("action").tolist() != learner.keys("action").tolist()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "LunarLander-v3"])
+def test_a_task_with_the_seed_of_evaluation_is_not_trained_on_its_episodes(env: str) -> None:
+    task = PPO(env, seed=0x5EED).init(**SMALL)
+    learner = task.build_learner([task])
+    trained, evaluated = learner.envs.obs.copy(), []
+    player = learner.player
+    learner.player = lambda episodes: lambda obs: (evaluated.append(obs.copy()), player(episodes)(obs))[1]  # type: ignore[method-assign]
+    learner.evaluate(4)
+    assert evaluated[0].shape == trained.shape
+    assert not (evaluated[0] == trained).all(-1).any()
+
+
+def test_the_actions_are_drawn_from_the_policy() -> None:
+    task = PPO("Pendulum-v1").init(**{**SMALL, "model": {"width": 16, "std_init": 0.7}})
+    learner = task.build_learner([task])
+    act, greedy = learner.explorer(1000), learner.player(1000)
+    obs = np.tile(learner.envs.obs[:, :1], (1, 1000, 1))
+    noise = np.concatenate([act(obs) - greedy(obs) for _ in range(3)], 1)
+    assert noise.std() == pytest.approx(0.7, rel=0.05)
+    assert abs(noise.mean()) < 0.05
+    assert len(np.unique(noise)) > 2900
+
+
+def test_epsilon_is_that_of_the_moment() -> None:
+    task = DQN("CartPole-v1").init(**REPLAY, exploration={"start": 0.5, "final": 0.0, "horizon": 128})
+    learner = task.build_learner([task])
+    act, greedy = learner.explorer(4000), learner.player(4000)
+    obs = np.tile(learner.envs.obs[:, :1], (1, 4000, 1))
+    assert (act(obs) != greedy(obs)).mean() == pytest.approx(0.25, abs=0.03)  # half of the random ones are the other
+    task.fit(1)
+    assert (learner.explorer(4000)(obs) == learner.player(4000)(obs)).all()
+
+
+def test_who_says_how_to_act_greedily_only_cannot_play_otherwise() -> None:
+    class Greedy(PPO.learner):  # type: ignore[name-defined,misc]
+        explorer = Learner.explorer
+
+    class Mine(PPO):
+        learner = Greedy
+
+    task = Mine("CartPole-v1").init(**SMALL)
+    with pytest.raises(ValueError, match=r"Greedy says how it acts greedily only; leave deterministic=False out"):
+        task.evaluate(2, deterministic=False)
+    assert task.bad is None
+    assert task.evaluate(2) > 0
+
+
+@pytest.mark.parametrize("ask", [Task.evaluate, Task.returns])
+def test_evaluation_needs_an_episode(ask: Any) -> None:
+    with pytest.raises(ValueError, match="episodes must be at least 1, but got 0"):
+        ask(PPO("CartPole-v1").init(**SMALL), 0)
