@@ -66,7 +66,7 @@ class Idle(Learner):
         self.env_steps += 1
         return [{"env_steps": float(self.env_steps)}] * self.members
 
-    def evaluate(self, episodes: int = 1) -> np.ndarray:
+    def evaluate(self, episodes: int = 1, watch: Any = None) -> np.ndarray:
         """(P,)"""
         return np.array([each["lr"] * self.epochs + each["decay"] for each in self.values])
 

@@ -131,7 +131,7 @@ class Config:
 
     def probe(self, algorithm: type[Task]) -> None:
         """Makes environments and networks once, and raises what keeps this machine from training the study."""
-        replace(self, options={}).make_task(algorithm, self.fixed, None).parameters()
+        replace(self, options={}).make_task(algorithm, self.fixed, None).probe()
 
 
 def choose(what: str, name: str, known: Sequence[str]) -> str:

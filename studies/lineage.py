@@ -12,6 +12,7 @@ from typing import Any
 from ..spaces import unflatten
 from ..tasks import load
 from ..tasks.cohort import EpochEvent
+from ..tasks.signals.demonstrations import apart
 from ..tasks.state import pack
 from ..tasks.storage import POLICY, Storage, Write
 from ..tasks.task import Task
@@ -74,7 +75,7 @@ def task_of(
 ) -> Task:
     """The task with this identity, initialized; StoreError if another version of it is installed.
 
-    Of a warm start `policy` is what it takes over.
+    `policy` is what it begins with: a warm start's networks, and what is shown to it.
     """
     algorithm = load(identity["task"])
     if algorithm.version != identity["version"]:
@@ -82,8 +83,9 @@ def task_of(
             f"a task goes on with the version that it began with, {identity['task']} {identity['version']}, but "
             f"{algorithm.version} is installed; use the Rekindle that made it"
         )
-    warm = None if policy is None else WarmStart(policy, partial=True)
-    task = algorithm(identity["env"], seed=identity["seed"], storage=storage, warm_start=warm)
+    networks, shown = apart(policy or {})
+    warm = WarmStart(networks, partial=True) if networks else None
+    task = algorithm(identity["env"], seed=identity["seed"], storage=storage, warm_start=warm, demonstrations=shown)
     return task.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
 
 

@@ -35,6 +35,7 @@ from .storage import Metrics
 from .warm_start import check_fits
 from .window import EpisodeWindow
 
+Watch = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 EVALUATION_SEED = 0x5EED  # of every trial, so that all are measured on the same episodes; never a training stream
 EVALUATION_EPISODES = 20
 EVALUATION_STEPS = 100_000  # an episode of an environment without a time limit is cut here
@@ -215,12 +216,17 @@ class Learner:
             rows.append(row | self.envs.member_metrics(i))
         return rows
 
-    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
-        """Mean undiscounted return (P,) of greedy episodes on fixed seeds that no training uses; changes no state."""
-        means: np.ndarray = self.evaluate_episodes(episodes).mean(1)
+    def evaluate(self, episodes: int = EVALUATION_EPISODES, watch: Watch | None = None) -> np.ndarray:
+        """Mean undiscounted return (P,) of greedy episodes on fixed seeds that no training uses; changes no state.
+
+        watch: is shown each step: what is seen (P, N, ...), what is done, and which episodes have not ended, (P, N).
+        """
+        means: np.ndarray = self.evaluate_episodes(episodes, watch=watch).mean(1)
         return means
 
-    def evaluate_episodes(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> np.ndarray:
+    def evaluate_episodes(
+        self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True, watch: Watch | None = None
+    ) -> np.ndarray:
         """The return of each of them (P, episodes); at random, as in training, unless `deterministic`."""
         envs = self._evaluation
         if envs is None or envs.num_envs != episodes:
@@ -234,7 +240,10 @@ class Learner:
         for _ in range(EVALUATION_STEPS):
             if not running.any():
                 break
-            step = envs.step(act(envs.obs))
+            actions = act(envs.obs)
+            if watch is not None:
+                watch(envs.obs, actions, running)
+            step = envs.step(actions)
             returns += step.reward * running
             running &= ~(step.terminated | step.truncated)
         self._evaluation = envs
@@ -298,10 +307,17 @@ class Learner:
         moments = {} if normalizer is None else normalizer.moments.of(member)
         return self.networks_of(member) | {f"obs_normalizer.{name}": view for name, view in moments.items()}
 
+    def shown_to(self, member: int) -> dict[str, Tensor]:
+        """What one member is given to begin with beside a policy: demonstrations by name; views."""
+        return {}
+
     @torch.no_grad()
     def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
-        """Gives a new member these parts of a policy; its target networks become copies, all else stays as it is."""
-        mine = self.policy_of(member)
+        """Gives a new member these parts of a policy, and what is shown to it.
+
+        Its target networks become copies, all else stays as it is.
+        """
+        mine = {**self.policy_of(member), **self.shown_to(member)}
         check_fits(policy, mine, self.algorithm())
         for name, tensor in policy.items():
             mine[name].copy_(tensor)

@@ -54,6 +54,7 @@ from .rollout import (
     value_cuts,
 )
 from .sde import Perturbations, StateDependentGaussian, state_dependent
+from .signals.guidance import Guidance, check_guidance, guidance_space
 from .streams import Bits
 from .window import window_size
 
@@ -84,6 +85,7 @@ def on_policy_space(
         normalize_obs=categorical(False, True, default=False, structural=True, search=False),
         normalize_reward=categorical(False, True, default=False, structural=True, search=False),
         stats_window_size=window_size(),
+        **guidance_space(),
     )
 
 
@@ -100,7 +102,7 @@ class OnPolicyLearner(Learner):
     """
 
     parts: ClassVar[tuple[str, ...]] = (
-        "policy", "optimizer", "obs_normalizer", "reward_normalizer", "standardizer", "memory"
+        "policy", "optimizer", "obs_normalizer", "reward_normalizer", "standardizer", "memory", "guidance"
     )  # fmt: skip
     scratch = (*Learner.scratch, "descent")
     coupling: Callable[[Tensor], Tensor] | None = None
@@ -117,6 +119,7 @@ class OnPolicyLearner(Learner):
             if name in values and values[name]["name"] != "constant" and values[of] is None:
                 raise ValueError(f"{cls.algorithm()}: {name} needs a {of} to act on, but {of} is None; "
                                  f"give {of}, or leave {name} out")  # fmt: skip
+        check_guidance(values, cls.algorithm())
 
     @classmethod
     def check_minibatches(cls, values: Mapping[str, Any], name: str, parts: int) -> None:
@@ -158,6 +161,8 @@ class OnPolicyLearner(Learner):
                 self.keys("sde"), hp.num_envs, self.policy.distribution, hp.num_steps, hp.sde_sample_freq, self.device
             )
 
+        self.guidance = Guidance.of(self)
+
     def cut(self) -> None:
         self.forget(np.ones((self.members, self.hp.num_envs), np.bool_))
 
@@ -169,17 +174,19 @@ class OnPolicyLearner(Learner):
 
     def rollout(self) -> dict[str, Tensor]:
         """num_steps in every environment, and what a loss needs of them, each (P, T * N, ...)."""
-        return self.scale(self.prepare(self.play()))
+        rollout = self.play()
+        return self.scale(self.prepare(rollout), rollout)
 
     def play(self) -> Rollout:
         """num_steps in every environment."""
         hp, memory, noise = self.hp, self.memory, self.noise()
         self.env_steps += hp.num_steps * hp.num_envs
-        if memory is None:
-            return collect(self.envs, self.policy, noise, self.obs_normalizer, self.reward_normalizer)
-        before = memory.tensors["state"].clone()
-        rollout = collect(self.envs, memory, noise, self.obs_normalizer, self.reward_normalizer, memory.forget)
-        return replace(rollout, memory=before)
+        before = None if memory is None else memory.tensors["state"].clone()
+        actor, forget = (self.policy, None) if memory is None else (memory, memory.forget)
+        keep_next = self.guidance is not None and self.guidance.signals is not None
+        rollout = collect(self.envs, actor, noise, self.obs_normalizer, self.reward_normalizer, forget, keep_next)
+        rollout = replace(rollout, memory=before)
+        return rollout if self.guidance is None else self.guidance.weigh(rollout)
 
     def noise(self) -> Sequence[Tensor] | Tensor:
         """What the actions of this iteration are sampled with, step by step."""
@@ -244,8 +251,10 @@ class OnPolicyLearner(Learner):
             return self.policy(batch["obs"])
         return self.policy.sequences(batch["obs"], batch["begins"], batch["memory"])[:2]
 
-    def scale(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The batch, its advantages by the running standardizer if there is one; called once for each rollout."""
+    def scale(self, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
+        """The batch with all advantages, by the running standardizer if there is one; called once for each rollout."""
+        if self.guidance is not None:
+            batch = self.guidance.add(self, batch, rollout)
         if self.standardizer is not None:
             batch["advantages"] = self.standardizer(batch["advantages"])
         return batch
@@ -294,7 +303,14 @@ class OnPolicyLearner(Learner):
             if active is not None:
                 active &= report["approx_kl"].unsqueeze(1) <= 1.5 * hp.target_kl
             self.descend(losses, lr, active)
-        return {**report, **self.norms()}
+        return {**report, **self.norms(), **self.follow(batch, lr)}
+
+    def follow(self, batch: Mapping[str, Tensor], lr: Tensor) -> dict[str, Tensor]:
+        """Learns what there is beside the environment's rewards, after an update; what to report."""
+        return {} if self.guidance is None else self.guidance.learn(self, batch, lr)
+
+    def shown_to(self, member: int) -> dict[str, Tensor]:
+        return {} if self.guidance is None else self.guidance.shown_to(member)
 
     def coefficient(self, name: str) -> Tensor:
         """The hyperparameter (P, 1) at this moment, by `<name>_schedule`."""

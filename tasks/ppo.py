@@ -62,7 +62,7 @@ class PPOLearner(OnPolicyLearner):
         lr = self.learning_rate()
         rollout = self.play()
         fitted = {} if self.critic is None else self.critic.fit(self, rollout)
-        batch = self.scale(self.prepare(rollout))
+        batch = self.scale(self.prepare(rollout), rollout)
         report = self.learn(batch, lr)
         report["explained_variance"] = explained_variance(batch["values"], batch["returns"])
         report["value"] = batch["values"].mean(1)

@@ -34,6 +34,7 @@ class Rollout:
         rewards, terminated, ended: (T, P, N); ended = terminated or truncated, as 0 and 1.
         cuts: (step, mask (P, N), final observations (P, N, ...)) of steps at which an episode was truncated.
         memory: (P, N, S), what was remembered before the first step by policies that remember.
+        next_obs: (P, T, N, ...), what really followed, also where an episode ended; if that was asked for.
     """
 
     obs: Tensor
@@ -43,6 +44,7 @@ class Rollout:
     ended: Tensor
     cuts: Cuts
     memory: Tensor | None = None
+    next_obs: Tensor | None = None
 
 
 def draw_noise(
@@ -63,10 +65,11 @@ def collect(
     normalize_obs: ObservationNormalizer | None = None,
     normalize_reward: RewardNormalizer | None = None,
     forget: Callable[[NDArray[np.bool_]], None] | None = None,
+    keep_next: bool = False,
 ) -> Rollout:
     """Acts for len(noise) steps in every environment; `forget` is told where episodes ended, (P, N), at each step.
 
-    noise: for each step what the policy's distribution samples with, (P, N, ...).
+    noise: for each step what the policy's distribution samples with, (P, N, ...); keep_next: whether to keep next_obs.
     """
     steps, (members, num_envs) = len(noise), noise[0].shape[:2]
     device, dist = noise[0].device, policy.distribution
@@ -76,6 +79,7 @@ def collect(
     actions = torch.empty(members, steps, num_envs, *dist.action_shape, dtype=dist.action_type, device=device)
     rewards, terminated, truncated = (np.empty((steps, members, num_envs), dtype=t) for t in (np.float32, bool, bool))
     cuts = []
+    next_obs = torch.empty_like(obs[:, 1:], memory_format=torch.contiguous_format) if keep_next else None
 
     def see(learn: bool) -> Tensor:
         current = envs.obs if normalize_obs is None else normalize_obs(envs.obs, learn)
@@ -96,6 +100,9 @@ def collect(
                 rewards[t] = normalize_reward(rewards[t], terminated[t] | truncated[t])
             if forget is not None:
                 forget(terminated[t] | truncated[t])
+            if next_obs is not None:
+                real = step.next_obs if normalize_obs is None else normalize_obs(step.next_obs, learn=False)
+                next_obs[:, t].copy_(torch.from_numpy(np.ascontiguousarray(real)))
             cut = truncated[t] & ~terminated[t]
             if cut.any():
                 final = step.next_obs if normalize_obs is None else normalize_obs(step.next_obs, learn=False)
@@ -105,7 +112,8 @@ def collect(
     def floats(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array.astype(np.float32)).to(device)
 
-    return Rollout(obs, actions, floats(rewards), floats(terminated), floats(terminated | truncated), cuts)
+    return Rollout(obs, actions, floats(rewards), floats(terminated), floats(terminated | truncated), cuts,
+                   next_obs=next_obs)  # fmt: skip
 
 
 @torch.no_grad()

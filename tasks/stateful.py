@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .errors import NotInitialized, StateMismatch
 from .guard import BadResumeGuard
 from .identity import EnvLike, Identified
 from .learner import Learner, check_counters
+from .signals.demonstrations import Demonstrations
 from .state import Packed, Tree, pack, settled
 from .warm_start import Taken, WarmStart, policy_tree, take
 
@@ -60,18 +62,37 @@ class Stateful(Identified):
             task.seat, task._state = Seat(learner, member), None
         return learner
 
-    def _take_policy(self, start: WarmStart) -> Packed:
-        """Seats the task in a new learner whose networks are those of the source, which become part of its identity."""
+    def _begin_with(self, start: WarmStart | None, shown: Demonstrations | None) -> Packed:
+        """Seats the task in a new learner whose networks are those of the source, and which is shown demonstrations.
+
+        Both become part of its identity.
+        """
         learner = self._new_learner()
         policy, networks = learner.policy_of(0), list(learner.networks_of(0))
-        taken, self.taken = take(start, policy, networks, str(self))
+        taken, self.taken = ({}, Taken()) if start is None else take(start, policy, networks, str(self))
+        if shown is not None:
+            parts = shown.parts(learner.shown_to(0), learner.envs.action_space, str(self))
+            taken, self.taken = {**taken, **parts}, replace(self.taken, loaded=[*self.taken.loaded, *parts])
         packed = pack(policy_tree(taken))
         if self._start not in (None, packed.digest):
-            raise StateMismatch(f"{self}: init was told to start from {str(self._start)[:12]}, but warm_start is "
-                                f"{packed.digest[:12]}; give one of them")  # fmt: skip
+            raise StateMismatch(f"{self}: init was told to start from {str(self._start)[:12]}, but what it is given to "
+                                f"start with is {packed.digest[:12]}; give one of them")  # fmt: skip
         learner.adopt(0, taken)
         self.seat, self._start = Seat(learner, 0), packed.digest
         return packed
+
+    def beginning(self) -> Tree:
+        """What a task that has not trained was given to begin with, as the tree that is stored and named by its digest.
+
+        None of it is there if neither a warm start nor demonstrations were given.
+        """
+        seat, names = self._seated(), [] if self.taken is None else self.taken.loaded
+        views = {**seat.learner.policy_of(seat.member), **seat.learner.shown_to(seat.member)}
+        return policy_tree({name: views[name].detach().to("cpu", copy=True) for name in names})
+
+    def probe(self) -> None:
+        """Makes environments and networks once, and raises what keeps this machine from training the task."""
+        self._new_learner()
 
     def _new_learner(self) -> Learner:
         return self.learner(self.env, [self.seed], [self._values()], self.device, self.env_processes)
@@ -89,6 +110,9 @@ class Stateful(Identified):
                 f"{self} starts from the state {self._start[:12]} of another task, which it has not got; "
                 "load_state_dict(state, perturb=True) brings it, or warm_start=... if it is a policy"
             )
+        if self.seat is None and self._state is None and self._values().get("demonstrations"):
+            raise NotInitialized(f"{self} learns from demonstrations, which it has not got; give demonstrations=FILE "
+                                 "when it is made")  # fmt: skip
         return self.seat.learner.member_state(self.seat.member) if self.seat is not None else self._state
 
     def fail(self, error: BaseException) -> None:

@@ -17,7 +17,7 @@ from .cohort import one_thread
 from .envs import EnvSpec
 from .errors import StateMismatch
 from .guard import BadResumeGuard
-from .learner import EVALUATION_EPISODES, Learner, stack_hyperparameters
+from .learner import EVALUATION_EPISODES, Learner, Watch, stack_hyperparameters
 from .on_policy import OnPolicyLearner
 from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
@@ -127,18 +127,25 @@ class SVPGLearner(Learner):
                 row["particle_distance"] = float(distance)
         return metrics
 
-    def evaluate_episodes(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> np.ndarray:
+    def evaluate_episodes(
+        self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True, watch: Watch | None = None
+    ) -> np.ndarray:
         """The return of each episode of every particle, (P, n * episodes)."""
-        returns: np.ndarray = self.particles.evaluate_episodes(episodes, deterministic).reshape(self.members, -1)
-        return returns
+        returns: np.ndarray = self.particles.evaluate_episodes(episodes, deterministic, watch)
+        return returns.reshape(self.members, -1)
 
-    def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+    def evaluate_particles(self, episodes: int = EVALUATION_EPISODES, watch: Watch | None = None) -> np.ndarray:
         """The mean return of each particle, (P, n)."""
-        return self.particles.evaluate(episodes).reshape(self.members, self.count)
+        return self.particles.evaluate(episodes, watch).reshape(self.members, self.count)
 
-    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
-        """The mean over a trial's particles of their mean returns, (P,)."""
-        values: np.ndarray = self.evaluate_particles(episodes).mean(1)
+    def evaluate(self, episodes: int = EVALUATION_EPISODES, watch: Watch | None = None) -> np.ndarray:
+        """The mean over a trial's particles of their mean returns, (P,); watch: is shown all particles' episodes."""
+
+        def by_trial(*step: np.ndarray) -> None:
+            assert watch is not None
+            watch(*(x.reshape(self.members, -1, *x.shape[2:]) for x in step))
+
+        values: np.ndarray = self.evaluate_particles(episodes, by_trial if watch else None).mean(1)
         return values
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -152,6 +159,15 @@ class SVPGLearner(Learner):
 
     def policy_of(self, member: int) -> dict[str, Tensor]:
         return self._by_particle(self.particles.policy_of, member)
+
+    def shown_to(self, member: int) -> dict[str, Tensor]:
+        return self.particles.shown_to(member * self.count)
+
+    def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
+        super().adopt(member, policy)
+        shown = self.shown_to(member)
+        for particle in range(member * self.count + 1, (member + 1) * self.count):
+            self.particles.adopt(particle, shown)
 
     def _by_particle(self, of: Callable[[int], dict[str, Tensor]], member: int) -> dict[str, Tensor]:
         particles = (of(member * self.count + j) for j in range(self.count))

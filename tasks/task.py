@@ -22,6 +22,7 @@ from .identity import EnvLike
 from .keeping import Kept
 from .learner import EVALUATION_EPISODES
 from .policy_files import write_policy
+from .signals.demonstrations import Demonstrations, Recorder
 from .snapshots import Keep
 from .stateful import Seat
 from .storage import Metrics, Storage
@@ -59,6 +60,7 @@ class Task(Kept):
         storage: Storage | None = None,
         snapshots: str | int | Keep | None = None,
         warm_start: Any = None,
+        demonstrations: Any = None,
         logger: Callable[[EpochEvent], None] | None = None,
         **fixed: Any,
     ):
@@ -76,6 +78,8 @@ class Task(Kept):
             warm_start: a policy that its networks begin with, from a task, a state, a stored checkpoint, a vector or a
                 file, see `WarmStart`. Optimizers, counters and statistics of rewards begin anew. The identity has its
                 digest, and the storage the policy itself, so that the source is needed once.
+            demonstrations: what is shown to it, a file or `Demonstrations`, for cloning and GAIL. They are in the
+                identity and in the storage as a warm start's policy is.
             logger: is called with an EpochEvent at each epoch's end.
             fixed: hyperparameters to take out of the space, nested like it.
         """
@@ -83,7 +87,7 @@ class Task(Kept):
         if isinstance(env_processes, bool) or not isinstance(env_processes, int) or env_processes < 0:
             raise ValueError(f"{self}: env_processes must be an integer of at least 0, but got {env_processes!r}")
         self.env_processes, self.logger = env_processes, logger
-        self.warm_start = warm_start
+        self.warm_start, self.demonstrations = warm_start, demonstrations
         self.suggested_epochs: int | None = None
 
     def init(self, *, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
@@ -101,13 +105,16 @@ class Task(Kept):
         given = {name: value for name, value in hyperparameters.items()
                  if not (value is None and isinstance(self.learner.hyperparameters.get(name), Space))}  # fmt: skip
         self.suggested_epochs = given.pop(FIDELITY, None)
+        shown = None if self.demonstrations is None else Demonstrations.given(self.demonstrations)
+        if shown is not None:
+            given.setdefault("demonstrations", shown.steps)
         self.hyperparameters, self._start = self._complete(given), start
         try:
             warm = self.warm_start if isinstance(self.warm_start, WarmStart | None) else WarmStart(self.warm_start)
-            policy = None if warm is None else self._take_policy(warm)
+            policy = None if warm is None and shown is None else self._begin_with(warm, shown)
             self.uid = uid or self._hash()
             self._open(policy, warm.name if warm else "")
-            self.warm_start = None  # it is in the networks now
+            self.warm_start = self.demonstrations = None  # they are in the state now
         except BaseException:
             self.release()  # another try, or another process, shall find the task free
             self.hyperparameters, self.uid, self._start, self.seat = None, "", None, None
@@ -135,17 +142,29 @@ class Task(Kept):
         Cohort([self]).fit(epochs, context)
         return self.metrics
 
-    def evaluate(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> float:
+    def evaluate(
+        self,
+        episodes: int = EVALUATION_EPISODES,
+        deterministic: bool = True,
+        record: str | os.PathLike[str] | None = None,
+    ) -> float:
         """Mean undiscounted return of episodes on seeds that no training uses; changes no state.
 
         They are greedy, or act at random as in training unless `deterministic`, with random numbers that are the same
         each time.
+
+        record: a file, .npz, that what was seen and done is written to, for the `demonstrations` of other tasks.
         """
-        if not deterministic:
+        if not deterministic and record is None:
             return statistics.fmean(self.returns(episodes, deterministic))
         place = self._seated_for(episodes)
+        recorder = None if record is None else Recorder(place.member, place.learner.envs.action_space)
         with one_thread():
-            return float(place.learner.evaluate(episodes)[place.member])
+            more = () if recorder is None else (recorder,)
+            value = float(place.learner.evaluate(episodes, *more)[place.member])
+        if recorder is not None and record is not None:
+            recorder.demonstrations().save(record)
+        return value
 
     def returns(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> list[float]:
         """The return of each episode that `evaluate` takes the mean of; of SVPG those of one particle after another."""

@@ -17,7 +17,7 @@ from ...tasks.snapshots import Keep
 from ...tasks.state import pack, unpack
 from ...tasks.storage import POLICY, Saved, Write, policy_uid
 from ...tasks.task import Task
-from ...tasks.warm_start import WarmStart, is_policy, policy_in, policy_tree
+from ...tasks.warm_start import WarmStart, is_policy, policy_in
 from ..errors import StoreError, TaskBusy
 from .branches import Start
 from .store import Store
@@ -33,8 +33,7 @@ class NoPolicy(StoreError, ValueError):
 def put_policy(store: Store, task: Task, name: str) -> str:
     """Stores the policy that a task began with, before it trained; its digest. The same again changes nothing."""
     assert task.taken is not None
-    policy = task.policy()
-    packed = pack(policy_tree({part: policy[part] for part in task.taken.loaded}))
+    packed = pack(task.beginning())
     uid = policy_uid(packed.digest)
     if any(event.kind == STORED and event.data.get("source") == name for event in store.events(uid)):
         return packed.digest

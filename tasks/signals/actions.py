@@ -1,0 +1,51 @@
+"""Actions as numbers that a network takes, and how wrong a network's guess of them is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from ..distributions import Categorical, Gaussian, MultiCategorical, distribution_for
+
+
+class ActionCode:
+    """Choices are one-hot and bits 0 or 1; numbers of a Box are clipped to its bounds, as the environment clips them.
+
+    Where a Box has both bounds, they become -1 and 1, so that errors and distances have no unit.
+
+    Attributes:
+        size: how many numbers an action becomes; outputs: how many describe a guess.
+    """
+
+    def __init__(self, space: gym.Space[Any], place: str, device: torch.device | str = "cpu"):
+        self.distribution = distribution_for(space, place)
+        self.outputs = self.size = self.distribution.outputs
+        if isinstance(space, gym.spaces.Box):
+            self.low, self.high = (torch.from_numpy(x.astype("float32").reshape(-1)).to(device)
+                                   for x in (space.low, space.high))  # fmt: skip
+            bounded = self.low.isfinite() & self.high.isfinite() & (self.low < self.high)
+            self.middle = torch.where(bounded, 0.5 * (self.low + self.high), 0.0)
+            self.half = torch.where(bounded, 0.5 * (self.high - self.low), 1.0)
+
+    def __call__(self, actions: Tensor) -> Tensor:
+        """(P, B, ...) -> (P, B, size)."""
+        dist = self.distribution
+        if isinstance(dist, Categorical):
+            return one_hot(actions, dist.outputs).float()
+        if isinstance(dist, MultiCategorical):
+            parts = zip(actions.unbind(-1), dist.sizes, strict=True)
+            return torch.cat([one_hot(part, n) for part, n in parts], -1).float()
+        if isinstance(dist, Gaussian):
+            numbers = torch.minimum(torch.maximum(actions.flatten(2), self.low), self.high)
+            return (numbers - self.middle) / self.half
+        return actions.flatten(2).float()
+
+    def error(self, guess: Tensor, actions: Tensor) -> Tensor:
+        """How wrong guesses (P, B, outputs) are of actions, (P, B): the squared distance in a Box, else -log π."""
+        if isinstance(self.distribution, Gaussian):
+            return (guess - self(actions)).square().sum(-1)
+        return -self.distribution.log_prob_and_entropy(guess, actions)[0]

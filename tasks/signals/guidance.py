@@ -1,0 +1,113 @@
+"""What an on-policy learner follows beside the environment's rewards: signals, and demonstrations that it clones.
+
+All of it is off by default, and then no part of anything: neither computed, nor in states and identities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...spaces import Dimension, Space, integer, maybe, real
+from ..rollout import Rollout
+from ..state import Tree
+from .adversarial import gail_space
+from .cloning import Cloning, cloning_space
+from .curiosity import icm_space
+from .demonstrations import Examples
+from .distillation import rnd_space
+from .mixture import KINDS, Signals
+
+if TYPE_CHECKING:
+    from ..on_policy import OnPolicyLearner
+
+FROM_DEMONSTRATIONS = ("gail", "cloning")
+
+
+def guidance_space() -> dict[str, Dimension | Space]:
+    """The hyperparameters of all that can be beside the environment's rewards.
+
+    extrinsic.strength multiplies those rewards (after normalize_reward), 0 for learning without them; None: they stay
+    as they are. demonstrations: how many steps are shown; `init` takes it from the demonstrations that it is given.
+    """
+    strength = maybe(real(0.0, 1.0, accept=(0.0, 1e6)), default=None, search=False, silent=True)
+    return {
+        "extrinsic": Space(strength=strength),
+        "icm": icm_space(),
+        "rnd": rnd_space(),
+        "gail": gail_space(),
+        "cloning": cloning_space(),
+        "demonstrations": integer(0, 10**8, default=0, structural=True, search=False, silent=True),
+    }
+
+
+def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
+    """ValueError for hyperparameters of the space above that do not go together, or not with the others."""
+    used = [kind.name for kind in KINDS if kind.name in values] + [name for name in ("cloning",) if name in values]
+    learning = [name for name in FROM_DEMONSTRATIONS if name in values]
+    shown = values.get("demonstrations", 0)
+    if learning and not shown:
+        raise ValueError(f"{algorithm}: {' and '.join(learning)} learn from demonstrations, but there are none; give "
+                         "the task demonstrations=FILE, or --demonstrations FILE")  # fmt: skip
+    if shown and not learning:
+        raise ValueError(f"{algorithm}: there are demonstrations, but nothing learns from them; set cloning.use or "
+                         "gail.use to true")  # fmt: skip
+    if used and (values.get("min_rollouts") is not None or values.get("min_steps") is not None):
+        raise ValueError(f"{algorithm}: an update that waits for whole episodes learns from the environment's rewards "
+                         f"alone, but {used[0]}.use is true; leave min_rollouts and min_steps out")  # fmt: skip
+
+
+class Guidance:
+    """The signals, the cloning and the demonstrations of P members, as one part of their state."""
+
+    def __init__(self, learner: OnPolicyLearner):
+        hp, envs = learner.hp, learner.envs
+        self.strength: Tensor | None = getattr(getattr(hp, "extrinsic", None), "strength", None)
+        self.examples: Examples | None = None
+        if steps := getattr(hp, "demonstrations", 0):
+            seen = envs.obs_shape, torch.float32 if envs.obs_kind == "vector" else torch.uint8
+            self.examples = Examples(learner.members, steps, seen, learner.policy.distribution, learner.device)
+        self.signals = Signals.of(learner, self.examples)
+        cloned = self.examples is not None and hasattr(hp, "cloning")
+        self.cloning = Cloning(learner, self.examples) if cloned and self.examples is not None else None
+        held = {"signals": self.signals, "cloning": self.cloning, "demonstrations": self.examples}
+        self.parts = {name: part for name, part in held.items() if part is not None}
+
+    @classmethod
+    def of(cls, learner: OnPolicyLearner) -> Guidance | None:
+        """What the hyperparameters ask for; None if that is nothing."""
+        return cls(learner) if vars(learner.hp).keys() & guidance_space().keys() else None
+
+    def weigh(self, rollout: Rollout) -> Rollout:
+        """The rollout with the environment's rewards as strong as they shall be."""
+        if self.strength is not None:
+            rollout.rewards.mul_(self.strength)
+        return rollout
+
+    def add(self, learner: OnPolicyLearner, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
+        """The batch with the signals' advantages among the others; called once for each rollout."""
+        return batch if self.signals is None else self.signals.add(learner, batch, rollout)
+
+    def learn(self, learner: OnPolicyLearner, batch: Mapping[str, Tensor], lr: Tensor) -> dict[str, Tensor]:
+        """What follows the policy's own update, at its learning rates (P, 1); what to report."""
+        found = {} if self.signals is None else self.signals.learn(learner, batch, lr)
+        return found | ({} if self.cloning is None else self.cloning.learn(learner, lr))
+
+    def shown_to(self, member: int) -> dict[str, Tensor]:
+        """One member's demonstrations by name; views."""
+        return {} if self.examples is None else self.examples.of(member)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All that must stay finite."""
+        return {f"{part}.{name}": x for part, held in self.parts.items() for name, x in held.tensors.items()}
+
+    def member_state(self, member: int) -> Tree:
+        return {name: part.member_state(member) for name, part in self.parts.items()}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        for name, part in self.parts.items():
+            part.load_member(member, tree[name])
