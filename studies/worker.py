@@ -22,6 +22,7 @@ from .failures import FAILED, Decision, Killed, classify, decide, note, report
 from .stopping import StopSignals
 from .storage.history import History
 from .storage.leases import StoreLease
+from .storage.owner import Owner
 from .storage.store import Store
 from .training import TaskStorage as TaskStorage
 from .training import Training
@@ -86,10 +87,14 @@ class Worker:
     @contextmanager
     def _claim(self, ready: Sequence[Ready]) -> Iterator[list[tuple[Ready, StoreLease]]]:
         """This worker's share of the most urgent segments that can train together and that nobody else trains."""
-        workers = max(self.workers, len(self.store.workers()) + 1)  # this one holds nothing at the moment
+        me = str(Owner.current())
+        held = {uid: owner for uid, owner in self.store.holders().items() if owner != me}
+        workers = max(self.workers, len(set(held.values())) + 1)
         share = min(LARGEST_COHORT, max(1, -(-len(ready) // workers)))
         groups: dict[tuple[str, int, int], dict[str, Ready]] = {}
         for item in ready:  # trials with the same hyperparameters are one task: the second waits for the first
+            if item.trial.uid in held:
+                continue
             groups.setdefault(self.engine.structure(item), {}).setdefault(item.trial.uid, item)
         for group in groups.values():
             leases = self.store.claim(self.study, group, limit=share)

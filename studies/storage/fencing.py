@@ -63,9 +63,8 @@ def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | N
 
 def free_among(connection: Connection, uids: Collection[str]) -> set[str]:
     """Those of the tasks whose lease may be taken at this moment; a task that is not there yet is free."""
-    rows = connection.execute(
-        sa.select(task.c.uid, task.c.lease_owner, task.c.lease_epoch, _left).where(task.c.uid.in_(uids))
-    )
+    held = sa.select(task.c.uid, task.c.lease_owner, task.c.lease_epoch, _left).where(task.c.lease_owner.is_not(None))
+    rows = connection.execute(held.where(task.c.uid.in_(uids)))
     return set(uids) - {row.uid for row in rows if why_free(*row) is None}
 
 

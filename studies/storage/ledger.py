@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from ..errors import DamagedRow, ResultMismatch, StudyMismatch, UnknownStudy
 from .database import insert
 from .redact import masked
+from .retention import CHUNK
 from .rows import Changes, Segment, Study, Trial
 from .schema import Now, segment, study, trial
 
@@ -198,22 +199,29 @@ def finish_segment(
         _same_again(f"segment {rung} of trial {number} of study {name!r}", found, values)
 
 
-def finish_trial(connection: Connection, name: str, number: int, state: str, error: str | None, revision: int) -> None:
-    """Ends a running trial; the same state again is nothing new, and another is refused. An error holds no password."""
-    which = sa.and_(trial.c.study == name, trial.c.number == number)
-    values = {"state": state, "error": error and masked(error), "finished": Now()}
-    running = trial.update().where(which, trial.c.state == "running")
-    done = connection.execute(running.values(**values, revision=revision))
-    if not done.rowcount:
-        found = connection.execute(sa.select(trial.c.state).where(which)).one_or_none()
-        _same_again(f"trial {number} of study {name!r}", found, {"state": state})
+def finish_trials(
+    connection: Connection, name: str, numbers: Collection[int], state: str, error: str | None, revision: int
+) -> None:
+    """Ends running trials; the same state again is nothing new, and another is refused. An error holds no password."""
+    values = {"state": state, "error": error and masked(error), "finished": Now(), "revision": revision}
+    known = sorted(set(numbers))
+    for i in range(0, len(known), CHUNK):
+        some = known[i : i + CHUNK]
+        which = sa.and_(trial.c.study == name, trial.c.number.in_(some))
+        ended = connection.execute(trial.update().where(which, trial.c.state == "running").values(**values)).rowcount
+        if ended == len(some):
+            continue
+        found = {row.number: row for row in connection.execute(sa.select(trial.c.number, trial.c.state).where(which))}
+        for number in some:
+            _same_again(f"trial {number} of study {name!r}", found.get(number), {"state": state})
 
 
 def _same_again(what: str, found: Any, values: dict[str, Any]) -> None:
     if found is None:
         raise ResultMismatch(f"only what was added can be finished, but there is no {what}; add it first")
-    if dict(found._mapping) != values:
+    before = {key: found._mapping[key] for key in values}
+    if before != values:
         raise ResultMismatch(
-            f"{what} is finished once, with {dict(found._mapping)}, but now got {values}; the first result stands. "
+            f"{what} is finished once, with {before}, but now got {values}; the first result stands. "
             "Equal work gives equal results on one kind of machine and versions of libraries: compare these"
         )

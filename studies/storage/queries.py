@@ -54,11 +54,12 @@ def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
     return [(name, row) for name, number in places for row in ledger.trials(connection, name, of=[number])]
 
 
-def workers(connection: Connection) -> list[str]:
-    """The processes that hold leases and are not known to be dead."""
-    owners = sa.select(task.c.lease_owner).distinct()
-    living = owners.where(task.c.lease_owner.is_not(None), task.c.lease_expires > Now())
-    return sorted(owner for owner in connection.scalars(living) if not Owner.parse(owner).is_dead())
+def holders(connection: Connection) -> dict[str, str]:
+    """By uid of the tasks that are held: the process that holds it, unless it is known to be dead."""
+    owned = sa.select(task.c.uid, task.c.lease_owner).where(task.c.lease_owner > "", task.c.lease_expires > Now())
+    found = {uid: str(owner) for uid, owner in connection.execute(owned)}
+    dead = {owner for owner in set(found.values()) if Owner.parse(owner).is_dead()}
+    return {uid: owner for uid, owner in found.items() if owner not in dead}
 
 
 def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:

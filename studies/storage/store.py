@@ -165,9 +165,13 @@ class Store:
         """The uids of the tasks that a process holds, or held when it died."""
         return self._database.read(queries.held)
 
+    def holders(self) -> dict[str, str]:
+        """By uid of the tasks that are held: the process, as ``host:boot:pid:started``; not those known to be dead."""
+        return self._database.read(queries.holders)
+
     def workers(self) -> list[str]:
-        """The processes that hold leases and are not known to be dead, as ``host:boot:pid:started``."""
-        return self._database.read(queries.workers)
+        """The processes that hold leases and are not known to be dead."""
+        return sorted(set(self.holders().values()))
 
     def checkpoints(self, uid: str) -> list[CheckpointRow]:
         """The checkpoints of a task, the oldest first."""
@@ -233,7 +237,10 @@ class Store:
 
         With ``since`` that is done only if nothing has changed after this revision of the study; False otherwise.
         """
-        new, ways, ends = list(trials), list(segments), list(finished)
+        new, ways = list(trials), list(segments)
+        ends: dict[str, list[int]] = {}
+        for number, state in finished:
+            ends.setdefault(state, []).append(number)
 
         def work(connection: Connection) -> bool:
             revision = ledger.revise(connection, study)
@@ -241,8 +248,8 @@ class Store:
                 return False
             ledger.add_trials(connection, study, new, revision)
             ledger.add_segments(connection, study, ways, revision)
-            for number, state in ends:
-                ledger.finish_trial(connection, study, number, state, None, revision)
+            for state, numbers in ends.items():
+                ledger.finish_trials(connection, study, numbers, state, None, revision)
             if new:
                 planners.end(connection, study)
             return True
@@ -321,7 +328,7 @@ class Store:
             fencing.fence(connection, leases, self.lease_seconds)
             revision = ledger.revise(connection, study)
             ledger.finish_segment(connection, study, number, rung, "failed", None, None, revision)
-            ledger.finish_trial(connection, study, number, "failed", error, revision)
+            ledger.finish_trials(connection, study, [number], "failed", error, revision)
             fencing.add_events(connection, [(lease.uid, FAILED, note)] if note else [])
 
         self._database.write(work)

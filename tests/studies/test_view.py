@@ -199,7 +199,7 @@ def test_what_is_asked_at_each_look_goes_through_indexes(sqlite_url: str) -> Non
         store.add_trials("s", [rows(0)[0]])
         sa.event.listen(store._database._engine, "before_cursor_execute", note)
         store._database.read(lambda c: ledger.changes(c, "s", 0))
-        store._database.read(queries.workers)
+        store._database.read(queries.holders)
         store.reached(["a", "b"])
         store.held()
         sa.event.remove(store._database._engine, "before_cursor_execute", note)
