@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any
 
+from .attempts import is_to_be_tried_again
 from .db import RekindleSQL
 from .documents import Document
 from .holdings import Holdings, is_ours, is_silent, new_token
@@ -169,6 +170,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         """Changes the status of a trial that is as the caller saw it; raises FailedUpdate if it is not.
 
         A reserved trial is changed by its owner, or taken from an owner that gave no sign of life since it was read.
+        One whose program was killed is not broken, but interrupted, and tried again.
         """
         was = was or trial.status
         validate_status(status)
@@ -179,14 +181,17 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         token = new_token() if status == "reserved" else trial.worker
         given = heartbeat if isinstance(heartbeat, datetime) else None  # Orion's client gives a number of seconds
 
-        def work(rows: Collections) -> int:
-            data = {"status": status, "heartbeat": given or rows.now(), "worker": token}
+        def work(rows: Collections) -> tuple[int, str]:
+            found = status
+            if status == "broken" and was == "reserved" and is_to_be_tried_again(rows, trial.experiment, trial.id):
+                found = "interrupted"
+            data = {"status": found, "heartbeat": given or rows.now(), "worker": token}
             done = rows.update("trials", row, data)
-            if done and status == "broken":
+            if done and found == "broken":
                 self._lock.note_untold(rows, trial)
-            return done
+            return done, found
 
-        done = self._db.transact(work)
+        done, status = self._db.transact(work)
         self._holdings.drop(trial.worker)
         if not done:
             raise FailedUpdate(f"trial {trial.id} was to go from {was} to {status}, but it is no longer {was}, or "

@@ -13,8 +13,9 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ INTERRUPT_VARIABLE = "ORION_INTERRUPT_CODE"
 TRIAL_VARIABLE, EXPERIMENT_VARIABLE = "ORION_TRIAL_ID", "ORION_EXPERIMENT_ID"
 INTERRUPTED = 130  # the exit status by which a program says that its trial is to be tried again
 
+PASSING = ("memory", "environment", "unknown")  # the kinds of failures that may pass while this process lives
+
 Results = list[dict[str, Any]]
 
 
@@ -44,18 +47,42 @@ def results(returns: float, **statistics: Any) -> Results:
 
 
 def train(make: Make, values: Mapping[str, Any], epochs: int, store: Store, *, parent: Start | None = None,
-          use_previous: bool = False, at_epoch_end: Callable[[EpochEvent], None] = lambda event: None
-          ) -> Results:  # fmt: skip
+          warm: str | None = None, use_previous: bool = False,
+          at_epoch_end: Callable[[EpochEvent], None] = lambda event: None) -> Results:  # fmt: skip
     """Trains the task of these hyperparameters to `epochs` in all, from its last checkpoint if there is one.
 
     The statistics are ``rk_uid``, ``rk_resumed`` (the epochs that were done already), ``rk_epochs`` and ``rk_digest``
-    (of the whole state). Waits while another process trains the task. Raises Diverged, whose reason is also kept with
-    the task, Stopped, and what else goes wrong.
+    (of the whole state). Waits while another process trains the task. What passes is tried again, as in a study (see
+    failures.py). Raises Diverged, whose reason is also kept with the task, Stopped, and what else goes wrong.
 
     Args:
         parent: where the trial ended from which Orion branched this one.
+        warm: the digest of the stored policy that all trials start from.
         use_previous: whether a damaged checkpoint may be replaced by the sound one before it.
     """
+    start = warm
+    if parent is not None:
+        from .parents import start_of
+
+        start = start_of(store, make(None).init(**values).identity, parent)
+    while True:
+        try:
+            return _train_once(make, {**values, "start": start}, epochs, store, use_previous, at_epoch_end)
+        except _Passing as passing:
+            _say(f"tried again in {passing.pause:.0f} s: {passing}")
+            time.sleep(passing.pause)
+
+
+class _Passing(Exception):
+    """A failure of the trial's surroundings."""
+
+    def __init__(self, error: Exception, pause: float):
+        super().__init__(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        self.pause = pause
+
+
+def _train_once(make: Make, values: Mapping[str, Any], epochs: int, store: Store, use_previous: bool,
+                at_epoch_end: Callable[[EpochEvent], None]) -> Results:  # fmt: skip
     from ...tasks.errors import Diverged
     from ..report import RETURN
     from ..turns import opened
@@ -65,12 +92,8 @@ def train(make: Make, values: Mapping[str, Any], epochs: int, store: Store, *, p
             event.metrics[RETURN] = event.task.evaluate()
         at_epoch_end(event)
 
-    start = None
-    if parent is not None:
-        from .parents import start_of
-
-        start = start_of(store, make(None).init(**values).identity, parent)
-    with opened(lambda: make(_storage(store, start, use_previous)), {**values, "start": start}) as task:
+    start = values["start"]
+    with opened(lambda: make(_storage(store, start, use_previous)), values) as task:
         resumed = task.epochs
         try:
             # What is stored may be further than this trial goes: the same bits are trained anew, without the storage.
@@ -84,6 +107,10 @@ def train(make: Make, values: Mapping[str, Any], epochs: int, store: Store, *, p
         except Diverged as error:
             _keep_reason(store, task, error)
             raise
+        except Exception as error:
+            if (pause := _pause(store, task, error)) is None:
+                raise
+            raise _Passing(error, pause) from error
         score = metrics[RETURN] if RETURN in metrics else task.evaluate()
         return results(score, uid=task.uid, resumed=resumed, epochs=task.epochs, digest=task.digest)
 
@@ -94,6 +121,24 @@ def _storage(store: Store, start: str | None, use_previous: bool) -> Storage:
     from ..training import TaskStorage  # brings Optuna along, which takes a second
 
     return TaskStorage(store, use_previous)
+
+
+def _pause(store: Store, task: Task, error: Exception) -> float | None:
+    """Seconds until a trial is tried again that failed so, which is noted with its task; None if it is not."""
+    from ...tasks.storage import Write
+    from ..errors import StoreError
+    from ..failures import FAILED, classify, decide, note
+    from ..storage.history import History
+
+    if classify(error) not in PASSING:
+        return None
+    tried = store.histories([task.uid]).get(task.uid, History()).failed
+    decision = decide(error, tried[classify(error)])
+    with suppress(StoreError):
+        [row] = store.tasks([task.uid])
+        with store.open(task.uid, task.identity) as lease:
+            store.save([Write(lease, row.epochs, events=[(FAILED, note(error, decision, row.epochs))])])
+    return decision.pause if decision.retry else None
 
 
 def _keep_reason(store: Store, task: Task, error: Exception) -> None:
@@ -138,7 +183,8 @@ def run(arguments: argparse.Namespace) -> int:
     from ..errors import LeaseLost
 
     try:
-        found = _train(arguments)
+        with _attempt():
+            found = _train(arguments)
     except (KeyboardInterrupt, Stopped, LeaseLost) as error:
         _say(f"the trial is interrupted: {' '.join(str(error).split()) or 'stopped by SIGINT'}")
         return again
@@ -152,13 +198,13 @@ def _train(arguments: argparse.Namespace) -> Results:
     from ...tasks import load
     from ..storage.patience import Patience
     from ..storage.store import Store
+    from ..warming import check_start, warm_start
 
+    check_start(arguments)
     algorithm, space = load(arguments.task), load(arguments.task).learner.hyperparameters
     env = json.loads(arguments.env) if arguments.env.lstrip().startswith("{") else arguments.env
     values = _active(space, space.parse(*arguments.set))
     epochs = _epochs(arguments.epochs)
-    if arguments.warm_start is not None:
-        raise ValueError("a hunt's trials start anew, but got --warm-start; use rekindle tune --warm-start")
 
     def make(storage: Storage | None) -> Task:
         what = {"seed": arguments.seed, "env_processes": arguments.env_processes, "snapshots": arguments.snapshots}
@@ -171,18 +217,37 @@ def _train(arguments: argparse.Namespace) -> Results:
     make(None).init(**values)  # what is wrong with them is said before a database is made
     patience = Patience(arguments.patience, full=True, say=_say)
     with Store(arguments.storage, patience=patience) as store:
-        return train(make, values, epochs, store, parent=_parent(), use_previous=arguments.use_previous,
+        warm = None
+        if arguments.warm_start is not None:
+            warm = warm_start(store, make(None), values, arguments, _say)
+        return train(make, values, epochs, store, parent=_parent(), warm=warm, use_previous=arguments.use_previous,
                      at_epoch_end=at_epoch_end)  # fmt: skip
 
 
-def _parent() -> Start | None:
-    """Where the trial ended from which Orion branched this one; seen only in a database that is ours too."""
+def _place() -> tuple[str, int, str] | None:
+    """The database, the experiment and the trial, if they are in a database that is ours too."""
     url, trial, experiment = (storage_url(), os.environ.get(TRIAL_VARIABLE), os.environ.get(EXPERIMENT_VARIABLE, ""))
     if url is None or trial is None or not experiment.isdecimal():
         return None
+    return url, int(experiment), trial
+
+
+def _parent() -> Start | None:
+    """Where the trial ended from which Orion branched this one."""
+    if (place := _place()) is None:
+        return None
     from .parents import parent_of
 
-    return parent_of(url, int(experiment), trial)
+    return parent_of(*place)
+
+
+def _attempt() -> AbstractContextManager[None]:
+    """Says in Orion's database that this process trains the trial, until it ends in any way but by being killed."""
+    if (place := _place()) is None:
+        return nullcontext()
+    from .attempts import attempt
+
+    return attempt(*place)
 
 
 def whole(epochs: float) -> int:

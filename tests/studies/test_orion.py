@@ -262,17 +262,57 @@ def test_the_exit_status_says_broken_or_interrupted(
     assert not under_orion.exists()
 
 
-def test_what_is_kept_is_said_under_orion_too_and_a_warm_start_is_refused(
-    under_orion: Path, sqlite_url: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_kept_is_said_under_orion_too(under_orion: Path, sqlite_url: str) -> None:
     assert cli.main([*TRAIN, "--epochs", "2", "--snapshots", "best"]) == 0
     uid = json.loads(under_orion.read_text())[1]["value"]
     with Store(sqlite_url) as store:
         assert ["return" in row for _, row in store.metrics(uid)] == [True, True]
+
+
+def test_a_hunt_starts_warm_and_its_promoted_trials_carry_on(
+    under_orion: Path, sqlite_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def told_of(*arguments: str) -> dict[str, Any]:
+        assert cli.main([*TRAIN, *arguments]) == 0
+        return {row["name"].removeprefix("rk_"): row["value"] for row in json.loads(under_orion.read_text())}
+
+    source = told_of("--epochs", "2")["uid"]
+    trial = ("--set:optimizer.lr", "1e-3", "--warm-start", f"{source}@2")
+    low, high, again = (told_of(*trial, "--epochs", epochs) for epochs in ("1", "2", "1"))
+    assert low["uid"] == high["uid"] != source
+    assert [each["resumed"] for each in (low, high, again)] == [0, 1, 0]
+    assert low["digest"] == again["digest"]
+    flat = {name: value for name, value in TINY.items() if name != "model"}
+    with Store(sqlite_url) as store:
+        task = PPO("CartPole-v1", warm_start=store.load(source, 2)).init(optimizer={"lr": 1e-3}, **flat)
+        task.fit(2)
+    assert task.digest == high["digest"]
     under_orion.unlink()
-    assert cli.main([*TRAIN, "--epochs", "1", "--warm-start", uid]) == 2
-    assert "a hunt's trials start anew, but got --warm-start; use rekindle tune --warm-start" in capfd.readouterr().err
+    assert cli.main([*TRAIN, "--epochs", "1", "--warm-start", "nobody"]) == 2
+    assert "nobody" in capfd.readouterr().err
     assert not under_orion.exists()
+
+
+def test_what_passes_is_tried_again_under_orion_and_what_does_not_is_broken(
+    under_orion: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_epoch, failures = PPOLearner.run_epoch, [RuntimeError("an accident"), RuntimeError("another one")]
+
+    def fails(*arguments: Any, **more: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return run_epoch(*arguments, **more)
+
+    monkeypatch.setattr(PPOLearner, "run_epoch", fails)
+    assert cli.main([*TRAIN, "--epochs", "1"]) == 1
+    said = capfd.readouterr().err
+    assert "tried again in 0 s: RuntimeError: another one" in said
+    assert "error: RuntimeError: an accident" in said
+    assert cli.main([*TRAIN, "--epochs", "1"]) == 0
+    found = {row["name"]: row["value"] for row in json.loads(under_orion.read_text())}
+    with Store(sqlite_url) as store:
+        noted = [event.data["retry"] for event in store.events(found["rk_uid"]) if event.kind == "failed"]
+    assert noted == [True, False]
 
 
 def test_epochs_without_a_number_are_refused_under_orion(under_orion: Path) -> None:
@@ -285,13 +325,13 @@ def orion_says(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Runs the real executable."""
     folder = Path(sys.executable).parent
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")  # Orion looks for rekindle, also when it only looks
-    environment = {**os.environ, "ORION_STORAGE_TYPE": "rekindlestorage", "ORION_DB_TYPE": "rekindlesql",
+    settings = {"ORION_STORAGE_TYPE": "rekindlestorage", "ORION_DB_TYPE": "rekindlesql",
                    "ORION_DB_ADDRESS": sqlite_url, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1",
                    "ORION_EXECUTOR": "singleexecutor", "XDG_CONFIG_HOME": str(tmp_path)}  # fmt: skip
 
     def says(*arguments: str) -> str:
-        done = subprocess.run([str(folder / "orion"), *arguments], env=environment, cwd=tmp_path, text=True,
-                              capture_output=True, check=False)  # fmt: skip
+        done = subprocess.run([str(folder / "orion"), *arguments], env={**os.environ, **settings}, cwd=tmp_path,
+                              text=True, capture_output=True, check=False)  # fmt: skip
         return done.stdout + done.stderr
 
     return says
@@ -308,6 +348,41 @@ def test_the_orion_command_hunts_and_promotes(orion_says: Callable[..., str], sq
     top = max(map(told, trials), key=lambda row: row["epochs"])
     with Store(sqlite_url) as store:
         assert undisturbed(identity(store, top["uid"]), 2).digest == top["digest"]
+
+
+DEADLY = """
+import os, signal, pathlib
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+deaths = pathlib.Path(__file__).with_name("deaths")
+
+class Deadly(CartPoleEnv):
+    def step(self, action):
+        if deaths.stat().st_size:
+            deaths.write_bytes(deaths.read_bytes()[1:])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+gymnasium.register("Deadly-v0", Deadly, max_episode_steps=50)
+"""
+
+
+@pytest.mark.slow
+def test_a_trial_whose_program_is_killed_is_tried_again(
+    orion_says: Callable[..., str], sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hyperband would wait for a broken one, and never end."""
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    (tmp_path / "deaths").write_bytes(b"x")
+    (tmp_path / "orion.yaml").write_text("experiment: {algorithm: {hyperband: {seed: 1, repetitions: 1}}}\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    program = ["rekindle", "train", "ppo", "deadly:Deadly-v0", *SMALL]
+    priors = ["--set:optimizer.lr~loguniform(1e-5, 1e-2)", "--epochs~fidelity(1, 2, 2)"]
+    said = orion_says("hunt", "-n", "h", "-c", "orion.yaml", "--exp-max-trials", "5", *program, *priors)
+    trials = get_experiment("h", storage=storage_of(sqlite_url)).fetch_trials()
+    assert [trial.status for trial in trials] == ["completed"] * 5, said
+    assert (tmp_path / "deaths").read_bytes() == b""
 
 
 def test_the_orion_command_names_a_prior_that_it_cannot_express(orion_says: Callable[..., str]) -> None:

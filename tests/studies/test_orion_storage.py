@@ -104,6 +104,34 @@ def change(storage: RekindleStorage, collection: str, **data: Any) -> None:
 # Whose trial it is
 
 
+def test_a_trial_whose_program_was_killed_is_not_broken_and_one_that_failed_is(
+    url: str, child: Callable[..., Any]
+) -> None:
+    program = """
+import os, signal, sys
+from rekindle.studies.orion.attempts import attempt
+with attempt(sys.argv[1], int(sys.argv[2]), sys.argv[3]):
+    if sys.argv[4]:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    worker = client(url)
+
+    def end(trial: Trial, how: str) -> str:
+        child(program, url, worker.id, trial.id, how).process.wait()
+        worker.release(trial, status="broken")  # as Orion does when a program's exit status is not 0
+        return str(worker.get_trial(trial).status)
+
+    assert end(worker.suggest(), "") == "broken"
+    seen = []
+    for _ in range(5):
+        trial = worker.suggest()
+        seen.append((trial.id, end(trial, "killed")))
+    assert seen == [(trial.id, "interrupted")] * 4 + [(trial.id, "broken")]
+    other = worker.suggest()
+    worker.release(other, status="broken")  # its program never began, which says nothing of it
+    assert worker.get_trial(other).status == "broken"
+
+
 def test_a_result_of_a_trial_that_was_given_to_another_is_refused(url: str) -> None:
     late, other = client(url), client(url)
     trial = late.suggest()
