@@ -16,6 +16,7 @@ from .dimensions import (
     real,
 )
 from .errors import MissingParameter, OutOfRange, SpaceError, UnknownParameter, WrongType
+from .overlay import with_priors
 from .space import Space
 from .values import REQUIRED, flatten, unflatten
 
@@ -42,4 +43,5 @@ __all__ = [
     "ordinal",
     "real",
     "unflatten",
+    "with_priors",
 ]

@@ -214,6 +214,15 @@ def _parser() -> argparse.ArgumentParser:
         "search all that --set does not fix)",
     )
     tune.add_argument(
+        "--prior",
+        action="append",
+        default=[],
+        metavar="NAME=PRIOR",
+        help="search this hyperparameter, also one that is not searched by itself, over a range of your own: "
+        "uniform(0, 1), loguniform(1e-5, 1e-3), uniform(1, 9, discrete=True), near_one(0.9, 0.999), ordinal(32, 64), "
+        "choices('adam', 'sgd'), normal(0, 1), maybe(PRIOR); may be repeated",
+    )
+    tune.add_argument(
         "--trials",
         type=_count,
         metavar="N",

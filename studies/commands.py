@@ -16,7 +16,7 @@ from rich.console import Console
 from ..spaces import flatten, unflatten
 from . import report
 from .config import Config, parse_epochs
-from .configuring import make_config, make_population
+from .configuring import make_config, make_population, open_space
 from .engine import start_study
 from .errors import StoreError
 from .objectives import objective_options
@@ -102,15 +102,17 @@ def _crew(arguments: argparse.Namespace, study: str, extra: Sequence[str]) -> It
 def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     """The configuration of the study that is asked for."""
     env, fixed, epochs = _env(arguments.env), _values(algorithm, arguments.set), parse_epochs(arguments.epochs)
+    priors = _priors(arguments.prior)
     if arguments.search:
-        fixed = dict(unflatten(flatten(closed(algorithm(env, **fixed).get_space(), arguments.search)) | flatten(fixed)))
+        space = open_space(algorithm, fixed, priors)
+        fixed = dict(unflatten(flatten(closed(space, [*arguments.search, *priors])) | flatten(fixed)))
     options = seed_options(arguments.seeds, arguments.aggregate, arguments.racing)
     options |= objective_options(arguments.objective)
     options |= {} if arguments.grid_points is None else {"grid_points": arguments.grid_points}
     if arguments.scheduler == "pbt":
         names = ("interval", "population", "seed", "exploit", "explore", "perturb", "sampler")
         given = {name: getattr(arguments, name) for name in names} | options
-        return make_population(algorithm, env, epochs=epochs[1], fixed=fixed, **given)
+        return make_population(algorithm, env, epochs=epochs[1], fixed=fixed, priors=priors, **given)
     return make_config(
         algorithm,
         env,
@@ -118,12 +120,25 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
         epochs=epochs,
         seed=arguments.seed,
         fixed=fixed,
+        priors=priors,
         sampler=arguments.sampler or "tpe",
         scheduler=arguments.scheduler,
         generation=arguments.generation,
         cohort=arguments.cohort,
         options=options,
     )
+
+
+def _priors(assignments: Sequence[str]) -> dict[str, str]:
+    """The texts of --prior by dotted name."""
+    found: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, text = (part.strip() for part in assignment.partition("="))
+        if not equals or not name or name in found:
+            law = "is given twice" if name in found else "must be written NAME=PRIOR"
+            raise ValueError(f"--prior {assignment!r} {law}, such as --prior optimizer.lr='loguniform(1e-5, 1e-3)'")
+        found[name] = text
+    return found
 
 
 def _mirror(store: Store, url: str, name: str, errors: Console) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..spaces import flatten, unflatten
+from ..spaces import Space, flatten, unflatten, with_priors
+from ..spaces.dimension import Maybe
 from ..spaces.space import ENABLED
 from .config import SCHEDULERS, BadConfig, Config, check_count, check_epochs, choose
 from .errors import StoreError
@@ -30,11 +31,12 @@ def make_config(
     epochs: Sequence[int],
     seed: int = 0,
     fixed: Mapping[str, Any] | None = None,
+    priors: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Config:
     """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong.
 
-    Without a number of `trials` there are TRIALS, or as many as a grid has points.
+    Without a number of `trials` there are TRIALS, or as many as a grid has points. `priors`: see `open_space`.
     """
     task = algorithm(env, seed=seed, **(fixed or {}))
     config = Config(
@@ -42,7 +44,7 @@ def make_config(
         task_version=algorithm.version,
         env=task.env.to_json(),
         seed=seed,
-        space=task.get_space().priors(),
+        space=open_space(algorithm, fixed or {}, priors or {}).priors(),
         fixed=task.fixed,
         epochs=check_epochs(epochs),
         trials=[TRIALS if trials is None else trials],
@@ -66,6 +68,17 @@ def make_config(
     return config
 
 
+def open_space(algorithm: type[Task], fixed: Mapping[str, Any], priors: Mapping[str, str]) -> Space:
+    """What a study searches: all that is searched by itself and not fixed, and what has a prior of the user's."""
+    open = with_priors(algorithm.learner.hyperparameters.fix(fixed), priors)
+    searched = open.searched()
+    for row in open.rows:
+        if row.path in priors and row.path not in searched.flat():
+            raise BadConfig(f"the prior of {row.path} needs {' and '.join(map(str, row.conditions))}, which is not so; "
+                            "set that, or search it too")  # fmt: skip
+    return searched
+
+
 def make_population(
     algorithm: type[Task],
     env: Any,
@@ -79,6 +92,7 @@ def make_population(
     explore: str = EXPLORES[0],
     perturb: Sequence[str] = (),
     sampler: str | None = None,
+    priors: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Config:
     """The configuration of a study by population based training.
@@ -102,8 +116,8 @@ def make_population(
                         "leave it out, or use another --scheduler")  # fmt: skip
     if sampler not in (None, "random"):
         raise BadConfig(f"a population begins with hyperparameters drawn at random, but --sampler is {sampler}")
-    space = algorithm.learner.hyperparameters
-    for name in perturb:
+    space, priors = algorithm.learner.hyperparameters, priors or {}
+    for name in {**dict.fromkeys(perturb), **priors}:
         if name in space.flat() and space.flat()[name].structural:
             raise BadConfig(
                 f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
@@ -111,11 +125,12 @@ def make_population(
             )
     structure = space.structure(algorithm(env, seed=seed).init(**(fixed or {})).hyperparameters or {})
     decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
-    decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False}
+    decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False and name not in priors}
     config = make_config(algorithm, env, trials=population, epochs=[interval, max(interval, epochs)], seed=seed,
                          fixed=unflatten({**flatten(fixed or {}), **decided}), sampler="random", scheduler="pbt",
-                         generation=population, cohort=population)  # fmt: skip
-    searched = config.searched.fix({name: True for name in structure if name.removesuffix(ENABLED) in config.open})
+                         generation=population, cohort=population, priors=priors)  # fmt: skip
+    maybes = [name for name, dimension in config.searched.flat().items() if isinstance(dimension, Maybe)]
+    searched = config.searched.fix({name + ENABLED: True for name in maybes})
     config = replace(config, space=searched.priors(), epochs=[min(interval, epochs), epochs, 1])
     for name in perturb:
         choose("what is perturbed", name, config.open)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import optuna
@@ -21,6 +21,7 @@ from ..spaces.to_optuna import suggest
 from ..tasks.cohort import EpochEvent
 from ..tasks.errors import Diverged
 from .config import check_epochs
+from .configuring import open_space
 from .objectives import DEFAULT, RETURN, Unmeasured, measure, objective_options
 from .storage.store import Store
 from .turns import opened
@@ -45,6 +46,8 @@ class Objective:
         seed: of the training of every trial.
         report: report and ask the pruner after every so many epochs; 0 never does. Only the return is reported.
         objectives: as `rekindle tune --objective` takes them, such as "return" and "model_size"; see `objectives`.
+        priors: what is suggested instead of its own range, or although it is not by itself, as texts by dotted name,
+            such as {"optimizer.lr": "loguniform(1e-5, 1e-3)"}; see `spaces.priors`.
         fixed: hyperparameters that are not suggested, nested.
     """
 
@@ -58,6 +61,7 @@ class Objective:
         seed: int = 0,
         report: int = 1,
         objectives: Sequence[str] = (RETURN,),
+        priors: Mapping[str, str] | None = None,
         **fixed: Any,
     ):
         check_epochs([epochs])
@@ -70,7 +74,7 @@ class Objective:
         if self.objectives != DEFAULT:
             self.report = 0  # Optuna prunes by the one value that a study seeks
         first = task(env, seed=seed, **fixed)  # checks all that was given
-        self.env, self.space = first.env, first.get_space()
+        self.env, self.space = first.env, open_space(task, fixed, priors or {})
         self._url = storage
         self._store = storage if isinstance(storage, Store) else None
         self._lock = threading.Lock()
