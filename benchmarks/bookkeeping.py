@@ -14,7 +14,8 @@ Columns, all per trial:
     early, late   the same, of the second and the ninth tenth of the study's trials: these show whether it grows
     elapsed   milliseconds from the first suggestion to the last result, divided by the trials
     SQL       statements that are sent to the database
-What is done once is not counted: importing libraries, making tables, opening the study.
+What a process does once is not counted: importing libraries, making tables, opening the study, and a small study of its
+own before, in the same database, so that every statement was translated to SQL once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,7 @@ from rekindle.spaces import Space, log_real, near_one, real
 from rekindle.tasks.learner import Learner
 from rekindle.tasks.task import Task
 
+WARM = 9  # trials of the small study
 HYPERPARAMETERS = ("lr", "gamma", "clip", "decay")
 
 
@@ -66,7 +69,7 @@ class Idle(Learner):
         self.env_steps += 1
         return [{"env_steps": float(self.env_steps)}] * self.members
 
-    def evaluate(self, episodes: int = 1, watch: Any = None) -> np.ndarray:
+    def evaluate(self, episodes: int = 1) -> np.ndarray:
         """(P,)"""
         return np.array([each["lr"] * self.epochs + each["decay"] for each in self.values])
 
@@ -134,6 +137,7 @@ def work(url: str, trials: int, share: int, workers: int) -> None:
 
     meter = Meter(trials)
     with Store(url) as store:
+        assert Worker(store, _begin(store, f"warm {os.getpid()}", WARM, seed=os.getpid())).run()
         worker = Worker(store, "study", workers=workers)
         advance = worker.engine.advance
 
@@ -155,10 +159,17 @@ def peer(url: str, trials: int, share: int, workers: int) -> None:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     meter = Meter(trials)
-    study = optuna.load_study(study_name="study", storage=_peers_storage(url), sampler=optuna.samplers.RandomSampler())
+    storage, sampler = _peers_storage(url), optuna.samplers.RandomSampler()
+    _ask_and_tell(optuna.create_study(study_name=f"warm {os.getpid()}", storage=storage, sampler=sampler), WARM, meter)
+    study = optuna.load_study(study_name="study", storage=storage, sampler=sampler)
     _wait_for_all()
     meter.begin()
-    for _ in range(share):
+    _ask_and_tell(study, share, meter)
+    meter.end()
+
+
+def _ask_and_tell(study: Any, trials: int, meter: Meter) -> None:
+    for _ in range(trials):
         trial = study.ask()
         meter.at(trial.number)
         value = trial.suggest_float("lr", 1e-5, 1e-1, log=True)
@@ -166,7 +177,6 @@ def peer(url: str, trials: int, share: int, workers: int) -> None:
         for step in range(rungs_of(trial.number)):
             trial.report(value, step)
         study.tell(trial, value)
-    meter.end()
 
 
 def _wait_for_all() -> None:
@@ -185,14 +195,20 @@ def _peers_storage(url: str) -> Any:
 
 def prepare(url: str, trials: int, scheduler: str, sampler: str) -> None:
     """Makes the study."""
-    from rekindle.studies.configuring import make_config
-    from rekindle.studies.engine import start_study
     from rekindle.studies.storage.store import Store
 
     with Store(url) as store:
-        config = make_config(IdleTask, "CartPole-v1", trials=trials, epochs=(1, 9, 3), sampler=sampler,
-                             scheduler=scheduler, generation=64, cohort=4)  # fmt: skip
-        start_study(store, "study", config)
+        _begin(store, "study", trials, scheduler=scheduler, sampler=sampler)
+
+
+def _begin(store: Any, name: str, trials: int, seed: int = 0, **options: Any) -> str:
+    from rekindle.studies.configuring import make_config
+    from rekindle.studies.engine import start_study
+
+    options = {"sampler": "random", "generation": 64, "cohort": 4, **options}
+    config = make_config(IdleTask, "CartPole-v1", trials=trials, epochs=(1, 9, 3), seed=seed, **options)
+    start_study(store, name, config)
+    return name
 
 
 def prepare_peer(url: str, trials: int, scheduler: str, sampler: str) -> None:
