@@ -95,6 +95,7 @@ def gc(arguments: argparse.Namespace) -> int:
                             "tasks": tasks, **file})  # fmt: skip
     for each in garbage:
         trials = ", ".join(f"trial {number} of {study} ({state})" for study, number, state in each.trials)
+        trials = trials or "a policy that nothing starts from"
         kept = f"keeps {', '.join(map(str, each.kept))}" if each.kept else "keeps none"
         _print(f"{each.uid}  {trials}: epochs {', '.join(map(str, each.epochs))} go, it {kept}; {each.size:,} bytes")
     verb = "dropped" if arguments.yes else "could be dropped"

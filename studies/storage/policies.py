@@ -8,8 +8,8 @@ policy was taken from may go.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from .branches import Start
 from .store import Store
 
 STORED = "policy"  # the event that says where a policy is from
+POLL = 0.05  # seconds
 FILES = (".npz", ".npy", ".safetensors")
 
 
@@ -35,13 +36,15 @@ def put_policy(store: Store, task: Task, name: str) -> str:
     assert task.taken is not None
     packed = pack(task.beginning())
     uid = policy_uid(packed.digest)
-    if any(event.kind == STORED and event.data.get("source") == name for event in store.events(uid)):
-        return packed.digest
     note = {"source": name, "taken": task.taken.to_json()}
-    with suppress(TaskBusy), store.open(uid, {"policy": packed.digest}) as lease:  # another process stores the same
-        manifest = None if store.checkpoints(uid) else packed.manifest
-        store.save([Write(lease, 0, manifest, packed.blobs, packed.digest if manifest else None,
-                          events=[(STORED, note)], keep=Keep(latest=None))])  # fmt: skip
+    while not any(event.kind == STORED and event.data.get("source") == name for event in store.events(uid)):
+        try:
+            with store.open(uid, {"policy": packed.digest}) as lease:
+                manifest = None if store.checkpoints(uid) else packed.manifest
+                store.save([Write(lease, 0, manifest, packed.blobs, packed.digest if manifest else None,
+                                  events=[(STORED, note)], keep=Keep(latest=None))])  # fmt: skip
+        except TaskBusy:  # another process stores the same; nothing can start from it before it has
+            time.sleep(POLL)
     return packed.digest
 
 
@@ -99,11 +102,14 @@ def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
     return uid, saved
 
 
-def begun(store: Store, text: str) -> list[str]:
-    """Digests of the stored policies that came from this source, the newest last."""
-    short, _, at = text.partition("@")
-    of_task = rf"{re.escape(short)}[0-9a-f]*@{at if at.isdecimal() else '[0-9]+'}"
-    pattern = re.compile(re.escape(text) if Path(text).suffix in FILES else of_task)
+def begun(store: Store, text: str | None, shown: str | None = None) -> list[str]:
+    """Digests of the stored policies that came from this source and these demonstrations, the newest last."""
+    parts = [] if shown is None else [re.escape(shown)]
+    if text is not None:
+        short, _, at = text.partition("@")
+        of_task = rf"{re.escape(short)}[0-9a-f]*@{at if at.isdecimal() else '[0-9]+'}"
+        parts.insert(0, re.escape(text) if Path(text).suffix in FILES else of_task)
+    pattern = re.compile(" with ".join(parts))
     found = []
     for row in store.tasks():
         if row.uid.startswith(POLICY) and row.identity:

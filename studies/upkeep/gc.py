@@ -6,12 +6,13 @@
 A trial that is finished keeps its last checkpoint and its best, a failed one none, a running one its latest two; those
 that did not fail also keep what the `snapshots` name that they were trained with. What several trials share stays as
 long as one of them needs it; what a branch starts from stays; tasks of no study, and tasks that a living process holds,
-are left alone. Metrics and events stay, and a state that is wanted again after all can be trained again.
+are left alone. Metrics and events stay, and a state that is wanted again after all can be trained again. A policy that
+was stored for a warm start goes once it is an hour old, unless a study names it or a task starts from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,11 +20,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from ...tasks.storage import POLICY as POLICIES
+from ...tasks.storage import policy_uid
 from ..storage import branches
 from ..storage.fencing import add_events
 from ..storage.ledger import get_study
 from ..storage.retention import CHUNK, Keep, asked_for, drop
-from ..storage.schema import blob, checkpoint, checkpoint_blob, metric, trial
+from ..storage.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, study, trial
 from ..storage.store import Store
 from .fsck_rows import COLLECTED
 from .locking import last_epochs, lock_free
@@ -43,6 +46,7 @@ class Policy:
 
 
 POLICY = Policy()
+YOUNG = 3600.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,11 @@ def gc(
     gone: list[
         int
     ] = []  # in a dry run, what earlier tasks would have dropped: a blob is freed by the last that names it
-    for uid in uids:
-        found, ids = run(partial(_task, uid=uid, policy=policy, gone=gone if dry_run else None))
+    tasks = [partial(_task, uid=uid, policy=policy) for uid in uids]
+    if studies is None:
+        tasks += [partial(_policy, uid=uid) for uid in store._database.read(_policies)]
+    for task_of in tasks:
+        found, ids = run(partial(task_of, gone=gone if dry_run else None))
         if found is not None:
             garbage.append(found)
             gone += ids
@@ -121,6 +128,36 @@ def _task(connection: Connection, uid: str, policy: Policy, gone: list[int] | No
         add_events(connection, [(uid, COLLECTED, note)])
     kept = [epochs[id] for id in sorted(needed)]
     return Garbage(uid, trials, [epochs[id] for id in ids], kept, size), ids
+
+
+def _policies(connection: Connection) -> list[str]:
+    """Those that are old enough: a younger one may be about to be used."""
+    c = checkpoint.c
+    old = sa.select(c.uid).where(c.uid.startswith(POLICIES, autoescape=True), c.created < Now() - YOUNG)
+    return list(connection.scalars(old.distinct().order_by(c.uid)))
+
+
+def _policy(connection: Connection, uid: str, gone: list[int] | None) -> tuple[Garbage | None, list[int]]:
+    """Drops a policy that nothing starts from, with its events, so that it is stored anew if it is wanted again."""
+    if not lock_free(connection, uid, look=gone is not None):
+        return None, []
+    named = {policy_uid(str(_part(config, "options", "warm_start")))
+             for config in connection.scalars(sa.select(study.c.config))}  # fmt: skip
+    if uid in named or branches.kept(connection, [uid]):
+        return None, []
+    ids = list(connection.scalars(sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid)))
+    size = _freed(connection, ids, gone or [])
+    if gone is None:
+        drop(connection, ids)
+        connection.execute(event.delete().where(event.c.uid == uid))
+    return Garbage(uid, [], [0] * len(ids), [], size), ids
+
+
+def _part(form: Any, *names: str) -> Any:
+    """What lies deeper in JSON that anybody may have written; None if nothing does."""
+    for name in names:
+        form = form.get(name) if isinstance(form, Mapping) else None
+    return form
 
 
 def _kept(connection: Connection, uid: str, epochs: dict[int, int], keep: Keep | None) -> set[int]:

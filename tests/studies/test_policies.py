@@ -15,18 +15,23 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
+import sqlalchemy as sa
 from rekindle import Objective
 from rekindle.spaces import unflatten
 from rekindle.studies.config import Config
 from rekindle.studies.engine import start_study
 from rekindle.studies.lineage import LineageError, lineage, retrain
+from rekindle.studies.storage.branches import Start
 from rekindle.studies.storage.policies import put_policy
+from rekindle.studies.storage.schema import blob, checkpoint
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.exporting import export_study
 from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.gc import gc
 from rekindle.studies.upkeep.importing import import_study
 from rekindle.studies.worker import Worker
 from rekindle.tasks import PPO
+from rekindle.tasks.storage import policy_uid
 from safetensors import safe_open
 from studying import TINY, bits, run, tiny
 
@@ -266,6 +271,38 @@ def test_an_imported_study_knows_what_its_trials_started_from(tmp_path: Path, cl
         assert check(there) == []
         uid = there.trials("s")[0].uid
     assert cli("replay", uid, "--storage", other)[0] == 0
+
+
+def test_a_policy_that_nothing_needs_goes_once_it_is_old(url: str) -> None:
+    def age(store: Store) -> None:
+        store._database.write(lambda connection: connection.execute(checkpoint.update().values(created=0.0)))
+
+    def collected(store: Store) -> list[list[int]]:
+        before = stored(store)
+        garbage = [each for each in gc(store, dry_run=False) if each.uid.startswith("policy/")]
+        assert sum(each.size for each in garbage) == before - stored(store)
+        assert check(store) == []
+        return [list(each.epochs) for each in garbage]
+
+    with Store(url) as store:
+        config = warmed(store, given())
+        for seed in (1, 2):
+            warmed(store, given(seed))
+        assert collected(store) == []  # somebody may be about to start from one
+        start_study(store, "s", config)
+        digest = warmed(store, given(1)).options["warm_start"]
+        assert store.branch("branch", {"start": digest}, Start(policy_uid(digest), 0, digest))
+        age(store)
+        assert [each.uid for each in gc(store, studies=["s"])] == []
+        assert collected(store) == [[0]]  # of seed 2
+        assert collected(store) == []
+        assert Worker(store, "s").run()
+        assert len(store.checkpoints(policy_uid(warmed(store, given(2)).options["warm_start"]))) == 1  # stored anew
+
+
+def stored(store: Store) -> int:
+    """Bytes of all blobs."""
+    return store._database.read(lambda connection: connection.scalar(sa.select(sa.func.sum(blob.c.size))) or 0)
 
 
 def test_a_study_whose_policy_is_gone_says_so(sqlite_url: str) -> None:
