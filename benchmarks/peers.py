@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,10 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str
             raise SystemExit(f"they have PPO with an LSTM only, not {name} with {memory}; give --only rekindle")
         made, kind = RecurrentPPO, "MlpLstmPolicy"
         common["policy_kwargs"]["lstm_hidden_size"] = hp["model.width"]
+    sde = {"use_sde": hp["use_sde"], "sde_sample_freq": hp.get("sde_sample_freq", -1)}
+    if hp["use_sde"]:  # theirs is the deviation of each activation's weight, ours that of an action where all are 1
+        log_std = math.log(hp["model.std_init"]) - math.log(hp["model.width"]) / 2
+        common["policy_kwargs"] |= {"log_std_init": log_std}
     more: dict[str, Any] = {}
     if name == "ppo":
         clip_value = hp["clip_value"] or (hp["clip_coef"] if algorithm == "ppo2" else None)
@@ -49,7 +54,7 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str
         kind, worlds, n_steps=hp["num_steps"], gae_lambda=hp["gae_lambda"], ent_coef=hp["ent_coef"],
         vf_coef=hp["vf_coef"] / 2,  # their value loss lacks the factor 1/2
         max_grad_norm=hp["max_grad_norm"] or 1e9, normalize_advantage=hp.get("normalize_advantage", True),
-        **common, **more,
+        **sde, **common, **more,
     )  # fmt: skip
 
 
