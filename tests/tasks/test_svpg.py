@@ -12,7 +12,7 @@ from rekindle.tasks import load
 from rekindle.tasks.errors import StateMismatch, UnsupportedSpace
 from rekindle.tasks.state import difference
 from rekindle.tasks.stein import kernel, stein_gradient
-from rekindle.tasks.svpg import SVPGPPO, SVPGPPO2
+from rekindle.tasks.svpg import SVPGPPO, SVPGPPO2, SVPGLearner
 from rekindle.tasks.testing import ExactnessSuite
 from torch import Tensor
 
@@ -153,6 +153,26 @@ def test_the_steins_gradient_is_what_the_optimizers_get() -> None:
     assert fitted(temperature=1.0).digest != fitted(temperature=50.0).digest
     cold, hot = fitted(epochs=4, temperature=0.1), fitted(epochs=4, temperature=100.0)
     assert hot.metrics["particle_distance"] > cold.metrics["particle_distance"]
+
+
+def test_policies_are_coupled_trial_by_trial_and_every_critic_goes_its_own_way() -> None:
+    tasks = [SVPG("Pendulum-v1", seed=seed).init(num_particles=3, temperature=5.0) for seed in range(2)]
+    learner: Any = SVPGLearner(tasks[0].env, [0, 1], [task.hyperparameters or {} for task in tasks])
+    parameters = learner.particles.policy.parameters
+    parameters.vector += torch.randn(parameters.vector.shape, generator=torch.Generator().manual_seed(0))
+    own = torch.randn(parameters.vector.shape, generator=torch.Generator().manual_seed(1))
+    coupled = learner.couple(own.clone())
+    place, policies, gradients, found = 0, [], [], []
+    for name, view in parameters.views.items():
+        columns = slice(place, place := place + view[0].numel())
+        if name.startswith("critic."):
+            assert torch.equal(coupled[:, columns], own[:, columns])
+        else:
+            for parts, vector in ((policies, parameters.vector), (gradients, own), (found, coupled)):
+                parts.append(vector[:, columns])
+    stacked = [torch.cat(parts, 1).unflatten(0, (2, 3)) for parts in (policies, gradients, found)]
+    torch.testing.assert_close(stacked[2], stein_gradient(stacked[0], stacked[1], 5.0))
+    assert not torch.allclose(stacked[2], stacked[1])
 
 
 def test_every_particle_has_an_optimizer_of_its_own() -> None:
