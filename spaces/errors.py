@@ -26,7 +26,8 @@ class WrongType(SpaceError):
     """A value of another type than the dimension's."""
 
 
-# What Stable-Baselines3 calls its hyperparameters, and what they are called here, where they are spelled differently.
+# What others call their hyperparameters, and what they are called here, where they are spelled differently: first
+# Stable-Baselines3, then Pyrado and ML-Agents.
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "learning_rate": ("optimizer.lr",),
     "n_steps": ("num_steps",),
@@ -46,6 +47,30 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "exploration_final_eps": ("exploration.final",),
     "gradient_steps": ("num_updates",),
     "target_update_interval": ("target_interval",),
+    "train_freq": ("num_steps",),
+    "replay_buffer_class": ("replay.name",),
+    "ent_coef": ("entropy.alpha",),
+    "target_entropy": ("entropy.target", "entropy.choice_target"),
+    "num_updates_per_step": ("num_updates",),
+    "num_init_memory_steps": ("learning_starts",),
+    "memory_size": ("buffer_size",),
+    "eval_intvl": ("eval_interval",),
+    "eps_init": ("exploration.start",),
+    "eps_clip": ("clip_coef",),
+    "lamda": ("gae_lambda",),
+    "vfcn_coeff": ("vf_coef",),
+    "entropy_coeff": ("ent_coef",),
+    "ent_coeff_init": ("entropy.alpha",),
+    "learn_ent_coeff": ("entropy.learn",),
+    "num_epoch": ("update_epochs",),
+    "buffer_init_steps": ("learning_starts",),
+    "steps_per_update": ("num_steps", "num_updates"),
+    "init_entcoef": ("entropy.alpha",),
+    "hidden_units": ("model.width",),
+    "num_layers": ("model.layers",),
+    "time_horizon": ("num_steps",),
+    "lambd": ("gae_lambda",),
+    "normalize": ("normalize_obs",),
 }
 
 

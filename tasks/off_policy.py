@@ -1,5 +1,21 @@
 """The base of algorithms that learn from a replay memory: a few environment steps, a few gradient steps, and again.
 
+What Stable-Baselines3 and Pyrado call their arguments, and what they are here:
+
+    learning_rate, lr                   optimizer.lr; SAC: critic_lr and entropy.lr, if they are to be others
+    train_freq, gradient_steps, num_updates_per_step    num_steps environment steps (in each of num_envs), then
+                                        num_updates gradient steps
+    learning_starts, num_init_memory_steps    learning_starts, of environment steps that fill the memory at random
+    use_trained_policy_for_refill       the same, with a refill_interval or a warm start
+    buffer_size, memory_size            buffer_size, in transitions
+    eval_intvl                          eval_interval, in epochs, apart from what is reported of each epoch
+    target_update_interval              DQN: target_interval, in gradient steps; SAC: target_update_interval, the same
+    tau                                 the fraction taken from the online networks (Pyrado's is the fraction kept)
+    exploration_fraction, _initial_eps, _final_eps      exploration.horizon (in environment steps), .start, .final
+    ent_coef, ent_coeff_init, learn_ent_coeff           entropy.alpha, entropy.learn
+    target_entropy                      -entropy.target for each number, entropy.choice_target log n for a choice of n
+    stats_window_size, tensorboard_log, verbose         of no use here: every epoch's metrics are kept
+
 Notation: P members, N environments, B batch.
 """
 

@@ -14,7 +14,7 @@ from .state import Tree
 
 
 def window_size() -> Dimension:
-    """Over how many episodes `recent_return` and `recent_length` are means; None: they are not reported."""
+    """Over how many episodes `recent_return`, its min, median, max and std, and `recent_length` are; None: none are."""
     return maybe(integer(1, 100_000, structural=True), default=None, search=False)
 
 
@@ -34,12 +34,14 @@ class EpisodeWindow:
             self.count[member] += 1
 
     def metrics(self, member: int) -> dict[str, float]:
-        """The means over a member's window; nothing before its first episode."""
+        """The means over a member's window, and how returns spread in it; nothing before its first episode."""
         known = min(int(self.count[member, 0]), self.size)
         if not known:
             return {}
         returns, lengths = self.returns[member, :known], self.lengths[member, :known]
-        return {"recent_return": float(returns.mean()), "recent_length": float(lengths.mean())}
+        return {"recent_return": float(returns.mean()), "recent_length": float(lengths.mean()),
+                "recent_return_min": float(returns.min()), "recent_return_median": float(np.median(returns)),
+                "recent_return_max": float(returns.max()), "recent_return_std": float(returns.std())}  # fmt: skip
 
     def member_state(self, member: int) -> Tree:
         return {name: torch.from_numpy(getattr(self, name)[member].copy()) for name in ("returns", "lengths", "count")}

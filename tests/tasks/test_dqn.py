@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from rekindle import DQN, Cohort, EnvSpec
-from rekindle.spaces import flatten, unflatten
+from rekindle import DQN, SAC, Cohort, EnvSpec
+from rekindle.spaces import UnknownParameter, flatten, unflatten
 from rekindle.tasks.dqn import DQNLearner, huber
 from rekindle.tasks.envs import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace
@@ -374,3 +374,17 @@ def test_it_learns_cartpole() -> None:
     returns = [[row["eval_return"] for _, row in task.history] for task in tasks]
     assert float(np.median([row[-1] for row in returns])) > 475, returns
     assert min(max(row) for row in returns) > 300, returns
+
+
+@pytest.mark.parametrize(
+    ("task", "theirs", "ours"),
+    [(DQN, "num_updates_per_step", "num_updates"), (DQN, "num_init_memory_steps", "learning_starts"),
+     (DQN, "memory_size", "buffer_size"), (DQN, "eval_intvl", "eval_interval"), (DQN, "train_freq", "num_steps"),
+     (DQN, "gradient_steps", "num_updates"), (DQN, "buffer_init_steps", "learning_starts"),
+     (DQN, "target_update_interval", "target_interval"), (DQN, "steps_per_update", "num_steps and num_updates"),
+     (SAC, "ent_coef", "entropy.alpha"), (SAC, "init_entcoef", "entropy.alpha"),
+     (SAC, "network_settings.hidden_units", "model.width"), (SAC, "learn_ent_coeff", "entropy.learn")],
+)  # fmt: skip
+def test_who_knows_other_libraries_is_told_the_names(task: Any, theirs: str, ours: str) -> None:
+    with pytest.raises(UnknownParameter, match=rf"'{theirs}'; did you mean {ours}\?"):
+        task("CartPole-v1").init(**{theirs: 1})

@@ -94,9 +94,11 @@ def test_a_function_for_a_coefficient_is_refused_with_the_cure(name: str) -> Non
     ("theirs", "ours"),
     [("n_steps", "num_steps"), ("n_epochs", "update_epochs"), ("clip_range", "clip_coef"), ("n_envs", "num_envs"),
      ("clip_range_vf", "clip_value"), ("learning_rate", "optimizer.lr"), ("batch_size", "num_minibatches"),
-     ("policy_kwargs.log_std_init", "model.std_init"), ("policy_kwargs.net_arch", "model.width and model.layers")],
+     ("policy_kwargs.log_std_init", "model.std_init"), ("policy_kwargs.net_arch", "model.width and model.layers"),
+     ("eps_clip", "clip_coef"), ("lamda", "gae_lambda"), ("vfcn_coeff", "vf_coef"), ("num_epoch", "update_epochs"),
+     ("hyperparameters.lambd", "gae_lambda"), ("time_horizon", "num_steps"), ("normalize", "normalize_obs")],
 )  # fmt: skip
-def test_who_knows_stable_baselines3_is_told_the_names(theirs: str, ours: str) -> None:
+def test_who_knows_other_libraries_is_told_the_names(theirs: str, ours: str) -> None:
     with pytest.raises(UnknownParameter, match=rf"'{theirs}'; did you mean {ours}\?"):
         PPO("CartPole-v1").init(**{theirs: 1})
 

@@ -13,14 +13,18 @@ from rekindle.tasks.window import EpisodeWindow
 SMALL: dict[str, Any] = {"num_steps": 32, "num_envs": 4, "epoch_steps": 256}
 
 
+def means(window: EpisodeWindow, member: int) -> dict[str, float]:
+    return {name: value for name, value in window.metrics(member).items() if name.count("_") == 1}
+
+
 def test_only_the_last_episodes_count() -> None:
     window = EpisodeWindow(2, 3)
     assert window.metrics(0) == {}
     window.add(np.array([0, 1, 0]), np.array([1.0, 100.0, 3.0]), np.array([10, 7, 20]))
-    assert window.metrics(0) == {"recent_return": 2.0, "recent_length": 15.0}
-    assert window.metrics(1) == {"recent_return": 100.0, "recent_length": 7.0}
+    assert means(window, 0) == {"recent_return": 2.0, "recent_length": 15.0}
+    assert means(window, 1) == {"recent_return": 100.0, "recent_length": 7.0}
     window.add(np.array([0, 0, 0, 0]), np.array([5.0, 6.0, 7.0, 8.0]), np.array([1, 2, 3, 4]))
-    assert window.metrics(0) == {"recent_return": 7.0, "recent_length": 3.0}
+    assert means(window, 0) == {"recent_return": 7.0, "recent_length": 3.0}
     assert window.metrics(1)["recent_return"] == 100.0
 
 
@@ -30,7 +34,16 @@ def test_a_window_goes_on_in_another_place() -> None:
     other.load_member(0, one.member_state(1))
     for window, member in ((one, 1), (other, 0)):
         window.add(np.array([member]), np.array([10.0]), np.array([5]))
-    assert other.metrics(0) == one.metrics(1) == {"recent_return": 17 / 3, "recent_length": 7 / 3}
+    assert other.metrics(0) == one.metrics(1)
+    assert means(other, 0) == {"recent_return": 17 / 3, "recent_length": 7 / 3}
+
+
+def test_how_returns_spread_is_told_beside_their_mean() -> None:
+    window = EpisodeWindow(1, 4)
+    window.add(np.zeros(5, np.int64), np.array([9.0, 1.0, 2.0, 4.0, 5.0]), np.ones(5))
+    spread = {name: value for name, value in window.metrics(0).items() if name.startswith("recent_return_")}
+    assert spread == {"recent_return_min": 1.0, "recent_return_median": 3.0, "recent_return_max": 5.0,
+                      "recent_return_std": pytest.approx(2.5**0.5)}  # fmt: skip
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
