@@ -10,7 +10,7 @@ from ..spaces import Space, flatten, unflatten, with_priors
 from ..spaces.dimension import Maybe
 from ..spaces.space import ENABLED
 from .config import SCHEDULERS, BadConfig, Config, check_count, check_epochs, choose
-from .errors import StoreError
+from .errors import StoreError, StudyMismatch
 from .objectives import check_objectives
 from .samplers.names import check_sampler, grid_size, sampler_name
 from .schedulers.heats import check_racing
@@ -145,12 +145,12 @@ def make_population(
 
 
 def load_task(config: Config) -> type[Task]:
-    """The algorithm of a study; StoreError if another version of it is installed, or the study's sampler is not."""
+    """The algorithm of a study; StudyMismatch if another version is installed, StoreError if its sampler is not."""
     from ..tasks import load
 
     algorithm = load(config.task)
     if algorithm.version != config.task_version:
-        raise StoreError(
+        raise StudyMismatch(
             f"a study goes on with the version of its task that it began with, {config.task} "
             f"{config.task_version}, but {algorithm.version} is installed; use the Rekindle that made the "
             "study, or another name for a new one"

@@ -65,11 +65,12 @@ def change_study(
 def check_same(name: str, stored: Mapping[str, Any], given: Mapping[str, Any], extend: Collection[str]) -> None:
     """Raises StudyMismatch, which names what differs, if anything but the (dotted) keys in ``extend`` does."""
     before, now = dict(_flat(stored)), dict(_flat(given))
-    keys = sorted((before.keys() | now.keys()) - set(extend))
+    keys = sorted((before.keys() | now.keys()) - set(extend), key=lambda key: (key.count(".") > 0, key))  # task first
     if differing := [key for key in keys if (key in before, before.get(key)) != (key in now, now.get(key))]:
         shown = ", ".join(
             f"{key} ({before.get(key, 'absent')!r}, now {now.get(key, 'absent')!r})" for key in differing[:5]
         )
+        shown += f" and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise StudyMismatch(f"a study keeps its configuration, but {name!r} differs in {shown}; use the stored values, "
                             "or another name")  # fmt: skip
 

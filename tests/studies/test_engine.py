@@ -154,7 +154,7 @@ def test_trials_in_a_row_share_a_cohort(store: Store) -> None:
 def test_a_study_of_another_version_of_the_task_is_refused(store: Store) -> None:
     config = replace(tiny(), task_version=99)
     store.create_study("s", config.to_json())
-    with pytest.raises(StoreError, match="ppo 99, but 1 is installed"):
+    with pytest.raises(StudyMismatch, match="ppo 99, but 1 is installed"):
         Engine(store, "s")
 
 
