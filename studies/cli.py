@@ -87,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "train" and orion_trial.is_under_orion():
+        if arguments.no_better is not None:
+            raise ValueError("under Orion its algorithm says how far trials are trained; leave --no-better out")
         return orion_trial.run(arguments)
     module = importlib.import_module(f".{arguments.module}", __package__)  # takes a while, and --help does not need it
     run: Callable[[argparse.Namespace], int] = getattr(module, arguments.command)
@@ -297,6 +299,11 @@ def _parser() -> argparse.ArgumentParser:
 
     train = _command(commands, "train", "train one task; the same command again carries on")
     _what_to_train(train, "epochs in all", "27", "set a hyperparameter; the others take their defaults")
+    train.add_argument(
+        "--no-better",
+        metavar="METRIC:N",
+        help="end earlier, when a metric of the task, such as episode_return, has not risen for N epochs",
+    )
 
     _env_processes(train)
     _warm_start(train)

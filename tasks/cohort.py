@@ -16,6 +16,7 @@ from .fingerprint import products_are_exact
 from .guard import BadResumeGuard
 from .interrupts import Interrupts
 from .learner import Learner
+from .observers import Until
 from .snapshots import RETURN
 from .storage import Metrics, Storage, Write
 
@@ -59,12 +60,13 @@ class Cohort:
             raise ValueError("the members of a cohort must be different tasks, but two have the same uid")
         self.tasks = list(tasks)
 
-    def fit(self, epochs: int, context: Context | None = None) -> None:
-        """Trains every member until it has done `epochs` epochs in all.
+    def fit(self, epochs: int, context: Context | None = None, until: Until | None = None) -> None:
+        """Trains every member until it has done `epochs` epochs in all, or until it has enough.
 
         A member whose numbers become NaN is marked bad and left behind, the others go on; Diverged is raised at the end
         if a single task was trained. `context` is called for each member at each epoch's end, and may raise control
-        flow.
+        flow. `until` says of a member's history, before it trains and at each epoch's end, whether it has enough; the
+        others go on.
         """
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
             raise ValueError(f"epochs must be an integer of at least 0, the total to reach, but got {epochs!r}")
@@ -75,13 +77,14 @@ class Cohort:
                 task.check_lease()
         with Interrupts() as interrupts, one_thread():
             products_are_exact()  # or it warns
-            while behind := [task for task in self.tasks if task.bad is None and task.epochs < epochs]:
+            while behind := [task for task in self.tasks if task.bad is None and task.epochs < epochs
+                             and not (until and until(task.history))]:  # fmt: skip
                 behind.sort(key=lambda task: task.env_steps)
                 group, *ahead = (list(tasks) for _, tasks in groupby(behind, key=lambda task: task.env_steps))
                 target = min(
                     [epochs, *(task.epochs for tasks in ahead for task in tasks if task.epochs > group[0].epochs)]
                 )
-                _Run(group, context, interrupts).train(max(target, group[0].epochs + 1))
+                _Run(group, context, until, interrupts).train(max(target, group[0].epochs + 1))
         if len(self.tasks) == 1 and self.tasks[0].bad is not None:
             raise self.tasks[0].bad
 
@@ -89,14 +92,15 @@ class Cohort:
 class _Run:
     """One stretch of training in which all members are at the same step."""
 
-    def __init__(self, tasks: list[Task], context: Context | None, interrupts: Interrupts):
-        self.tasks, self.context, self.interrupts = tasks, context, interrupts
+    def __init__(self, tasks: list[Task], context: Context | None, until: Until | None, interrupts: Interrupts):
+        self.tasks, self.context, self.until, self.interrupts = tasks, context, until, interrupts
         self.learner = seat(tasks)
         self.saved_at, self.saving_took = time.monotonic(), 0.0
 
     def train(self, epochs: int) -> None:
         with BadResumeGuard(*self.tasks):
-            while self.learner.epochs < epochs and self.living():
+            enough = False
+            while not enough and self.learner.epochs < epochs and self.living():
                 with self.changing():
                     metrics = self.learner.run_epoch(stop=lambda: self.interrupts.pending is not None)
                 if metrics is not None:
@@ -106,7 +110,8 @@ class _Run:
                     except BaseException:
                         self.save()  # what was trained is kept, whoever asked to stop
                         raise
-                self.save_if_due(finished=metrics is None or self.learner.epochs >= epochs)
+                enough = self.until is not None and any(self.until(task.history) for task in self.living())
+                self.save_if_due(finished=metrics is None or enough or self.learner.epochs >= epochs)
                 self.interrupts.raise_if_pending()
 
     def measure(self, metrics: list[Metrics]) -> None:

@@ -21,6 +21,7 @@ from .guard import BadResumeGuard
 from .identity import EnvLike
 from .keeping import Kept
 from .learner import EVALUATION_EPISODES
+from .observers import Until
 from .policy_files import write_policy
 from .signals.demonstrations import Demonstrations, Recorder
 from .snapshots import Keep
@@ -128,8 +129,10 @@ class Task(Kept):
         """Those of the last epoch; empty before the first."""
         return self.history[-1][1] if self.history else {}
 
-    def fit(self, epochs: int | None = None, context: Context | None = None) -> Metrics:
+    def fit(self, epochs: int | None = None, context: Context | None = None, until: Until | None = None) -> Metrics:
         """Trains until `epochs` epochs are done in all, which may need nothing; returns the last epoch's metrics.
+
+        `until` ends it earlier: it says of the history so far whether that is enough, see `observers`.
 
         Without `epochs` it takes those that `init` was given with the sampled space. `context` is called with an
         EpochEvent at each epoch's end. SIGTERM and SIGINT are obeyed between two steps, after the state is saved.
@@ -139,7 +142,7 @@ class Task(Kept):
         if epochs is None:
             raise ValueError(f"{self}: fit needs epochs, the total to reach, unless init(epochs=...) gave them")
         self._values()
-        Cohort([self]).fit(epochs, context)
+        Cohort([self]).fit(epochs, context, until)
         return self.metrics
 
     def evaluate(

@@ -320,3 +320,17 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     assert used < 0.5
     loaded = set(found.stdout.splitlines()[-1].split())
     assert not loaded & {"torch", "numpy", "optuna", "sqlalchemy", "rich", "gymnasium"}
+
+
+def test_a_training_ends_when_nothing_gets_better(sqlite_url: str, cli: Callable[..., Any]) -> None:
+    asked = ["train", "ppo", "CartPole-v1", "--epochs", "60", "--storage", sqlite_url, "--json", *settings()]
+    status, out, errors = cli(*asked, "--no-better", "entropy:3")
+    assert status == 0
+    result = json.loads(out)
+    assert 3 < result["epochs"] < 60
+    assert f"entropy has not risen for 3 epochs: ends after epoch {result['epochs']}" in errors
+    again = json.loads(cli(*asked, "--no-better", "entropy:3")[1])
+    assert (again["epochs"], again["digest"], again["resumed"]) == (result["epochs"], result["digest"], True)
+    status, out, errors = cli(*asked, "--no-better", "entropy")
+    assert (status, out) == (2, "")
+    assert "--no-better must be METRIC:N with N epochs, such as episode_return:20, but got 'entropy'" in errors
