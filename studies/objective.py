@@ -74,7 +74,7 @@ class Objective:
         if self.objectives != DEFAULT:
             self.report = 0  # Optuna prunes by the one value that a study seeks
         first = task(env, seed=seed, **fixed)  # checks all that was given
-        self.env, self.space = first.env, open_space(task, fixed, priors or {})
+        self.env, self.space = first.env, open_space(task, first.fixed, priors or {})
         self._url = storage
         self._store = storage if isinstance(storage, Store) else None
         self._lock = threading.Lock()
