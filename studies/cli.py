@@ -443,6 +443,12 @@ def _warm_start(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--partial", action="store_true", help="with --warm-start: take over what fits, and say what does not"
     )
+    command.add_argument(
+        "--demonstrations",
+        metavar="FILE",
+        help="show what `rekindle evaluate --record FILE` wrote to tasks that learn from it (--set cloning.use=true, "
+        "--set gail.use=true); it is stored, as a warm start is",
+    )
 
 
 def _snapshots(command: argparse.ArgumentParser) -> None:

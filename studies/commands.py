@@ -28,7 +28,6 @@ from .terminal import FAILED, existing_store, new_console, note, open_store, pri
 
 if TYPE_CHECKING:
     from ..tasks.cohort import EpochEvent
-    from ..tasks.observers import NoImprovement
     from ..tasks.task import Task
     from .tune import Hand
 
@@ -40,7 +39,7 @@ def tune(arguments: argparse.Namespace) -> int:
     from ..tasks import load
     from .progress import Progress, look
     from .tune import Tuning
-    from .warming import check_start, keeping, warmed
+    from .warming import check_start, is_given, keeping, warmed
 
     _check_engine(arguments)
     check_start(arguments)
@@ -51,7 +50,7 @@ def tune(arguments: argparse.Namespace) -> int:
     # Environments and networks are made once, so that what cannot work is said before a study is made of it.
     config.probe(algorithm)
     with open_store(arguments) as store:
-        if arguments.warm_start is not None:
+        if is_given(arguments):
             config = warmed(store, name, config, algorithm, arguments, partial(note, errors))
         config = start_study(store, name, config)
         if look(store, name).complete:
@@ -102,7 +101,7 @@ def _crew(arguments: argparse.Namespace, study: str, extra: Sequence[str]) -> It
 
 def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     """The configuration of the study that is asked for."""
-    env, fixed, epochs = _env(arguments.env), _values(algorithm, arguments.set), parse_epochs(arguments.epochs)
+    env, fixed, epochs = _env(arguments.env), _values(algorithm, arguments), parse_epochs(arguments.epochs)
     priors = _priors(arguments.prior)
     if arguments.search:
         space = open_space(algorithm, fixed, priors)
@@ -203,25 +202,24 @@ def train(arguments: argparse.Namespace) -> int:
     """Trains one task, from its last checkpoint if there is one."""
     from ..tasks import load
     from .training import TaskStorage
-    from .warming import check_start, warm_start
+    from .warming import check_start, is_given, warm_start
 
     check_start(arguments)
     algorithm = load(arguments.task)
     low, epochs, _ = parse_epochs(arguments.epochs)
     if low != epochs:
         raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {arguments.epochs}")
-    until = _until(arguments.no_better)
-    env, values = _env(arguments.env), _values(algorithm, arguments.set)
+    env, values = _env(arguments.env), _values(algorithm, arguments)
     what: dict[str, Any] = {"seed": arguments.seed, "snapshots": arguments.snapshots}
     algorithm(env, **what).init(**values)  # what is wrong with them is said before a database is made
     errors = new_console(stderr=True)
     with open_store(arguments) as store:
         storage = TaskStorage(store, arguments.use_previous)
-        if arguments.warm_start is not None:
+        if is_given(arguments):
             values["start"] = warm_start(store, algorithm(env, **what), values, arguments, partial(note, errors))
         task = algorithm(env, storage=storage, env_processes=arguments.env_processes, **what).init(**values)
         try:
-            result = fit_task(task, epochs, errors, until)
+            result = fit_task(task, epochs, errors)
         finally:
             task.release()
     if arguments.json:
@@ -233,19 +231,7 @@ def train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _until(text: str | None) -> NoImprovement | None:
-    """When --no-better ends a training."""
-    from ..tasks.observers import NoImprovement
-
-    if text is None:
-        return None
-    metric, _, number = text.rpartition(":")
-    if not metric or not number.isdecimal() or int(number) < 1:
-        raise ValueError(f"--no-better must be METRIC:N with N epochs, such as episode_return:20, but got {text!r}")
-    return NoImprovement(metric, int(number))
-
-
-def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> dict[str, Any]:
+def fit_task(task: Task, epochs: int, errors: Console) -> dict[str, Any]:
     if task.epochs > epochs:
         raise ValueError(
             f"training only goes forward, but {task} has done {task.epochs} epochs and {epochs} were asked for; "
@@ -262,9 +248,7 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
             errors, f"epoch {event.epoch}/{epochs}  " + "  ".join(f"{name} {event.metrics[name]:.5g}" for name in shown)
         )
 
-    metrics = task.fit(epochs, at_epoch_end, until)
-    if until is not None and task.epochs < epochs:
-        note(errors, f"{until.metric} has not risen for {until.epochs} epochs: ends after epoch {task.epochs}")
+    metrics = task.fit(epochs, at_epoch_end)
     return {
         "format": report.FORMAT,
         "uid": task.uid,
@@ -357,7 +341,8 @@ def _env(text: str) -> Any:
     return json.loads(text) if text.lstrip().startswith("{") else text
 
 
-def _values(algorithm: type[Task], assignments: Sequence[str]) -> dict[str, Any]:
-    """The nested values of --set, checked."""
-    values: dict[str, Any] = algorithm.learner.hyperparameters.parse(*assignments)
-    return values
+def _values(algorithm: type[Task], arguments: argparse.Namespace) -> dict[str, Any]:
+    """The nested values of --set, checked, and what --demonstrations decides."""
+    from .warming import counted
+
+    return counted(algorithm.learner.hyperparameters.parse(*arguments.set), arguments.demonstrations)

@@ -3,7 +3,7 @@
 With ``--json`` stdout is one JSON object:
 
     evaluate        format, uid, epochs, episodes, deterministic, return, median, iqm, top_quartile, min, max, std (of
-                    the episodes' returns), digest
+                    the episodes' returns), digest; with --record also record (the file), steps (how many)
     export-policy   format, uid, epochs, file, bytes, parameters (how many numbers), digest
 """
 
@@ -35,6 +35,12 @@ def add_parsers(commands: Any, command: Callable[..., argparse.ArgumentParser]) 
         action="store_true",
         help="act at random, as in training, with the same random numbers each time",
     )
+    evaluate.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write what was seen and done to a file such as demo.npz, for rekindle train --demonstrations",
+    )
     export.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")
     export.set_defaults(command="export_policy")
 
@@ -44,8 +50,11 @@ def evaluate(arguments: argparse.Namespace) -> int:
     task, greedy = _task(arguments), not arguments.stochastic
     returns = task.returns(arguments.episodes, greedy)
     spread = {"min": min(returns), "max": max(returns), "std": statistics.pstdev(returns)}
-    others = {name: aggregate(returns) for name, aggregate in AGGREGATES.items() if name != "mean"}
+    others: dict[str, Any] = {name: aggregate(returns) for name, aggregate in AGGREGATES.items() if name != "mean"}
     mean = task.evaluate(arguments.episodes, greedy)
+    if arguments.record is not None:
+        shown = task.record(arguments.episodes, greedy)
+        others |= {"record": str(shown.save(arguments.record)), "steps": shown.steps}
     return _print(arguments, {"uid": task.uid, "epochs": task.epochs, "episodes": arguments.episodes,
                               "deterministic": greedy, "return": mean, **others, **spread,
                               "digest": task.digest})  # fmt: skip

@@ -216,18 +216,18 @@ class Learner:
             rows.append(row | self.envs.member_metrics(i))
         return rows
 
-    def evaluate(self, episodes: int = EVALUATION_EPISODES, watch: Watch | None = None) -> np.ndarray:
-        """Mean undiscounted return (P,) of greedy episodes on fixed seeds that no training uses; changes no state.
-
-        watch: is shown each step: what is seen (P, N, ...), what is done, and which episodes have not ended, (P, N).
-        """
-        means: np.ndarray = self.evaluate_episodes(episodes, watch=watch).mean(1)
+    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+        """Mean undiscounted return (P,) of greedy episodes on fixed seeds that no training uses; changes no state."""
+        means: np.ndarray = self.evaluate_episodes(episodes).mean(1)
         return means
 
     def evaluate_episodes(
         self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True, watch: Watch | None = None
     ) -> np.ndarray:
-        """The return of each of them (P, episodes); at random, as in training, unless `deterministic`."""
+        """The return of each of them (P, episodes); at random, as in training, unless `deterministic`.
+
+        watch: is shown each step: what is seen (P, N, ...), what is done, and which episodes have not ended, (P, N).
+        """
         envs = self._evaluation
         if envs is None or envs.num_envs != episodes:
             envs = make_envs(self.env, [EVALUATION_SEED] * self.members, episodes, "evaluation", self.env_processes)

@@ -75,8 +75,8 @@ class Stateful(Identified):
             taken, self.taken = {**taken, **parts}, replace(self.taken, loaded=[*self.taken.loaded, *parts])
         packed = pack(policy_tree(taken))
         if self._start not in (None, packed.digest):
-            raise StateMismatch(f"{self}: init was told to start from {str(self._start)[:12]}, but what it is given to "
-                                f"start with is {packed.digest[:12]}; give one of them")  # fmt: skip
+            raise StateMismatch(f"{self}: init was told to start from {str(self._start)[:12]}, but warm_start is "
+                                f"{packed.digest[:12]}; give one of them")  # fmt: skip
         learner.adopt(0, taken)
         self.seat, self._start = Seat(learner, 0), packed.digest
         return packed
@@ -110,7 +110,7 @@ class Stateful(Identified):
                 f"{self} starts from the state {self._start[:12]} of another task, which it has not got; "
                 "load_state_dict(state, perturb=True) brings it, or warm_start=... if it is a policy"
             )
-        if self.seat is None and self._state is None and self._values().get("demonstrations"):
+        if self.seat is None and self._state is None and self._values().get("demonstrated_steps"):
             raise NotInitialized(f"{self} learns from demonstrations, which it has not got; give demonstrations=FILE "
                                  "when it is made")  # fmt: skip
         return self.seat.learner.member_state(self.seat.member) if self.seat is not None else self._state

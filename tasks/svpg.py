@@ -130,22 +130,22 @@ class SVPGLearner(Learner):
     def evaluate_episodes(
         self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True, watch: Watch | None = None
     ) -> np.ndarray:
-        """The return of each episode of every particle, (P, n * episodes)."""
-        returns: np.ndarray = self.particles.evaluate_episodes(episodes, deterministic, watch)
-        return returns.reshape(self.members, -1)
-
-    def evaluate_particles(self, episodes: int = EVALUATION_EPISODES, watch: Watch | None = None) -> np.ndarray:
-        """The mean return of each particle, (P, n)."""
-        return self.particles.evaluate(episodes, watch).reshape(self.members, self.count)
-
-    def evaluate(self, episodes: int = EVALUATION_EPISODES, watch: Watch | None = None) -> np.ndarray:
-        """The mean over a trial's particles of their mean returns, (P,); watch: is shown all particles' episodes."""
+        """The return of each episode of every particle, (P, n * episodes); watch: is shown those of all."""
 
         def by_trial(*step: np.ndarray) -> None:
             assert watch is not None
             watch(*(x.reshape(self.members, -1, *x.shape[2:]) for x in step))
 
-        values: np.ndarray = self.evaluate_particles(episodes, by_trial if watch else None).mean(1)
+        returns: np.ndarray = self.particles.evaluate_episodes(episodes, deterministic, by_trial if watch else None)
+        return returns.reshape(self.members, -1)
+
+    def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+        """The mean return of each particle, (P, n)."""
+        return self.particles.evaluate(episodes).reshape(self.members, self.count)
+
+    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+        """The mean over a trial's particles of their mean returns, (P,)."""
+        values: np.ndarray = self.evaluate_particles(episodes).mean(1)
         return values
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -108,7 +108,7 @@ class Task(Kept):
         self.suggested_epochs = given.pop(FIDELITY, None)
         shown = None if self.demonstrations is None else Demonstrations.given(self.demonstrations)
         if shown is not None:
-            given.setdefault("demonstrations", shown.steps)
+            given.setdefault("demonstrated_steps", shown.steps)
         self.hyperparameters, self._start = self._complete(given), start
         try:
             warm = self.warm_start if isinstance(self.warm_start, WarmStart | None) else WarmStart(self.warm_start)
@@ -145,29 +145,17 @@ class Task(Kept):
         Cohort([self]).fit(epochs, context, until)
         return self.metrics
 
-    def evaluate(
-        self,
-        episodes: int = EVALUATION_EPISODES,
-        deterministic: bool = True,
-        record: str | os.PathLike[str] | None = None,
-    ) -> float:
+    def evaluate(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> float:
         """Mean undiscounted return of episodes on seeds that no training uses; changes no state.
 
         They are greedy, or act at random as in training unless `deterministic`, with random numbers that are the same
         each time.
-
-        record: a file, .npz, that what was seen and done is written to, for the `demonstrations` of other tasks.
         """
-        if not deterministic and record is None:
+        if not deterministic:
             return statistics.fmean(self.returns(episodes, deterministic))
         place = self._seated_for(episodes)
-        recorder = None if record is None else Recorder(place.member, place.learner.envs.action_space)
         with one_thread():
-            more = () if recorder is None else (recorder,)
-            value = float(place.learner.evaluate(episodes, *more)[place.member])
-        if recorder is not None and record is not None:
-            recorder.demonstrations().save(record)
-        return value
+            return float(place.learner.evaluate(episodes)[place.member])
 
     def returns(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> list[float]:
         """The return of each episode that `evaluate` takes the mean of; of SVPG those of one particle after another."""
@@ -175,6 +163,14 @@ class Task(Kept):
         with one_thread():
             found: list[float] = place.learner.evaluate_episodes(episodes, deterministic)[place.member].tolist()
         return found
+
+    def record(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> Demonstrations:
+        """What is seen and done in the episodes that `evaluate` plays, for other tasks; `save` writes it to a file."""
+        place = self._seated_for(episodes)
+        recorder = Recorder(place.member, place.learner.envs.action_space)
+        with one_thread():
+            place.learner.evaluate_episodes(episodes, deterministic, recorder)
+        return recorder.demonstrations()
 
     def _seated_for(self, episodes: int) -> Seat:
         if episodes < 1:

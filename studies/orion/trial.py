@@ -198,12 +198,12 @@ def _train(arguments: argparse.Namespace) -> Results:
     from ...tasks import load
     from ..storage.patience import Patience
     from ..storage.store import Store
-    from ..warming import check_start, warm_start
+    from ..warming import check_start, counted, is_given, warm_start
 
     check_start(arguments)
     algorithm, space = load(arguments.task), load(arguments.task).learner.hyperparameters
     env = json.loads(arguments.env) if arguments.env.lstrip().startswith("{") else arguments.env
-    values = _active(space, space.parse(*arguments.set))
+    values = counted(_active(space, space.parse(*arguments.set)), arguments)
     epochs = _epochs(arguments.epochs)
 
     def make(storage: Storage | None) -> Task:
@@ -218,7 +218,7 @@ def _train(arguments: argparse.Namespace) -> Results:
     patience = Patience(arguments.patience, full=True, say=_say)
     with Store(arguments.storage, patience=patience) as store:
         warm = None
-        if arguments.warm_start is not None:
+        if is_given(arguments):
             warm = warm_start(store, make(None), values, arguments, _say)
         return train(make, values, epochs, store, parent=_parent(), warm=warm, use_previous=arguments.use_previous,
                      at_epoch_end=at_epoch_end)  # fmt: skip

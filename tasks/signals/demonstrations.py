@@ -4,9 +4,9 @@
     demonstrations.save("cartpole.npz")
     PPO("CartPole-v1", demonstrations="cartpole.npz").init(cloning={"use": True})
 
-`task.evaluate(episodes, record=FILE)` and ``rekindle evaluate UID --record FILE`` record a task. What is shown to
-a task is a part of what it starts with, see `warm_start`: its digest is in the identity, and it is stored with the
-task, so that the file is needed once.
+`task.record(episodes).save(FILE)` and ``rekindle evaluate UID --record FILE`` record a task. What is shown to a task is
+a part of what it starts with, see `warm_start`: its digest is in the identity, and it is stored with the task, so that
+the file is needed once.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Demonstrations:
         """Reads them; nothing that is read can run code. BadDemonstrations if there are none."""
         if not Path(path).is_file():
             raise BadDemonstrations(f"there is no file {path} with demonstrations; a task that has begun carries on "
-                                    "without: set demonstrations=N, how many steps they had")  # fmt: skip
+                                    "without: set demonstrated_steps=N, as many as there were")  # fmt: skip
         try:
             with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
                 return cls(*(file[name] for name in NAMES))
@@ -207,7 +207,7 @@ def apart(beginning: Mapping[str, Any]) -> tuple[dict[str, Any], Demonstrations 
 
 
 class Recorder:
-    """Takes down what a task sees and does in episodes that run side by side; see `Learner.evaluate`."""
+    """Takes down what a task sees and does in episodes that run side by side; see `Learner.evaluate_episodes`."""
 
     def __init__(self, member: int, space: gym.Space[Any]):
         """space: of the actions."""

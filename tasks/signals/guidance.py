@@ -31,7 +31,7 @@ def guidance_space() -> dict[str, Dimension | Space]:
     """The hyperparameters of all that can be beside the environment's rewards.
 
     extrinsic.strength multiplies those rewards (after normalize_reward), 0 for learning without them; None: they stay
-    as they are. demonstrations: how many steps are shown; `init` takes it from the demonstrations that it is given.
+    as they are. demonstrated_steps: how many steps are shown; `init` takes it from the demonstrations that it is given.
     """
     strength = maybe(real(0.0, 1.0, accept=(0.0, 1e6)), default=None, search=False, silent=True)
     return {
@@ -40,7 +40,7 @@ def guidance_space() -> dict[str, Dimension | Space]:
         "rnd": rnd_space(),
         "gail": gail_space(),
         "cloning": cloning_space(),
-        "demonstrations": integer(0, 10**8, default=0, structural=True, search=False, silent=True),
+        "demonstrated_steps": integer(0, 10**8, default=0, structural=True, search=False, silent=True),
     }
 
 
@@ -48,7 +48,7 @@ def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
     """ValueError for hyperparameters of the space above that do not go together, or not with the others."""
     used = [kind.name for kind in KINDS if kind.name in values] + [name for name in ("cloning",) if name in values]
     learning = [name for name in FROM_DEMONSTRATIONS if name in values]
-    shown = values.get("demonstrations", 0)
+    shown = values.get("demonstrated_steps", 0)
     if learning and not shown:
         raise ValueError(f"{algorithm}: {' and '.join(learning)} learn from demonstrations, but there are none; give "
                          "the task demonstrations=FILE, or --demonstrations FILE")  # fmt: skip
@@ -67,7 +67,7 @@ class Guidance:
         hp, envs = learner.hp, learner.envs
         self.strength: Tensor | None = getattr(getattr(hp, "extrinsic", None), "strength", None)
         self.examples: Examples | None = None
-        if steps := getattr(hp, "demonstrations", 0):
+        if steps := getattr(hp, "demonstrated_steps", 0):
             seen = envs.obs_shape, torch.float32 if envs.obs_kind == "vector" else torch.uint8
             self.examples = Examples(learner.members, steps, seen, learner.policy.distribution, learner.device)
         self.signals = Signals.of(learner, self.examples)

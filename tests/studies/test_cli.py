@@ -246,7 +246,7 @@ def test_a_complete_study_says_so(finished_url: str, cli: Callable[..., Any]) ->
 BAD = {
     "unknown task": (["tune", "pppo", "CartPole-v1"], "did you mean ppo?"),
     "unknown environment": (["tune", "ppo", "CartPoel-v1"], "CartPole"),
-    "unknown hyperparameter": (["tune", "ppo", "CartPole-v1", "--set", "gama=1"], "did you mean gamma?"),
+    "unknown hyperparameter": (["tune", "ppo", "CartPole-v1", "--set", "gama=1"], "did you mean gamma"),
     "value out of range": (["train", "ppo", "CartPole-v1", "--set", "gamma=2"], "gamma must be"),
     "value of another type": (["train", "ppo", "CartPole-v1", "--set", "num_steps=many"], "num_steps must be"),
     "value that is code": (["train", "ppo", "CartPole-v1", "--set", "gamma=__import__('os')"], "gamma must be"),

@@ -145,14 +145,14 @@ def test_members_with_strengths_of_their_own_are_what_they_are_alone(name: str) 
 def test_without_any_a_task_is_what_it_was_before_there_were_signals() -> None:
     task = PPO("CartPole-v1").init()
     assert task.uid == "a67f6b2f5d7df648e444"
-    names = {"extrinsic", "icm", "rnd", "gail", "cloning", "demonstrations"}
+    names = {"extrinsic", "icm", "rnd", "gail", "cloning", "demonstrated_steps"}
     assert not {name.split(".")[0] for name in task.identity["hyperparameters"]} & names
     assert not {path.split(".")[0] for path in task.get_space().flat()} & names
     learner = task.build_learner([task])
     assert learner.guidance is None
     assert "guidance" not in learner.member_state(0)
     assert learner.play().next_obs is None
-    off = {"icm": {"use": False}, "extrinsic": {"strength": None}, "demonstrations": 0}
+    off = {"icm": {"use": False}, "extrinsic": {"strength": None}, "demonstrated_steps": 0}
     assert PPO("CartPole-v1").init(**off).uid == task.uid
 
 
@@ -336,7 +336,7 @@ def test_every_signal_learns_in_every_kind_of_space(env: str, monkeypatch: pytes
     ("values", "message"),
     [
         ({"gail": {"use": True}}, "gail learn from demonstrations, but there are none; give"),
-        ({"demonstrations": 5}, "nothing learns from them; set cloning.use"),
+        ({"demonstrated_steps": 5}, "nothing learns from them; set cloning.use"),
         ({"icm": {"strength": 0.1}}, "icm.strength applies only when icm.use is True"),
         ({"icm": {"use": True, "strength": -1}}, "icm.strength must be"),
     ],
