@@ -456,8 +456,8 @@ def _snapshots(command: argparse.ArgumentParser) -> None:
         "--snapshots",
         metavar="MODE",
         help="which checkpoints are kept: latest (two of them); best, also the one with the best return, evaluated at "
-        "each epoch's end, or best:5, at each fifth; all; no; or how many of the latest; no result depends on it "
-        "(default: latest)",
+        "each epoch's end, or best:5, at each fifth; every:5, also those of each fifth epoch; all; no; or how many of "
+        "the latest; no result depends on it (default: latest)",
     )
 
 

@@ -155,8 +155,9 @@ class _Run:
     def save_if_due(self, finished: bool) -> None:
         if finished or (time.monotonic() - self.saved_at) * SAVING_SHARE >= self.saving_took:
             self.save()
-        elif best := [task for task in self.living() if task.keep and task.keep.is_among_best(task.history)]:
-            self.write(best)
+        elif due := [task for task in self.living() if (keep := task.keep) and (
+                keep.is_spaced(self.learner.epochs) or keep.is_among_best(task.history))]:  # fmt: skip
+            self.write(due)
 
     def save(self) -> None:
         """Writes every living member."""

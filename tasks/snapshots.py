@@ -13,24 +13,26 @@ RETURN = "return"  # the metric under which an evaluation stands with its epoch
 
 @dataclass(frozen=True)
 class Keep:
-    """Keeps the latest checkpoints, and the best by a metric.
+    """Keeps the latest checkpoints, the best by a metric, and some evenly apart.
 
     Attributes:
         latest: how many of the newest; None keeps all. With two, a damaged one has a sound one before it.
         best: how many of those with the highest metric; of equal ones the earlier.
         metric: its name.
         every: evaluate at the end of every so many epochs, so that they have a return; 0 leaves that to others.
+        spaced: also those at the ends of every so many epochs, for good; 0 for none.
     """
 
     latest: int | None = 2
     best: int = 0
     metric: str = RETURN
     every: int = 0
+    spaced: int = 0
 
     def __post_init__(self) -> None:
         if self.latest is not None and self.latest < 1:
             raise ValueError(f"Keep: latest must be at least 1, or None for all, but got {self.latest}")
-        for name in ("best", "every"):
+        for name in ("best", "every", "spaced"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Keep: {name} must be at least 0, but got {getattr(self, name)}")
 
@@ -45,7 +47,11 @@ class Keep:
             return set()
         newest = sorted(epochs, reverse=True)[: self.latest]
         best = self.ranked({epoch: metrics.get(epoch, {}) for epoch in epochs})[: self.best]
-        return set(epochs) - {*newest, *best}
+        return {epoch for epoch in set(epochs) - {*newest, *best} if not self.is_spaced(epoch)}
+
+    def is_spaced(self, epoch: int) -> bool:
+        """Whether the checkpoint of this epoch is one of those evenly apart."""
+        return self.spaced > 0 and epoch > 0 and epoch % self.spaced == 0
 
     def is_among_best(self, history: Iterable[tuple[int, Metrics]]) -> bool:
         """Whether the last epoch is one of the best so far, and its checkpoint thus one to keep."""
@@ -61,7 +67,8 @@ def snapshots(mode: str | int | Keep) -> Keep | None:
 
     Args:
         mode: "latest"; "best", which also keeps the best by its return and evaluates at each epoch's end, or "best:5",
-            at each fifth epoch's; "all"; "no"; how many of the latest; or a Keep.
+            at each fifth epoch's; "every:5", which also keeps those of each fifth epoch; "all", of those that are
+            written; "no"; how many of the latest; or a Keep.
     """
     if isinstance(mode, Keep):
         return mode
@@ -69,10 +76,17 @@ def snapshots(mode: str | int | Keep) -> Keep | None:
     if text in MODES:
         return MODES[text]
     name, _, number = text.rpartition(":")
-    if number.isdecimal() and int(number) >= 1 and name in ("", "best"):
-        return Keep(best=1, every=int(number)) if name else Keep(latest=int(number))
+    if number.isdecimal() and int(number) >= 1:
+        match name:
+            case "":
+                return Keep(latest=int(number))
+            case "best":
+                return Keep(best=1, every=int(number))
+            case "every":
+                return Keep(spaced=int(number))
     near = get_close_matches(text, MODES, n=1)
     raise ValueError(
-        "snapshots must be latest, best, best:EPOCHS (between two evaluations), all, no, or how many of the latest "
-        f"checkpoints to keep, but got {mode!r}" + (f"; did you mean {near[0]}?" if near else "")
+        "snapshots must be latest, best, best:EPOCHS (between two evaluations), every:EPOCHS (between two that stay), "
+        f"all, no, or how many of the latest checkpoints to keep, but got {mode!r}"
+        + (f"; did you mean {near[0]}?" if near else "")
     )

@@ -74,8 +74,9 @@ class Task(Kept):
             env_processes: how many processes step the environments, 0 for this one alone; it changes no result.
             storage: keeps checkpoints, metrics and events under the uid.
             snapshots: which checkpoints it keeps: "latest"; "best", which evaluates at each epoch's end and keeps the
-                best one too ("best:5": each fifth); "all"; "no", after which a task that stopped starts anew; how many
-                of the latest; or a Keep. None leaves it to the storage. No part of the identity: it changes no state.
+                best one too ("best:5": each fifth); "every:5", which keeps each fifth too; "all"; "no", after which a
+                task that stopped starts anew; how many of the latest; or a Keep. None leaves it to the storage. No part
+                of the identity: it changes no state.
             warm_start: a policy that its networks begin with, from a task, a state, a stored checkpoint, a vector or a
                 file, see `WarmStart`. Optimizers, counters and statistics of rewards begin anew. The identity has its
                 digest, and the storage the policy itself, so that the source is needed once.

@@ -70,6 +70,7 @@ def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics]
         ", ".join(
             [*(["latest"] if row is checkpoints[-1] else []),
              *([f"best {keep.metric}, {metrics[row.epochs][keep.metric]:.5g}"] if row.epochs in best else []),
+             *([f"every {keep.spaced} epochs"] if keep.is_spaced(row.epochs) else []),
              *([_branch(branched[row.digest])] if row.digest in branched else [])]
         ) or "before the latest"
         for row in checkpoints

@@ -36,6 +36,7 @@ def kept(store: Store, task: PPO) -> list[int]:
         ("latest", Keep()),
         ("best", Keep(best=1, every=1)),
         ("best:5", Keep(best=1, every=5)),
+        ("every:5", Keep(spaced=5)),
         ("all", Keep(latest=None)),
         ("no", None),
         (3, Keep(latest=3)),
@@ -47,7 +48,7 @@ def test_a_mode_says_what_is_kept(mode: Any, keep: Keep | None) -> None:
     assert snapshots(mode) == keep
 
 
-@pytest.mark.parametrize("mode", ["bset", "", 0, -1, True, "best:0", "latest:2", "1.5", ":"])
+@pytest.mark.parametrize("mode", ["bset", "", 0, -1, True, "best:0", "every:0", "every", "latest:2", "1.5", ":"])
 def test_a_mode_that_means_nothing_is_refused_before_any_training(mode: Any) -> None:
     with pytest.raises(ValueError, match=r"snapshots must be latest, best, .* or how many of the latest"):
         PPO("CartPole-v1", snapshots=mode)
@@ -73,6 +74,29 @@ def test_so_many_of_the_latest_are_kept(
     task = make(store, mode)
     task.fit(6)
     assert kept(store, task) == epochs
+
+
+@pytest.mark.parametrize("share", [1e-9, 1e9])  # of the time goes into checkpoints, so that they are rare, or all made
+def test_checkpoints_evenly_apart_stay_beside_the_latest(
+    store: Store, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rekindle.tasks.cohort.SAVING_SHARE", share)
+    together = [make(store, "every:3", seed=seed) for seed in (1, 2)]
+    Cohort(together).fit(8)
+    for task in together:
+        assert [epoch for epoch in kept(store, task) if epoch < 7] == [3, 6]
+        assert kept(store, task)[-1] == 8
+    alone = make(seed=2)
+    alone.fit(6)
+    saved = store.load(together[1].uid, 6)
+    assert saved is not None
+    assert saved.digest == alone.digest
+
+
+def test_those_evenly_apart_are_no_reason_to_keep_the_beginning() -> None:
+    assert [epoch for epoch in range(9) if Keep(spaced=4).is_spaced(epoch)] == [4, 8]
+    assert not any(Keep().is_spaced(epoch) for epoch in range(9))
+    assert Keep(latest=1, spaced=4).dropped(range(10), {}) == {0, 1, 2, 3, 5, 6, 7}
 
 
 def test_the_best_checkpoint_stays_beside_the_latest_and_can_be_used(store: Store) -> None:
