@@ -28,6 +28,7 @@ from .terminal import FAILED, existing_store, new_console, note, open_store, pri
 
 if TYPE_CHECKING:
     from ..tasks.cohort import EpochEvent
+    from ..tasks.observers import NoImprovement
     from ..tasks.task import Task
     from .tune import Hand
 
@@ -209,6 +210,7 @@ def train(arguments: argparse.Namespace) -> int:
     low, epochs, _ = parse_epochs(arguments.epochs)
     if low != epochs:
         raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {arguments.epochs}")
+    until = _until(arguments.no_better)
     env, values = _env(arguments.env), _values(algorithm, arguments)
     what: dict[str, Any] = {"seed": arguments.seed, "snapshots": arguments.snapshots}
     algorithm(env, **what).init(**values)  # what is wrong with them is said before a database is made
@@ -219,7 +221,7 @@ def train(arguments: argparse.Namespace) -> int:
             values["start"] = warm_start(store, algorithm(env, **what), values, arguments, partial(note, errors))
         task = algorithm(env, storage=storage, env_processes=arguments.env_processes, **what).init(**values)
         try:
-            result = fit_task(task, epochs, errors)
+            result = fit_task(task, epochs, errors, until)
         finally:
             task.release()
     if arguments.json:
@@ -231,7 +233,19 @@ def train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def fit_task(task: Task, epochs: int, errors: Console) -> dict[str, Any]:
+def _until(text: str | None) -> NoImprovement | None:
+    """When --no-better ends a training."""
+    from ..tasks.observers import NoImprovement
+
+    if text is None:
+        return None
+    metric, _, number = text.rpartition(":")
+    if not metric or not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"--no-better must be METRIC:N with N epochs, such as episode_return:20, but got {text!r}")
+    return NoImprovement(metric, int(number))
+
+
+def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> dict[str, Any]:
     if task.epochs > epochs:
         raise ValueError(
             f"training only goes forward, but {task} has done {task.epochs} epochs and {epochs} were asked for; "
@@ -248,7 +262,9 @@ def fit_task(task: Task, epochs: int, errors: Console) -> dict[str, Any]:
             errors, f"epoch {event.epoch}/{epochs}  " + "  ".join(f"{name} {event.metrics[name]:.5g}" for name in shown)
         )
 
-    metrics = task.fit(epochs, at_epoch_end)
+    metrics = task.fit(epochs, at_epoch_end, until)
+    if until is not None and task.epochs < epochs:
+        note(errors, f"{until.metric} has not risen for {until.epochs} epochs: ends after epoch {task.epochs}")
     return {
         "format": report.FORMAT,
         "uid": task.uid,
@@ -345,4 +361,4 @@ def _values(algorithm: type[Task], arguments: argparse.Namespace) -> dict[str, A
     """The nested values of --set, checked, and what --demonstrations decides."""
     from .warming import counted
 
-    return counted(algorithm.learner.hyperparameters.parse(*arguments.set), arguments.demonstrations)
+    return counted(algorithm.learner.hyperparameters.parse(*arguments.set), arguments)
