@@ -84,7 +84,7 @@ class A2CLearner(OnPolicyLearner):
         weights = batch.get("weights")
         report["explained_variance"] = explained_variance(batch["values"], batch["returns"], weights)
         report["value"] = average(batch["values"], weights)
-        sizes = self.norms() if self.gathered is not None or self.tallied % EVERY == 0 else {}
+        sizes = self.norms() if self.gathered is not None or self.tally.count % EVERY == 0 else {}
         return {**report, **self.follow(batch, lr), **self.scheduled(), **sizes, "lr": lr.squeeze(1)}
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -1,7 +1,7 @@
 """Gradients of multilayer perceptrons by hand.
 
 For networks as small as those of classic control, recording a graph and walking it costs more than the arithmetic. The
-products are the ones that autograd would do.
+products are the ones that autograd would do. The weights are those that autograd does not watch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ def applies(sizes: Sequence[int], activation: str, batch_size: int) -> bool:
     return activation in DERIVATIVES and min(*sizes, batch_size) > 1
 
 
-@torch.no_grad()
 def forward(mlp: MLP, layers: Layers, x: Tensor) -> list[Tensor]:
     """The values of all layers, from the input (P, B, inputs) to the output (P, B, outputs)."""
     values = [x]
@@ -33,7 +32,6 @@ def forward(mlp: MLP, layers: Layers, x: Tensor) -> list[Tensor]:
     return [*values, torch.baddbmm(bias, values[-1], weight)]
 
 
-@torch.no_grad()
 def backward(layers: Layers, values: list[Tensor], slopes: Tensor, derivative: Derivative) -> list[Tensor]:
     """The gradient of Σ slopes · output in every weight and bias, in the order of the layers, each (P, numbers)."""
     gradients: list[Tensor] = []

@@ -90,7 +90,6 @@ class QNetwork(Stacked):
         """Makes one member's target network a copy of its online one."""
         self.target.vector[member].copy_(self.parameters.vector[member])
 
-    @torch.no_grad()
     def move_target(self, tau: Tensor, now: NDArray[np.bool_]) -> None:
         """θ' ← (1 - tau) θ' + tau θ, tau (P, 1), of the members whose time is `now` (P, 1); tau = 1 copies exactly."""
         moved = (1 - tau) * self.target.vector + tau * self.parameters.vector
@@ -141,6 +140,8 @@ class DQNLearner(OffPolicyLearner):
 
     def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
         explores = self.exploration.explores(position, self.epsilon(self.env_steps))
+        if not explores.any():
+            return self._greedy(obs)
         uniform = self.exploration.uniform(position)
         return uniform if explores.all() else np.where(explores, uniform, self._greedy(obs))
 
@@ -154,18 +155,16 @@ class DQNLearner(OffPolicyLearner):
         due = self.progress.updates % self.target_interval == 0
         if due.any():
             self.policy.move_target(self.hp.tau, due)
-        sizes = norms(step, "q") if self.tallied % EVERY == 0 else {}
+        sizes = norms(step, "q") if self.tally.count % EVERY == 0 else {}
         return {"loss": losses, "q": q.amax(-1).mean(1), **sizes}, errors
 
-    @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it."""
         q = self.policy.values(batch["obs"])
         return huber(self.errors(batch, q), batch.get("weight"))[0], {"q": q.amax(-1).mean(1)}
 
-    @torch.no_grad()
     def errors(self, batch: Mapping[str, Tensor], q: Tensor) -> Tensor:
-        """Temporal-difference errors (P, B) of a batch (P, B, ...), where q is q(s, ·).
+        """Temporal-difference errors (P, B) of a batch (P, B, ...), where q is q(s, ·), without gradients.
 
             δ = r + discount q'(s', a') - q(s, a),   a' = argmax q'(s', ·), or argmax q(s', ·) if `double`
 
@@ -194,8 +193,8 @@ class DQNLearner(OffPolicyLearner):
 
         return act
 
-    @torch.inference_mode()
     def _greedy(self, obs: np.ndarray) -> np.ndarray:
+        """The greedy actions for what is seen; nothing here has gradients, and to say so again would take a tenth."""
         rows = obs.shape[1]
         if rows == 1:
             obs = obs.repeat(2, 1)  # a single row takes another path through the matrix products, see `affine`

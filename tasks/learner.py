@@ -32,6 +32,7 @@ from .errors import StateMismatch
 from .parts import Part
 from .state import Tree, check_same_form
 from .storage import Metrics
+from .tally import Tally
 from .warm_start import check_fits
 from .window import EpisodeWindow
 
@@ -103,9 +104,7 @@ class Learner:
         self.hp = stack_hyperparameters(self.hyperparameters, values, self.device)
         self.envs: Envs = make_envs(env, self.seeds, self.hp.num_envs, processes=env_processes)
         self.env_steps = self.iterations = self.epochs = 0
-        self.tally: dict[str, np.ndarray] = {}
-        self.counts: dict[str, np.ndarray] = {}  # of the iterations that reported it
-        self.tallied = 0
+        self.tally = Tally(self.members)  # since the epoch began
         self._at_epoch_start = True
         self._evaluation: Envs | None = None
         size = getattr(self.hp, "stats_window_size", None)
@@ -170,7 +169,7 @@ class Learner:
             self.envs.begin_epoch(np.full(self.members, self.epochs))
             self._at_epoch_start = False
         while self.env_steps < (self.epochs + 1) * self.hp.epoch_steps:
-            self._add_to_tally(self.iterate())
+            self.tally.add(self.iterate(), self.reporting)
             self.iterations += 1
             if stop() and self.envs.mode != "restart":  # that mode's environments can be saved at epoch ends only
                 return None
@@ -187,21 +186,10 @@ class Learner:
     def cut(self) -> None:
         """Takes note that all environments are made anew, so that their episodes ended with the last step."""
 
-    def _add_to_tally(self, metrics: Mapping[str, Tensor]) -> None:
-        which = np.ones(self.members, np.bool_) if self.reporting is None else self.reporting
-        for name, value in metrics.items():
-            numbers = value.detach().to("cpu", torch.float64).reshape(-1).numpy()
-            self.tally[name] = self.tally.get(name, 0.0) + np.where(which, numbers, 0.0)
-            self.counts[name] = self.counts.get(name, 0) + which.astype(np.int64)
-        self.tallied += 1
-
     def _take_metrics(self) -> list[Metrics]:
         episodes = self.envs.take_episodes()
-        tally, counts = self.tally, self.counts
-        self.tally, self.counts, self.tallied = {}, {}, 0
         rows = []
-        for i in range(self.members):
-            means = {name: float(total[i] / counts[name][i]) for name, total in tally.items() if counts[name][i]}
+        for i, means in enumerate(self.tally.take()):
             updates = self.updates(i)
             row = {
                 "env_steps": float(self.env_steps),
@@ -253,14 +241,7 @@ class Learner:
         """Everything that one member's future depends on; copies."""
         tree: Tree = {
             "counters": {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")},
-            "tally": {
-                "count": self.tallied,
-                **{
-                    name: [float(total[member]), int(self.counts[name][member])]
-                    for name, total in self.tally.items()
-                    if self.counts[name][member]
-                },
-            },
+            "tally": self.tally.member_state(member),
             "envs": self.envs.member_state(member),
         }
         return tree | {name: part.member_state(member) for name, part in self.live_parts.items()}
@@ -279,13 +260,8 @@ class Learner:
                 f"members must be at the same point, but got {counters['env_steps']} and {self.env_steps} env_steps"
             )
         self.env_steps, self.iterations, self.epochs = (counters[name] for name in COUNTERS)
-        tally = dict(tree["tally"])
-        self.tallied = tally.pop("count")
-        for name in self.tally.keys() | tally.keys():
-            total, count = tally.get(name, (0.0, 0))
-            self.tally.setdefault(name, np.zeros(self.members))[member] = total
-            self.counts.setdefault(name, np.zeros(self.members, np.int64))[member] = count
-        self._at_epoch_start = self.tallied == 0
+        self.tally.load_member(member, tree["tally"])
+        self._at_epoch_start = self.tally.count == 0
         try:
             self.envs.load_member(member, tree["envs"])
         except StateMismatch:

@@ -253,7 +253,7 @@ class SACLearner(OffPolicyLearner):
         policy.move_target(hp.tau * (self.progress.updates % self.target_interval == 0))
         report = {"critic_loss": (errors * weighted).sum(1).mean(1) / 2, "actor_loss": -values,
                   "q": q, "alpha": alpha.mean(1), "entropy": entropies.sum(1)}  # fmt: skip
-        if self.tallied % EVERY == 0:
+        if self.tally.count % EVERY == 0:
             report |= {**norms(of_actor, "actor"), **norms(of_critics, "critic")}
         return report, errors[:, 0]
 
