@@ -14,7 +14,7 @@ from ..spaces import Space, categorical, integer, log_real, maybe, ordinal
 from ..spaces.choices import Choice
 from .actor_critic import ActorCritic
 from .gae import empirical_returns
-from .grad_norms import norms
+from .grad_norms import mask, norms
 from .optimizers import Optimizer, clip_norm, schedule, schedule_space
 from .rollout import Rollout, by_member, by_sequence
 from .state import Tree
@@ -68,12 +68,7 @@ class SeparateCritic:
         vector = policy.parameters.vector
         constants = {name: torch.full_like(vector[:, :1], value) for name, value in ADAM.items()}
         self.optimizer = Optimizer(vector, SimpleNamespace(name="adam", **constants))
-        self.own = torch.zeros_like(vector[:1])  # 1 at the critic's parameters
-        start = 0
-        for name, shape in policy.parameters.shapes.items():
-            stop = start + torch.Size(shape).numel()
-            self.own[:, start:stop] = float(name.startswith("critic."))
-            start = stop
+        self.own = mask(policy.parameters, "critic").to(vector)  # 1 at the critic's parameters
 
     def fit(self, learner: OnPolicyLearner, rollout: Rollout) -> dict[str, Tensor]:
         """Fits the critic to the rollout's returns; of the last minibatch the mean squared error, halved, and more."""

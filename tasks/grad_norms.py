@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from .networks import Parameters
 from .optimizers import Clipped
 
 EVERY = 16  # of many cheap iterations in an epoch, so many are one of which gradients are measured
@@ -28,6 +29,14 @@ def places(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[int, i
             start = runs.pop()[0]
         runs.append((start, stop))
         start = stop
+    return found
+
+
+def mask(parameters: Parameters, network: str) -> Tensor:
+    """Whether each number of the parameters' vector is one of this network's, (1, D)."""
+    found = torch.zeros_like(parameters.vector[:1], dtype=torch.bool)
+    for start, stop in places(parameters.shapes).get(network, []):
+        found[:, start:stop] = True
     return found
 
 

@@ -10,6 +10,7 @@ What Stable-Baselines3 calls its arguments, and what they are here:
                                         horizon of environment steps, or with name "piecewise" by points
     gamma, gae_lambda, ent_coef, vf_coef, max_grad_norm, target_kl, normalize_advantage, use_sde, sde_sample_freq,
     stats_window_size                   the same; normalize_advantage may also be "running"
+    (none)                              critic_lr, a learning rate of the critic's own
     use_rms_prop, rms_prop_eps          optimizer.name = "rmsprop", optimizer.eps
     policy_kwargs: net_arch             model.width, model.layers, alike for actor and critic, which share nothing
         activation_fn, ortho_init       model.activation, always orthogonal
@@ -37,7 +38,7 @@ from .actor_critic import ActorCritic, model_space
 from .distributions import distribution_for
 from .envs import EnvSpec, spaces_of
 from .gae import RunningStandardizer, gae, lambda_returns, standardize
-from .grad_norms import norms, places
+from .grad_norms import mask, norms, places
 from .learner import Learner
 from .normalizers import ObservationNormalizer, RewardNormalizer
 from .optimizers import Clipped, Optimizer, clip_norm, decay, decay_space, optimizer_space, schedule, schedule_space
@@ -75,6 +76,8 @@ def on_policy_space(
         ent_coef_schedule=decay_space(),
         vf_coef=real(0.2, 1.0, default=0.5, accept=(0.0, 1e3)),
         max_grad_norm=maybe(log_real(0.1, 5.0, accept=(1e-6, 1e6)), default=0.5),
+        # Of the critic's own numbers, on the same schedule; None: the optimizer's.
+        critic_lr=maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False, silent=True),
         **more,
         # State-dependent exploration in a Box, see `tasks.sde`: drawn anew every so many steps; -1: once per rollout.
         use_sde=categorical(False, True, default=False, structural=True, search=False),
@@ -154,6 +157,7 @@ class OnPolicyLearner(Learner):
         self.memory = Memory(self.policy, hp.num_envs) if self.policy.core is not None else None
         running = getattr(hp, "normalize_advantage", False) == "running"
         self.standardizer = RunningStandardizer(self.members) if running else None
+        self.of_critic = mask(self.policy.parameters, "critic")
         self.action_keys, self.order_keys = self.keys("action"), self.keys("order")
         self.perturbations: Perturbations | None = None
         if isinstance(self.policy.distribution, StateDependentGaussian):
@@ -283,7 +287,12 @@ class OnPolicyLearner(Learner):
         if self.coupling is not None:
             gradient = self.coupling(gradient)
         self.descent = clip_norm(gradient, self.hp.max_grad_norm)
-        self.optimizer.step(self.descent.gradient, lr, active)
+        self.optimizer.step(self.descent.gradient, self.rates(lr), active)
+
+    def rates(self, lr: Tensor) -> Tensor:
+        """The learning rates of all parameters, (P, 1), or (P, D) where the critic's own is another."""
+        own = getattr(self.hp, "critic_lr", None)
+        return lr if own is None else torch.where(self.of_critic, own * self.schedule(), lr)
 
     def updates(self, member: int) -> int:
         return int(self.optimizer.tensors["steps"][member])
@@ -319,9 +328,12 @@ class OnPolicyLearner(Learner):
         return value if plan.name == "constant" else value * decay(plan, torch.full_like(value, self.env_steps))
 
     def scheduled(self) -> dict[str, Tensor]:
-        """The coefficients that change over time, as they are at this moment, each (P,)."""
+        """The coefficients that change over time, and the critic's learning rate, as they are now, each (P,)."""
         plans = {name.removesuffix("_schedule"): plan for name, plan in vars(self.hp).items() if name in SCHEDULES}
-        return {name: self.coefficient(name)[:, 0] for name, plan in plans.items() if plan.name != "constant"}
+        found = {name: self.coefficient(name)[:, 0] for name, plan in plans.items() if plan.name != "constant"}
+        if (own := getattr(self.hp, "critic_lr", None)) is not None:
+            found["critic_lr"] = (own * self.schedule())[:, 0]
+        return found
 
     def schedule(self) -> Tensor:
         """The factor (P, 1) on learning rates at this moment."""

@@ -52,6 +52,9 @@ class PPOLearner(OnPolicyLearner):
         super().check(values)
         if values["critic"]["name"] == "separate":
             cls.check_minibatches(values, "critic.num_minibatches", values["critic"]["num_minibatches"])
+            if values.get("critic_lr") is not None:
+                raise ValueError(f"{cls.algorithm()}: critic_lr is of a critic that shares the policy's loss, but "
+                                 "critic.name is separate; give critic.lr instead")  # fmt: skip
 
     def build(self) -> None:
         super().build()

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from rekindle import A2C, PPO, Cohort
+from rekindle import A2C, PPO, PPO2, Cohort
 from rekindle.spaces import SpaceError
 from rekindle.tasks.testing import ExactnessSuite
 
@@ -39,6 +39,15 @@ class TestRunningAdvantages(ExactnessSuite):
     env = "Pendulum-v1"
     hyperparameters: ClassVar = {"epoch_steps": 128, "num_envs": 3, "normalize_advantage": "running"}
     inert = frozenset({"model.std_init"})  # acts on the first state only
+    cohort_size = 3
+
+
+class TestItsOwnRate(ExactnessSuite):
+    task = PPO2
+    env = "CartPole-v1"
+    hyperparameters: ClassVar = {"epoch_steps": 128, "num_steps": 16, "num_envs": 4, "critic_lr": 0.01}
+    variants: ClassVar = ({"lr_schedule.name": "linear", "lr_schedule.horizon": 600, "optimizer.name": "adamw"},)
+    inert = frozenset({"model.std_init"})
     cohort_size = 3
 
 
@@ -123,3 +132,37 @@ def test_ppo_with_a_separate_critic_learns_cartpole(targets: str) -> None:
     Cohort(tasks).fit(25)
     returns = sorted(task.evaluate() for task in tasks)
     assert returns[1] > 400, returns
+
+
+@pytest.mark.parametrize("task", [A2C, PPO, PPO2])
+def test_a_critic_in_a_joint_loss_can_have_a_learning_rate_of_its_own(task: Any) -> None:
+    def stepped(**rates: Any) -> Any:
+        made = task("CartPole-v1").init(num_steps=8, optimizer={"name": "sgd", "lr": 1e-2}, max_grad_norm=None, **rates)
+        learner = made.build_learner([made])
+        before = learner.policy.parameters.vector.clone()
+        learner.descend(learner.loss(learner.rollout())[0], learner.learning_rate())
+        moved = learner.policy.parameters.vector - before
+        return moved[:, ~learner.of_critic[0]], moved[:, learner.of_critic[0]]
+
+    actor, critic = stepped()
+    same, faster = stepped(critic_lr=0.04)
+    assert torch.equal(actor, same)
+    torch.testing.assert_close(faster, 4 * critic, rtol=1e-4, atol=1e-6)
+    assert torch.equal(stepped(critic_lr=0.0)[1], torch.zeros_like(critic))
+    torch.testing.assert_close(stepped(critic_lr=1e-2)[1], critic)
+
+
+def test_its_rate_follows_the_schedule_and_is_reported() -> None:
+    task = PPO("CartPole-v1").init(critic_lr=0.1, epoch_steps=1024, lr_schedule={"name": "linear", "horizon": 2048})
+    task.fit(2)
+    assert [row["critic_lr"] for _, row in task.history] == pytest.approx([0.1, 0.05])
+
+
+def test_the_same_task_is_meant_by_none_and_by_nothing() -> None:
+    assert PPO("CartPole-v1").init(critic_lr=None).uid == PPO("CartPole-v1").init().uid
+    assert PPO("CartPole-v1").init(critic_lr=1e-3).uid != PPO("CartPole-v1").init().uid
+
+
+def test_two_rates_for_one_critic_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"PPO: critic_lr is of a critic that shares .* give critic\.lr instead"):
+        PPO("CartPole-v1").init(critic_lr=1e-3, critic={"name": "separate"})
