@@ -107,7 +107,7 @@ class OnPolicyLearner(Learner):
     parts: ClassVar[tuple[str, ...]] = (
         "policy", "optimizer", "obs_normalizer", "reward_normalizer", "standardizer", "memory", "guidance"
     )  # fmt: skip
-    scratch = (*Learner.scratch, "descent")
+    scratch = (*Learner.scratch, "descent", "factor")
     coupling: Callable[[Tensor], Tensor] | None = None
     descent: Clipped | None = None
 
@@ -157,6 +157,7 @@ class OnPolicyLearner(Learner):
         self.memory = Memory(self.policy, hp.num_envs) if self.policy.core is not None else None
         running = getattr(hp, "normalize_advantage", False) == "running"
         self.standardizer = RunningStandardizer(self.members) if running else None
+        self.factor = torch.ones_like(hp.optimizer.lr)  # of the schedule, when the iteration began
         self.of_critic = mask(self.policy.parameters, "critic")
         self.action_keys, self.order_keys = self.keys("action"), self.keys("order")
         self.perturbations: Perturbations | None = None
@@ -292,7 +293,7 @@ class OnPolicyLearner(Learner):
     def rates(self, lr: Tensor) -> Tensor:
         """The learning rates of all parameters, (P, 1), or (P, D) where the critic's own is another."""
         own = getattr(self.hp, "critic_lr", None)
-        return lr if own is None else torch.where(self.of_critic, own * self.schedule(), lr)
+        return lr if own is None else torch.where(self.of_critic, own * self.factor, lr)
 
     def updates(self, member: int) -> int:
         return int(self.optimizer.tensors["steps"][member])
@@ -332,7 +333,7 @@ class OnPolicyLearner(Learner):
         plans = {name.removesuffix("_schedule"): plan for name, plan in vars(self.hp).items() if name in SCHEDULES}
         found = {name: self.coefficient(name)[:, 0] for name, plan in plans.items() if plan.name != "constant"}
         if (own := getattr(self.hp, "critic_lr", None)) is not None:
-            found["critic_lr"] = (own * self.schedule())[:, 0]
+            found["critic_lr"] = (own * self.factor)[:, 0]
         return found
 
     def schedule(self) -> Tensor:
@@ -341,7 +342,8 @@ class OnPolicyLearner(Learner):
 
     def learning_rate(self) -> Tensor:
         """The members' learning rates (P, 1) by the schedule, at this moment."""
-        lr: Tensor = self.hp.optimizer.lr * self.schedule()
+        self.factor = self.schedule()
+        lr: Tensor = self.hp.optimizer.lr * self.factor
         return lr
 
     def act(self, obs: np.ndarray) -> np.ndarray:
