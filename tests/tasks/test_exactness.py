@@ -16,9 +16,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import torch
 from rekindle import Cohort, EnvSpec
 from rekindle.spaces import flatten, unflatten
 from rekindle.tasks import load
+from rekindle.tasks.signals.demonstrations import Demonstrations
 from rekindle.tasks.state import difference, pack, unpack
 from rekindle.tasks.task import Task
 
@@ -76,6 +78,13 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
     "dqn, n-step, prioritized": ("dqn", {**REPLAYS, "n_step": 3, "replay.name": "prioritized"}, DISCRETE),
     "sac": ("sac", REPLAYS, {name: env for name, env in FAMILIES.items() if name not in {*IMAGES, *SEVERAL}}),
 }
+CURIOUS = {"icm.use": True, "icm.width": 16, "rnd.use": True, "rnd.width": 16}
+SHOWN = {"gail.use": True, "gail.width": 16, "cloning.use": True, "cloning.batch_size": 8}
+ALGORITHMS |= {
+    "ppo, curious": ("ppo", {**MINIBATCHES, **CURIOUS}, ACTORS),
+    "a2c, shown": ("a2c", {**ROLLOUTS, **SHOWN}, ACTORS),
+    "ppo2, lstm, curious, shown": ("ppo2", {**MINIBATCHES, **CURIOUS, **SHOWN, "model.memory": "lstm"}, ACTORS),
+}
 ALGORITHMS["sac, lstm"] = ("sac", {**REPLAYS, **SEQUENCES}, ALGORITHMS["sac"][2])
 QUICK = {
     ("ppo", "image"), ("ppo", "Atari, vector"), ("ppo", "restart"), ("ppo", "MuJoCo, replayed"),
@@ -84,6 +93,8 @@ QUICK = {
     ("ppo, lstm", "restart"), ("a2c, gru", "bits"),
     ("svpg", "dict"), ("svpg-ppo", "MuJoCo"), ("svpg-ppo2", "restart"),
     ("dqn", "dict"), ("dqn", "image"), ("dqn", "Atari"), ("dqn", "lessons"),
+    ("ppo, curious", "restart"), ("ppo, curious", "bits"), ("a2c, shown", "wrapped"), ("a2c, shown", "dict"),
+    ("ppo2, lstm, curious, shown", "choices"),
     ("dqn, n-step, prioritized", "restart"),
     ("sac", "Box2D, Box"), ("sac", "hybrid"), ("sac", "toy text"), ("sac", "restart"), ("sac", "wrapped"),
     ("sac, lstm", "restart"), ("sac, lstm", "MuJoCo"), ("ppo2, sde", "wrapped"),
@@ -101,7 +112,19 @@ def make(name: str, family: str, seed: int = 1, **given: Any) -> Task:
     algorithm, values, _ = ALGORITHMS[name]
     if family in IMAGES:  # a convolution takes its time
         values = {k: v // 2 if k in SHORTER else v for k, v in values.items()}
+    if "gail.use" in values:
+        given["demonstrations"] = shown(family)
     return load(algorithm)(FAMILIES[family], seed=seed, **given).init(**unflatten(flatten(values)))
+
+
+@lru_cache
+def shown(family: str) -> Demonstrations:
+    """What a policy that has learned nothing sees and does."""
+    task = load("ppo")(FAMILIES[family], seed=77).init(**unflatten(ROLLOUTS))
+    rollout = task.build_learner([task]).play()  # type: ignore[attr-defined]
+    obs, actions = (x[0].transpose(0, 1).flatten(0, 1).numpy() for x in (rollout.obs[:, :-1], rollout.actions))
+    begins = torch.cat([torch.ones_like(rollout.ended[:1]), rollout.ended[:-1]])[:, 0].T.flatten().numpy()
+    return Demonstrations(obs, actions, begins)
 
 
 @lru_cache
