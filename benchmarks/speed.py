@@ -4,7 +4,8 @@
 
 PPO, A2C: CartPole-v1, 8 environments, two networks of 64-64; PPO 128 steps, 4 epochs x 4 minibatches, Adam; A2C
 5 steps, one gradient step, RMSprop. DQN: CartPole-v1, one environment, 64-64, 4 steps per gradient step on a batch of
-64. SAC: Pendulum-v1, one environment, a gradient step per step on a batch of 256, networks of 64-64 and of 256-256.
+64. SAC: Pendulum-v1, one environment, a gradient step per step on a batch of 256, networks of 64-64 and of 256-256; how
+fast it would be if nothing but its matrix products took time is shown beside it.
 
 All take turns, and the median of each is compared. A cohort's figure is the sum over its members. Steps are divided by
 seconds of processor time, so that other work on the machine counts less.
@@ -13,6 +14,7 @@ seconds of processor time, so that other work on the machine counts less.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -81,6 +83,44 @@ def our_speed(setting: Setting, members: int) -> float:
     return members * (tasks[0].env_steps - before) / (time.process_time() - start)
 
 
+def products_of_sac(width: int, batch: int, obs: int = 3, actions: int = 1) -> list[tuple[int, int, int, int]]:
+    """The (stacked, rows, inner, columns) of all matrix products of a gradient step with two hidden layers.
+
+    The policy acts on the batch and on what followed, the twins and their targets judge both; the twins learn; they
+    judge the policy's own actions, whose gradient goes through them into the policy. No product is done twice.
+    """
+
+    def forward(stacked: int, rows: int, sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
+        return [(stacked, rows, inner, columns) for inner, columns in itertools.pairwise(sizes)]
+
+    def weights(stacked: int, sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
+        return [(stacked, inner, batch, columns) for inner, columns in itertools.pairwise(sizes)]
+
+    def inputs(stacked: int, sizes: Sequence[int]) -> list[tuple[int, int, int, int]]:
+        return [(stacked, batch, columns, inner) for inner, columns in itertools.pairwise(sizes)]
+
+    pi, q = (obs, width, width, 2 * actions), (obs + actions, width, width, 1)
+    learn_q = forward(4, batch, q) + weights(2, q) + inputs(2, q[1:])
+    learn_pi = forward(2, batch, q) + inputs(2, q) + weights(1, pi) + inputs(1, pi[1:])
+    return forward(1, 2 * batch, pi) + learn_q + learn_pi
+
+
+def speed_of_products(setting: Setting) -> float:
+    """Gradient steps per second, and so env steps, if only the matrix products of SAC took time."""
+    values = setting.hyperparameters
+    pairs = [
+        (torch.randn(stacked, rows, inner), torch.randn(stacked, inner, columns))
+        for stacked, rows, inner, columns in products_of_sac(values["model.width"], values["batch_size"])
+    ]
+    with torch.inference_mode():
+        for repeats in (20, 200):  # the first ones warm up
+            start = time.process_time()
+            for _ in range(repeats):
+                for left, right in pairs:
+                    torch.bmm(left, right)
+    return repeats / (time.process_time() - start)
+
+
 def compare(setting: Setting, repeat: int) -> None:
     """Prints the figures of one setting."""
     base = "Stable-Baselines3"
@@ -88,6 +128,8 @@ def compare(setting: Setting, repeat: int) -> None:
     for members in setting.cohorts:
         name = "one task" if members == 1 else f"a cohort of {members} (sum)"
         runs[f"Rekindle, {name}"] = partial(our_speed, setting, members)
+    if setting.task == "sac":
+        runs["its matrix products alone"] = partial(speed_of_products, setting)
     figures: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeat):
         for name, run in runs.items():
