@@ -70,8 +70,11 @@ class RayWorker:
     @property
     def status(self) -> int | None:
         """None while it runs or waits for room; an actor that died counts as killed."""
-        if self._status is None and ray.wait([self._end], timeout=0)[0]:
-            self._status, self.last_words = self._result()
+        if self._status is None:
+            if ray.wait([self._end], timeout=0)[0]:
+                self._status, self.last_words = self._result()
+            elif not _is_alive():  # it would wait for ever
+                self._status, self.last_words = 1, ["no machine of the Ray cluster is alive any more"]
         return self._status
 
     def _result(self) -> tuple[int, list[str]]:
@@ -95,8 +98,13 @@ class RayWorker:
 
     def wait(self, seconds: float) -> None:
         """Waits for its end, and kills it if it takes too long."""
-        ray.wait([self._end], timeout=seconds)
+        if _is_alive():
+            ray.wait([self._end], timeout=seconds)
         self.kill()
+
+
+def _is_alive() -> bool:
+    return any(node["Alive"] for node in ray.nodes())
 
 
 @contextmanager

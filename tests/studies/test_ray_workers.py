@@ -140,6 +140,26 @@ def test_the_command_tunes_on_ray_stops_when_asked_and_leaves_no_ray_behind(tmp_
     assert {process.pid for process in psutil.process_iter() if "raylet" in process.name()} <= before
 
 
+@pytest.mark.slow
+def test_a_cluster_that_dies_is_no_reason_to_wait_for_ever(sqlite_url: str, wait_until: Callable[..., None]) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", tiny(2, (9, 9, 3), fixed={"epoch_steps": 65536}))
+        with cluster(sqlite_url, "s", workers=1, address=None, cpus=1, gpus=0) as (count, hire):
+
+            def disturb(tuning: Tuning) -> None:
+                wait_until(lambda: all(map(process_of, tuning.crew)), 100)
+                [raylet] = [each for each in psutil.Process().children(recursive=True) if each.name() == "raylet"]
+                raylet.kill()
+
+            with Progress(Console(file=io.StringIO()), "s", "here") as progress:
+                tuning = Tuning(store, "s", count, hire, progress)
+                thread = threading.Thread(target=disturb, args=(tuning,))
+                thread.start()
+                with pytest.raises(WorkersFailed, match="no machine of the Ray cluster is alive any more"):
+                    tuning.run()
+                thread.join()
+
+
 # What makes no sense is said before Ray is started, and before a study is made
 
 
