@@ -12,7 +12,7 @@ from ..tasks import load
 from ..tasks.identity import uid_of
 from ..tasks.state import unpack
 from ..tasks.storage import Saved
-from . import report
+from . import report, tables
 from .commands import fit_task
 from .lineage import Link, NotEqual, lineage, retrain, task_of
 from .storage.branches import Start
@@ -97,10 +97,10 @@ def fork(arguments: argparse.Namespace) -> int:
     result |= {"from": uid, "at": arguments.at, "changed": changed, "return_before": before}
     if arguments.json:
         return print_json(result)
-    shown = {name: f"{report.number(old)} -> {report.number(value)}" for name, (old, value) in changed.items()}
+    shown = {name: f"{tables.number(old)} -> {tables.number(value)}" for name, (old, value) in changed.items()}
     table = {"uid": new, "from": f"{uid} at epoch {arguments.at}", **shown, "epochs": result["epochs"],
              "return": result["return"], "return without the change": before, "digest": result["digest"]}  # fmt: skip
-    new_console().print(report.pairs_table(str(task), table))
+    new_console().print(tables.pairs_table(str(task), table))
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ..spaces import flatten, unflatten
-from . import report
+from . import report, tables
 from .config import Config, parse_epochs
 from .configuring import make_config, make_population, open_space
 from .engine import start_study
@@ -160,7 +160,7 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], url: str) ->
     if study["best"] is None:
         note(out, f"no trial has a result: {counts}; `rekindle trials {study['study']}` says why")
         return FAILED
-    out.print(report.best_table(study, searched))
+    out.print(tables.best_table(study, searched))
     spared = f"; racing spared {study['spared']} of {study['trials_total'] * study['seeds']} trainings"
     note(out, f"{study['trials_total']} trials: {counts}{spared if study['spared'] else ''}\n")
     storage = shlex.quote(url)
@@ -228,7 +228,7 @@ def train(arguments: argparse.Namespace) -> int:
         return print_json(result)
     out = new_console()
     shown = {name: result[name] for name in ("uid", "epochs", "return", "digest")}
-    out.print(report.pairs_table(str(task), {**shown, **result["hyperparameters"]}))
+    out.print(tables.pairs_table(str(task), {**shown, **result["hyperparameters"]}))
     out.print(f"[cyan]rekindle show {task.uid[:8]} --storage {shlex.quote(store.url)}[/]", soft_wrap=True)
     return 0
 
@@ -288,7 +288,7 @@ def status(arguments: argparse.Namespace) -> int:
         return print_json(result)
     out = new_console()
     if result["studies"]:
-        out.print(report.status_table(result))
+        out.print(tables.status_table(result))
     else:
         note(out, f"{result['storage']}: no study yet")
     working = ", ".join(f"{worker['pid']} on {worker['host']}" for worker in result["workers"])
@@ -303,7 +303,7 @@ def trials(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(study)
     out = new_console()
-    out.print(report.trials_table(study))
+    out.print(tables.trials_table(study))
     for trial in study["trials"]:
         if trial["error"]:
             note(out, f"trial {trial['number']} failed: {trial['error'].strip().splitlines()[-1]}")
@@ -320,15 +320,15 @@ def show(arguments: argparse.Namespace) -> int:
     head = {name: task[name] for name in ("uid", "seed", "epochs", "return", "digest")}
     head["trained by"] = _process(task["owner"]) if task["owner"] else "nobody at the moment"
     head |= {f"in {trial['study']}": f"trial {trial['number']}, {trial['state']}" for trial in task["trials"]}
-    out.print(report.pairs_table(f"{task['task']} on {(task['env'] or {}).get('id')}", head))
+    out.print(tables.pairs_table(f"{task['task']} on {(task['env'] or {}).get('id')}", head))
     if len(task["lineage"]) > 1:
-        out.print(report.rows_table("lineage", task["lineage"], ("uid", "until")))
-    out.print(report.pairs_table("hyperparameters", task["hyperparameters"]))
+        out.print(tables.rows_table("lineage", task["lineage"], ("uid", "until")))
+    out.print(tables.pairs_table("hyperparameters", task["hyperparameters"]))
     names = [name for name in LEARNING_CURVE if any(name in row for row in task["metrics"])]
-    out.print(report.rows_table("metrics", task["metrics"], names))
-    out.print(report.rows_table("checkpoints", task["checkpoints"], ("epochs", "bytes", "kept", "digest")))
+    out.print(tables.rows_table("metrics", task["metrics"], names))
+    out.print(tables.rows_table("checkpoints", task["checkpoints"], ("epochs", "bytes", "kept", "digest")))
     events = [_event(event) for event in task["events"]]
-    out.print(report.rows_table("events", events, ("time", "kind", "epochs", "process", "more")))
+    out.print(tables.rows_table("events", events, ("time", "kind", "epochs", "process", "more")))
     for trial in task["trials"]:
         if trial["error"]:
             note(out, f"trial {trial['number']} of study {trial['study']} failed:\n{trial['error'].strip()}")

@@ -92,10 +92,10 @@ def _task(arguments: argparse.Namespace) -> Task:
 
 
 def _print(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
-    from . import report
+    from . import report, tables
     from .terminal import new_console, print_json
 
     if arguments.json:
         return print_json({"format": report.FORMAT, **result})
-    new_console().print(report.pairs_table(arguments.checkpoint, result))
+    new_console().print(tables.pairs_table(arguments.checkpoint, result))
     return 0
