@@ -41,6 +41,7 @@ _HOMES = {
     "BadResume": ".errors",
     "BadResumeGuard": ".guard",
     "DamagedState": ".errors",
+    "Demonstrations": ".signals.demonstrations",
     "Diverged": ".errors",
     "StateMismatch": ".errors",
     "Keep": ".snapshots",

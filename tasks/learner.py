@@ -8,6 +8,8 @@ with the means `episode_return` and `episode_length`; and means over its iterati
 
     policy_loss, value_loss, entropy, value, explained_variance, approx_kl, clip_fraction, lr    on-policy
     loss, q, lr; critic_loss, actor_loss, q, alpha, entropy, lr                                  DQN; SAC
+    icm_reward, icm_value, icm_loss, icm_value_loss, ...; cloning_loss    of what is beside the environment's reward: of
+                                            each signal (icm, rnd, gail), rewards times strength; and of cloning
     grad_norm.NET, grad_norm_clipped.NET    of each network's gradient, before and after max_grad_norm, where there is
                                             one; an algorithm of many short iterations measures every 16th
 

@@ -1,6 +1,14 @@
 """What an on-policy learner follows beside the environment's rewards: signals, and demonstrations that it clones.
 
 All of it is off by default, and then no part of anything: neither computed, nor in states and identities.
+
+What ML-Agents calls its settings, and what they are here:
+
+    reward_signals: extrinsic           extrinsic.strength; gamma
+        curiosity, rnd                  icm, rnd: use, strength, gamma, lr (learning_rate), width (hidden_units)
+        gail                            gail: the same, use_actions (true here, as in the paper); no variational form
+    behavioral_cloning                  cloning: strength, steps, samples_per_update, and a batch_size of its own
+    demo_path                           the task's demonstrations, see `demonstrations`; one for both
 """
 
 from __future__ import annotations
