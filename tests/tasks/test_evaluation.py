@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rekindle import A2C, DQN, PPO, SAC, SVPG, Cohort
+from rekindle import A2C, DQN, PPO, SAC, SVPG, Cohort, EnvSpec
 from rekindle.tasks import Task
 from rekindle.tasks.learner import Learner
 
@@ -105,3 +105,15 @@ def test_who_says_how_to_act_greedily_only_cannot_play_otherwise() -> None:
 def test_evaluation_needs_an_episode(ask: Any) -> None:
     with pytest.raises(ValueError, match="episodes must be at least 1, but got 0"):
         ask(PPO("CartPole-v1").init(**SMALL), 0)
+
+
+@pytest.mark.parametrize(("length", "limit", "value"), [(3, 100, 1 + 2 + 3), (1000, 10, 55), (5, 5, 15)])
+def test_an_episode_counts_once_whether_it_is_terminated_or_truncated(length: int, limit: int, value: int) -> None:
+    env = EnvSpec("fakes:Corridor-v0", {"length": length}, max_episode_steps=limit)
+    task = PPO(env).init(**SMALL)
+    learner = task.build_learner([task])
+    learner.player = lambda episodes: lambda obs: np.ones(obs.shape[:2], np.int64)  # type: ignore[method-assign]
+    began = learner.envs.obs.copy()
+    assert learner.evaluate_episodes(3).tolist() == [[value] * 3]
+    assert learner.evaluate_episodes(3).tolist() == [[value] * 3]
+    assert (learner.envs.obs == began).all()
