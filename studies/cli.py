@@ -86,6 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if any(text.startswith("@") for text in getattr(arguments, "set", ())):
+        from .assignments import spelled_out
+
+        arguments.set = spelled_out(arguments.set)
     if arguments.command == "train" and orion_trial.is_under_orion():
         if arguments.no_better is not None:
             raise ValueError("under Orion its algorithm says how far trials are trained; leave --no-better out")
@@ -369,7 +373,13 @@ def _what_to_train(command: argparse.ArgumentParser, epochs: str, default: str, 
     command.add_argument("env", metavar="ENV", help="a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON")
     command.add_argument("--epochs", default=default, metavar="EPOCHS", help=f"{epochs} (default: {default})")
     command.add_argument("--seed", type=_seed, default=0, metavar="N", help="of all randomness (default: 0)")
-    command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=f"{setting}; may be repeated")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"{setting}; may be repeated; @FILE takes them from JSON, such as `rekindle show --json` prints",
+    )
 
 
 def _lineages(commands: Any) -> None:
