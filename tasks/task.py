@@ -109,6 +109,9 @@ class Task(Kept):
         self.suggested_epochs = given.pop(FIDELITY, None)
         shown = None if self.demonstrations is None else Demonstrations.given(self.demonstrations)
         if shown is not None:
+            if "demonstrated_steps" not in self.learner.hyperparameters:
+                raise ValueError(f"{self}: on-policy tasks learn from demonstrations, and {self.name} does not; leave "
+                                 "demonstrations out")  # fmt: skip
             given.setdefault("demonstrated_steps", shown.steps)
         self.hyperparameters, self._start = self._complete(given), start
         try:

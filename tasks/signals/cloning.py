@@ -45,7 +45,7 @@ class Cloning:
     """Cloning by P members, with Adam of its own on the policy's parameters.
 
     A policy without a memory learns from single steps in random order. One with a memory learns from sequences of
-    num_steps steps in a row, each begun with an empty memory.
+    num_steps steps in a row, each begun with an empty memory. Particles clone each for itself, uncoupled.
     """
 
     def __init__(self, learner: OnPolicyLearner, examples: Examples):

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from rekindle import PPO, SVPG, Store
+from rekindle import DQN, PPO, SVPG, Store
 from rekindle.spaces import flatten, unflatten
 from rekindle.tasks.errors import NotInitialized, StateMismatch
 from rekindle.tasks.signals.demonstrations import BadDemonstrations, Demonstrations
@@ -193,6 +193,11 @@ def test_a_task_without_what_it_learns_from_cannot_train() -> None:
         make(demonstrated_steps=30).fit(1)
     with pytest.raises(BadDemonstrations, match=r"of shape \(7, 4\), but those given .* \(30, 4\)"):
         make(shown(), demonstrated_steps=7)
+
+
+def test_a_task_that_does_not_learn_from_demonstrations_takes_none() -> None:
+    with pytest.raises(ValueError, match="on-policy tasks learn from demonstrations, and dqn does not"):
+        DQN("CartPole-v1", demonstrations=shown()).init()
 
 
 def test_a_task_can_start_warm_and_be_shown_something() -> None:

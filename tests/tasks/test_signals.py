@@ -13,6 +13,7 @@ import torch
 from rekindle import A2C, PPO, PPO2, SVPG, Cohort
 from rekindle.spaces import flatten, unflatten
 from rekindle.tasks.gae import gae
+from rekindle.tasks.on_policy import OnPolicyLearner, on_policy_space
 from rekindle.tasks.rollout import by_member, evaluate_values
 from rekindle.tasks.signals.actions import ActionCode
 from rekindle.tasks.signals.adversarial import softplus, with_slope
@@ -344,6 +345,16 @@ def test_every_signal_learns_in_every_kind_of_space(env: str, monkeypatch: pytes
 def test_what_does_not_go_together_is_refused_before_any_training(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PPO("CartPole-v1").init(**values)
+
+
+def test_a_learner_that_takes_no_minibatches_has_no_signals() -> None:
+    class Plain(OnPolicyLearner):
+        hyperparameters = on_policy_space(lr=1e-3)
+
+    values = Plain.hyperparameters.validate({"icm.use": True})
+    with pytest.raises(ValueError, match=r"Plain: icm learns in update_epochs times .* leave icm\.use out"):
+        Plain.check(values)
+    Plain.check(Plain.hyperparameters.defaults())
 
 
 def test_updates_on_whole_episodes_have_no_signals() -> None:
