@@ -101,6 +101,31 @@ class Numbers(Json):
         return value
 
 
+class Attributes(Json):
+    """A JSON object with what schedulers note of a trial: where it belongs, and of a branch what it starts from."""
+
+    cache_ok = True
+
+    def parse(self, text: Any) -> dict[str, Any]:
+        """The object of a column's text; ValueError if it is none."""
+        value = super().parse(text)
+        start = value.get("start", {"uid": "", "epochs": 0, "digest": ""})
+        if not isinstance(start, dict) or not {"uid", "epochs", "digest"} <= start.keys():
+            raise ValueError("its start is no state")
+        if "start" in value and "parent" not in value:
+            raise ValueError("it has a start and no parent")
+        numbers = {name: value[name] for name in _COUNTS if name in value} | {"epochs": start["epochs"]}
+        for name, number in numbers.items():
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**63:
+                raise ValueError(f"its {name} is no count")
+        if not (isinstance(start["uid"], str) and isinstance(start["digest"], str)):
+            raise ValueError("its start has no name")
+        return value
+
+
+_COUNTS = ("bracket", "seed", "member", "generation", "parent")
+
+
 def parse_json(text: Any) -> Any:
     """The value of JSON text with NaN and infinities; ValueError if it is none."""
     if not isinstance(text, str):

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column, Connection, ForeignKey, Index, MetaData, Table
 
 from ..errors import SchemaMismatch
-from .columns import Double, Integer, Json, LargeBinary, Numbers, Text
+from .columns import Attributes, Double, Integer, Json, LargeBinary, Numbers, Text
 from .columns import Now as Now
 
 VERSION = 4
@@ -96,7 +96,7 @@ trial = Table(
     Column("number", Integer, primary_key=True),
     Column("uid", Text, nullable=False),
     Column("params", Json, nullable=False),
-    Column("attrs", Json, nullable=False),
+    Column("attrs", Attributes, nullable=False),
     Column("state", Text, nullable=False),
     Column("error", Text),
     Column("created", Double, nullable=False),

@@ -85,6 +85,7 @@ HOSTILE_VALUES: dict[type, list[str]] = {
     columns.LargeBinary: ["1 << 40", "'text'"],
     columns.Json: ["x'00ff'", "7"],
     columns.Numbers: ["x'00ff'", "7"],
+    columns.Attributes: ["x'00ff'", "7"],
 }
 HOSTILE_JSON = [
     "[]", "1", "null", '"x"', "{", DEEP, NESTED, '{"a":' * 200 + "1" + "}" * 200, "NaN", '{"float":[]}', "9" * 5000,
@@ -120,6 +121,21 @@ def test_hostile_json_is_an_error_of_ours(filled_url: str, table: str, column: s
             sample.execute(store, sa.text(f"UPDATE {table} SET {column} = :text").bindparams(text=text))
         with bounded():
             read_everything(filled_url, tmp_path)
+
+
+@pytest.mark.parametrize("attrs", [
+    {"bracket": []}, {"bracket": "1"}, {"bracket": -1}, {"member": 10**30}, {"seed": True}, {"generation": None},
+    {"parent": 0, "start": {}}, {"parent": 0, "start": []}, {"start": {"uid": "u", "epochs": 1, "digest": "d"}},
+    {"parent": 0, "start": {"uid": 1, "epochs": 1, "digest": "d"}},
+])  # fmt: skip
+def test_what_schedulers_note_of_a_trial_is_of_its_form(filled: Store, attrs: dict[str, Any], tmp_path: Path) -> None:
+    sample.execute(filled, sa.text("UPDATE rk_trial SET attrs = :text").bindparams(text=json.dumps(attrs)))
+    with pytest.raises(StoreError, match=r"a JSON column must hold JSON, .* `rekindle fsck` says which"):
+        filled.trials(sample.NAME)
+    with pytest.raises(StoreError):
+        filled.totals(sample.NAME)
+    with bounded():
+        read_everything(filled._database.url.render_as_string(hide_password=False), tmp_path)
 
 
 def test_a_number_where_bytes_belong_is_no_terabyte_of_zeros(templates: dict[str, str], tmp_path: Path) -> None:
