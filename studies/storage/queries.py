@@ -56,7 +56,7 @@ def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
 
 def holders(connection: Connection) -> dict[str, str]:
     """By uid of the tasks that are held: the process that holds it, unless it is known to be dead."""
-    owned = sa.select(task.c.uid, task.c.lease_owner).where(task.c.lease_owner > "", task.c.lease_expires > Now())
+    owned = sa.select(task.c.uid, task.c.lease_owner).where(task.c.lease_owner >= "", task.c.lease_expires > Now())
     found = {uid: str(owner) for uid, owner in connection.execute(owned)}
     dead = {owner for owner in set(found.values()) if Owner.parse(owner).is_dead()}
     return {uid: owner for uid, owner in found.items() if owner not in dead}
