@@ -78,12 +78,13 @@ def trials_table(study: Json) -> Table:
         header_style="bold",
         box=SIMPLE,
         pad_edge=False,
+        collapse_padding=True,  # with four rungs it is as wide as a terminal
     )
     branches = any(trial["branch"] for trial in study["trials"])
     for name in ("trial", "branches from" if branches else "bracket", "uid", "state"):
         table.add_column(name, justify="left" if name in ("uid", "state") else "right", no_wrap=True)
-    for epochs in study["rungs"]:
-        table.add_column(f"epoch {epochs}", justify="right", no_wrap=True)
+    for place, epochs in enumerate(study["rungs"]):
+        table.add_column(f"{'' if place else 'epoch '}{epochs}", justify="right", no_wrap=True)
     others = [name for name in study["objectives"] if name != RETURN]
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
@@ -113,39 +114,27 @@ def _origin(trial: Json) -> str:
 
 
 def status_table(status: Json) -> Table:
-    """All studies of a storage."""
+    """All studies of a storage, as wide as a terminal; kinds of trials that no study has are left out."""
     status = harmless(status)
-    table = Table(title=status["storage"], title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False)
-    for name in (
-        "study",
-        "state",
-        "task",
-        "env",
-        "trials",
-        "complete",
-        "pruned",
-        "failed",
-        "running",
-        "brackets",
-        "rungs",
-        "best return",
-        "best uid",
-    ):
-        table.add_column(name, justify="left" if name in ("study", "state", "task", "env", "best uid") else "right")
-    for study in status["studies"]:
+    studies = status["studies"]
+    shown = [state for state in STATES if state != "complete" and any(study["counts"][state] for study in studies)]
+    table = Table(title=status["storage"], title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False,
+                  collapse_padding=True)  # fmt: skip
+    for name in ("study", "state", "task", "trials", *shown, "rungs", "best return"):
+        table.add_column(name, justify="left" if name in ("study", "state", "task") else "right",
+                         no_wrap=name in ("state", "trials", "rungs"))  # fmt: skip
+    for study in studies:
         best = study["best"] or {"return": None, "uid": ""}
         front = len(study["front"]) if len(study["objectives"]) > 1 else 1
         table.add_row(
             study["study"],
             Text(study["state"], "green" if study["state"] == "complete" else "yellow"),
-            study["task"],
-            study["env"]["id"],
+            f"{study['task']} {study['env']['id']}",
             f"{sum(study['counts'].values())}/{study['trials_total']}",
-            *(str(study["counts"][state]) for state in STATES),
-            str(study["brackets"]),
-            " → ".join(str(rung["done"]) for rung in study["progress"]),
-            "" if best["return"] is None else f"{best['return']:.1f}",
-            Text(best["uid"][:8] + (f" and {front - 1} on the front" if front > 1 else ""), "cyan"),
+            *(str(study["counts"][state]) for state in shown),
+            "→".join(str(rung["done"]) for rung in study["progress"]),
+            ("" if best["return"] is None else f"{best['return']:.1f}")
+            + (f" and {front - 1} on the front" if front > 1 else ""),
         )
     return table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import random
@@ -17,9 +18,12 @@ from typing import Any
 import optuna
 import psutil
 import pytest
+from rekindle.studies import report, tables
 from rekindle.studies.cli import main
+from rekindle.studies.engine import Engine, start_study
 from rekindle.studies.progress import look
 from rekindle.studies.storage.store import Store
+from rich.console import Console
 from studying import TINY, bits, run, tiny
 
 TRIALS, EPOCHS, STEPS = 6, (1, 8, 2), 512  # long enough to be killed in the middle
@@ -191,6 +195,20 @@ def test_status_shows_every_study(finished_url: str, cli: Callable[..., Any]) ->
     [study] = found["studies"]
     assert (study["study"], study["state"], found["tasks"], found["workers"]) == ("s", "complete", 6, [])
     assert "cartpole" in cli("status", "--storage", finished_url)[1].lower()
+
+
+def test_tables_of_studies_are_no_wider_than_a_terminal(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path / 'a.db'}") as store:
+        start_study(store, "cartpole", tiny(9, (1, 27, 3), scheduler="hyperband", generation=9))
+        Engine(store, "cartpole").advance()
+        rungs = [{"rung": rung, "return": 123.4, "state": "done"} for rung in range(4)]
+        study = report.study_json(store, "cartpole")
+        study["trials"] = [{**trial, "state": "complete", "rungs": rungs} for trial in study["trials"]]
+        for table in (tables.trials_table(study), tables.status_table(report.status_json(store))):
+            Console(width=80, file=(out := io.StringIO())).print(table)
+            lines = out.getvalue().splitlines()
+            assert max(len(line.rstrip()) for line in lines) <= 80
+            assert not any("…" in line for line in lines if "sqlite" not in line)
 
 
 def test_train_carries_on_and_show_tells_the_whole_story(
