@@ -72,6 +72,7 @@ class Engine:
         self.view = View(store, name)
         self.algorithm = load_task(self.config)
         self.complete = False
+        self._spelled: dict[int, dict[str, Any]] = {}  # what Optuna calls the hyperparameters of trials
         self._structures: dict[int, str] = {}  # of trials that were ready once; hyperparameters do not change
 
     @property
@@ -142,7 +143,8 @@ class Engine:
         seen, segments = collapse(self.config, self.view.trials.values() if step.seen else [], rows)
         seeds = seeds_of(self.config)
         new = []
-        for number, values in zip(step.ask, suggest(self.config, seen, step, self._check, segments), strict=True):
+        found = suggest(self.config, seen, step, self._check, segments, self._spelled)
+        for number, values in zip(step.ask, found, strict=True):
             for replicate in range(seeds):
                 seed = self.config.seed + replicate
                 task = self.config.make_task(self.algorithm, {**fixed, **flatten(values)}, None, seed=seed)

@@ -4,7 +4,7 @@ Optuna lets a sampler keep what it learned in attributes of the study and of its
 so what a sampler would have kept follows from the trial's number or is worked out anew:
 
     random, qmc       need no earlier trial: a stream of each trial's own; the point of the sequence with its number
-    tpe, gp           learn from the trials' results alone
+    tpe, gp           learn from the trials' results alone (tpe.py)
     cmaes             its distribution is told all populations before, each a row of trials in their order (cma.py)
     nsgaii, nsgaiii   a generation is a bracket, the trials that are suggested at once (generations.py)
     bruteforce        goes through a finite space; what was tried follows from the trials' hyperparameters
@@ -159,4 +159,6 @@ def _make(config: Config, number: int, attempt: int, bracket: int) -> BaseSample
 
             genetic = NSGAII if config.sampler == "nsgaii" else NSGAIII
             return genetic(bracket, population_size=config.generation, seed=seed)
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=config.generation)
+    from .tpe import TPE
+
+    return TPE(seed=seed, n_startup_trials=config.generation)

@@ -26,6 +26,7 @@ from .generations import BRACKET
 from .names import KNOWN, make_sampler
 
 ATTEMPTS = 100  # at values that go together
+Spelled = dict[int, dict[str, Any]]  # by trial: its hyperparameters as Optuna spells them, which do not change
 
 
 def suggest(
@@ -34,6 +35,7 @@ def suggest(
     plan: Plan,
     check: Callable[[Mapping[str, Any]], None] = lambda values: None,
     segments: Iterable[Segment] = (),
+    spelled: Spelled | None = None,
 ) -> list[dict[str, Any]]:
     """Nested values of the searched space for each trial that the plan asks for, in order.
 
@@ -41,9 +43,10 @@ def suggest(
     others share its structure, unless the sampler goes through all structures by itself. `check` raises ValueError for
     values that do not go together; others are drawn then. Of several objectives, `segments` tell more than the scores
     that are seen.
+    `spelled` is of the calls before, for the same study.
     """
     with _quiet():
-        return _suggest(config, plan, _study(config, trials, plan, segments), check)
+        return _suggest(config, plan, _study(config, trials, plan, segments, spelled), check)
 
 
 def _suggest(
@@ -74,7 +77,13 @@ def _quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def history(config: Config, trials: Iterable[Trial], seen: Seen, segments: Iterable[Segment] = ()) -> list[FrozenTrial]:
+def history(
+    config: Config,
+    trials: Iterable[Trial],
+    seen: Seen,
+    segments: Iterable[Segment] = (),
+    spelled: Spelled | None = None,
+) -> list[FrozenTrial]:
     """What is seen of the trials, as Optuna's: complete at the top rung, pruned below it, failed without a score."""
     space = config.searched
     objectives = objectives_of(config)
@@ -82,13 +91,17 @@ def history(config: Config, trials: Iterable[Trial], seen: Seen, segments: Itera
     measured = {(row.number, row.epochs): row.objectives for row in segments if several and row.objectives}
     known = space.flat().keys()
     spread = distributions(space)
+    spelled = {} if spelled is None else spelled
     frozen = []
     for trial in trials:
         if trial.number not in seen:
             continue
         scores = seen[trial.number]
-        given = params(space, {name: value for name, value in trial.params.items() if name in known})
-        names = {name: given[name] for name in spread if name in given}  # in the order in which they are suggested
+        if trial.number not in spelled:
+            given = params(space, {name: value for name, value in trial.params.items() if name in known})
+            ordered = {name: given[name] for name in spread if name in given}  # as they are suggested
+            spelled[trial.number] = ordered
+        names = spelled[trial.number]
         # Samplers other than TPE learn from complete trials only, and TPE too if there are several objectives.
         complete = bool(scores) and (config.sampler != "tpe" or several or scores[-1][0] == config.rungs[-1])
         values = [score for _, score in scores[-1:]]
@@ -108,10 +121,12 @@ def history(config: Config, trials: Iterable[Trial], seen: Seen, segments: Itera
     return frozen
 
 
-def _study(config: Config, trials: Iterable[Trial], plan: Plan, segments: Iterable[Segment]) -> optuna.Study:
+def _study(
+    config: Config, trials: Iterable[Trial], plan: Plan, segments: Iterable[Segment], spelled: Spelled | None
+) -> optuna.Study:
     study = optuna.create_study(directions=["maximize"] * len(objectives_of(config)))
     if KNOWN[config.sampler].learns:
-        study.add_trials(history(config, trials, plan.seen, segments))
+        study.add_trials(history(config, trials, plan.seen, segments, spelled))
     return study
 
 

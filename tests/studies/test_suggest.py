@@ -9,9 +9,11 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
+from rekindle.spaces.to_optuna import suggest as suggest_values
 from rekindle.studies.config import BadConfig, Config
 from rekindle.studies.samplers.names import KNOWN, make_sampler
-from rekindle.studies.samplers.suggest import history, suggest
+from rekindle.studies.samplers.suggest import Spelled, history, suggest
+from rekindle.studies.samplers.tpe import TPE
 from rekindle.studies.schedulers.schedule import Plan
 from rekindle.studies.storage.rows import Trial
 
@@ -139,3 +141,27 @@ def test_a_sampler_is_new_and_seeded_for_every_trial() -> None:
         study = optuna.create_study(sampler=make_sampler(config(sampler="random"), number, attempt))
         draws.add(study.ask().suggest_float("x", 0, 1))
     assert len(draws) == 3
+
+
+def test_tpe_suggests_what_optunas_own_does() -> None:
+    study = config()
+    asked = []
+    for sampler in (TPE, optuna.samplers.TPESampler):
+        ours = optuna.create_study(direction="maximize")
+        ours.add_trials(history(study, rows(study, 32), seen(32)))
+        for number in range(32, 38):
+            ours.sampler = sampler(seed=number, n_startup_trials=8)
+            asked.append(suggest_values(SPACE, ours.ask()))
+    assert asked[:6] == asked[6:]
+    assert asked[0] != asked[1]
+
+
+def test_what_is_remembered_of_trials_changes_no_suggestion() -> None:
+    study = config()
+    spelled: Spelled = {}
+    trials = rows(study, 24)
+    for total in (8, 16, 24):
+        step = Plan(ask=range(total, total + 8), bracket=total // 8, seen=seen(total))
+        remembering = suggest(study, trials, step, spelled=spelled)
+        assert remembering == suggest(study, trials, step)
+        assert spelled.keys() == set(range(total))
