@@ -68,8 +68,8 @@ def test_rows_that_the_schedule_does_not_show_change_nothing() -> None:
     assert suggest(study, trials[:16], step) == suggest(study, done, step)
 
 
-def test_what_is_seen_changes_the_suggestions_but_of_the_random_sampler() -> None:
-    same_for = {"random", "qmc"}
+def test_what_is_seen_changes_the_suggestions_of_samplers_that_learn() -> None:
+    same_for = {"random", "qmc", "grid"}
     for sampler in sorted(set(KNOWN) - {"gp", "bruteforce"}):
         study = config(sampler=sampler)
         trials = rows(study, 16)
