@@ -65,9 +65,6 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
     """Raises BadConfig if the study cannot have its objectives; trains an epoch if only the task knows."""
     objectives = objectives_of(config)
     if len(objectives) > 1:
-        if config.scheduler == "asha":
-            raise BadConfig("scheduler asha promotes by one objective, but got "
-                            f"{len(objectives)}; use halving, hyperband or none")  # fmt: skip
         from .samplers.names import KNOWN
 
         if not KNOWN[config.sampler].objectives:

@@ -9,6 +9,9 @@ trial's result is still exact: a function of its task, hyperparameters, seed and
 it. With the random sampler the hyperparameters of every trial are the same in each run, too; others learn from what is
 finished when they are asked.
 
+Of several objectives none counts more than another: the best are those of the first fronts, and what lies apart before
+the rest of a front, as by NSGA-II (objectives.py). Schmucker et al. (2021), arXiv:2106.12639, promote so.
+
 There is always work for as many trials as a generation has: new ones are suggested when fewer are ready or in training.
 """
 
@@ -18,6 +21,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
 from ..config import Config
+from ..objectives import best_first, objectives_of
 from ..samplers.names import learns
 from ..storage.rows import Segment, Trial
 from .plans import Plan, Seen, score_of
@@ -39,6 +43,9 @@ class AsynchronousHalving:
         self._paused: list[list[Place]] = [[] for _ in config.rungs]  # those of them that could be promoted
         self._places: dict[tuple[int, int], Place] = {}
         self._scores: Seen = {}
+        self._several = len(objectives_of(config)) > 1
+        self._results: list[list[Segment]] = [[] for _ in config.rungs]  # of each rung, if there are several objectives
+        self._ranked: dict[int, list[int]] = {}  # their numbers from the best on, until another one finishes the rung
         self._asked = 0  # so many brackets are there
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
@@ -70,6 +77,9 @@ class AsynchronousHalving:
         elif row.state == "done":
             place = self._places[key] = (-score_of(row), row.number)
             insort(self._finished[row.rung], place)
+            if self._several:
+                self._results[row.rung].append(row)
+                self._ranked.pop(row.rung, None)
             insort(self._scores.setdefault(row.number, []), (row.epochs, score_of(row)))
             if row.number in self._running and (row.number, row.rung + 1) not in self._segments:
                 insort(self._paused[row.rung], place)
@@ -101,10 +111,19 @@ class AsynchronousHalving:
 
     def _promotable(self, rung: int) -> Iterator[int]:
         finished = self._finished[rung]
+        if self._several:
+            paused = {number for _, number in self._paused[rung]}
+            yield from (number for number in self._best(rung, len(finished) // self.base) if number in paused)
+            return
         for place in self._paused[rung]:
             if bisect_left(finished, place) >= len(finished) // self.base:
                 return
             yield place[1]
+
+    def _best(self, rung: int, count: int) -> list[int]:
+        if rung not in self._ranked:
+            self._ranked[rung] = [row.number for row in best_first(self.config, self._results[rung])]
+        return self._ranked[rung][:count]
 
     def _end(self, plan: Plan) -> None:
         """Nothing is left to train: who is not through by now goes no further, unless the study is extended first."""
