@@ -80,10 +80,12 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
 }
 CURIOUS = {"icm.use": True, "icm.width": 16, "rnd.use": True, "rnd.width": 16}
 SHOWN = {"gail.use": True, "gail.width": 16, "cloning.use": True, "cloning.batch_size": 8}
+VECTORS = {name: env for name, env in ACTORS.items() if name not in IMAGES}
+SMALLER = {name: env for name, env in ACTORS.items() if name != "Atari image"}  # up to six convolutions at once
 ALGORITHMS |= {
-    "ppo, curious": ("ppo", {**MINIBATCHES, **CURIOUS}, ACTORS),
-    "a2c, shown": ("a2c", {**ROLLOUTS, **SHOWN}, ACTORS),
-    "ppo2, lstm, curious, shown": ("ppo2", {**MINIBATCHES, **CURIOUS, **SHOWN, "model.memory": "lstm"}, ACTORS),
+    "ppo, curious": ("ppo", {**MINIBATCHES, **CURIOUS}, SMALLER),
+    "a2c, shown": ("a2c", {**ROLLOUTS, **SHOWN}, SMALLER),
+    "ppo2, lstm, curious, shown": ("ppo2", {**MINIBATCHES, **CURIOUS, **SHOWN, "model.memory": "lstm"}, VECTORS),
 }
 ALGORITHMS["sac, lstm"] = ("sac", {**REPLAYS, **SEQUENCES}, ALGORITHMS["sac"][2])
 QUICK = {
