@@ -265,6 +265,9 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
     metrics = task.fit(epochs, at_epoch_end, until)
     if until is not None and task.epochs < epochs:
         note(errors, f"{until.metric} has not risen for {until.epochs} epochs: ends after epoch {task.epochs}")
+    if metrics.get("updates") == 0:
+        note(errors, f"nothing was learned: no gradient step came due in {task.epochs} epochs; train for more, or wait "
+                     "for less (min_rollouts, min_steps)")  # fmt: skip
     return {
         "format": report.FORMAT,
         "uid": task.uid,

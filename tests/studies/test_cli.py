@@ -352,3 +352,13 @@ def test_a_training_ends_when_nothing_gets_better(sqlite_url: str, cli: Callable
     status, out, errors = cli(*asked, "--no-better", "entropy")
     assert (status, out) == (2, "")
     assert "--no-better must be METRIC:N with N epochs, such as episode_return:20, but got 'entropy'" in errors
+
+
+def test_who_waits_for_more_than_there_was_is_told_that_nothing_was_learned(
+    sqlite_url: str, cli: Callable[..., Any]
+) -> None:
+    asked = ["train", "a2c", "CartPole-v1", "--epochs", "1", "--storage", sqlite_url, "--set", "epoch_steps=64"]
+    assert "nothing was learned" not in cli(*asked)[2]
+    status, _, errors = cli(*asked, "--set", "min_steps=5000")
+    assert status == 0
+    assert "nothing was learned: no gradient step came due in 1 epochs" in " ".join(errors.split())
