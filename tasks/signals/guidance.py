@@ -82,8 +82,8 @@ class Guidance:
             seen = envs.obs_shape, torch.float32 if envs.obs_kind == "vector" else torch.uint8
             self.examples = Examples(learner.members, steps, seen, learner.policy.distribution, learner.device)
         self.signals = Signals.of(learner, self.examples)
-        cloned = self.examples is not None and hasattr(hp, "cloning")
-        self.cloning = Cloning(learner, self.examples) if cloned and self.examples is not None else None
+        clones = hasattr(hp, "cloning")
+        self.cloning = Cloning(learner, self.examples) if clones and self.examples is not None else None
         held = {"signals": self.signals, "cloning": self.cloning, "demonstrations": self.examples}
         self.parts = {name: part for name, part in held.items() if part is not None}
 

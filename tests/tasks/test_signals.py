@@ -143,6 +143,20 @@ def test_members_with_strengths_of_their_own_are_what_they_are_alone(name: str) 
     assert alone.history == together[1].history
 
 
+def test_a_member_whose_cloning_is_over_reports_and_is_what_it_is_alone() -> None:
+    def make(seed: int) -> PPO:
+        values = {**SMALL, **CLONING, "cloning.steps": 200 if seed == 1 else 0, "cloning.strength": 0.1 * (seed + 1)}
+        return PPO("CartPole-v1", seed=seed, demonstrations=shown()).init(**unflatten(values))
+
+    together, alone = [make(seed) for seed in range(3)], make(1)
+    Cohort(together).fit(3)
+    alone.fit(3)
+    assert difference(alone.state_dict(), together[1].state_dict()) == []
+    assert alone.history == together[1].history
+    learner = alone.build_learner([alone])
+    assert learner.guidance.cloning.optimizer.tensors["steps"].item() == 1  # after 128 environment steps; at 256 it was over
+
+
 def test_without_any_a_task_is_what_it_was_before_there_were_signals() -> None:
     task = PPO("CartPole-v1").init()
     assert task.uid == "a67f6b2f5d7df648e444"
