@@ -154,7 +154,8 @@ def test_a_member_whose_cloning_is_over_reports_and_is_what_it_is_alone() -> Non
     assert difference(alone.state_dict(), together[1].state_dict()) == []
     assert alone.history == together[1].history
     learner = alone.build_learner([alone])
-    assert learner.guidance.cloning.optimizer.tensors["steps"].item() == 1  # after 128 environment steps; at 256 it was over
+    steps = learner.guidance.cloning.optimizer.tensors["steps"]
+    assert steps.item() == 1  # after 128 environment steps; after 256 it was over
 
 
 def test_without_any_a_task_is_what_it_was_before_there_were_signals() -> None:
