@@ -42,7 +42,8 @@ option's name and takes each name once:
 leaves hyperparameters out that do not apply, and keeps its checkpoints in Orion's database if ORION_DB_TYPE is
 rekindlesql and ORION_DB_ADDRESS says where; then a trial of Orion's PBT starts where its parent ended. After SIGTERM
 and SIGINT the trial is interrupted and tried again, and so is one whose process is killed, unless that happens over and
-over; one that fails is broken. --warm-start gives all trials of a hunt a policy to start from.
+over; one that fails is broken. --warm-start gives all trials of a hunt a policy to start from. With -vv Orion itself
+logs ORION_DB_ADDRESS: leave the password to ~/.pgpass or PGPASSWORD.
 
 ``return`` is the mean undiscounted return of greedy evaluation episodes on seeds that no training uses; ``digest`` is
 the sha256 of the canonical form of the whole training state; times are seconds since 1970.
