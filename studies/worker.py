@@ -6,6 +6,7 @@ trial is trained by one of them at a time, and carried on by another one from it
 
 from __future__ import annotations
 
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ from .training import TaskStorage as TaskStorage
 from .training import Training
 
 LARGEST_COHORT = 32
+_RANDOM = random.SystemRandom()  # an environment may use the global stream
 POLL = (0.05, 0.5)  # seconds between two looks for work: at first, and at most
 
 
@@ -97,7 +99,7 @@ class Worker:
                 continue
             groups.setdefault(self.engine.structure(item), {}).setdefault(item.trial.uid, item)
         for group in groups.values():
-            leases = self.store.claim(self.study, group, limit=share)
+            leases = self.store.claim(self.study, _apart(list(group), share, workers), limit=share)
             if not leases:
                 continue
             try:
@@ -178,6 +180,13 @@ class _Exited(RuntimeError):
     def __init__(self, error: SystemExit):
         super().__init__(f"the environment ended the process with {error!r}")
         self.__traceback__ = error.__traceback__
+
+
+def _apart(uids: list[str], share: int, workers: int) -> list[str]:
+    """The same from another worker's share on: workers that look at the same moment do not all want the same ones."""
+    shares = min(workers, -(-len(uids) // share))
+    first = _RANDOM.randrange(shares) * share
+    return uids[first:] + uids[:first]
 
 
 def _last_line(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import StoreError, StoreFull
 
+_RANDOM = random.SystemRandom()  # an environment may use the global stream
 SHORTEST, LONGEST = 0.005, 2.0  # seconds between two tries, at first and at most; jitter comes on top
 SAY_AFTER, SAY_EVERY = 1.0, 30.0  # seconds: nobody needs to hear of a wait of milliseconds
 SLICE = 0.1  # seconds after which a wait looks up whether it was asked to stop
@@ -72,7 +73,7 @@ class Wait:
             left = patience.seconds - self.seconds
             patience.say(f"waiting for the database, for {left:.0f} s more at most: {problem}")
             self._said, self._say_at = True, time.monotonic() + SAY_EVERY
-        until = time.monotonic() + self.pause * random.uniform(0.5, 1.5)  # who collided does not collide again
+        until = time.monotonic() + self.pause * _RANDOM.uniform(0.5, 1.5)  # who collided does not collide again
         while (left := until - time.monotonic()) > 0 and not patience.stop():
             time.sleep(min(left, SLICE))
         self.pause = min(2 * self.pause, LONGEST)
