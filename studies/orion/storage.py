@@ -31,6 +31,7 @@ from orion.core.worker.trial import Trial, validate_status  # isort: skip
 from orion.storage.base import FailedUpdate, LockedAlgorithmState, get_uid  # isort: skip
 from orion.storage.legacy import Legacy  # isort: skip
 
+_RANDOM = random.SystemRandom()  # an environment may use the global stream
 _PENDING = {"$in": ["new", "interrupted", "suspended"]}
 _LOST_BEATS = 5  # Orion's own factor: a trial is lost after so many heartbeats that did not come
 
@@ -115,7 +116,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
         document, wait = self._db.transact(work)
         if wait:
-            time.sleep(random.uniform(0.1, 0.3))  # Orion asks again at once, from every idle worker
+            time.sleep(_RANDOM.uniform(0.1, 0.3))  # Orion asks again at once, from every idle worker
             raise WaitingForTrials("all trials that there can be for now are at work")
         if document is None:
             return None
@@ -183,8 +184,8 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
         def work(rows: Collections) -> tuple[int, str]:
             found = status
-            if status == "broken" and was == "reserved" and is_to_be_tried_again(rows, trial.experiment, trial.id):
-                found = "interrupted"
+            if status == "broken" and was == "reserved" and _has_program(rows, trial.experiment):
+                found = "interrupted" if is_to_be_tried_again(rows, trial.experiment, trial.id) else status
             data = {"status": found, "heartbeat": given or rows.now(), "worker": token}
             done = rows.update("trials", row, data)
             if done and found == "broken":
@@ -235,9 +236,18 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         return self._lock.info(get_uid(experiment, uid))
 
 
+def _has_program(rows: Collections, experiment: Any) -> bool:
+    """Whether the experiment with this id is one for which ``orion hunt`` runs ``rekindle train``."""
+    return any(_runs_rekindle(found.get("metadata") or {}) for found in rows.find("experiments", {"_id": experiment}))
+
+
 def _trains_with_rekindle(experiment: Any) -> bool:
+    return _runs_rekindle(experiment.metadata)
+
+
+def _runs_rekindle(metadata: Mapping[str, Any]) -> bool:
     """Whether ``orion hunt`` runs ``rekindle train``."""
-    program = [os.path.basename(str(word)) for word in experiment.metadata.get("user_args") or ()][:3]
+    program = [os.path.basename(str(word)) for word in metadata.get("user_args") or ()][:3]
     return program[:1] == ["rekindle"] or program[1:] == ["-m", "rekindle.studies.cli"]
 
 

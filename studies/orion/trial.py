@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -183,11 +183,13 @@ def run(arguments: argparse.Namespace) -> int:
     from ..errors import LeaseLost
 
     try:
-        with _attempt():
-            found = _train(arguments)
+        found = _train(arguments)
     except (KeyboardInterrupt, Stopped, LeaseLost) as error:
         _say(f"the trial is interrupted: {' '.join(str(error).split()) or 'stopped by SIGINT'}")
         return again
+    except Exception:
+        _note_failure()
+        raise
     with open(os.environ[RESULTS_VARIABLE], "w", encoding="utf-8") as file:
         json.dump(found, file)
     _say(", ".join(f"{row['name'].removeprefix('rk_')} {row['value']}" for row in found))
@@ -241,13 +243,15 @@ def _parent() -> Start | None:
     return parent_of(*place)
 
 
-def _attempt() -> AbstractContextManager[None]:
-    """Says in Orion's database that this process trains the trial, until it ends in any way but by being killed."""
-    if (place := _place()) is None:
-        return nullcontext()
-    from .attempts import attempt
+def _note_failure() -> None:
+    """Says in Orion's database that the trial failed by itself, and was not killed."""
+    from ..errors import StoreError
 
-    return attempt(*place)
+    if (place := _place()) is not None:
+        from .attempts import note_failure
+
+        with suppress(StoreError):  # then it is tried again, which finds out
+            note_failure(*place)
 
 
 def whole(epochs: float) -> int:

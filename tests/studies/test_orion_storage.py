@@ -27,6 +27,7 @@ from orion.core.utils.exceptions import WaitingForTrials
 from orion.core.worker.trial import Trial
 from orion.core.worker.trial_pacemaker import TrialPacemaker
 from orion.storage.base import FailedUpdate, LockAcquisitionTimeout, setup_storage
+from rekindle.studies.orion.attempts import note_failure
 from rekindle.studies.orion.db import RekindleSQL
 from rekindle.studies.orion.lock import AlgorithmLockLost
 from rekindle.studies.orion.state import UnreadableState, dump_state, load_state
@@ -104,32 +105,23 @@ def change(storage: RekindleStorage, collection: str, **data: Any) -> None:
 # Whose trial it is
 
 
-def test_a_trial_whose_program_was_killed_is_not_broken_and_one_that_failed_is(
-    url: str, child: Callable[..., Any]
-) -> None:
-    program = """
-import os, signal, sys
-from rekindle.studies.orion.attempts import attempt
-with attempt(sys.argv[1], int(sys.argv[2]), sys.argv[3]):
-    if sys.argv[4]:
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
+def test_a_trial_whose_program_was_killed_is_not_broken_and_one_that_failed_is(url: str) -> None:
     worker = client(url)
 
-    def end(trial: Trial, how: str) -> str:
-        child(program, url, worker.id, trial.id, how).process.wait()
+    def end(trial: Trial, failed: bool = False) -> str:
+        if failed:
+            note_failure(url, worker.id, trial.id)  # as `rekindle train` does, unless it is killed
         worker.release(trial, status="broken")  # as Orion does when a program's exit status is not 0
         return str(worker.get_trial(trial).status)
 
-    assert end(worker.suggest(), "") == "broken"
+    assert end(worker.suggest()) == "broken"  # a function of Python's, which raised
+    change(worker.storage, "experiments", metadata={**worker.metadata, "user_args": ["/bin/rekindle", "train", "ppo"]})
+    assert end(worker.suggest(), failed=True) == "broken"
     seen = []
     for _ in range(5):
         trial = worker.suggest()
-        seen.append((trial.id, end(trial, "killed")))
+        seen.append((trial.id, end(trial)))
     assert seen == [(trial.id, "interrupted")] * 4 + [(trial.id, "broken")]
-    other = worker.suggest()
-    worker.release(other, status="broken")  # its program never began, which says nothing of it
-    assert worker.get_trial(other).status == "broken"
 
 
 def test_a_result_of_a_trial_that_was_given_to_another_is_refused(url: str) -> None:
