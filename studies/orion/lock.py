@@ -27,6 +27,8 @@ from orion.core.io.database import DatabaseError  # isort: skip
 from orion.core.worker.trial import Trial  # isort: skip
 from orion.storage.base import LockAcquisitionTimeout, LockedAlgorithmState  # isort: skip
 
+_RANDOM = random.SystemRandom()  # an environment may use the global stream
+
 log = logging.getLogger(__name__)
 
 
@@ -110,7 +112,7 @@ class AlgorithmLock:
         while (document := self._database.transact(lambda rows: self._take(rows, uid, token))) is None:
             if time.monotonic() - start > timeout:
                 raise LockAcquisitionTimeout(f"others held the algorithm of experiment {uid} for {timeout:g} s")
-            time.sleep(pause * random.uniform(0.5, 1.5))
+            time.sleep(pause * _RANDOM.uniform(0.5, 1.5))
             pause = min(2 * pause, 0.05, retry_interval)  # so short that those who wait long lose no ground to new ones
         return document
 
