@@ -87,9 +87,11 @@ class Engine:
     def advance(self) -> list[Ready]:
         """Brings the rows as far forward as they go without training; what is ready then, most urgent first."""
         self.view.refresh()
-        while step := self._mine(self.view.plan()):
-            self._carry_forward(step)
-            self.view.refresh()
+        while plan := self.view.plan():
+            if step := self._mine(plan):
+                self._carry_forward(step)
+            if self.view.refresh() is None and not step:
+                break  # the rest is another process's, which is not through with it
         self.complete = self.view.plan().complete
         ready = sorted((self.view.segments[key] for key in self.view.ready), key=self.view.scheduler.priority)
         return [Ready(self.view.trials[segment.number], segment) for segment in ready]
