@@ -64,8 +64,8 @@ def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
         raise ValueError(f"{algorithm}: there are demonstrations, but nothing learns from them; set cloning.use or "
                          "gail.use to true")  # fmt: skip
     if used and not {"update_epochs", "num_minibatches"} <= values.keys():
-        raise ValueError(f"{algorithm}: {used[0]} learns in update_epochs times num_minibatches steps, which it has not "
-                         f"got; leave {used[0]}.use out, or give it these and let its iterate call follow")  # fmt: skip
+        raise ValueError(f"{algorithm}: {used[0]} learns in update_epochs times num_minibatches steps, which it has "
+                         f"not; leave {used[0]}.use out, or give it these and let its iterate call follow")  # fmt: skip
     if used and (values.get("min_rollouts") is not None or values.get("min_steps") is not None):
         raise ValueError(f"{algorithm}: an update that waits for whole episodes learns from the environment's rewards "
                          f"alone, but {used[0]}.use is true; leave min_rollouts and min_steps out")  # fmt: skip
