@@ -27,8 +27,14 @@ class TestPPO(ExactnessSuite):
     hyperparameters: ClassVar = {**SMALL, **EPOCHS, "model.memory": "lstm"}
     variants: ClassVar = (
         {"normalize_obs": True},
-        {"model.memory": "gru", "critic.name": "separate", "critic.update_epochs": 1,
-         "critic.num_minibatches": 2, "num_envs": 2, "model.width": 17},
+        {
+            "model.memory": "gru",
+            "critic.name": "separate",
+            "critic.update_epochs": 1,
+            "critic.num_minibatches": 2,
+            "num_envs": 2,
+            "model.width": 17,
+        },
     )
     inert = frozenset({"model.std_init", "vf_coef"})
     cohort_size = 4

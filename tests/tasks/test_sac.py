@@ -262,7 +262,6 @@ class TestSoftValue:
         policy = Categorical(logits=logits)
         torch.testing.assert_close(value, (policy.probs * q.amin(1)).sum(-1) + alpha * policy.entropy())
 
-
     def test_both_entropies_of_a_hybrid_action_raise_its_value(self) -> None:
         torch.manual_seed(0)
         actions, outputs = SoftActions(Joined(HYBRID), "a test"), torch.randn(1, 7, 10)
