@@ -4,9 +4,9 @@
                                      [--scheduler halving] [--sampler random] [--only rekindle]
 
 A whole study runs with real worker processes: looks at the study, plans, suggestions, leases, checkpoints, scores, in
-the database. Only the training is replaced, by a real task whose epochs do nothing and whose state is a few numbers, so
-what is left is bookkeeping. The study searches four hyperparameters on rungs of 1, 3 and 9 epochs: a trial trains to
-1.4 rungs on average. The peer is an Optuna study in its own tables of such a database, which asks for the same numbers
+the database. Only the training is replaced, by the surrogate, a task whose epochs do next to nothing and whose state is
+a few numbers, so what is left is bookkeeping. The study searches three hyperparameters on rungs of 1, 3 and 9 epochs: a
+trial trains to 1.4 rungs on average. The peer is an Optuna study in its own tables of such a database, which asks for the same numbers
 with the random sampler, reports as often, and keeps no state; it is shared by as many processes.
 
 Columns, all per trial:
@@ -29,71 +29,15 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
-from rekindle import tasks
-from rekindle.spaces import Space, log_real, near_one, real
-from rekindle.tasks.learner import Learner
-from rekindle.tasks.task import Task
 
 WARM = 9  # trials of the small study
-HYPERPARAMETERS = ("lr", "gamma", "clip", "decay")
-
-
-class Idle(Learner):
-    """A learner whose epochs do nothing; how well it does is a function of its hyperparameters and its epochs."""
-
-    hyperparameters = Space(
-        lr=log_real(1e-5, 1e-1, default=1e-3),
-        gamma=near_one(0.9, 0.9999, default=0.99),
-        clip=real(0.1, 0.4, default=0.2),
-        decay=real(0.0, 1.0, default=0.5),
-    )
-
-    def __init__(self, env: Any, seeds: Sequence[int], values: Sequence[Mapping[str, Any]], *options: Any):
-        self.env, self.seeds, self.members, self.values = env, list(seeds), len(seeds), values
-        self.env_steps = self.iterations = self.epochs = 0
-
-    @classmethod
-    def check_env(cls, env: Any) -> None:
-        """It acts in none."""
-
-    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[dict[str, float]]:
-        """Counts."""
-        self.epochs += 1
-        self.env_steps += 1
-        return [{"env_steps": float(self.env_steps)}] * self.members
-
-    def evaluate(self, episodes: int = 1) -> np.ndarray:
-        """(P,)"""
-        return np.array([each["lr"] * self.epochs + each["decay"] for each in self.values])
-
-    def member_state(self, member: int) -> dict[str, Any]:
-        """The counters."""
-        return {"counters": {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")}}
-
-    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        """Takes the counters over."""
-        for name, count in tree["counters"].items():
-            setattr(self, name, count)
-
-    def broken(self, member: int, metrics: Mapping[str, float]) -> None:
-        """Never."""
-
-
-class IdleTask(Task):
-    """The task of it."""
-
-    name = "idle"
-    learner = Idle
-
-
-tasks.ALGORITHMS["idle"] = f"{__name__}:IdleTask"
+HYPERPARAMETERS = ("lr", "gamma", "width")
 
 
 def rungs_of(number: int) -> int:
@@ -204,9 +148,10 @@ def prepare(url: str, trials: int, scheduler: str, sampler: str) -> None:
 def _begin(store: Any, name: str, trials: int, seed: int = 0, **options: Any) -> str:
     from rekindle.studies.configuring import make_config
     from rekindle.studies.engine import start_study
+    from rekindle.tasks.surrogate import Surrogate
 
     options = {"sampler": "random", "generation": 64, "cohort": 4, **options}
-    config = make_config(IdleTask, "CartPole-v1", trials=trials, epochs=(1, 9, 3), seed=seed, **options)
+    config = make_config(Surrogate, "CartPole-v1", trials=trials, epochs=(1, 9, 3), seed=seed, **options)
     start_study(store, name, config)
     return name
 

@@ -75,7 +75,7 @@ def _last_whole(store: Store, uid: str) -> Saved:
 
 def _at_epoch_end(saved: Saved) -> bool:
     """Whether a checkpoint was not written in the middle of an epoch, when its process was asked to stop."""
-    return json.loads(saved.manifest)["values"].get("learner/tally/count") == 0
+    return json.loads(saved.manifest)["values"].get("learner/tally/count", 0) == 0
 
 
 def fork(arguments: argparse.Namespace) -> int:

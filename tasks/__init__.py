@@ -19,6 +19,7 @@ ALGORITHMS = {
     "ppo": ".ppo:PPO",
     "ppo2": ".ppo2:PPO2",
     "sac": ".sac:SAC",
+    "surrogate": ".surrogate:Surrogate",
     "svpg": ".svpg:SVPG",
     "svpg-ppo": ".svpg:SVPGPPO",
     "svpg-ppo2": ".svpg:SVPGPPO2",
