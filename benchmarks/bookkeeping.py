@@ -6,8 +6,8 @@
 A whole study runs with real worker processes: looks at the study, plans, suggestions, leases, checkpoints, scores, in
 the database. Only the training is replaced, by the surrogate, a task whose epochs do next to nothing and whose state is
 a few numbers, so what is left is bookkeeping. The study searches three hyperparameters on rungs of 1, 3 and 9 epochs: a
-trial trains to 1.4 rungs on average. The peer is an Optuna study in its own tables of such a database, which asks for the same numbers
-with the random sampler, reports as often, and keeps no state; it is shared by as many processes.
+trial trains to 1.4 rungs on average. The peer is an Optuna study in its own tables of such a database, which asks for
+as many numbers with the random sampler, reports as often, and keeps no state; it is shared by as many processes.
 
 Columns, all per trial:
     cpu       milliseconds of processor time, of all workers together (without that of a PostgreSQL server)
