@@ -331,8 +331,14 @@ class Space(Mapping[str, "Dimension | Space"]):
                 raise WrongType(f"{name} must be {self._flat[name].expects}, not a group of values")
             if name.startswith(path + "."):
                 raise WrongType(f"{path} is a group of values and must be a dict, not {shown(value)}")
-        known = ", ".join(self._flat)
-        raise UnknownParameter(f"there is no hyperparameter {path!r}{near(path, self._flat)} (there are: {known})")
+        cure = near(path, self._flat) or f"; there are {', '.join(self._beside(path))}"
+        raise UnknownParameter(f"there is no hyperparameter {path!r}{cure}")
+
+    def _beside(self, path: str) -> list[str]:
+        """The names in the group of a path, or else those of the whole space, of which groups have one: model.*."""
+        group = path.rpartition(".")[0]
+        known = [name for name in self._flat if group and name.startswith(group + ".")]
+        return known or list(dict.fromkeys(name.partition(".")[0] + ".*" * ("." in name) for name in self._flat))
 
 
 def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:

@@ -142,15 +142,16 @@ def test_none_for_a_group_means_its_defaults() -> None:
         (
             {"gama": 0.9},
             UnknownParameter,
-            r"no hyperparameter 'gama'; did you mean gamma\? \(there are: gamma, ",
+            r"no hyperparameter 'gama'; did you mean gamma\?$",
         ),
         ({"lr": 0.9}, UnknownParameter, r"there is no hyperparameter 'lr'; did you mean optimizer\.lr\?"),
         (
             {"optimizer": {"lrr": 1}},
             UnknownParameter,
-            r"'optimizer\.lrr'; did you mean optimizer\.lr\? ",
+            r"'optimizer\.lrr'; did you mean optimizer\.lr\?",
         ),
-        ({"zzz": 0.9}, UnknownParameter, r"there is no hyperparameter 'zzz' \(there are:"),
+        ({"zzz": 0.9}, UnknownParameter, r"there is no hyperparameter 'zzz'; there are gamma, .*optimizer\.\*"),
+        ({"optimizer": {"q": 1}}, UnknownParameter, r"'optimizer\.q'; there are optimizer\.name, optimizer\.lr, "),
         ({"zzz": None}, UnknownParameter, r"there is no hyperparameter 'zzz'"),
         ({"gamma": 2}, OutOfRange, r"gamma must be a number in \[0\.9, 0\.9999\], not 2"),
         ({"gamma": float("nan")}, OutOfRange, "gamma must be finite, not nan"),
@@ -510,9 +511,9 @@ def test_a_function_is_refused_and_the_cure_is_a_curve() -> None:
 
 def test_the_names_of_another_library_are_known_where_their_meaning_is() -> None:
     space = Space(num_minibatches=integer(1, 8), optimizer=Space(lr=real(0, 1)), critic=Space(lr=real(0, 1)))
-    with pytest.raises(UnknownParameter, match=r"'batch_size'; did you mean num_minibatches\? \("):
+    with pytest.raises(UnknownParameter, match=r"'batch_size'; did you mean num_minibatches\?$"):
         space.validate({"batch_size": 64})
-    with pytest.raises(UnknownParameter, match=r"'learning_rate'; did you mean optimizer\.lr\? \("):
+    with pytest.raises(UnknownParameter, match=r"'learning_rate'; did you mean optimizer\.lr\?$"):
         space.validate({"learning_rate": 0.1})
     with pytest.raises(UnknownParameter, match=r"'clip_range' \("):
         space.validate({"clip_range": 0.1})
