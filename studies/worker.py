@@ -91,7 +91,8 @@ class Worker:
         """This worker's share of the most urgent segments that can train together and that nobody else trains."""
         me = str(Owner.current())
         held = {uid: owner for uid, owner in self.store.holders().items() if owner != me}
-        workers = max(self.workers, len(set(held.values())) + 1)
+        present = len(set(held.values())) + 1
+        workers = max(self.workers, present)
         share = min(LARGEST_COHORT, max(1, -(-len(ready) // workers)))
         groups: dict[tuple[str, int, int], dict[str, Ready]] = {}
         for item in ready:  # trials with the same hyperparameters are one task: the second waits for the first
@@ -99,7 +100,7 @@ class Worker:
                 continue
             groups.setdefault(self.engine.structure(item), {}).setdefault(item.trial.uid, item)
         for group in groups.values():
-            leases = self.store.claim(self.study, _apart(list(group), share, workers), limit=share)
+            leases = self.store.claim(self.study, _apart(list(group), share, present), limit=share)
             if not leases:
                 continue
             try:
