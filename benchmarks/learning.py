@@ -82,6 +82,7 @@ def main() -> None:
         model.learn(steps)
         took += time.process_time() - start
         returns.append(mean_return(options.env, player(model), options.episodes))
+        print(f"  seed {seed} of Stable-Baselines3: {returns[-1]:.1f}", flush=True)  # each may take half an hour
     show("Stable-Baselines3", returns, took)
 
 
