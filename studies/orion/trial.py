@@ -107,7 +107,7 @@ def _train_once(make: Make, values: Mapping[str, Any], epochs: int, store: Store
         except Diverged as error:
             _keep_reason(store, task, error)
             raise
-        except Exception as error:
+        except Exception as error:  # an environment may raise anything; nothing is swallowed
             if (pause := _pause(store, task, error)) is None:
                 raise
             raise _Passing(error, pause) from error
@@ -187,7 +187,7 @@ def run(arguments: argparse.Namespace) -> int:
     except (KeyboardInterrupt, Stopped, LeaseLost) as error:
         _say(f"the trial is interrupted: {' '.join(str(error).split()) or 'stopped by SIGINT'}")
         return again
-    except Exception:
+    except Exception:  # whatever it was: who takes the trial next is to know that it ended by itself
         _note_failure()
         raise
     with open(os.environ[RESULTS_VARIABLE], "w", encoding="utf-8") as file:
