@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -34,27 +33,23 @@ import torch
 from torch import Tensor
 
 from ..spaces import Dimension, Space, categorical, integer, log_real, maybe, near_one, ordinal, real
-from .actor_critic import ActorCritic, model_space
-from .distributions import distribution_for
-from .envs import EnvSpec, spaces_of
+from .acting import ActingLearner
+from .actor_critic import model_space
 from .gae import RunningStandardizer, gae, lambda_returns, standardize
 from .grad_norms import mask, norms, places
-from .learner import Learner
-from .normalizers import ObservationNormalizer, RewardNormalizer
+from .normalizers import RewardNormalizer
 from .optimizers import Clipped, Optimizer, clip_norm, decay, decay_space, optimizer_space, schedule, schedule_space
-from .recurrent import Memory, sequences_first, with_states
+from .recurrent import sequences_first, with_states
 from .rollout import (
     Rollout,
     by_member,
     by_sequence,
     collect,
-    draw_noise,
     evaluate_values,
     permutations,
     shuffled,
     value_cuts,
 )
-from .sde import Perturbations, StateDependentGaussian, state_dependent
 from .signals.guidance import Guidance, check_guidance, guidance_space
 from .streams import Bits
 from .window import window_size
@@ -97,7 +92,7 @@ def normalize_advantage(default: bool | str, search: bool = False) -> Dimension:
     return categorical(False, True, "running", default=default, structural=True, search=search)
 
 
-class OnPolicyLearner(Learner):
+class OnPolicyLearner(ActingLearner):
     """P members that act for num_steps, value what they saw, learn from it once, and forget it.
 
     Attributes:
@@ -107,7 +102,7 @@ class OnPolicyLearner(Learner):
     parts: ClassVar[tuple[str, ...]] = (
         "policy", "optimizer", "obs_normalizer", "reward_normalizer", "standardizer", "memory", "guidance"
     )  # fmt: skip
-    scratch = (*Learner.scratch, "descent", "factor")
+    scratch = (*ActingLearner.scratch, "descent", "factor")
     coupling: Callable[[Tensor], Tensor] | None = None
     descent: Clipped | None = None
 
@@ -134,38 +129,17 @@ class OnPolicyLearner(Learner):
             raise ValueError(f"{cls.algorithm()}: {what} ({size}) must be divisible by {name} ({parts}); "
                              f"try {name}={math.gcd(size, parts)}")  # fmt: skip
 
-    @classmethod
-    def check_env(cls, env: EnvSpec) -> None:
-        distribution_for(spaces_of(env).action, f"{cls.algorithm()} on {env.id}")
-
-    @classmethod
-    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        if values["use_sde"]:
-            state_dependent(spaces_of(env).action, values["model"]["width"], f"{cls.algorithm()} on {env.id}")
-
     def build(self) -> None:
-        hp, place = self.hp, f"{self.algorithm()} on {self.env.id}"
-        self.policy = ActorCritic(
-            self.envs.obs_shape, self.envs.action_space, hp.model, self.seeds, place, self.device, hp.use_sde
-        )
+        super().build()
+        hp = self.hp
         self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
-        self.obs_normalizer = (
-            ObservationNormalizer(self.members, math.prod(self.envs.obs_shape)) if hp.normalize_obs else None
-        )
         gamma = hp.gamma.cpu().double().numpy()
         self.reward_normalizer = RewardNormalizer(self.members, hp.num_envs, gamma) if hp.normalize_reward else None
-        self.memory = Memory(self.policy, hp.num_envs) if self.policy.core is not None else None
         running = getattr(hp, "normalize_advantage", False) == "running"
         self.standardizer = RunningStandardizer(self.members) if running else None
         self.factor = torch.ones_like(hp.optimizer.lr)  # of the schedule, when the iteration began
         self.of_critic = mask(self.policy.parameters, "critic")
-        self.action_keys, self.order_keys = self.keys("action"), self.keys("order")
-        self.perturbations: Perturbations | None = None
-        if isinstance(self.policy.distribution, StateDependentGaussian):
-            self.perturbations = Perturbations(
-                self.keys("sde"), hp.num_envs, self.policy.distribution, hp.num_steps, hp.sde_sample_freq, self.device
-            )
-
+        self.order_keys = self.keys("order")
         self.guidance = Guidance.of(self)
 
     def cut(self) -> None:
@@ -192,13 +166,6 @@ class OnPolicyLearner(Learner):
         rollout = collect(self.envs, actor, noise, self.obs_normalizer, self.reward_normalizer, forget, keep_next)
         rollout = replace(rollout, memory=before)
         return rollout if self.guidance is None else self.guidance.weigh(rollout)
-
-    def noise(self) -> Sequence[Tensor] | Tensor:
-        """What the actions of this iteration are sampled with, step by step."""
-        if self.perturbations is not None:
-            return self.perturbations(self.iterations, self.policy.parameters.views["actor.log_std"])
-        form = (self.hp.num_steps, self.hp.num_envs)
-        return draw_noise(self.policy, self.action_keys, self.iterations, form, self.device)
 
     @torch.no_grad()
     def prepare(self, rollout: Rollout) -> dict[str, Tensor]:
@@ -345,50 +312,3 @@ class OnPolicyLearner(Learner):
         self.factor = self.schedule()
         lr: Tensor = self.hp.optimizer.lr * self.factor
         return lr
-
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        return self.player(obs.shape[1])(obs)
-
-    def player(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
-        parameters = self.parameters(episodes)
-
-        @torch.inference_mode()
-        def act(obs: np.ndarray) -> np.ndarray:
-            return self.policy.distribution.mode(parameters(obs)).cpu().numpy()
-
-        return act
-
-    def parameters(self, episodes: int) -> Callable[[np.ndarray], Tensor]:
-        """The distribution's parameters (P, N, ...) for what is seen in so many episodes from their beginnings."""
-        policy = self.policy if self.memory is None else Memory(self.policy, episodes)
-
-        def parameters(obs: np.ndarray) -> Tensor:
-            seen = obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn=False)
-            return policy.policy(torch.from_numpy(np.ascontiguousarray(seen)).to(self.device))
-
-        return parameters
-
-    def explorer(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
-        parameters, noise = self.parameters(episodes), self.evaluation_noise(episodes)
-
-        @torch.inference_mode()
-        def act(obs: np.ndarray) -> np.ndarray:
-            actions = self.policy.distribution.sample(parameters(obs), next(noise))
-            return torch.nan_to_num(actions).cpu().numpy() if actions.is_floating_point() else actions.cpu().numpy()
-
-        return act
-
-    def evaluation_noise(self, episodes: int) -> Iterator[Tensor]:
-        """What the actions of each step of evaluation are sampled with, (P, N, ...)."""
-        hp, distribution = self.hp, self.policy.distribution
-        if isinstance(distribution, StateDependentGaussian):
-            keys = self.evaluation_keys("sde")
-            made = Perturbations(keys, episodes, distribution, hp.num_steps, hp.sde_sample_freq, self.device)
-            for rollout in count():
-                yield from made(rollout, self.policy.parameters.views["actor.log_std"])
-        for step in count():
-            yield draw_noise(self.policy, self.evaluation_keys("action"), step, (1, episodes), self.device)[0]
-
-    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""
-        raise NotImplementedError

@@ -1,0 +1,107 @@
+"""Acting with an actor-critic: in rollouts with noise, and in evaluation greedily or with noise of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .actor_critic import ActorCritic
+from .distributions import distribution_for
+from .envs import EnvSpec, spaces_of
+from .learner import Learner
+from .normalizers import ObservationNormalizer
+from .recurrent import Memory
+from .rollout import draw_noise
+from .sde import Perturbations, StateDependentGaussian, state_dependent
+
+
+class ActingLearner(Learner):
+    """P members that act; how they learn is a subclass's.
+
+    Attributes:
+        policy: the actors and the critics.
+        memory: what they remember of the running episodes, if they do.
+        obs_normalizer: what standardizes what they see, if anything does.
+        perturbations: the noise of actions, where it depends on the state.
+    """
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        distribution_for(spaces_of(env).action, f"{cls.algorithm()} on {env.id}")
+
+    @classmethod
+    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        if values["use_sde"]:
+            state_dependent(spaces_of(env).action, values["model"]["width"], f"{cls.algorithm()} on {env.id}")
+
+    def build(self) -> None:
+        hp, place = self.hp, f"{self.algorithm()} on {self.env.id}"
+        self.policy = ActorCritic(
+            self.envs.obs_shape, self.envs.action_space, hp.model, self.seeds, place, self.device, hp.use_sde
+        )
+        self.obs_normalizer = (
+            ObservationNormalizer(self.members, math.prod(self.envs.obs_shape)) if hp.normalize_obs else None
+        )
+        self.memory = Memory(self.policy, hp.num_envs) if self.policy.core is not None else None
+        self.action_keys = self.keys("action")
+        self.perturbations: Perturbations | None = None
+        if isinstance(self.policy.distribution, StateDependentGaussian):
+            self.perturbations = Perturbations(
+                self.keys("sde"), hp.num_envs, self.policy.distribution, hp.num_steps, hp.sde_sample_freq, self.device
+            )
+
+    def noise(self) -> Sequence[Tensor] | Tensor:
+        """What the actions of this iteration are sampled with, step by step."""
+        if self.perturbations is not None:
+            return self.perturbations(self.iterations, self.policy.parameters.views["actor.log_std"])
+        form = (self.hp.num_steps, self.hp.num_envs)
+        return draw_noise(self.policy, self.action_keys, self.iterations, form, self.device)
+
+    def act(self, obs: np.ndarray) -> np.ndarray:
+        return self.player(obs.shape[1])(obs)
+
+    def player(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
+        parameters = self.parameters(episodes)
+
+        @torch.inference_mode()
+        def act(obs: np.ndarray) -> np.ndarray:
+            return self.policy.distribution.mode(parameters(obs)).cpu().numpy()
+
+        return act
+
+    def parameters(self, episodes: int) -> Callable[[np.ndarray], Tensor]:
+        """The distribution's parameters (P, N, ...) for what is seen in so many episodes from their beginnings."""
+        policy = self.policy if self.memory is None else Memory(self.policy, episodes)
+
+        def parameters(obs: np.ndarray) -> Tensor:
+            seen = obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn=False)
+            return policy.policy(torch.from_numpy(np.ascontiguousarray(seen)).to(self.device))
+
+        return parameters
+
+    def explorer(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
+        parameters, noise = self.parameters(episodes), self.evaluation_noise(episodes)
+
+        @torch.inference_mode()
+        def act(obs: np.ndarray) -> np.ndarray:
+            actions = self.policy.distribution.sample(parameters(obs), next(noise))
+            return torch.nan_to_num(actions).cpu().numpy() if actions.is_floating_point() else actions.cpu().numpy()
+
+        return act
+
+    def evaluation_noise(self, episodes: int) -> Iterator[Tensor]:
+        """What the actions of each step of evaluation are sampled with, (P, N, ...)."""
+        hp, distribution = self.hp, self.policy.distribution
+        if isinstance(distribution, StateDependentGaussian):
+            keys = self.evaluation_keys("sde")
+            made = Perturbations(keys, episodes, distribution, hp.num_steps, hp.sde_sample_freq, self.device)
+            for rollout in count():
+                yield from made(rollout, self.policy.parameters.views["actor.log_std"])
+        for step in count():
+            yield draw_noise(self.policy, self.evaluation_keys("action"), step, (1, episodes), self.device)[0]
