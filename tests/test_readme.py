@@ -25,11 +25,11 @@ def test_the_python_runs(code: str, tmp_path: Path) -> None:
 
 
 def test_the_commands_parse() -> None:
-    from rekindle.studies.cli import _parser
+    from rekindle.studies.parser import make_parser
 
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("rekindle ")]
     commands = [shlex.split(line, comments=True) for line in lines]
     assert len(commands) >= 16
     for program, *arguments in commands:
         assert program == "rekindle"
-        _parser().parse_args(arguments)
+        make_parser().parse_args(arguments)
