@@ -8,6 +8,8 @@ The first two terms are eq. 17 with the labels changed round; the third is the g
 (2017), arXiv:1704.00028, eq. 3, on z at random points between demonstrated and own steps (with images: between what the
 convolutions make of them). z sees the observation, and the action unless `use_actions` is off; vectors are whitened by
 running moments of the policy's. The reward is never negative: it also pays for a longer episode.
+
+With `variational`, D knows of a step what goes through a bottleneck (VAIL), see `bottleneck`.
 """
 
 from __future__ import annotations
@@ -19,28 +21,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...spaces import Space, categorical, log_real
+from ...spaces import Space, categorical, log_real, ordinal
 from ..draws import Draws
-from ..networks import Layers, affine
 from ..normalizers import ObservationNormalizer
 from ..rollout import Rollout
 from .actions import ActionCode
+from .bottleneck import Bottleneck
 from .demonstrations import Examples
 from .learned import Eye, Learned, perceptron
 from .signal import Signal, signal_space
+from .slopes import with_slope
 
 if TYPE_CHECKING:
     from ..on_policy import OnPolicyLearner
 
 
 def gail_space() -> Space:
-    """The hyperparameters of GAIL."""
+    """The hyperparameters of GAIL.
+
+    Of the variational form, see `bottleneck`: information is I_c, how many nats a code may tell of a step; beta_lr is
+    α_β, how fast the price of more changes; code_width is how many numbers a code has.
+    """
     on: dict[str, Any] = {"search": False, "when": {"use": True}}
+    coded: dict[str, Any] = {"when": {"variational": True}}
     return signal_space(
         3e-4,
         (1e-2, 1.0, 1.0),
         use_actions=categorical(False, True, default=True, structural=True, **on),
         gradient_penalty=log_real(0.1, 100.0, default=10.0, accept=(0.0, 1e6), **on),
+        variational=categorical(False, True, default=False, structural=True, silent=True, **on),
+        information=log_real(0.05, 5.0, default=0.5, accept=(0.0, 1e6), **coded),
+        beta_lr=log_real(1e-5, 1e-2, default=5e-4, accept=(0.0, 1e6), **coded),
+        code_width=ordinal(
+            16, 32, 64, 128, 256, default=128, accept=(2, 65536), structural=True, search=False, **coded
+        ),
     )
 
 
@@ -49,16 +63,28 @@ def softplus(x: Tensor) -> Tensor:
     return x.clamp(min=0) + (1 + (-x.abs()).exp()).log()
 
 
-def with_slope(layers: Layers, x: Tensor) -> tuple[Tensor, Tensor]:
-    """z (P, B) of a perceptron of tanh for x (P, B, inputs), and ∇z in x, (P, B, inputs), both differentiable."""
-    values = [x]
-    for weight, bias in layers[:-1]:
-        values.append(torch.tanh(affine(values[-1], weight, bias)))
-    z = affine(values[-1], *layers[-1]).squeeze(-1)
-    slope = layers[-1][0].transpose(1, 2)
-    for (weight, _), y in zip(reversed(layers[:-1]), reversed(values[1:]), strict=True):
-        slope = affine(slope * (1 - y * y), weight.transpose(1, 2), weight.new_zeros(len(weight), 1, weight.shape[1]))
-    return z, slope
+class Discriminator:
+    """A perceptron that estimates z of P members; see `Bottleneck` for one that knows less of what it judges.
+
+    Attributes:
+        networks: those that need parameters.
+    """
+
+    def __init__(self, inputs: int, width: int):
+        self.net = perceptron("gail.discriminator", inputs, width, 1)
+        self.networks = [self.net]
+
+    def estimate(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """z of (P, B, inputs), (P, B)."""
+        return self.net(self.net.layers(tensors), x).squeeze(-1)
+
+    def sample(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, place: int) -> tuple[Tensor, None]:
+        """z, and that nothing is known of how much it took to say so."""
+        return self.estimate(tensors, x), None
+
+    def slope(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, place: int) -> Tensor:
+        """∇z in x, (P, B, inputs)."""
+        return with_slope(self.net, self.net.layers(tensors), x)[1]
 
 
 class Adversary(Signal):
@@ -75,10 +101,15 @@ class Adversary(Signal):
         self.actions = ActionCode(learner.envs.action_space, f"GAIL on {learner.env.id}", learner.device)
         self.eye = Eye("gail", shape)
         inputs = self.eye.size + (self.actions.size if self.hp.use_actions else 0)
-        self.net = perceptron("gail.discriminator", inputs, self.hp.width, 1)
-        self.learned = Learned([*self.eye.networks, self.net], learner.seeds, learner.device)
+        batch = hp.num_steps * hp.num_envs // hp.num_minibatches
+        self.bottleneck: Bottleneck | None = None
+        if getattr(self.hp, "variational", False):
+            widths, keys = (self.hp.width, self.hp.code_width), learner.keys("gail.code")
+            self.bottleneck = Bottleneck(inputs, widths, keys, batch, learner.device)
+        self.judge = self.bottleneck or Discriminator(inputs, self.hp.width)
+        self.learned = Learned([*self.eye.networks, *self.judge.networks], learner.seeds, learner.device)
         self.whitening = ObservationNormalizer(learner.members, shape[0]) if len(shape) == 1 else None
-        self.draws = Draws(learner.keys("gail"), (2, hp.num_steps * hp.num_envs // hp.num_minibatches))
+        self.draws = Draws(learner.keys("gail"), (2, batch))
 
     def watch(self, rollout: Rollout) -> None:
         if self.whitening is not None:
@@ -91,24 +122,40 @@ class Adversary(Signal):
 
     def rewards(self, batch: Mapping[str, Tensor]) -> Tensor:
         tensors = self.learned.views
-        z = self.net(self.net.layers(tensors), self._inputs(tensors, batch["obs"], batch["actions"]))
-        return softplus(z.squeeze(-1))
+        return softplus(self.judge.estimate(tensors, self._inputs(tensors, batch["obs"], batch["actions"])))
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
         tensors, draws = self.learned.leaves, self.draws(position)
-        layers = self.net.layers(tensors)
         shown = self.shown.batch((draws[:, 0] * self.shown.steps).astype(np.int64), self.seen)
         own = self._inputs(tensors, batch["obs"], batch["actions"])
         expert = self._inputs(tensors, shown["obs"], shown["actions"])
         part = torch.from_numpy(draws[:, 1].astype(np.float32)).to(own).unsqueeze(-1)
-        z_own, z_expert = (self.net(layers, x).squeeze(-1) for x in (own, expert))
-        _, slope = with_slope(layers, part * expert + (1 - part) * own)
+        (z_own, kl_own), (z_expert, kl_expert) = (
+            self.judge.sample(tensors, x, position, place) for place, x in enumerate((own, expert))
+        )
+        slope = self.judge.slope(tensors, part * expert + (1 - part) * own, position, 0)
         penalty = ((slope.square().sum(-1) + 1e-12).sqrt() - 1).square().mean(1)
-        losses = softplus(-z_expert).mean(1) + softplus(z_own).mean(1)
+        losses = softplus(-z_expert).mean(1) + softplus(z_own).mean(1) + self.hp.gradient_penalty[:, 0] * penalty
         told = {"expert_estimate": z_expert, "policy_estimate": z_own}
         report = {name: (0.5 * (1 + torch.tanh(0.5 * z.detach()))).mean(1) for name, z in told.items()}
-        return losses + self.hp.gradient_penalty[:, 0] * penalty, {**report, "gradient_penalty": penalty}
+        report["gradient_penalty"] = penalty
+        if self.bottleneck is not None and kl_own is not None and kl_expert is not None:
+            beta = self.bottleneck.tensors["beta"][:, 0].clone()
+            information = 0.5 * (kl_own.mean(1) + kl_expert.mean(1))
+            losses = losses + beta * (information - self.hp.information[:, 0])
+            report |= {"information": information, "beta": beta}
+        return losses, report
+
+    def settle(self, report: Mapping[str, Tensor]) -> None:
+        if self.bottleneck is not None:
+            excess = report["information"].detach().unsqueeze(1) - self.hp.information
+            self.bottleneck.raise_price(excess, self.hp.beta_lr)
 
     @property
     def own(self) -> dict[str, Any]:
-        return {} if self.whitening is None else {"whitening": self.whitening}
+        held = {"whitening": self.whitening, "bottleneck": self.bottleneck}
+        return {name: part for name, part in held.items() if part is not None}
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return super().tensors | ({} if self.bottleneck is None else self.bottleneck.tensors)

@@ -6,7 +6,7 @@ What ML-Agents calls its settings, and what they are here:
 
     reward_signals: extrinsic           extrinsic.strength; gamma
         curiosity, rnd                  icm, rnd: use, strength, gamma, lr (learning_rate), width (hidden_units)
-        gail                            gail: the same, use_actions (true here, as in the paper); no variational form
+        gail                            gail: the same, use_actions (true here, as in the paper), variational (use_vail)
     behavioral_cloning                  cloning: strength, steps, samples_per_update, and a batch_size of its own
     demo_path                           the task's demonstrations, see `demonstrations`; one for both
 """

@@ -95,6 +95,7 @@ class Signals:
             for signal in self.signals:
                 losses, parts = signal.loss(minibatch, position + place)
                 signal.learned.descend(losses, signal.hp.lr)
+                signal.settle(parts)
                 error = signal.critic.learn(minibatch["obs"], minibatch[f"{signal.name}.returns"], lr)
                 parts = {"loss": losses, **parts, "value_loss": error}
                 report |= {f"{signal.name}_{part}": x.detach() for part, x in parts.items()}

@@ -74,6 +74,9 @@ class Signal:
         """
         raise NotImplementedError
 
+    def settle(self, report: Mapping[str, Tensor]) -> None:
+        """Learns what is not learned by gradients, after each step down the loss, from what that reported."""
+
     @property
     def own(self) -> dict[str, Any]:
         """Further parts of its state, by name."""

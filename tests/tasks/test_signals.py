@@ -16,10 +16,11 @@ from rekindle.tasks.gae import gae
 from rekindle.tasks.on_policy import OnPolicyLearner, on_policy_space
 from rekindle.tasks.rollout import by_member, evaluate_values
 from rekindle.tasks.signals.actions import ActionCode
-from rekindle.tasks.signals.adversarial import softplus, with_slope
+from rekindle.tasks.signals.adversarial import softplus
 from rekindle.tasks.signals.demonstrations import Demonstrations
 from rekindle.tasks.signals.distillation import ReturnScale
 from rekindle.tasks.signals.learned import perceptron
+from rekindle.tasks.signals.slopes import with_slope
 from rekindle.tasks.state import difference
 from rekindle.tasks.task import Task
 from rekindle.tasks.testing import ExactnessSuite
@@ -29,6 +30,7 @@ SMALL: dict[str, Any] = {"epoch_steps": 256, "num_steps": 32, "num_envs": 4, "up
 ICM = {"icm.use": True, "icm.strength": 0.1, "icm.width": 16}
 RND = {"rnd.use": True, "rnd.width": 17}
 GAIL = {"gail.use": True, "gail.width": 16}
+VAIL = {**GAIL, "gail.variational": True, "gail.code_width": 17}
 CLONING = {"cloning.use": True, "cloning.batch_size": 32, "cloning.samples_per_update": 64}
 
 
@@ -80,6 +82,11 @@ class TestAdversary(_Shown):
     hyperparameters: ClassVar = {**SMALL, **GAIL}
 
 
+class TestVariationalAdversary(_Shown):
+    hyperparameters: ClassVar = {**SMALL, **VAIL}
+    variants: ClassVar = ({}, {"gail.use_actions": False, "num_envs": 3, "num_minibatches": 1, "gail.code_width": 2})
+
+
 class TestCloning(_Shown):
     hyperparameters: ClassVar = {**SMALL, **CLONING}
     variants: ClassVar = ({"normalize_obs": True, "cloning.steps": 600},)
@@ -103,6 +110,7 @@ class TestMoreOfTheAdversary(_Shown):
         {"gail.use_actions": False, "normalize_obs": True, **ICM},
         {"model.memory": "gru", "num_minibatches": 2},
         {"use_sde": True, **CLONING},
+        {"gail.variational": True, "model.memory": "lstm", "num_minibatches": 2, "normalize_obs": True, **RND},
     )
 
 
@@ -294,7 +302,7 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums() -> None
 def test_the_slope_of_a_discriminator_is_what_autograd_finds() -> None:
     net, x = perceptron("d", 3, 8, 1), torch.randn(2, 5, 3, requires_grad=True)
     layers = [(torch.randn(2, a, b), torch.randn(2, 1, b)) for a, b in ((3, 8), (8, 8), (8, 1))]
-    z, slope = with_slope(layers, x)
+    z, slope = with_slope(net, layers, x)
     torch.testing.assert_close(z, net(layers, x).squeeze(-1))
     torch.testing.assert_close(slope, torch.autograd.grad(z.sum(), x)[0])
     numbers = torch.tensor([-200.0, -3.0, 0.0, 2.0, 200.0])
@@ -355,6 +363,10 @@ def test_every_signal_learns_in_every_kind_of_space(env: str, monkeypatch: pytes
         ({"demonstrated_steps": 5}, "nothing learns from them; set cloning.use"),
         ({"icm": {"strength": 0.1}}, "icm.strength applies only when icm.use is True"),
         ({"icm": {"use": True, "strength": -1}}, "icm.strength must be"),
+        ({"gail": {"variational": True}}, "gail.variational applies only when gail.use is True; leave it out"),
+        ({"gail": {"use": True, "information": 0.1}}, "gail.information applies only when gail.variational is True"),
+        ({"gail": {"use": True, "variational": True, "information": -1}}, "gail.information must be .*, not -1"),
+        ({"gail": {"use": True, "variational": True, "code_width": 1}}, "gail.code_width must be .*, not 1"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_any_training(values: dict[str, Any], message: str) -> None:

@@ -34,9 +34,10 @@ def test_cloning_balances_a_pole_without_any_reward(shown: Demonstrations) -> No
     assert min(task.evaluate() for task in tasks) > 400
 
 
-def test_gail_balances_a_pole_without_any_reward(shown: Demonstrations) -> None:
+@pytest.mark.parametrize("variational", [False, True])
+def test_gail_balances_a_pole_without_any_reward(shown: Demonstrations, variational: bool) -> None:
     annealed = {"lr_schedule.name": "linear", "lr_schedule.horizon": 65536}
-    tasks = trained("CartPole-v1", 3, 16, shown, **{"gail.use": True, **annealed})
+    tasks = trained("CartPole-v1", 3, 16, shown, **{"gail.use": True, "gail.variational": variational, **annealed})
     assert sum(task.evaluate() for task in tasks) / 3 > 300
 
 
