@@ -18,7 +18,7 @@ def stable_baselines(algorithm: str, env: str, seed: int, hp: dict[str, Any], st
 
     name = NAMES.get(algorithm, algorithm)
     activation = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}[hp["model.activation"]]
-    common: dict[str, Any] = {"seed": seed, "device": "cpu", "learning_rate": hp["optimizer.lr"], "gamma": hp["gamma"]}
+    common: dict[str, Any] = {"seed": seed, "device": "cpu", "learning_rate": _lr(hp, steps), "gamma": hp["gamma"]}
     worlds = make_vec_env(env, n_envs=hp["num_envs"], seed=seed)
     nets = [hp["model.width"]] * hp["model.layers"]
     if name in ("ppo", "a2c"):
@@ -26,6 +26,16 @@ def stable_baselines(algorithm: str, env: str, seed: int, hp: dict[str, Any], st
         return _on_policy(algorithm, worlds, hp, common)
     common["policy_kwargs"] = {"net_arch": nets, "activation_fn": activation}
     return _off_policy(name, worlds, hp, common, steps)
+
+
+def _lr(hp: dict[str, Any], steps: int) -> float | Callable[[float], float]:
+    """The learning rate, or a function of the part of the training that is left."""
+    lr: float = hp["optimizer.lr"]
+    if hp["lr_schedule.name"] == "constant":
+        return lr
+    if hp["lr_schedule.name"] != "linear" or hp["lr_schedule.warmup"]:
+        raise SystemExit("they are given a constant or a linear learning rate only; give --only rekindle")
+    return lambda left: lr * max(0.0, 1.0 - (1.0 - left) * steps / hp["lr_schedule.horizon"])
 
 
 def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str, Any]) -> Any:
