@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from rekindle.studies.config import Config
 from rekindle.studies.configuring import make_config
 from rekindle.studies.engine import start_study
+from rekindle.studies.progress import look
 from rekindle.studies.storage.store import Store
+from rekindle.studies.tune import WorkerProcess
 from rekindle.studies.worker import Worker
 from rekindle.tasks import load
 
@@ -43,20 +47,43 @@ def run_by_three(url: str, config: Config, name: str = "s") -> dict[str, Any]:
     """The same with three workers at once."""
     with Store(url) as store:
         start_study(store, name, config)
+        work(url, 3, name)
+        return bits(store, name)
+
+
+def work(url: str, workers: int, name: str = "s") -> None:
+    """Several workers carry the study to its end, each with a store of its own."""
     through: list[bool] = []
 
-    def work() -> None:
-        with Store(url) as mine:
-            through.append(Worker(mine, name, workers=3).run())
+    def one() -> None:
+        with Store(url) as store:
+            through.append(Worker(store, name, workers=workers).run())
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
+    threads = [threading.Thread(target=one) for _ in range(workers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert through == [True] * 3
+    assert through == [True] * workers
+
+
+def run_and_be_killed(
+    url: str, config: Config, goals: tuple[int, int], wait_until: Callable[..., None]
+) -> dict[str, Any]:
+    """The same with two processes: when so many epochs are trained both are killed, and then one of the next two."""
     with Store(url) as store:
-        return bits(store, name)
+        start_study(store, "s", config)
+        for goal, victims in zip(goals, (2, 1), strict=True):
+            crew = [WorkerProcess(url, "s", 2) for _ in range(2)]
+            wait_until(lambda goal=goal: look(store, "s").epochs >= goal, 120)  # type: ignore[misc]
+            for worker in crew[:victims]:
+                worker.process.kill()
+                worker.wait(10)
+                assert worker.status in (-signal.SIGKILL, 0)  # 0: it was through just now
+        wait_until(lambda: crew[1].status is not None, 120)
+        crew[1].wait(10)
+        assert crew[1].status == 0, list(crew[1].last_words)
+        return bits(store)
 
 
 def bits(store: Store, name: str = "s") -> dict[str, Any]:

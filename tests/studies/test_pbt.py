@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.progress import look
 from rekindle.studies.report import study_json
 from rekindle.studies.storage.store import Store
-from rekindle.studies.tune import WorkerProcess
 from rekindle.studies.worker import Worker
 from rekindle.tasks import load
 from simulating import params, population, simulate
-from studying import TINY, bits, run, run_by_three
+from studying import TINY, run, run_and_be_killed, run_by_three
 
 
 def simple(members: int = 10, rungs: int = 3, exploit: str = "truncation", seed: int = 0) -> Config:
@@ -197,20 +195,7 @@ def test_a_population_whose_workers_are_killed_ends_as_if_nothing_had_happened(
 ) -> None:
     config = population(4, 12, fixed={"epoch_steps": 512})
     undisturbed = run(f"sqlite:///{tmp_path / 'undisturbed.db'}", config)
-    rng = random.Random(5)
-    with Store(sqlite_url) as store:
-        start_study(store, "s", config)
-        for goal, victims in ((rng.randint(2, 8), 2), (rng.randint(16, 24), 1)):
-            crew = [WorkerProcess(sqlite_url, "s", 2) for _ in range(2)]
-            wait_until(lambda goal=goal: look(store, "s").epochs >= goal, 60)  # type: ignore[misc]
-            for worker in crew[:victims]:
-                worker.process.kill()
-                worker.wait(10)
-                assert worker.status == -signal.SIGKILL
-        wait_until(lambda: crew[1].status is not None, 60)
-        crew[1].wait(10)
-        assert crew[1].status == 0, list(crew[1].last_words)
-        assert bits(store) == undisturbed
+    assert run_and_be_killed(sqlite_url, config, (5, 20), wait_until) == undisturbed
 
 
 def test_a_member_that_fails_is_replaced(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,16 +11,13 @@ import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.config import Config
 from rekindle.studies.engine import Engine, start_study
-from rekindle.studies.progress import look
 from rekindle.studies.report import study_json, summary_json
 from rekindle.studies.schedulers.hyperband import brackets
 from rekindle.studies.schedulers.replicas import collapse, seed_options, seeds_of
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.tune import WorkerProcess
-from rekindle.studies.worker import Worker
 from rekindle.tasks import load
-from studying import TINY, bits, run, tiny
+from studying import TINY, bits, run, run_and_be_killed, tiny, work
 
 SEEDS = [{}, {"options": seed_options(2, "mean")}]
 
@@ -31,39 +25,6 @@ SEEDS = [{}, {"options": seed_options(2, "mean")}]
 @pytest.fixture
 def other_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'other.db'}"
-
-
-def work(url: str, workers: int) -> None:
-    """Several workers carry the study to its end, each with a store of its own."""
-    through: list[bool] = []
-
-    def one() -> None:
-        with Store(url) as store:
-            through.append(Worker(store, "s", workers=workers).run())
-
-    threads = [threading.Thread(target=one) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert through == [True] * workers
-
-
-def work_and_be_killed(url: str, config: Config, wait_until: Callable[..., None]) -> None:
-    """Processes carry the study to its end; at two moments some or all of them are killed."""
-    rng = random.Random(7)
-    with Store(url) as store:
-        start_study(store, "s", config)
-        for goal, victims in ((rng.randint(1, 4), 2), (rng.randint(8, 14), 1)):
-            crew = [WorkerProcess(url, "s", 2) for _ in range(2)]
-            wait_until(lambda goal=goal: look(store, "s").epochs >= goal, 120)  # type: ignore[misc]
-            for worker in crew[:victims]:
-                worker.process.kill()
-                worker.wait(10)
-                assert worker.status in (-signal.SIGKILL, 0)
-        wait_until(lambda: crew[1].status is not None, 120)
-        crew[1].wait(10)
-        assert crew[1].status == 0, list(crew[1].last_words)
 
 
 @pytest.mark.parametrize("options", SEEDS)
@@ -87,9 +48,7 @@ def test_a_study_by_hyperband_whose_workers_are_killed_ends_as_if_nothing_had_ha
 ) -> None:
     config = tiny(trials=10, scheduler="hyperband", sampler="random", fixed={"epoch_steps": 512})
     undisturbed = run(other_url, config)
-    work_and_be_killed(sqlite_url, config, wait_until)
-    with Store(sqlite_url) as store:
-        assert bits(store) == undisturbed
+    assert run_and_be_killed(sqlite_url, config, (3, 11), wait_until) == undisturbed
 
 
 def test_an_extended_study_by_hyperband_goes_on_with_the_next_bracket(sqlite_url: str) -> None:
@@ -145,7 +104,7 @@ def test_a_study_by_asha_survives_the_death_of_its_workers(
     sqlite_url: str, other_url: str, wait_until: Callable[..., None]
 ) -> None:
     config = tiny(trials=12, scheduler="asha", sampler="random", fixed={"epoch_steps": 512})
-    work_and_be_killed(sqlite_url, config, wait_until)
+    run_and_be_killed(sqlite_url, config, (3, 11), wait_until)
     with Store(sqlite_url) as store:
         assert is_by_asha(config, store.trials("s"), store.segments("s"))
     run(other_url, config)
