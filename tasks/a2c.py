@@ -48,7 +48,9 @@ class A2CLearner(OnPolicyLearner):
         super().build()
         hp = self.hp
         waiting = waits(vars(hp))
-        self.gathered = Gathered(hp, self.envs, self.policy.distribution, self.device) if waiting else None
+        signals = self.guidance.rows if self.guidance is not None else ()
+        distribution = self.policy.distribution
+        self.gathered = Gathered(hp, self.envs, distribution, self.device, signals) if waiting else None
 
     def iterate(self) -> Mapping[str, Tensor]:
         lr = self.learning_rate()
@@ -57,12 +59,15 @@ class A2CLearner(OnPolicyLearner):
     def gather(self, gathered: Gathered, lr: Tensor) -> Mapping[str, Tensor]:
         """num_steps everywhere, and an update of the members that have enough; their environments begin anew."""
         rollout = self.play()
-        gathered.add(rollout, *self.estimate(rollout))
+        judged = {} if self.guidance is None else self.guidance.judge(rollout)
+        gathered.add(rollout, *self.estimate(rollout), judged)
         due, used = gathered.enough()
         report: Mapping[str, Tensor] = {}
         if due.any():
             size = None if self.memory is None else self.memory.tensors["state"].shape[-1]
             batch = gathered.batch(used, self.hp.gamma, self.hp.gae_lambda, size)
+            if self.guidance is not None:
+                batch = self.guidance.mix(self, batch, gathered.rows())
             report = self.update(batch, lr, torch.from_numpy(due).to(lr.device).unsqueeze(1))
             unfinished = due[:, None] & gathered.running()
             self.envs.abandon(unfinished)
@@ -85,7 +90,7 @@ class A2CLearner(OnPolicyLearner):
         report["explained_variance"] = explained_variance(batch["values"], batch["returns"], weights)
         report["value"] = average(batch["values"], weights)
         sizes = self.norms() if self.gathered is not None or self.tally.count % EVERY == 0 else {}
-        return {**report, **self.follow(batch, lr), **self.scheduled(), **sizes, "lr": lr.squeeze(1)}
+        return {**report, **self.follow(batch, lr, active), **self.scheduled(), **sizes, "lr": lr.squeeze(1)}
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,).

@@ -282,9 +282,9 @@ class OnPolicyLearner(ActingLearner):
             self.descend(losses, lr, active)
         return {**report, **self.norms(), **self.follow(batch, lr)}
 
-    def follow(self, batch: Mapping[str, Tensor], lr: Tensor) -> dict[str, Tensor]:
+    def follow(self, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None) -> dict[str, Tensor]:
         """Learns what there is beside the environment's rewards, after an update; what to report."""
-        return {} if self.guidance is None else self.guidance.learn(self, batch, lr)
+        return {} if self.guidance is None else self.guidance.learn(self, batch, lr, active)
 
     def shown_to(self, member: int) -> dict[str, Tensor]:
         return {} if self.guidance is None else self.guidance.shown_to(member)

@@ -8,13 +8,15 @@ long their episodes are.
 
 Every environment gives the same number of episodes: to take those that end first would be to prefer short ones.
 
+Signals judge each step when it is made, and learn when the policy does, from the same steps; so does what is cloned.
+
 Notation: P members, S steps that the room has for an environment, N environments.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,6 +56,16 @@ def waits(values: Mapping[str, Any]) -> bool:
     return values.get("min_rollouts") is not None or values.get("min_steps") is not None
 
 
+def room_steps(hp: SimpleNamespace) -> int:
+    """S: whole rollouts that hold max_rollout_steps."""
+    return int(hp.num_steps) * math.ceil(hp.max_rollout_steps / hp.num_steps)
+
+
+def minibatch_size(hp: SimpleNamespace) -> int:
+    """B: how many steps a minibatch has, used or not."""
+    return (room_steps(hp) if waits(vars(hp)) else int(hp.num_steps)) * hp.num_envs // hp.num_minibatches
+
+
 def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:
     """ValueError for hyperparameters that do not go together with waiting for whole episodes."""
     if not waits(values):
@@ -73,14 +85,16 @@ def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:
 class Gathered(Stacked):
     """The steps of P members, each one's since its last update."""
 
-    def __init__(self, hp: SimpleNamespace, envs: Envs, distribution: Distribution, device: torch.device):
-        """hp: the values of `whole_episodes_space`, num_steps and num_envs."""
+    def __init__(self, hp: SimpleNamespace, envs: Envs, distribution: Distribution, device: torch.device,
+                 signals: Sequence[str] = ()):  # fmt: skip
+        """hp: the values of `whole_episodes_space`, num_steps and num_envs; signals: what these know of each step."""
         members, num_envs = envs.num_members, envs.num_envs
-        self.steps = hp.num_steps * math.ceil(hp.max_rollout_steps / hp.num_steps)
+        self.steps, self.names = room_steps(hp), (*ROWS, *signals)
+        self.seen = ("obs", "next_obs") if signals else ("obs",)
         form = (members, self.steps, num_envs)
         kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
-        self.tensors = {name: torch.zeros(form, device=device) for name in ROWS} | {
-            "obs": torch.zeros(*form, *envs.obs_shape, dtype=kind, device=device),
+        self.tensors = {name: torch.zeros(form, device=device) for name in self.names}
+        self.tensors |= {name: torch.zeros(*form, *envs.obs_shape, dtype=kind, device=device) for name in self.seen} | {
             "actions": torch.zeros(*form, *distribution.action_shape, dtype=distribution.action_type, device=device),
             "filled": torch.zeros(members, 1, dtype=torch.int64, device=device),
         }
@@ -88,11 +102,19 @@ class Gathered(Stacked):
                            for x in (hp.min_rollouts, hp.min_steps))  # fmt: skip
         self.quota, self.least = np.ceil(rollouts[:, 0] / num_envs), least[:, 0]  # (P,), of each environment and of all
 
-    def add(self, rollout: Rollout, values: Tensor, next_values: Tensor) -> None:
-        """Puts a rollout into each member's room; values as `evaluate_values` gives them."""
+    def add(
+        self, rollout: Rollout, values: Tensor, next_values: Tensor, judged: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Puts a rollout into each member's room.
+
+        values, next_values: as `evaluate_values` gives them; judged: what signals know of it, each (T, P, N).
+        """
         rows = (rollout.rewards, values, next_values, rollout.terminated, rollout.ended)
-        new = {name: x.transpose(0, 1) for name, x in zip(ROWS, rows, strict=True)}
+        every = {**dict(zip(ROWS, rows, strict=True)), **(judged or {})}
+        new = {name: x.transpose(0, 1) for name, x in every.items()}
         new |= {"obs": rollout.obs[:, :-1], "actions": rollout.actions}
+        if rollout.next_obs is not None:
+            new["next_obs"] = rollout.next_obs
         for member, start in enumerate(self.tensors["filled"][:, 0].tolist()):
             for name, x in new.items():
                 self.tensors[name][member, start : start + x.shape[1]] = x[member]
@@ -124,8 +146,8 @@ class Gathered(Stacked):
 
         With a memory they are (P, N * S, ...), with `begins` and `memory`, as `OnPolicyLearner.prepare` gives them.
         """
-        rows = {name: self.tensors[name].transpose(0, 1).contiguous() for name in ROWS}
-        advantages = gae(**rows, gamma=gamma, gae_lambda=gae_lambda)
+        rows = self.rows()
+        advantages = gae(**{name: rows[name] for name in ROWS}, gamma=gamma, gae_lambda=gae_lambda)
         returns, weights = lambda_returns(advantages, rows["values"]), torch.from_numpy(used).to(advantages)
         given = {
             "values": rows["values"],
@@ -133,14 +155,19 @@ class Gathered(Stacked):
             "returns": returns,
             "weights": weights.transpose(0, 1),
         }
-        obs, actions, ended = self.tensors["obs"], self.tensors["actions"], rows["ended"]
+        done = {name: self.tensors[name] for name in (*self.seen, "actions")}
         if memory_size is None:
             flat = {name: by_member(x) for name, x in given.items()}
-            return {"obs": obs.flatten(1, 2), "actions": actions.flatten(1, 2), **flat}
+            return {name: x.flatten(1, 2) for name, x in done.items()} | flat
+        ended = rows["ended"]
         given["begins"] = torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
         flat = {name: by_sequence(x) for name, x in given.items()}
-        memory = obs.new_zeros(*ended.shape[1:], memory_size, dtype=torch.float32)  # every room begins with episodes
-        return {"obs": sequences_first(obs), "actions": sequences_first(actions), "memory": memory, **flat}
+        memory = ended.new_zeros(*ended.shape[1:], memory_size)  # every room begins with episodes
+        return {name: sequences_first(x) for name, x in done.items()} | {"memory": memory, **flat}
+
+    def rows(self) -> dict[str, Tensor]:
+        """What there is one number of for each step in the rooms, by name, each (S, P, N)."""
+        return {name: self.tensors[name].transpose(0, 1).contiguous() for name in self.names}
 
     def running(self) -> Mask:
         """Where an episode is under way, (P, N)."""

@@ -23,8 +23,11 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, log_real, ordinal
 from ..draws import Draws
+from ..gae import average
 from ..normalizers import ObservationNormalizer
+from ..recurrent import sigmoid
 from ..rollout import Rollout
+from ..whole_episodes import minibatch_size
 from .actions import ActionCode
 from .bottleneck import Bottleneck
 from .demonstrations import Examples
@@ -95,13 +98,12 @@ class Adversary(Signal):
 
     def __init__(self, learner: OnPolicyLearner, examples: Examples | None):
         super().__init__(learner, examples)
-        hp, shape = learner.hp, learner.envs.obs_shape
+        shape, batch = learner.envs.obs_shape, minibatch_size(learner.hp)
         assert examples is not None
         self.shown, self.seen = examples, learner.obs_normalizer
         self.actions = ActionCode(learner.envs.action_space, f"GAIL on {learner.env.id}", learner.device)
         self.eye = Eye("gail", shape)
         inputs = self.eye.size + (self.actions.size if self.hp.use_actions else 0)
-        batch = hp.num_steps * hp.num_envs // hp.num_minibatches
         self.bottleneck: Bottleneck | None = None
         if getattr(self.hp, "variational", False):
             widths, keys = (self.hp.width, self.hp.code_width), learner.keys("gail.code")
@@ -125,7 +127,7 @@ class Adversary(Signal):
         return softplus(self.judge.estimate(tensors, self._inputs(tensors, batch["obs"], batch["actions"])))
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        tensors, draws = self.learned.leaves, self.draws(position)
+        tensors, draws, weights = self.learned.leaves, self.draws(position), batch.get("weights")
         shown = self.shown.batch((draws[:, 0] * self.shown.steps).astype(np.int64), self.seen)
         own = self._inputs(tensors, batch["obs"], batch["actions"])
         expert = self._inputs(tensors, shown["obs"], shown["actions"])
@@ -134,22 +136,23 @@ class Adversary(Signal):
             self.judge.sample(tensors, x, position, place) for place, x in enumerate((own, expert))
         )
         slope = self.judge.slope(tensors, part * expert + (1 - part) * own, position, 0)
-        penalty = ((slope.square().sum(-1) + 1e-12).sqrt() - 1).square().mean(1)
-        losses = softplus(-z_expert).mean(1) + softplus(z_own).mean(1) + self.hp.gradient_penalty[:, 0] * penalty
-        told = {"expert_estimate": z_expert, "policy_estimate": z_own}
-        report = {name: (0.5 * (1 + torch.tanh(0.5 * z.detach()))).mean(1) for name, z in told.items()}
+        penalty = average(((slope.square().sum(-1) + 1e-12).sqrt() - 1).square(), weights)
+        losses = softplus(-z_expert).mean(1) + average(softplus(z_own), weights)
+        losses = losses + self.hp.gradient_penalty[:, 0] * penalty
+        sure = average(sigmoid(z_own.detach()), weights)
+        report = {"expert_estimate": sigmoid(z_expert.detach()).mean(1), "policy_estimate": sure}
         report["gradient_penalty"] = penalty
         if self.bottleneck is not None and kl_own is not None and kl_expert is not None:
             beta = self.bottleneck.tensors["beta"][:, 0].clone()
-            information = 0.5 * (kl_own.mean(1) + kl_expert.mean(1))
+            information = 0.5 * (average(kl_own, weights) + kl_expert.mean(1))
             losses = losses + beta * (information - self.hp.information[:, 0])
             report |= {"information": information, "beta": beta}
         return losses, report
 
-    def settle(self, report: Mapping[str, Tensor]) -> None:
+    def settle(self, report: Mapping[str, Tensor], active: Tensor | None) -> None:
         if self.bottleneck is not None:
             excess = report["information"].detach().unsqueeze(1) - self.hp.information
-            self.bottleneck.raise_price(excess, self.hp.beta_lr)
+            self.bottleneck.raise_price(excess, self.hp.beta_lr, active)
 
     @property
     def own(self) -> dict[str, Any]:

@@ -74,7 +74,8 @@ class Bottleneck(Stacked):
         return pulled_back(layers, values, through(of_code, weight))
 
     @torch.no_grad()
-    def raise_price(self, excess: Tensor, lr: Tensor) -> None:
-        """β ← max(0, β + lr · excess), where codes tell `excess` (P, 1) nats more than they may; lr (P, 1)."""
+    def raise_price(self, excess: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
+        """β ← max(0, β + lr · excess) of active members, whose codes tell `excess` nats too many; each (P, 1)."""
         beta = self.tensors["beta"]
-        beta.copy_((beta + lr * excess).clamp(min=0))
+        price = (beta + lr * excess).clamp(min=0)
+        beta.copy_(price if active is None else torch.where(active, price, beta))

@@ -64,10 +64,13 @@ class Cloning:
         left = (1 - learner.env_steps / steps.clamp(min=1)).clamp(min=0)
         return self.hp.strength * lr * torch.where(steps > 0, left, 1.0)
 
-    def learn(self, learner: OnPolicyLearner, lr: Tensor) -> dict[str, Tensor]:
-        """One pass over the demonstrations, or over a part; what to report, of the last batch."""
+    def learn(self, learner: OnPolicyLearner, lr: Tensor, updated: Tensor | None) -> dict[str, Tensor]:
+        """One pass over the demonstrations, or over a part; what to report, of the last batch.
+
+        updated: the members whose policies were, (P, 1); None: all.
+        """
         lr = self.learning_rate(learner, lr)
-        active = lr > 0
+        active = lr > 0 if updated is None else (lr > 0) & updated
         [order] = permutations(self.keys, learner.iterations, 1, self.sequences)
         parts = torch.from_numpy(order)[:, : self.batches * self.at_once].split(self.at_once, 1)
         for part in parts if bool(active.any()) else parts[-1:]:  # of a member that is done the last loss is the same

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space, real
+from ..gae import average
 from .actions import ActionCode
 from .demonstrations import Examples
 from .learned import Eye, Learned, perceptron
@@ -65,9 +66,9 @@ class Curiosity(Signal):
         return self._surprise(tensors, before, batch["actions"], after)
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        tensors, beta = self.learned.leaves, self.hp.beta[:, 0]
+        tensors, beta, weights = self.learned.leaves, self.hp.beta[:, 0], batch.get("weights")
         before, after = self._see(tensors, batch["obs"]), self._see(tensors, batch["next_obs"])
-        forward = self._surprise(tensors, before, batch["actions"], after).mean(1)
+        forward = average(self._surprise(tensors, before, batch["actions"], after), weights)
         guess = self.inverse(self.inverse.layers(tensors), torch.cat([before, after], -1))
-        inverse = self.actions.error(guess, batch["actions"]).mean(1)
+        inverse = average(self.actions.error(guess, batch["actions"]), weights)
         return (1 - beta) * inverse + beta * forward, {"forward_loss": forward, "inverse_loss": inverse}

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space
+from ..gae import average
 from ..normalizers import ObservationNormalizer, RunningMoments
 from ..rollout import Rollout
 from ..state import Tree
@@ -77,7 +78,7 @@ class Distillation(Signal):
         return self.scale(rewards)
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        return self._error(self.learned.leaves, batch["next_obs"]).mean(1), {}
+        return average(self._error(self.learned.leaves, batch["next_obs"]), batch.get("weights")), {}
 
     @property
     def own(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from .cloning import Cloning, cloning_space
 from .curiosity import icm_space
 from .demonstrations import Examples
 from .distillation import rnd_space
-from .mixture import KINDS, Signals
+from .mixture import KINDS, Signals, row_names
 
 if TYPE_CHECKING:
     from ..on_policy import OnPolicyLearner
@@ -66,9 +66,6 @@ def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
     if used and not {"update_epochs", "num_minibatches"} <= values.keys():
         raise ValueError(f"{algorithm}: {used[0]} learns in update_epochs times num_minibatches steps, which it has "
                          f"not; leave {used[0]}.use out, or give it these and let its iterate call follow")  # fmt: skip
-    if used and (values.get("min_rollouts") is not None or values.get("min_steps") is not None):
-        raise ValueError(f"{algorithm}: an update that waits for whole episodes learns from the environment's rewards "
-                         f"alone, but {used[0]}.use is true; leave min_rollouts and min_steps out")  # fmt: skip
 
 
 class Guidance:
@@ -87,6 +84,11 @@ class Guidance:
         held = {"signals": self.signals, "cloning": self.cloning, "demonstrations": self.examples}
         self.parts = {name: part for name, part in held.items() if part is not None}
 
+    @property
+    def rows(self) -> list[str]:
+        """The names of what `judge` gives."""
+        return [] if self.signals is None else [name for x in self.signals.signals for name in row_names(x.name)]
+
     @classmethod
     def of(cls, learner: OnPolicyLearner) -> Guidance | None:
         """What the hyperparameters ask for; None if that is nothing."""
@@ -100,12 +102,27 @@ class Guidance:
 
     def add(self, learner: OnPolicyLearner, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
         """The batch with the signals' advantages among the others; called once for each rollout."""
-        return batch if self.signals is None else self.signals.add(learner, batch, rollout)
+        if self.signals is None:
+            return batch
+        assert rollout.next_obs is not None
+        next_obs = rollout.next_obs if rollout.memory is None else rollout.next_obs.transpose(1, 2)
+        rows = {**self.judge(rollout), "terminated": rollout.terminated, "ended": rollout.ended}
+        return self.mix(learner, {**batch, "next_obs": next_obs.flatten(1, 2).contiguous()}, rows)
 
-    def learn(self, learner: OnPolicyLearner, batch: Mapping[str, Tensor], lr: Tensor) -> dict[str, Tensor]:
-        """What follows the policy's own update, at its learning rates (P, 1); what to report."""
-        found = {} if self.signals is None else self.signals.learn(learner, batch, lr)
-        return found | ({} if self.cloning is None else self.cloning.learn(learner, lr))
+    def judge(self, rollout: Rollout) -> dict[str, Tensor]:
+        """What the signals pay and expect, see `Signals.judge`."""
+        return {} if self.signals is None else self.signals.judge(rollout)
+
+    def mix(self, learner: OnPolicyLearner, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The batch with the advantages of what was judged among the others, see `Signals.mix`."""
+        return batch if self.signals is None else self.signals.mix(learner, batch, rows)
+
+    def learn(
+        self, learner: OnPolicyLearner, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """What follows the policy's own update, at its learning rates (P, 1), of members that are `active` (P, 1)."""
+        found = {} if self.signals is None else self.signals.learn(learner, batch, lr, active)
+        return found | ({} if self.cloning is None else self.cloning.learn(learner, lr, active))
 
     def shown_to(self, member: int) -> dict[str, Tensor]:
         """One member's demonstrations by name; views."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..critic import ADAM
+from ..gae import average
 from ..networks import MLP, Layers, NatureCNN, Parameters
 from ..optimizers import Optimizer
 from ..state import Tree
@@ -55,9 +56,9 @@ class Learned:
         self.optimizer = adam(self.parameters.vector)
         self.tensors = {**self.parameters.tensors, **self.optimizer.tensors}
 
-    def descend(self, losses: Tensor, lr: Tensor) -> None:
-        """One step down each member's loss (P,) at learning rates (P, 1)."""
-        self.optimizer.step(self.parameters.gradient(losses), lr)
+    def descend(self, losses: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
+        """One step down each member's loss (P,) at learning rates (P, 1), of the members that are `active` (P, 1)."""
+        self.optimizer.step(self.parameters.gradient(losses), lr, active)
 
     def member_state(self, member: int) -> Tree:
         return {**self.parameters.member_state(member), **self.optimizer.member_state(member)}
@@ -94,8 +95,11 @@ class Critic:
         layers: Layers = self.net.layers(tensors)
         return self.net(layers, self.eye(tensors, obs)).squeeze(-1)
 
-    def learn(self, obs: Tensor, returns: Tensor, lr: Tensor) -> Tensor:
-        """One step towards returns (P, B) at learning rates (P, 1); the mean squared error before it, halved, (P,)."""
-        losses = 0.5 * (self(obs, learning=True) - returns).square().mean(1)
-        self.learned.descend(losses, lr)
+    def learn(self, batch: Mapping[str, Tensor], returns: Tensor, lr: Tensor, active: Tensor | None) -> Tensor:
+        """One step of active members towards returns (P, B) at learning rates (P, 1), by the weights of the batch.
+
+        The mean squared error before it, halved, (P,).
+        """
+        losses = 0.5 * average((self(batch["obs"], learning=True) - returns).square(), batch.get("weights"))
+        self.learned.descend(losses, lr, active)
         return losses.detach()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..gae import gae, lambda_returns
+from ..gae import average, gae, lambda_returns
 from ..rollout import Rollout, by_member, by_sequence, evaluate_values
 from ..state import Tree
 from .adversarial import Adversary
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from ..on_policy import OnPolicyLearner
 
 KINDS: tuple[type[Signal], ...] = (Curiosity, Distillation, Adversary)
+ROWS = ("rewards", "values", "next_values")
+
+
+def row_names(signal: str) -> list[str]:
+    """What is known of every step by a signal of this name: what it pays, vₜ, and v of what follows."""
+    return [f"{signal}.{row}" for row in ROWS]
 
 
 class Signals:
@@ -50,43 +56,49 @@ class Signals:
         return cls(learner, kinds, examples) if kinds else None
 
     @torch.no_grad()
-    def add(self, learner: OnPolicyLearner, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
-        """The batch with all advantages in one, and what the signals learn from; called once for each rollout."""
+    def judge(self, rollout: Rollout) -> dict[str, Tensor]:
+        """What each signal pays and expects, see `ROWS`, each (T, P, N); called once for each rollout."""
         assert rollout.next_obs is not None
-        flat = by_member if rollout.memory is None else by_sequence
         seen = {"obs": rollout.obs[:, :-1], "actions": rollout.actions, "next_obs": rollout.next_obs}
         seen = {name: x.flatten(1, 2).contiguous() for name, x in seen.items()}
-        total, self.report = batch["advantages"], {}
+        rows: dict[str, Tensor] = {}
         for signal in self.signals:
             signal.watch(rollout)
             rewards = _in_time(signal.rewards(seen), rollout)
             rewards = signal.hp.strength * torch.from_numpy(signal.scaled(rewards.cpu().numpy())).to(rewards)
-            values, advantages = self._advantages(learner, signal, rewards, rollout)
+            values, following = evaluate_values(rollout, signal.critic)
+            if not signal.episodic:  # what follows an episode is the next one
+                last = _in_time(signal.critic(rollout.obs[:, -1].contiguous()), rollout)
+                following = torch.cat([values[1:], last])
+            rows |= dict(zip(row_names(signal.name), (rewards, values, following), strict=True))
+        return rows
+
+    @torch.no_grad()
+    def mix(self, learner: OnPolicyLearner, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The batch with all advantages in one, and the signals' returns; it holds next_obs, and weights if any.
+
+        rows: what `judge` gave, terminated and ended, each (T, P, N).
+        """
+        flat, weights = by_member if learner.memory is None else by_sequence, batch.get("weights")
+        total, self.report = batch["advantages"], {}
+        for signal in self.signals:
+            rewards, values, following = (rows[name] for name in row_names(signal.name))
+            terminated, ended = (rows[name] if signal.episodic else torch.zeros_like(rows[name])
+                                 for name in ("terminated", "ended"))  # fmt: skip
+            gamma, gae_lambda = signal.hp.gamma, learner.hp.gae_lambda
+            advantages = gae(rewards, values, following, terminated, ended, gamma, gae_lambda)
             total = total + flat(advantages)
             batch[f"{signal.name}.returns"] = flat(lambda_returns(advantages, values))
             for what, x in (("reward", rewards), ("value", values)):
-                self.report[f"{signal.name}_{what}"] = flat(x).mean(1)
-        next_obs = seen["next_obs"] if rollout.memory is None else rollout.next_obs.transpose(1, 2).flatten(1, 2)
-        return {**batch, "advantages": total / (1 + len(self.signals)), "next_obs": next_obs.contiguous()}
+                self.report[f"{signal.name}_{what}"] = average(flat(x), weights)
+        return {**batch, "advantages": total / (1 + len(self.signals))}
 
-    def _advantages(
-        self, learner: OnPolicyLearner, signal: Signal, rewards: Tensor, rollout: Rollout
-    ) -> tuple[Tensor, Tensor]:
-        """vₜ and Âₜ of one signal's rewards, each (T, P, N)."""
-        values, following = evaluate_values(rollout, signal.critic)
-        terminated, ended = rollout.terminated, rollout.ended
-        if not signal.episodic:  # what follows an episode is the next one
-            last = _in_time(signal.critic(rollout.obs[:, -1].contiguous()), rollout)
-            following, terminated = torch.cat([values[1:], last]), torch.zeros_like(terminated)
-            ended = terminated
-        gae_lambda = learner.hp.gae_lambda
-        advantages = gae(rewards, values, following, terminated, ended, signal.hp.gamma, gae_lambda)
-        return values, advantages
-
-    def learn(self, learner: OnPolicyLearner, batch: Mapping[str, Tensor], lr: Tensor) -> dict[str, Tensor]:
+    def learn(
+        self, learner: OnPolicyLearner, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None
+    ) -> dict[str, Tensor]:
         """As many steps of each signal as the policy takes, on minibatches of the same size; what to report.
 
-        lr: the policy's learning rates (P, 1), which the critics have.
+        lr: the policy's learning rates (P, 1), which the critics have; active: the members that learn, (P, 1).
         """
         hp = learner.hp
         position = learner.iterations * hp.update_epochs * hp.num_minibatches
@@ -94,9 +106,9 @@ class Signals:
         for place, minibatch in enumerate(learner.minibatches(batch, hp, self.keys)):
             for signal in self.signals:
                 losses, parts = signal.loss(minibatch, position + place)
-                signal.learned.descend(losses, signal.hp.lr)
-                signal.settle(parts)
-                error = signal.critic.learn(minibatch["obs"], minibatch[f"{signal.name}.returns"], lr)
+                signal.learned.descend(losses, signal.hp.lr, active)
+                signal.settle(parts, active)
+                error = signal.critic.learn(minibatch, minibatch[f"{signal.name}.returns"], lr, active)
                 parts = {"loss": losses, **parts, "value_loss": error}
                 report |= {f"{signal.name}_{part}": x.detach() for part, x in parts.items()}
         return self.report | report

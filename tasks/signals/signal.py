@@ -68,14 +68,17 @@ class Signal:
         return rewards
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Each member's loss (P,) on a minibatch (P, B, ...), and what to report of it, each (P,).
+        """Each member's loss (P,) on a minibatch (P, B, ...), by its weights, and what to report of it, each (P,).
 
         position: how many minibatches there were before, for random numbers.
         """
         raise NotImplementedError
 
-    def settle(self, report: Mapping[str, Tensor]) -> None:
-        """Learns what is not learned by gradients, after each step down the loss, from what that reported."""
+    def settle(self, report: Mapping[str, Tensor], active: Tensor | None) -> None:
+        """Learns what is not learned by gradients, after each step down the loss, from what that reported.
+
+        active: the members that learn, (P, 1); None: all.
+        """
 
     @property
     def own(self) -> dict[str, Any]:

@@ -81,11 +81,13 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
 CURIOUS = {"icm.use": True, "icm.width": 16, "rnd.use": True, "rnd.width": 16}
 SHOWN = {"gail.use": True, "gail.width": 16, "cloning.use": True, "cloning.batch_size": 8}
 VARIATIONAL = {"gail.use": True, "gail.width": 16, "gail.variational": True, "gail.code_width": 16}
+WHOLE = {"min_rollouts": 2, "max_rollout_steps": 24}
 VECTORS = {name: env for name, env in ACTORS.items() if name not in IMAGES}
 SMALLER = {name: env for name, env in ACTORS.items() if name != "Atari image"}  # up to six convolutions at once
 ALGORITHMS |= {
     "ppo, curious": ("ppo", {**MINIBATCHES, **CURIOUS}, SMALLER),
     "a2c, shown": ("a2c", {**ROLLOUTS, **SHOWN}, SMALLER),
+    "a2c, whole episodes": ("a2c", {**ROLLOUTS, **CURIOUS, **SHOWN, **VARIATIONAL, **WHOLE}, VECTORS),
     "ppo, variational": ("ppo", {**MINIBATCHES, **VARIATIONAL}, SMALLER),
     "ppo2, lstm, curious, shown": ("ppo2", {**MINIBATCHES, **CURIOUS, **SHOWN, "model.memory": "lstm"}, VECTORS),
 }
@@ -98,7 +100,8 @@ QUICK = {
     ("svpg", "dict"), ("svpg-ppo", "MuJoCo"), ("svpg-ppo2", "restart"),
     ("dqn", "dict"), ("dqn", "image"), ("dqn", "Atari"), ("dqn", "lessons"),
     ("ppo, curious", "restart"), ("ppo, curious", "bits"), ("a2c, shown", "wrapped"), ("a2c, shown", "dict"),
-    ("ppo2, lstm, curious, shown", "choices"), ("ppo, variational", "restart"), ("ppo, variational", "wrapped"),
+    ("ppo2, lstm, curious, shown", "choices"), ("ppo, variational", "restart"),
+    ("a2c, whole episodes", "restart"), ("a2c, whole episodes", "MuJoCo"), ("ppo, variational", "wrapped"),
     ("dqn, n-step, prioritized", "restart"),
     ("sac", "Box2D, Box"), ("sac", "hybrid"), ("sac", "toy text"), ("sac", "restart"), ("sac", "wrapped"),
     ("sac, lstm", "restart"), ("sac, lstm", "MuJoCo"), ("ppo2, sde", "wrapped"),

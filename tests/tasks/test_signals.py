@@ -382,8 +382,3 @@ def test_a_learner_that_takes_no_minibatches_has_no_signals() -> None:
     with pytest.raises(ValueError, match=r"Plain: icm learns in update_epochs times .* leave icm\.use out"):
         Plain.check(values)
     Plain.check(Plain.hyperparameters.defaults())
-
-
-def test_updates_on_whole_episodes_have_no_signals() -> None:
-    with pytest.raises(ValueError, match=r"waits for whole episodes .* but rnd\.use is true; leave min_rollouts"):
-        A2C("CartPole-v1").init(min_rollouts=4, rnd={"use": True})
