@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rekindle import PPO, Cohort
+from rekindle import A2C, PPO, Cohort
 from rekindle.spaces import unflatten
 from rekindle.tasks.signals.demonstrations import Demonstrations
 
@@ -31,6 +31,19 @@ def trained(env: str, seeds: int, epochs: int, examples: Demonstrations | None =
 
 def test_cloning_balances_a_pole_without_any_reward(shown: Demonstrations) -> None:
     tasks = trained("CartPole-v1", 3, 3, shown, **{"cloning.use": True})
+    assert min(task.evaluate() for task in tasks) > 400
+
+
+def test_cloning_balances_a_pole_where_updates_wait_for_whole_episodes(shown: Demonstrations) -> None:
+    given = {
+        "min_rollouts": 8,
+        "max_rollout_steps": 256,
+        "num_steps": 16,
+        "extrinsic.strength": 0.0,
+        "cloning.use": True,
+    }
+    tasks = [A2C("CartPole-v1", seed=seed, demonstrations=shown).init(**unflatten(given)) for seed in range(3)]
+    Cohort(tasks).fit(5)
     assert min(task.evaluate() for task in tasks) > 400
 
 

@@ -167,20 +167,3 @@ def test_losses_of_signals_are_those_of_the_used_steps_alone() -> None:
     for name in ("icm", "rnd"):
         signal = signals_of(learner)[name]
         torch.testing.assert_close(signal.loss(batch, 3)[0], signal.loss(alone, 3)[0])
-
-
-@pytest.mark.slow
-def test_cloning_on_whole_episodes_balances_a_pole_without_any_reward() -> None:
-    teacher = A2C("CartPole-v1", seed=1).init(num_steps=16)
-    teacher.fit(40)
-    assert min(teacher.returns(5)) > 300
-    given = {
-        "min_rollouts": 8,
-        "max_rollout_steps": 256,
-        "num_steps": 16,
-        "extrinsic.strength": 0.0,
-        "cloning.use": True,
-    }
-    task = A2C("CartPole-v1", seed=0, demonstrations=teacher.record(5)).init(**unflatten(given))
-    task.fit(6)
-    assert task.evaluate() > 200
