@@ -104,7 +104,11 @@ class Learner:
         self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
         self.members, self.env_processes = len(self.seeds), env_processes
         self.hp = stack_hyperparameters(self.hyperparameters, values, self.device)
-        self.envs: Envs = make_envs(env, self.seeds, self.hp.num_envs, processes=env_processes)
+        self.assemble(values)
+
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Makes the environments, the counters and the parts; values: as the constructor is given them."""
+        self.envs: Envs = make_envs(self.env, self.seeds, self.hp.num_envs, processes=self.env_processes)
         self.env_steps = self.iterations = self.epochs = 0
         self.tally = Tally(self.members)  # since the epoch began
         self._at_epoch_start = True

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ..spaces import Space, integer, log_real, near_one, ordinal, real
@@ -40,16 +39,8 @@ class SurrogateLearner(Learner):
         epoch_steps=integer(1, 10**9, default=1, structural=True, search=False),
     )
 
-    def __init__(
-        self,
-        env: EnvSpec,
-        seeds: Sequence[int],
-        values: Sequence[Mapping[str, Any]],
-        device: torch.device | str = "cpu",
-        env_processes: int = 0,
-    ):
-        self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
-        self.members, self.values = len(self.seeds), [dict(each) for each in values]
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self.values = [dict(each) for each in values]  # in double precision
         self.env_steps = self.iterations = self.epochs = 0
         self.walks = [0.0] * self.members
         self.walk_keys = self.keys("walk")

@@ -17,7 +17,7 @@ from .cohort import one_thread
 from .envs import EnvSpec
 from .errors import StateMismatch
 from .guard import BadResumeGuard
-from .learner import EVALUATION_EPISODES, Learner, Watch, stack_hyperparameters
+from .learner import EVALUATION_EPISODES, Learner, Watch
 from .on_policy import OnPolicyLearner
 from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
@@ -54,21 +54,12 @@ class SVPGLearner(Learner):
     base: ClassVar[type[OnPolicyLearner]] = A2CLearner
     hyperparameters = svpg_space(A2CLearner)
 
-    def __init__(
-        self,
-        env: EnvSpec,
-        seeds: Sequence[int],
-        values: Sequence[Mapping[str, Any]],
-        device: torch.device | str = "cpu",
-        env_processes: int = 0,
-    ):
-        self.env, self.seeds, self.device, self.members = env, list(seeds), torch.device(device), len(seeds)
-        self.hp = stack_hyperparameters(self.hyperparameters, values, self.device)
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
         self.count: int = self.hp.num_particles
-        every = [(seed, member) for seed, member in zip(seeds, values, strict=True) for _ in range(self.count)]
+        every = [(seed, member) for seed, member in zip(self.seeds, values, strict=True) for _ in range(self.count)]
         particle_seeds = [particle_seed(seed, place % self.count) for place, (seed, _) in enumerate(every)]
         of_base = [{name: value for name, value in member.items() if name not in OWN} for _, member in every]
-        self.particles = self.base(env, particle_seeds, of_base, device, env_processes)
+        self.particles = self.base(self.env, particle_seeds, of_base, self.device, self.env_processes)
         self.particles.coupling = self.couple
         self.envs = self.particles.envs
         self.columns = policy_columns(self.particles.policy.parameters.shapes).to(self.device)
