@@ -68,7 +68,8 @@ class A2CLearner(OnPolicyLearner):
             batch = gathered.batch(used, self.hp.gamma, self.hp.gae_lambda, size)
             if self.guidance is not None:
                 batch = self.guidance.mix(self, batch, gathered.rows())
-            report = self.update(batch, lr, torch.from_numpy(due).to(lr.device).unsqueeze(1))
+            learned = self.update(batch, lr, torch.from_numpy(due).to(lr.device).unsqueeze(1))
+            report = {**learned, "rollouts": gathered.rollouts(used)}
             unfinished = due[:, None] & gathered.running()
             self.envs.abandon(unfinished)
             self.forget(unfinished)

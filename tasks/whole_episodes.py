@@ -41,8 +41,10 @@ def whole_episodes_space() -> dict[str, Dimension]:
     """An update waits for min_rollouts whole episodes and for min_steps steps of such; both None: it waits for none.
 
     min_rollouts is rounded up to a multiple of num_envs. A member's environments look for that after every num_steps,
-    and then begin anew. An episode of more than max_rollout_steps is cut there, and bootstraps. An update costs what
-    max_rollout_steps * num_envs steps cost, however few of them it is on.
+    and then begin anew. Between two updates each has room for max_rollout_steps, all its episodes together: where that
+    is full first, the update is on what is there, whose last episode is cut and bootstraps. The metric `rollouts` tells
+    how many episodes updates were on. An update costs what max_rollout_steps * num_envs steps cost, however few of them
+    it is on.
     """
     return {
         "min_rollouts": maybe(integer(1, 1_000_000), default=None, search=False),
@@ -71,9 +73,10 @@ def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:
     if not waits(values):
         return
     room = values["num_envs"] * values["max_rollout_steps"]
-    if (least := values["min_steps"] or 0) > room:
-        raise ValueError(f"{algorithm}: min_steps ({least}) must be at most num_envs * max_rollout_steps ({room}), for "
-                         "which an update has room; raise max_rollout_steps")  # fmt: skip
+    for name in ("min_steps", "min_rollouts"):  # an episode has a step at least
+        if (least := values[name] or 0) > room:
+            raise ValueError(f"{algorithm}: {name} ({least}) must be at most num_envs * max_rollout_steps ({room}), "
+                             "for which an update has room; raise max_rollout_steps")  # fmt: skip
     if values["num_minibatches"] != 1:
         raise ValueError(f"{algorithm}: an update that waits for whole episodes is one minibatch, but num_minibatches "
                          f"is {values['num_minibatches']}; try num_minibatches=1")  # fmt: skip
@@ -140,6 +143,11 @@ class Gathered(Stacked):
             due[member] = rows == self.steps or ((episode < quota).sum() >= least and finished.min() >= quota)
             used[member, :rows] = episode < quota
         return due, used
+
+    def rollouts(self, used: Mask) -> Tensor:
+        """How many whole episodes lie in the steps that are used, (P,)."""
+        whole = torch.from_numpy(used).to(self.tensors["ended"]) * self.tensors["ended"]
+        return whole.flatten(1).sum(1)
 
     def batch(self, used: Mask, gamma: Tensor, gae_lambda: Tensor, memory_size: int | None) -> dict[str, Tensor]:
         """What a loss needs of the rooms, each (P, S * N, ...); `weights` are 1 at the steps that are used, else 0.

@@ -232,6 +232,16 @@ def test_a_member_that_is_not_updated_in_an_epoch_reports_no_losses() -> None:
     assert "lr" not in dict(task.history)[1]
 
 
+def test_how_many_episodes_an_update_is_on_is_told_also_where_its_room_is_full_first() -> None:
+    def fitted(**room: int) -> list[Any]:
+        task = A2C("CartPole-v1").init(num_envs=4, num_steps=10, min_rollouts=20, epoch_steps=2000, **room)
+        task.fit(2)
+        return [row["rollouts"] for _, row in task.history]
+
+    assert fitted(max_rollout_steps=500) == [20, 20]  # 5 episodes of 20 steps or so in each environment
+    assert all(0 < rollouts < 5 for rollouts in fitted(max_rollout_steps=40))
+
+
 def test_members_of_a_cohort_are_updated_at_different_times_and_as_if_alone() -> None:
     def make(seed: int) -> A2C:
         return A2C("CartPole-v1", seed=seed).init(min_rollouts=4 * (seed + 1), min_steps=30 * (seed + 1), num_envs=4,
@@ -252,6 +262,10 @@ def test_members_of_a_cohort_are_updated_at_different_times_and_as_if_alone() ->
         (
             {"min_steps": 9000},
             r"A2C: min_steps \(9000\) must be at most num_envs \* max_rollout_steps \(8000\), for which",
+        ),
+        (
+            {"min_rollouts": 9000},
+            r"A2C: min_rollouts \(9000\) must be at most num_envs \* max_rollout_steps \(8000\), for which",
         ),
         (
             {"min_rollouts": 8, "num_minibatches": 2},
