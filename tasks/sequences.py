@@ -112,7 +112,7 @@ def check_sequences(algorithm: str, values: Mapping[str, Any]) -> None:
         raise ValueError(f"{algorithm}: replay.name={values['replay']['name']} draws single transitions, but "
                          f"model.memory={memory} learns from sequences; take replay.name=uniform")  # fmt: skip
     if batch % length:
-        near = max(1, round(batch / length)) * length
+        near = max(2, round(batch / length)) * length
         raise ValueError(f"{algorithm}: with a memory, batch_size ({batch}) must be a multiple of "
                          f"model.sequence_length ({length}); try batch_size={near}")  # fmt: skip
     if batch < 2 * length:

@@ -269,6 +269,7 @@ def test_a_task_that_needs_a_memory_is_solved_with_one_only() -> None:
 @pytest.mark.parametrize(("changes", "message"), [
     ({"batch_size": 33}, r"with a memory, batch_size \(33\) must be a multiple of model.sequence_length \(8\); try "
                          r"batch_size=32"),
+    ({"batch_size": 9}, r"must be a multiple of model.sequence_length \(8\); try batch_size=16"),
     ({"batch_size": 8}, r"with a memory, batch_size \(8\) must be at least two sequences of model.sequence_length"),
     ({"model.sequence_length": 32, "batch_size": 64, "learning_starts": 64},
      r"\(model.burn_in \+ 2 model.sequence_length \+ n_step - 2\) \* num_envs \(67\) must be at most learning_starts "
