@@ -98,6 +98,25 @@ def test_advantages_come_from_the_fitted_critic() -> None:
     assert torch.equal(after["values"], learner.prepare(rollout)["values"])
 
 
+def test_the_policy_learns_from_advantages_of_the_critic_that_was_fitted_before() -> None:
+    learner, kept = built(critic={"name": "separate", "lr": 3e-3}), {}
+    play = learner.play
+
+    def playing() -> Any:
+        kept["rollout"] = play()
+        kept["before"] = learner.prepare(kept["rollout"])["advantages"]
+        return kept["rollout"]
+
+    def learn(batch: Any, lr: Any) -> dict[str, torch.Tensor]:
+        kept["batch"] = batch
+        return {}
+
+    learner.play, learner.learn = playing, learn
+    learner.iterate()
+    assert torch.equal(kept["batch"]["advantages"], learner.prepare(kept["rollout"])["advantages"])
+    assert not torch.equal(kept["batch"]["advantages"], kept["before"])
+
+
 @pytest.mark.parametrize(
     ("own", "factors"),
     [

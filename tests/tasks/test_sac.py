@@ -327,6 +327,22 @@ class TestLearning:
         made.iterate()
         assert torch.equal(made.policy.target_vector, made.policy.critic_vector)
 
+    def test_a_step_goes_from_critics_to_actor_to_coefficient_to_targets(self) -> None:
+        rates = {"critic_lr": 0.01, "entropy.lr": 0.01}
+        made, old_critics, old_actor = learner(**rates), learner(**{**rates, "critic_lr": 0.0}), learner(**rates)
+        batch, target, lr = batch_of(made), made.policy.target_vector.clone(), torch.full((2, 1), 0.01)
+        made.update(batch, lr)
+        old_critics.update(batch, lr)
+        old_actor.update(batch, 0 * lr)
+        for mine, theirs in zip(made.policy.actor_vector, old_critics.policy.actor_vector, strict=True):
+            assert not torch.equal(mine, theirs)  # the actor sees the critics after their step
+        assert not torch.equal(made.policy.actor_vector, old_actor.policy.actor_vector)
+        for learners in (made, old_actor):  # and nobody else sees the actor after its own
+            assert torch.equal(learners.policy.critic_vector, made.policy.critic_vector)
+            assert learners.coefficients is not None
+            assert torch.equal(learners.coefficients.vector, made.coefficients.vector)  # type: ignore[union-attr]
+        torch.testing.assert_close(made.policy.target_vector, target.lerp(made.policy.critic_vector, 0.05))
+
     def test_the_actor_climbs_q(self) -> None:
         made = learner(seeds=(0,), **{"entropy.learn": False, "entropy.alpha": 1e-12, "critic_lr": 0.0})
         made.policy.critic_vector.zero_()  # critics that know one thing: the larger the action, the better
@@ -381,6 +397,15 @@ class TestRewardScale:
         np.testing.assert_allclose(scaled[:, 0], made.rewards.moments.variance[:, 0] ** -0.5, rtol=1e-5)
         assert torch.equal(made.scaled(reward[:, :2]), scaled[:, :2])  # no matter which batch
         assert "rewards" in made.member_state(0)
+
+    def test_the_critics_target_is_made_of_scaled_rewards(self) -> None:
+        made, plain = learner(scale_reward=True), learner()
+        batch, alpha = batch_of(plain), torch.full((2, 1), 0.3)
+        following = following_of(plain, batch)
+        difference = made.errors(batch, following, alpha)[0] - plain.errors(batch, following, alpha)[0]
+        expected = made.scaled(batch["reward"]) - batch["reward"]
+        assert expected.abs().min() > 0.1
+        torch.testing.assert_close(difference, expected.unsqueeze(1).expand_as(difference), rtol=1e-4, atol=1e-4)
 
 
 class TestRefusals:
