@@ -141,6 +141,18 @@ def test_importance_weights_scale_the_loss_of_their_transition() -> None:
     assert slopes.tolist() == [[0.25, 0.25]]
 
 
+def test_a_step_follows_the_importance_weights() -> None:
+    def moved(weight: torch.Tensor) -> torch.Tensor:
+        dqn = learner(**{"optimizer.name": "sgd", "max_grad_norm": None})
+        before = dqn.policy.parameters.vector.clone()
+        dqn.update({**batch_of(), "weight": weight}, torch.tensor([[0.1]]))
+        return dqn.policy.parameters.vector - before
+
+    ones = torch.ones(1, 6)
+    assert not moved(0 * ones).any()
+    torch.testing.assert_close(moved(0.5 * ones), 0.5 * moved(ones), rtol=1e-3, atol=1e-6)
+
+
 def test_the_target_network_begins_as_a_copy_of_the_online_one() -> None:
     dqn = learner(2)
     assert torch.equal(dqn.policy.target.vector, dqn.policy.parameters.vector)

@@ -163,6 +163,17 @@ def test_the_loss_is_that_of_the_paper() -> None:
     torch.testing.assert_close(gradient(losses), gradient(expected), rtol=1e-3, atol=1e-5)
 
 
+def test_values_are_kept_near_the_old_ones_by_a_range_of_their_own() -> None:
+    learner, batch = built(clip_value=0.05, ent_coef=0.0, normalize_advantage=False)  # clip_coef is 0.2
+    batch["advantages"] = torch.zeros_like(batch["advantages"])
+    offsets = torch.linspace(-0.1, 0.1, batch["values"].shape[1])
+    batch["values"] = batch["values"] - offsets  # the values are by this much above the old ones
+    near = batch["values"] + offsets.clamp(-0.05, 0.05)
+    losses, report = learner.loss(batch)
+    torch.testing.assert_close(report["value_loss"], 0.5 * (near - batch["returns"]).square().mean(1))
+    torch.testing.assert_close(losses, 0.5 * report["value_loss"])
+
+
 def test_the_ratio_is_of_the_actions_that_were_taken() -> None:
     # Olympus' PPO sampled new actions in its update, so that the ratio compared two different actions.
     learner, batch = built()
