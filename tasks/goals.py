@@ -71,7 +71,7 @@ class GoalEncoder:
         size = goal.stop - goal.start
         self.rest = inputs - size
         made = (self.rest + 1) * self.features  # W(g) and b(g), row by row
-        self.shapes = {
+        self.shapes: dict[str, tuple[int, ...]] = {
             f"{prefix}.goal.0.weight": (size, self.features), f"{prefix}.goal.0.bias": (1, self.features),
             f"{prefix}.goal.1.weight": (self.features, made), f"{prefix}.goal.1.bias": (1, made),
         }  # fmt: skip
@@ -81,7 +81,8 @@ class GoalEncoder:
         views, shapes = parameters.views, self.shapes
         for layer, gain in ((0, math.sqrt(2)), (1, 1.0)):
             name = f"{self.prefix}.goal.{layer}.weight"
-            views[name][member] = orthogonal(streams.key(seed, "init", name), *shapes[name], gain)
+            rows, columns = shapes[name]
+            views[name][member] = orthogonal(streams.key(seed, "init", name), rows, columns, gain)
         name = f"{self.prefix}.goal.1.bias"
         layer_of_all = orthogonal(streams.key(seed, "init", name), self.rest, self.features, math.sqrt(2))
         views[name][member, 0, : layer_of_all.numel()] = layer_of_all.reshape(-1)
