@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -13,7 +12,9 @@ from torch import Tensor
 
 from .actor_critic import ActorCritic
 from .distributions import distribution_for
+from .encoders import check_encoder
 from .envs import EnvSpec, spaces_of
+from .goals import goal_of
 from .learner import Learner
 from .normalizers import ObservationNormalizer
 from .recurrent import Memory
@@ -27,7 +28,7 @@ class ActingLearner(Learner):
     Attributes:
         policy: the actors and the critics.
         memory: what they remember of the running episodes, if they do.
-        obs_normalizer: what standardizes what they see, if anything does.
+        obs_normalizer: what standardizes the vectors that they see, if anything does; images are left as they are.
         perturbations: the noise of actions, where it depends on the state.
     """
 
@@ -37,17 +38,20 @@ class ActingLearner(Learner):
 
     @classmethod
     def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        place = f"{cls.algorithm()} on {env.id}"
+        check_encoder(values["model"], env, place)
+        goal_of(values["model"], env, place)
         if values["use_sde"]:
-            state_dependent(spaces_of(env).action, values["model"]["width"], f"{cls.algorithm()} on {env.id}")
+            state_dependent(spaces_of(env).action, values["model"]["width"], place)
 
     def build(self) -> None:
         hp, place = self.hp, f"{self.algorithm()} on {self.env.id}"
+        goal, space = goal_of(vars(hp.model), self.env, place), self.envs.action_space
         self.policy = ActorCritic(
-            self.envs.obs_shape, self.envs.action_space, hp.model, self.seeds, place, self.device, hp.use_sde
+            self.envs.obs_shape, space, hp.model, self.seeds, place, self.device, hp.use_sde, goal
         )
-        self.obs_normalizer = (
-            ObservationNormalizer(self.members, math.prod(self.envs.obs_shape)) if hp.normalize_obs else None
-        )
+        vectors = hp.normalize_obs and self.envs.obs_kind == "vector"
+        self.obs_normalizer = ObservationNormalizer(self.members, self.envs.obs_shape[0]) if vectors else None
         self.memory = Memory(self.policy, hp.num_envs) if self.policy.core is not None else None
         self.action_keys = self.keys("action")
         self.perturbations: Perturbations | None = None

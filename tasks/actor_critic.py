@@ -1,4 +1,4 @@
-"""Actor and critic of P members as separate multilayer perceptrons, over shared convolutions when they see images."""
+"""Actor and critic of P members as separate multilayer perceptrons, over a shared encoder when they see images."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from torch import Tensor
 
 from ..spaces import Space, categorical, integer, ordinal, real
 from .distributions import Distribution, distribution_for
-from .networks import MLP, Layers, NatureCNN, Parameters, affine
+from .encoders import Encoder, encoder_choice, encoder_for
+from .goals import GoalEncoder, goal_choice
+from .networks import MLP, Layers, Parameters, affine
 from .parts import Stacked
 from .recurrent import Core
 from .sde import StateDependentGaussian, state_dependent
@@ -31,6 +33,8 @@ def model_space() -> Space:
         activation=categorical("tanh", "relu", "silu", "elu", default="tanh", structural=True),
         std_init=real(0.3, 1.5, default=1.0, accept=(1e-3, 100.0)),
         memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
+        encoder=encoder_choice(),
+        goal_conditioning=goal_choice(),
     )
 
 
@@ -38,22 +42,27 @@ class ActorCritic(Stacked):
     """π(a|s) and v(s) of P members."""
 
     def __init__(self, obs_shape: tuple[int, ...], action_space: gym.Space[Any], hp: SimpleNamespace, seeds: list[int],
-                 place: str, device: torch.device | str = "cpu", sde: bool = False):  # fmt: skip
+                 place: str, device: torch.device | str = "cpu", sde: bool = False,
+                 goal: slice | None = None):  # fmt: skip
         """obs_shape: (D,) of vectors or (H, W, C) of images; hp: values of `model_space`; place: named in errors.
 
-        sde: whether the noise of actions depends on the state, see `tasks.sde`.
+        sde: whether the noise of actions depends on the state, see `tasks.sde`; goal: where in an observation a goal is
+            that has a say of its own, see `tasks.goals`.
         """
         self.distribution: Distribution = (
             state_dependent(action_space, hp.width, place) if sde else distribution_for(action_space, place)
         )
-        self.cnn = NatureCNN("features", obs_shape) if len(obs_shape) == 3 else None
-        inputs = self.cnn.features if self.cnn else obs_shape[0]
+        self.encoder: Encoder = encoder_for(hp, "features", obs_shape)
+        if goal is not None:
+            self.encoder = GoalEncoder("features", obs_shape[0], goal, hp)
+        inputs = self.encoder.features
         self.obs_shape = obs_shape
         self.core = None if hp.memory == "none" else Core("memory", hp.memory, inputs, hp.width)
         hidden = [hp.width if self.core else inputs, *[hp.width] * hp.layers]
         self.actor = MLP("actor", [*hidden, self.distribution.outputs], hp.activation, last_gain=0.01)
         self.critic = MLP("critic", [*hidden, 1], hp.activation, last_gain=1.0)
-        networks = [net for net in (self.cnn, self.core, self.actor, self.critic) if net is not None]
+        core = [self.core] if self.core else []
+        networks: list[Encoder | Core | MLP] = [self.encoder, *core, self.actor, self.critic]
         shapes = {name: shape for net in networks for name, shape in net.shapes.items()}
         rows = hp.width if sde else 1
         if self.distribution.learned_std:
@@ -71,9 +80,6 @@ class ActorCritic(Stacked):
     def _look_up(self, tensors):  # type: ignore[no-untyped-def]
         return tensors, self.actor.layers(tensors), self.critic.layers(tensors), tensors.get("actor.log_std")
 
-    def _features(self, tensors, obs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        return self.cnn(tensors, obs) if self.cnn else obs
-
     def _params(self, actor: Layers, features: Tensor, log_std: Tensor | None) -> Tensor:
         if log_std is None:
             return self.actor(actor, features)
@@ -86,17 +92,17 @@ class ActorCritic(Stacked):
     def policy(self, obs: Tensor) -> Tensor:
         """The distribution's parameters for observations (P, B, ...), without gradients."""
         tensors, actor, _, log_std = self._views
-        return self._params(actor, self._features(tensors, obs), log_std)
+        return self._params(actor, self.encoder(tensors, obs), log_std)
 
     def value(self, obs: Tensor) -> Tensor:
         """v(s) of observations (P, B, ...), (P, B), without gradients."""
         tensors, _, critic, _ = self._views
-        return self.critic(critic, self._features(tensors, obs)).squeeze(-1)
+        return self.critic(critic, self.encoder(tensors, obs)).squeeze(-1)
 
     def __call__(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """The distribution's parameters and v(s), (P, B), with gradients."""
         tensors, actor, critic, log_std = self._leaves
-        features = self._features(tensors, obs)
+        features = self.encoder(tensors, obs)
         return self._params(actor, features, log_std), self.critic(critic, features).squeeze(-1)
 
     def sequences(
@@ -110,7 +116,7 @@ class ActorCritic(Stacked):
         assert self.core is not None
         tensors, actor, critic, log_std = self._leaves if learning else self._views
         form = (state.shape[1], -1)
-        features = self._features(tensors, obs).unflatten(1, form)
+        features = self.encoder(tensors, obs).unflatten(1, form)
         states = self.core(tensors, features, begins.unflatten(1, form), state)
         remembered = states[..., : self.core.width].flatten(1, 2)
         params, values = self._params(actor, remembered, log_std), self.critic(critic, remembered)

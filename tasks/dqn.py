@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import count
 from types import SimpleNamespace
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,11 +15,12 @@ from torch import Tensor
 
 from ..spaces import Space, categorical, integer, log_real, maybe, ordinal
 from . import backprop
+from .encoders import Encoder, check_encoder, encoder_choice, encoder_for
 from .envs import EnvSpec, spaces_of
 from .errors import UnsupportedSpace
 from .exploration import Epsilon, EpsilonGreedy, epsilon_space
 from .grad_norms import EVERY, norms
-from .networks import MLP, NatureCNN, Parameters
+from .networks import MLP, Parameters
 from .off_policy import OffPolicyLearner, off_policy_space
 from .optimizers import Optimizer, clip_norm, optimizer_space, schedule_space
 from .parts import Stacked
@@ -38,19 +40,19 @@ class QNetwork(Stacked):
         device: torch.device,
     ):
         """obs_shape: (D,) of vectors or (H, W, C) of images; hp: the values of `model`."""
-        self.cnn = NatureCNN("features", obs_shape) if len(obs_shape) == 3 else None
-        hidden = [self.cnn.features if self.cnn else obs_shape[0], *[hp.width] * hp.layers]
+        self.encoder = encoder_for(hp, "features", obs_shape)
+        hidden = [self.encoder.features, *[hp.width] * hp.layers]
         self.heads = [MLP("q", [*hidden, actions], hp.activation, last_gain=1.0)]
         if hp.duelling:
             self.heads.append(MLP("value", [*hidden, 1], hp.activation, last_gain=1.0))
-        networks: list[NatureCNN | MLP] = [*([self.cnn] if self.cnn else []), *self.heads]
+        networks: list[Encoder | MLP] = [self.encoder, *self.heads]
         shapes = {name: shape for network in networks for name, shape in network.shapes.items()}
         self.parameters, self.target = (Parameters(shapes, len(seeds), device) for _ in range(2))
         for member, seed in enumerate(seeds):
             for network in networks:
                 network.initialize(self.parameters, member, seed)
         self.target.vector.copy_(self.parameters.vector)
-        plain = self.cnn is None and not hp.duelling
+        plain = not self.encoder.shapes and not hp.duelling
         by_hand = plain and backprop.applies(self.heads[0].sizes, hp.activation, batch_size)
         self.derivative = backprop.DERIVATIVES[hp.activation] if by_hand else None
         self.tensors = {"vector": self.parameters.vector, "target": self.target.vector}
@@ -69,7 +71,7 @@ class QNetwork(Stacked):
             q = self(obs)
             return q.detach(), lambda slopes: self.parameters.gradient((slopes * q).sum((1, 2)))
         derivative, layers = self.derivative, self._views[1][0]
-        values = backprop.forward(self.heads[0], layers, obs)
+        values = backprop.forward(self.heads[0], layers, self.encoder({}, obs))
         rest = self.parameters.vector.new_zeros(len(obs), self.parameters.padding)
         return values[-1], lambda slopes: torch.cat([*backprop.backward(layers, values, slopes, derivative), rest], 1)
 
@@ -82,7 +84,7 @@ class QNetwork(Stacked):
         return self._q(*self._target_views, obs)
 
     def _q(self, tensors, layers, obs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        features = self.cnn(tensors, obs) if self.cnn else obs
+        features = self.encoder(tensors, obs)
         q, *value = (head(weights, features) for head, weights in zip(self.heads, layers, strict=True))
         return value[0] + q - q.mean(-1, keepdim=True) if value else q
 
@@ -107,6 +109,7 @@ class DQNLearner(OffPolicyLearner):
             layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
             activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
             duelling=categorical(False, True, default=False, structural=True),
+            encoder=encoder_choice(),
         ),
         exploration=epsilon_space(),
         double=categorical(False, True, default=True, structural=True),
@@ -128,6 +131,10 @@ class DQNLearner(OffPolicyLearner):
                 f"{cls.algorithm()} on {env.id} chooses among the actions of a Discrete space, but got {space}; "
                 "use PPO, or wrap the environment in a gymnasium.ActionWrapper that offers a Discrete space"
             )
+
+    @classmethod
+    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        check_encoder(values["model"], env, f"{cls.algorithm()} on {env.id}")
 
     def build(self) -> None:
         super().build()

@@ -102,7 +102,7 @@ class Adversary(Signal):
         assert examples is not None
         self.shown, self.seen = examples, learner.obs_normalizer
         self.actions = ActionCode(learner.envs.action_space, f"GAIL on {learner.env.id}", learner.device)
-        self.eye = Eye("gail", shape)
+        self.eye = Eye("gail", learner)
         inputs = self.eye.size + (self.actions.size if self.hp.use_actions else 0)
         self.bottleneck: Bottleneck | None = None
         if getattr(self.hp, "variational", False):

@@ -45,7 +45,7 @@ class Curiosity(Signal):
         super().__init__(learner, examples)
         width, envs = self.hp.width, learner.envs
         self.actions = ActionCode(envs.action_space, f"ICM on {learner.env.id}", learner.device)
-        self.eye = Eye("icm", envs.obs_shape)
+        self.eye = Eye("icm", learner)
         self.features = perceptron("icm.features", self.eye.size, width, width, layers=1)
         self.inverse = perceptron("icm.inverse", 2 * width, width, self.actions.outputs, layers=1)
         self.forward = perceptron("icm.forward", width + self.actions.size, width, width, layers=1)

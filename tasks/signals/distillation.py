@@ -46,7 +46,7 @@ class Distillation(Signal):
     def __init__(self, learner: OnPolicyLearner, examples: Examples | None):
         super().__init__(learner, examples)
         width, shape = self.hp.width, learner.envs.obs_shape
-        self.eyes = {name: Eye(f"rnd.{name}", shape) for name in ("target", "predictor")}
+        self.eyes = {name: Eye(f"rnd.{name}", learner) for name in ("target", "predictor")}
         self.nets = {"target": perceptron("rnd.target", self.eyes["target"].size, width, width, layers=1),
                      "predictor": perceptron("rnd.predictor", self.eyes["predictor"].size, width, width)}  # fmt: skip
         networks = [net for name, eye in self.eyes.items() for net in (*eye.networks, self.nets[name])]

@@ -7,35 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..critic import ADAM
+from ..encoders import Encoder, encoder_for
 from ..gae import average
-from ..networks import MLP, Layers, NatureCNN, Parameters
+from ..networks import MLP, Layers, Parameters
 from ..optimizers import Optimizer
 from ..state import Tree
+
+if TYPE_CHECKING:
+    from ..on_policy import OnPolicyLearner
 
 LAYERS = 2  # hidden ones of every network here
 
 
 class Eye:
-    """What makes vectors of observations: nothing if they are vectors, convolutions of its own if they are images."""
+    """What makes vectors of observations: an encoder of its own, of the kind that the policy has."""
 
-    def __init__(self, prefix: str, obs_shape: tuple[int, ...]):
-        self.cnn = NatureCNN(f"{prefix}.eye", obs_shape) if len(obs_shape) == 3 else None
-        self.size: int = self.cnn.features if self.cnn else obs_shape[0]
+    def __init__(self, prefix: str, learner: OnPolicyLearner):
+        self.encoder = encoder_for(learner.hp.model, f"{prefix}.eye", learner.envs.obs_shape)
+        self.size = self.encoder.features
 
     @property
-    def networks(self) -> list[MLP | NatureCNN]:
+    def networks(self) -> list[Encoder | MLP]:
         """Those that need parameters."""
-        return [] if self.cnn is None else [self.cnn]
+        return [self.encoder]
 
     def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
         """(P, B, ...) -> (P, B, size)."""
-        return obs if self.cnn is None else self.cnn(tensors, obs)
+        return self.encoder(tensors, obs)
 
 
 class Learned:
@@ -46,7 +50,7 @@ class Learned:
         tensors: all state, each (P, ...).
     """
 
-    def __init__(self, networks: Sequence[MLP | NatureCNN], seeds: Sequence[int], device: torch.device | str):
+    def __init__(self, networks: Sequence[Encoder | MLP], seeds: Sequence[int], device: torch.device | str):
         shapes = {name: shape for net in networks for name, shape in net.shapes.items()}
         self.parameters = Parameters(shapes, len(seeds), device)
         for member, seed in enumerate(seeds):
@@ -82,12 +86,11 @@ def perceptron(prefix: str, inputs: int, width: int, outputs: int, last_gain: fl
 class Critic:
     """v(s) of what one signal pays, of P members, fitted to its own returns."""
 
-    def __init__(self, prefix: str, obs_shape: tuple[int, ...], width: int, seeds: Sequence[int],
-                 device: torch.device | str):  # fmt: skip
-        self.eye = Eye(prefix, obs_shape)
+    def __init__(self, prefix: str, learner: OnPolicyLearner, width: int):
+        self.eye = Eye(prefix, learner)
         # What signals pay is small, and a critic that begins with larger values would drown it.
         self.net = perceptron(prefix, self.eye.size, width, 1, last_gain=0.01)
-        self.learned = Learned([*self.eye.networks, self.net], seeds, device)
+        self.learned = Learned([*self.eye.networks, self.net], learner.seeds, learner.device)
 
     def __call__(self, obs: Tensor, learning: bool = False) -> Tensor:
         """v of observations (P, B, ...), (P, B)."""

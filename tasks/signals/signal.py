@@ -52,9 +52,7 @@ class Signal:
     def __init__(self, learner: OnPolicyLearner, examples: Examples | None):
         """examples: what is demonstrated, if anything is."""
         self.hp = getattr(learner.hp, self.name)
-        self.critic = Critic(
-            f"{self.name}.critic", learner.envs.obs_shape, self.hp.width, learner.seeds, learner.device
-        )
+        self.critic = Critic(f"{self.name}.critic", learner, self.hp.width)
 
     def watch(self, rollout: Rollout) -> None:
         """Sees every rollout once, before it is rewarded, for statistics that are state."""

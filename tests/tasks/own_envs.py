@@ -95,6 +95,34 @@ class PictureWalk(Walk):
         return picture
 
 
+class Square(gym.Env[Any, Any]):
+    """A bright square whose column says which action is right: 16 times, each time another one."""
+
+    def __init__(self, side: int = 12, box: bool = False) -> None:
+        self.observation_space = spaces.Box(0, 255, (side, side, 1), np.uint8)
+        self.action_space = spaces.Box(-1, 1, (1,), np.float32) if box else spaces.Discrete(2)
+        self.side, self.steps, self.place = side, 0, np.zeros(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.show(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        side = float(self.place[1])
+        right = -abs(float(action[0]) - side) if self.action_space.shape else (1.0 if (side > 0) == action else -1.0)
+        return self.show(), right, self.steps == 16, False, {}
+
+    def show(self) -> Any:
+        self.place = self.np_random.uniform(-1, 1, 2)
+        picture = np.zeros((self.side, self.side, 1), np.uint8)
+        third = self.side // 3
+        row, column = (int((x + 1) / 2 * (self.side - third) + 0.5) for x in self.place)
+        picture[row : row + third, column : column + third] = 255
+        return picture
+
+
 class TextWalk(Walk):
     """An observation that is no number."""
 
@@ -207,7 +235,7 @@ class Doubled(gym.RewardWrapper[Any, Any]):
 
 
 WALKS = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, PictureWalk, TextWalk, GraphActionWalk, HybridWalk)
-OWN = (*WALKS, LessonWalk, Lottery, Curriculum, Fragile)
+OWN = (*WALKS, Square, LessonWalk, Lottery, Curriculum, Fragile)
 for own in OWN:
     if f"{own.__name__}-v0" not in gym.registry:
         gym.register(f"{own.__name__}-v0", own, max_episode_steps=30)

@@ -54,8 +54,9 @@ CONTINUOUS = {
 SEVERAL = {"choices": EnvSpec("own_envs:RowsWalk-v0"), "bits": EnvSpec("own_envs:BitsWalk-v0")}
 HYBRID = {"hybrid": EnvSpec("own_envs:HybridWalk-v0")}
 SHORTER = ("num_steps", "epoch_steps", "learning_starts", "batch_size")
-IMAGES = ("image", "Atari image", "Atari, vector")
-FAMILIES = {**DISCRETE, **CONTINUOUS, **SEVERAL, **HYBRID}
+TINY = {"tiny image": EnvSpec("own_envs:ImageWalk-v0")}  # too small for the default encoder
+IMAGES = ("image", "tiny image", "Atari image", "Atari, vector")
+FAMILIES = {**DISCRETE, **CONTINUOUS, **SEVERAL, **HYBRID, **TINY}
 
 ROLLOUTS: dict[str, Any] = {"num_steps": 16, "num_envs": 2, "epoch_steps": 64, "model.width": 16}
 MINIBATCHES = {**ROLLOUTS, "num_minibatches": 2, "update_epochs": 2}
@@ -91,6 +92,17 @@ ALGORITHMS |= {
     "ppo, variational": ("ppo", {**MINIBATCHES, **VARIATIONAL}, SMALLER),
     "ppo2, lstm, curious, shown": ("ppo2", {**MINIBATCHES, **CURIOUS, **SHOWN, "model.memory": "lstm"}, VECTORS),
 }
+ENCODED = {"image": DISCRETE["image"], **TINY}
+ALGORITHMS |= {
+    "ppo, impala": ("ppo", {**MINIBATCHES, "model.encoder": "impala"}, ENCODED),
+    "ppo2, lstm, small": ("ppo2", {**MINIBATCHES, "model.encoder": "small", "model.memory": "lstm"}, TINY),
+    "ppo, flat, separate": ("ppo", {**MINIBATCHES, "model.encoder": "flat", "critic.name": "separate"}, ENCODED),
+    "a2c, simple": ("a2c", {**ROLLOUTS, "model.encoder": "simple"}, {"image": DISCRETE["image"]}),
+    "a2c, small, curious": ("a2c", {**ROLLOUTS, **CURIOUS, "model.encoder": "small"}, TINY),
+    "svpg, impala": ("svpg", {**ROLLOUTS, "num_particles": 2, "model.encoder": "impala"}, TINY),
+    "dqn, impala, duelling": ("dqn", {**REPLAYS, "model.encoder": "impala", "model.duelling": True}, ENCODED),
+    "dqn, flat": ("dqn", {**REPLAYS, "model.encoder": "flat"}, ENCODED),
+}
 ALGORITHMS["sac, lstm"] = ("sac", {**REPLAYS, **SEQUENCES}, ALGORITHMS["sac"][2])
 QUICK = {
     ("ppo", "image"), ("ppo", "Atari, vector"), ("ppo", "restart"), ("ppo", "MuJoCo, replayed"),
@@ -103,6 +115,9 @@ QUICK = {
     ("ppo2, lstm, curious, shown", "choices"), ("ppo, variational", "restart"),
     ("a2c, whole episodes", "restart"), ("a2c, whole episodes", "MuJoCo"), ("ppo, variational", "wrapped"),
     ("dqn, n-step, prioritized", "restart"),
+    ("ppo, impala", "tiny image"), ("ppo2, lstm, small", "tiny image"), ("ppo, flat, separate", "tiny image"),
+    ("a2c, simple", "image"), ("a2c, small, curious", "tiny image"), ("svpg, impala", "tiny image"),
+    ("dqn, impala, duelling", "tiny image"), ("dqn, flat", "tiny image"),
     ("sac", "Box2D, Box"), ("sac", "hybrid"), ("sac", "toy text"), ("sac", "restart"), ("sac", "wrapped"),
     ("sac, lstm", "restart"), ("sac, lstm", "MuJoCo"), ("ppo2, sde", "wrapped"),
 }  # fmt: skip

@@ -10,9 +10,8 @@ import pytest
 import torch
 from rekindle.tasks import streams
 from rekindle.tasks.cohort import one_thread
-from rekindle.tasks.networks import ACTIVATIONS, ALIGNMENT, MLP, NatureCNN, Parameters, affine, orthogonal
+from rekindle.tasks.networks import ACTIVATIONS, ALIGNMENT, MLP, Parameters, affine, orthogonal
 from torch import Tensor, nn
-from torch.nn import functional
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +28,7 @@ def draw(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
     return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def build(mlp: MLP | NatureCNN, seeds: list[int]) -> Parameters:
+def build(mlp: MLP, seeds: list[int]) -> Parameters:
     """Initialized parameters, with biases that are not zero."""
     parameters = Parameters(mlp.shapes, len(seeds))
     for member, seed in enumerate(seeds):
@@ -231,71 +230,6 @@ def test_networks_of_one_seed_begin_differently() -> None:
     for net in (actor, critic):
         net.initialize(parameters, 0, seed=5)
     assert not torch.allclose(parameters.views["actor.0.weight"], parameters.views["critic.0.weight"])
-
-
-# Images
-
-
-def nature(channels: int) -> nn.Sequential:
-    return nn.Sequential(
-        *(nn.Conv2d(channels, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()),
-        *(nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()),
-    )
-
-
-def images(members: int, batch: int, shape: tuple[int, ...]) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (members, batch, *shape), dtype=torch.uint8, generator=generator)
-
-
-@pytest.mark.parametrize("shape", [(84, 84, 4), (36, 40, 1), (64, 64, 3)])
-def test_the_convolutions_are_those_of_torch(shape: tuple[int, ...]) -> None:
-    cnn = NatureCNN("features", shape)
-    parameters = build(cnn, [1, 2])
-    x = images(2, 3, shape)
-    out = cnn(parameters.views, x)
-    assert out.shape == (2, 3, cnn.features)
-    for member in range(2):
-        module = nature(shape[2])
-        for layer, conv in enumerate(part for part in module if isinstance(part, nn.Conv2d)):
-            conv.weight.data = parameters.views[f"features.conv{layer}.weight"][member].clone()
-            conv.bias.data = parameters.views[f"features.conv{layer}.bias"][member].clone()
-        theirs = module(x[member].permute(0, 3, 1, 2).float() / 255)
-        torch.testing.assert_close(out[member], theirs, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("batch", [1, 3, 8])
-def test_an_image_network_equals_the_one_alone_bit_for_bit(batch: int) -> None:
-    cnn = NatureCNN("features", (36, 36, 2))
-    together = build(cnn, [1, 2, 3])
-    x = images(3, batch, (36, 36, 2))
-    outs = cnn(together.leaves, x)
-    gradients = together.gradient(outs.square().mean((1, 2)))
-    for member in range(3):
-        alone = build(cnn, [member + 1])
-        out = cnn(alone.leaves, x[member : member + 1].clone())
-        assert torch.equal(out[0], outs[member])
-        assert torch.equal(alone.gradient(out.square().mean((1, 2)))[0], gradients[member])
-
-
-def test_filters_begin_orthogonal() -> None:
-    cnn = NatureCNN("features", (84, 84, 4))
-    parameters = Parameters(cnn.shapes, 1)
-    cnn.initialize(parameters, 0, seed=1)
-    for layer in range(3):
-        flat = parameters.views[f"features.conv{layer}.weight"][0].flatten(1)
-        torch.testing.assert_close(flat @ flat.T, 2 * torch.eye(len(flat)), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("shape", [(35, 84, 3), (84, 35, 3), (8, 8, 1), (1, 1, 1)])
-def test_images_that_are_too_small_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="at least 36 x 36 pixels, but got"):
-        NatureCNN("features", shape)
-
-
-def test_the_smallest_image_has_one_place_left() -> None:
-    assert NatureCNN("features", (36, 36, 1)).features == 64
-    assert functional.conv2d(torch.zeros(1, 1, 36, 36), torch.zeros(32, 1, 8, 8), stride=4).shape[2:] == (8, 8)
 
 
 def test_uniform_numbers_of_initialization_are_no_training_stream() -> None:
