@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -30,6 +31,7 @@ from .fsck_repair import repair as repair
 
 BATCH = 32 << 20  # bytes of blobs that are in memory at once
 LONGEST = 16 << 20  # bytes of one blob that are
+BYTES = "blob"  # SQLite's name of what is stored as bytes
 
 
 def check(store: Store) -> list[Finding]:
@@ -67,8 +69,11 @@ def _blobs(store: Store) -> Iterator[Finding]:
     while rows := store._database.read(partial(_sizes, after=last)):
         small: list[str] = []
         total = 0
-        for digest, size, length in rows:
+        for digest, size, length, kind in rows:
             last = digest
+            if kind != BYTES:
+                yield Finding("blob", f"blob {digest[:12]}", f"SQLite has its bytes as {kind}", (digest,))
+                continue
             if length > LONGEST:
                 found = store._database.read(partial(hash_long, digest=digest))
                 yield from _compared(digest, found, size, length)
@@ -81,10 +86,16 @@ def _blobs(store: Store) -> Iterator[Finding]:
         yield from _hash_small(store, small)
 
 
-def _sizes(connection: Connection, after: str) -> list[tuple[str, int, int]]:
-    length = sa.func.coalesce(sa.func.length(blob.c.data), 0)
-    query = sa.select(blob.c.digest, blob.c.size, length).where(blob.c.digest > after)
-    return [(row[0], row[1], row[2]) for row in connection.execute(query.order_by(blob.c.digest).limit(CHUNK))]
+def _stored_as(connection: Connection, column: sa.Column[Any]) -> sa.ColumnElement[str]:
+    """What a column of bytes holds: a SQLite file may hold text or a number there, which ends a query that reads it."""
+    return sa.func.typeof(column) if connection.dialect.name == "sqlite" else sa.literal(BYTES)
+
+
+def _sizes(connection: Connection, after: str) -> list[tuple[str, int, int, str]]:
+    length, kind = sa.func.coalesce(sa.func.length(blob.c.data), 0), _stored_as(connection, blob.c.data)
+    query = sa.select(blob.c.digest, blob.c.size, length, kind).where(blob.c.digest > after)
+    rows = connection.execute(query.order_by(blob.c.digest).limit(CHUNK))
+    return [(row[0], row[1], row[2], row[3]) for row in rows]
 
 
 def _hash_small(store: Store, digests: list[str]) -> Iterator[Finding]:
@@ -135,14 +146,17 @@ class _Head:
     uid: str
     epochs: int
     digest: str
-    manifest: bytes
+    kind: str  # what the manifest is stored as
+    manifest: bytes | None
     named: set[str] = field(default_factory=set)  # digests of its blobs, as its rows name them
     stored: set[str] = field(default_factory=set)  # those of them that are there
 
 
 def _heads(connection: Connection, after: int) -> list[_Head]:
     c, named = checkpoint.c, checkpoint_blob.c
-    query = sa.select(c.id, c.uid, c.epochs, c.digest, c.manifest).where(c.id > after).order_by(c.id).limit(50)
+    kind = _stored_as(connection, c.manifest)
+    manifest = sa.case((kind == BYTES, c.manifest))
+    query = sa.select(c.id, c.uid, c.epochs, c.digest, kind, manifest).where(c.id > after).order_by(c.id).limit(50)
     heads = {row.id: _Head(*row) for row in connection.execute(query)}
     links = sa.select(named.checkpoint, named.digest, blob.c.digest).join_from(checkpoint_blob, blob, isouter=True)
     for id, digest, stored in connection.execute(links.where(named.checkpoint.in_(heads))):
@@ -152,7 +166,9 @@ def _heads(connection: Connection, after: int) -> list[_Head]:
 
 
 def _wrong(row: _Head, bad: Set[str]) -> str:
-    if hashlib.sha256(row.manifest or b"").hexdigest() != row.digest:
+    if row.manifest is None:
+        return f"SQLite has the bytes of its manifest as {row.kind}"
+    if hashlib.sha256(row.manifest).hexdigest() != row.digest:
         return "its manifest has another sha256"
     try:
         named = read_manifest(row.manifest).blobs()

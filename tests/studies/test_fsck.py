@@ -271,6 +271,43 @@ def test_a_claim_that_waits_for_its_worker_is_no_finding(filled: Store) -> None:
     assert check(filled) == []
 
 
+@pytest.mark.parametrize("value", ["CAST(x'ff' AS TEXT)", "CAST(data AS TEXT)", "'x'", "7", "1 << 40", "1e300"])
+def test_what_is_stored_as_something_else_than_bytes_is_named_and_the_others_are_examined(
+    sqlite_url: str, value: str
+) -> None:
+    with Store(sqlite_url) as store:
+        sample.fill(store)
+        name = first_blob(store)
+        other = first_blob(store, 1)
+        assert other != name
+        execute(store, blob.update().where(blob.c.digest == other).values(data=b"cut short"))
+        execute(store, sa.text(f"UPDATE rk_blob SET data = {value} WHERE digest = :name").bindparams(name=name))
+        findings = {finding.key[0]: finding for finding in check(store) if finding.kind == "blob"}
+        assert findings.keys() == {name, other}
+        assert "SQLite has its bytes as " in findings[name].what
+        damaged = {finding.key[0] for finding in check(store) if finding.kind == "checkpoint"}
+        assert damaged == {uid(0), uid(1)}
+        repair(store, check(store))
+        assert check(store) == []
+
+
+def test_a_manifest_that_is_no_bytes_is_named_and_the_others_are_examined(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        sample.fill(store)
+        ids = [store.checkpoints(uid(0))[0].id, last_id(store, 0)]
+        values = dict(zip(ids, ("CAST(x'ff' AS TEXT)", "CAST(manifest AS TEXT)"), strict=True))
+        for id, value in values.items():
+            execute(store, sa.text(f"UPDATE rk_checkpoint SET manifest = {value} WHERE id = :id").bindparams(id=id))
+        flip_number = last_id(store, 1)
+        execute(store, checkpoint.update().where(checkpoint.c.id == flip_number).values(manifest=b"{}"))
+        findings = {finding.key[1]: finding.what for finding in check(store)}
+        assert findings == dict.fromkeys(ids, "SQLite has the bytes of its manifest as text") | {
+            flip_number: "its manifest has another sha256"
+        }
+        repair(store, check(store))
+        assert check(store) == []
+
+
 def test_long_blobs_are_read_in_pieces(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fsck, "LONGEST", 100)
     assert check(filled) == []
