@@ -157,10 +157,11 @@ def _checked(url: str) -> sa.URL:
     drivers = {"sqlite": ("", "pysqlite"), "postgresql": ("", "psycopg"), "postgres": ("",)}
     if driver not in drivers.get(backend, ()):
         near = difflib.get_close_matches(
-            parsed.drivername, ["sqlite", "postgresql", "postgresql+psycopg"], n=1, cutoff=0.5
+            parsed.drivername, ["sqlite", "postgresql", "postgresql+psycopg"], n=1, cutoff=0.7
         )
-        raise BadURL(f"a storage is SQLite (sqlite:///file) or PostgreSQL through psycopg (postgresql://...), but got "
-                     f"{parsed.drivername}://{f'; did you mean {near[0]}://?' if near else ''}")  # fmt: skip
+        cure = f"did you mean {near[0]}://?" if near else "give one of these"
+        raise BadURL("Rekindle stores in SQLite (sqlite:///file) and PostgreSQL (postgresql://..., through psycopg) "
+                     f"only, but got {parsed.drivername}://; {cure}")  # fmt: skip
     return _checked_sqlite(parsed) if backend == "sqlite" else parsed.set(drivername="postgresql+psycopg")
 
 

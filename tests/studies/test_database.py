@@ -27,7 +27,9 @@ SECRET = "tr0ub4dor"
         ("studies.db", r"such as sqlite:///studies.db .* got 'studies.db'; did you mean sqlite:///studies.db\?"),
         ("", "a storage is a URL such as"),
         ("sqlite3:///studies.db", r"got sqlite3://; did you mean sqlite://\?"),
-        ("mysql://user@host/name", "SQLite .* or PostgreSQL .* but got mysql://"),
+        ("mysql://user@host/name", r"SQLite .* and PostgreSQL .* only, but got mysql://; give one of these$"),
+        ("mysql+pymysql://user@host/name", r"only, but got mysql\+pymysql://; give one of these$"),
+        ("mssql://user@host/name", "only, but got mssql://; give one of these$"),
         (
             "postgresql+psycopg2://user@host/name",
             r"but got postgresql\+psycopg2://; did you mean postgresql\+psycopg://",
