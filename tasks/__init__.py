@@ -67,15 +67,36 @@ def names() -> list[str]:
 
 
 def load(name: str) -> type[Task]:
-    """The task with this name; ValueError names the near ones."""
+    """The task with this name; ValueError names the near ones, or says what is wrong with what a package offers."""
+    points = entry_points(group=ENTRY_POINTS, name=name)
+    offers = [f"{point.value} of {point.dist.name if point.dist else 'an unknown package'}" for point in points]
+    if len(offers) + (name in ALGORITHMS) > 1:
+        every = [*offers, "Rekindle's own"] if name in ALGORITHMS else offers
+        raise ValueError(f"tasks must have names of their own, but {name!r} is {' and '.join(sorted(every))}; give "
+                         "yours another name, in its class and among its package's entry points")  # fmt: skip
     if name in ALGORITHMS:
         module, attribute = ALGORITHMS[name].split(":")
         task: type[Task] = getattr(importlib.import_module(module, __name__), attribute)
         return task
-    for point in entry_points(group=ENTRY_POINTS, name=name):
-        offered: type[Task] = point.load()
-        return offered
+    for point, offer in zip(points, offers, strict=True):
+        try:
+            offered = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"the task {name!r}, {offer}, cannot be imported: {error}") from error
+        return _checked(offered, name, offer)
     near = get_close_matches(name, names(), n=1)
     raise ValueError(
         f"a task must be one of {', '.join(names())}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else "")
     )
+
+
+def _checked(offered: Any, name: str, offer: str) -> type[Task]:
+    """What a package offers under this name; ValueError unless it is a task that is named so."""
+    from .task import Task
+
+    if not (isinstance(offered, type) and issubclass(offered, Task)):
+        raise ValueError(f"an entry point must be a class derived from rekindle.Task, but {offer} is {offered!r}")
+    if (own := getattr(offered, "name", None)) != name:
+        raise ValueError(f"a task must be offered under its own name, by which stored trials find it, but {offer} is "
+                         f"named {own!r} and offered as {name!r}; make them equal")  # fmt: skip
+    return offered

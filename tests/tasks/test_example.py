@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 from rekindle import Cohort
+from rekindle.tasks import load
 from rekindle.tasks.testing import ExactnessSuite
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +75,37 @@ def test_the_command_line_tunes_the_example(package: Path, tmp_path: Path) -> No
     study = run(package, tmp_path, "tune", "reinforce", "CartPole-v1", "--trials", "3", "--epochs", "1:2:2",
                 "--study", "mine", "--workers", "1", "--set", "epoch_steps=256")  # fmt: skip
     assert study["state"] == "complete"
+
+
+def offered(folder: Path, package: str, *lines: str) -> None:
+    """A package in this folder, with these entry points."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join(["[rekindle.tasks]", *lines]))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone", r"the task 'gone', no_such_module:Thing of one, cannot be imported: No module named 'no_such_module'"),
+        ("lost", r"the task 'lost', json:Thing of one, cannot be imported: .*Thing"),
+        ("other", r"must be a class derived from rekindle.Task, but json:JSONDecoder of one is <class"),
+        ("mine", r"under its own name, .* rekindle:A2C of one is named 'a2c' and offered as 'mine'; make them equal"),
+        ("ppo", r"names of their own, but 'ppo' is Rekindle's own and rekindle:PPO of one; give yours another name"),
+        ("twice", r"names of their own, but 'twice' is json:A of one and json:B of two; give yours another name"),
+    ],
+)
+def test_what_a_package_offers_wrongly_is_refused_by_name(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered(tmp_path, "one", "gone = no_such_module:Thing", "lost = json:Thing", "other = json:JSONDecoder",
+            "mine = rekindle:A2C", "ppo = rekindle:PPO", "twice = json:A")  # fmt: skip
+    offered(tmp_path, "two", "twice = json:B")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        load(name)
+    assert load("a2c").name == "a2c"
 
 
 @pytest.mark.slow
