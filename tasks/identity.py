@@ -17,6 +17,19 @@ from .manifests import canonical_json
 EnvLike = str | EnvSpec | Mapping[str, Any]
 
 
+def device_of(device: str, place: str) -> torch.device:
+    """The torch device with this name; ValueError if there is none, or this machine has not got it."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"{place}: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', but got "
+                         f"{device!r}") from None  # fmt: skip
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"{place}: device {device!r} is not here, torch sees {torch.cuda.device_count()} CUDA devices "
+                         "on this machine; take 'cpu', or a torch and a driver that can use it")  # fmt: skip
+    return found
+
+
 class Identified:
     """An algorithm on an environment with a seed, and the hyperparameters that `init` gives it."""
 
@@ -29,7 +42,7 @@ class Identified:
     def __init__(self, env: EnvLike, seed: int, device: str, fixed: Mapping[str, Any]):
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise ValueError(f"{self.name}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")
-        self.env, self.seed, self.device = EnvSpec.of(env), seed, torch.device(device)
+        self.env, self.seed, self.device = EnvSpec.of(env), seed, device_of(device, self.name)
         self.fixed = flatten(fixed)
         self._left = self.learner.hyperparameters.fix(fixed) if fixed else None  # open; only if it must be checked
         self.hyperparameters: dict[str, Any] | None = None

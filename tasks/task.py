@@ -18,7 +18,7 @@ from .envs import spaces_of
 from .envs.encode import Actions, Observations
 from .errors import StateMismatch
 from .guard import BadResumeGuard
-from .identity import EnvLike
+from .identity import EnvLike, device_of
 from .keeping import Kept
 from .learner import EVALUATION_EPISODES
 from .observers import Until
@@ -234,8 +234,8 @@ class Task(Kept):
     def set_device(self, device: str) -> None:
         """Moves the task to another torch device; across device types it resumes, but not bit for bit."""
         self._values()
-        state = self._member_state()
-        self.device, self.seat, self._state = torch.device(device), None, state
+        found, state = device_of(device, str(self)), self._member_state()
+        self.device, self.seat, self._state = found, None, state
 
     def report(self) -> dict[str, Any]:
         """What is known of the task, as JSON."""

@@ -175,6 +175,23 @@ def test_a_seed_is_an_integer_in_its_range(seed: Any) -> None:
         PPO("CartPole-v1", seed=seed)
 
 
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("gpu", "ppo: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', but got 'gpu'"),
+        (None, "ppo: device must be one that torch knows, .* but got None"),
+        ("cuda:99", "ppo: device 'cuda:99' is not here, torch sees [0-9]+ CUDA devices on this machine; take 'cpu'"),
+    ],
+)
+def test_a_device_that_is_not_here_is_refused_before_any_training(device: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PPO("CartPole-v1", device=device)
+    task = make()
+    with pytest.raises(ValueError, match=message.replace("ppo: ", r"ppo on CartPole-v1, seed 1 \(.{8}\): ")):
+        task.set_device(device)
+    task.fit(1)
+
+
 @pytest.mark.parametrize("env", ["CartPol-v1", "CartPole-v77", "nowhere:Thing-v0"])
 def test_an_unknown_environment_is_refused_by_name(env: str) -> None:
     with pytest.raises(TaskError, match=env.rpartition(":")[0] or env):
