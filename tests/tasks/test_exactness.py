@@ -56,7 +56,8 @@ HYBRID = {"hybrid": EnvSpec("own_envs:HybridWalk-v0")}
 SHORTER = ("num_steps", "epoch_steps", "learning_starts", "batch_size")
 TINY = {"tiny image": EnvSpec("own_envs:ImageWalk-v0")}  # too small for the default encoder
 IMAGES = ("image", "tiny image", "Atari image", "Atari, vector")
-FAMILIES = {**DISCRETE, **CONTINUOUS, **SEVERAL, **HYBRID, **TINY}
+GOALS = {"goals": EnvSpec("goal_envs:Rooms-v0"), "goals, Box": EnvSpec("goal_envs:Reach-v0")}
+FAMILIES = {**DISCRETE, **CONTINUOUS, **SEVERAL, **HYBRID, **TINY, **GOALS}
 
 ROLLOUTS: dict[str, Any] = {"num_steps": 16, "num_envs": 2, "epoch_steps": 64, "model.width": 16}
 MINIBATCHES = {**ROLLOUTS, "num_minibatches": 2, "update_epochs": 2}
@@ -93,7 +94,10 @@ ALGORITHMS |= {
     "ppo2, lstm, curious, shown": ("ppo2", {**MINIBATCHES, **CURIOUS, **SHOWN, "model.memory": "lstm"}, VECTORS),
 }
 ENCODED = {"image": DISCRETE["image"], **TINY}
+HYPER = {"model.goal_conditioning": "hyper"}
 ALGORITHMS |= {
+    "ppo, hyper": ("ppo", {**MINIBATCHES, **HYPER}, GOALS),
+    "a2c, gru, hyper": ("a2c", {**ROLLOUTS, **HYPER, "model.memory": "gru", "model.width": 7}, GOALS),
     "ppo, impala": ("ppo", {**MINIBATCHES, "model.encoder": "impala"}, ENCODED),
     "ppo2, lstm, small": ("ppo2", {**MINIBATCHES, "model.encoder": "small", "model.memory": "lstm"}, TINY),
     "ppo, flat, separate": ("ppo", {**MINIBATCHES, "model.encoder": "flat", "critic.name": "separate"}, ENCODED),
@@ -115,6 +119,7 @@ QUICK = {
     ("ppo2, lstm, curious, shown", "choices"), ("ppo, variational", "restart"),
     ("a2c, whole episodes", "restart"), ("a2c, whole episodes", "MuJoCo"), ("ppo, variational", "wrapped"),
     ("dqn, n-step, prioritized", "restart"),
+    ("ppo, hyper", "goals"), ("a2c, gru, hyper", "goals, Box"),
     ("ppo, impala", "tiny image"), ("ppo2, lstm, small", "tiny image"), ("ppo, flat, separate", "tiny image"),
     ("a2c, simple", "image"), ("a2c, small, curious", "tiny image"), ("svpg, impala", "tiny image"),
     ("dqn, impala, duelling", "tiny image"), ("dqn, flat", "tiny image"),
