@@ -215,6 +215,7 @@ def test_every_action_space_has_its_distribution(space: gym.Space, kind: type, s
     [
         gym.spaces.Box(0, 255, (2,), dtype=np.uint8),
         gym.spaces.Box(-1, 1, ()),
+        gym.spaces.Box(-1, 1, (0,)),
         gym.spaces.MultiDiscrete([[2, 3], [2, 2]]),
         gym.spaces.Dict(a=gym.spaces.Discrete(2)),
         gym.spaces.Tuple([gym.spaces.Discrete(2)]),
