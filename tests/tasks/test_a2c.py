@@ -80,8 +80,22 @@ def test_one_rollout_is_one_step_unless_more_are_asked_for() -> None:
 
 def test_returns_stay_on_the_scale_of_the_rewards_when_advantages_are_standardized() -> None:
     _, raw = learner_and_batch(normalize_advantage=False)
-    _, standardized = learner_and_batch(normalize_advantage=True)
-    assert torch.equal(raw["returns"], standardized["returns"])
+    for how in (True, "running"):
+        _, standardized = learner_and_batch(normalize_advantage=how)
+        assert torch.equal(raw["returns"], standardized["returns"])
+
+
+def test_advantages_are_standardized_once_or_not_at_all() -> None:
+    plain, raw = learner_and_batch(normalize_advantage=False)
+    assert torch.equal(plain.advantages(raw), raw["advantages"])
+    by_batch, batch = learner_and_batch(normalize_advantage=True)
+    assert torch.equal(batch["advantages"], raw["advantages"])
+    torch.testing.assert_close(by_batch.advantages(batch).std(1, correction=0), torch.ones(2))
+    running, batch = learner_and_batch(normalize_advantage="running")
+    part = {name: x[:, :7].contiguous() for name, x in batch.items()}
+    assert torch.equal(running.advantages(part), part["advantages"])  # by all that was seen, not by this minibatch too
+    mean, std = raw["advantages"].mean(1, keepdim=True), raw["advantages"].std(1, correction=0, keepdim=True)
+    torch.testing.assert_close(batch["advantages"], (raw["advantages"] - mean) / std, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,15 @@ def test_the_policy_learns_from_advantages_of_the_critic_that_was_fitted_before(
     assert not torch.equal(kept["batch"]["advantages"], kept["before"])
 
 
+def test_the_critics_gradient_is_clipped_by_a_norm_of_its_own() -> None:
+    learner = built(critic={"name": "separate", "max_grad_norm": 1e-3}, max_grad_norm=None)
+    report = learner.critic.fit(learner, learner.play())
+    assert (report["grad_norm.critic"] > 0.1).all()
+    torch.testing.assert_close(report["grad_norm_clipped.critic"], torch.full((2,), 1e-3), rtol=1e-3, atol=0)
+    followed = learner.critic.optimizer.tensors["mean"].square().sum(1).sqrt()  # a mean of what was followed
+    assert (followed <= 1e-3).all()
+
+
 @pytest.mark.parametrize(
     ("own", "factors"),
     [
