@@ -181,7 +181,7 @@ def distribution_for(space: gym.Space[Any], place: str) -> Distribution:
             return MultiCategorical([int(n) for n in space.nvec])
         case gym.spaces.MultiBinary():
             return Bernoulli((math.prod(space.shape),))  # a row of bits; the environment gives them their shape
-        case gym.spaces.Box() if space.shape and math.prod(space.shape) and np.issubdtype(space.dtype, np.floating):
+        case gym.spaces.Box() if space.shape and 0 not in space.shape and np.issubdtype(space.dtype, np.floating):
             return Gaussian(tuple(space.shape))
     raise UnsupportedSpace(
         f"{place} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box (floats) spaces, but got {space}; "
