@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,9 +21,11 @@ from .errors import StateMismatch
 from .guard import BadResumeGuard
 from .learner import EVALUATION_EPISODES, Learner, Watch
 from .on_policy import OnPolicyLearner
+from .policy_files import write_policy
 from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
 from .state import Tree, check_same_form, settled
+from .stateful import Seat
 from .stein import kernel, stein_gradient
 from .storage import Metrics
 from .task import Task
@@ -253,6 +257,23 @@ class SVPG(Task):
             learner.load_member(member, theirs)
             self._branch_from(self.state_dict())
 
+    def act(self, observation: Any, particle: int = 0) -> Any:
+        """The greedy action of one particle for one observation; `evaluate_particles` tells which of them is good."""
+        return self.player(particle)(observation)
+
+    def player(self, particle: int = 0) -> Callable[[Any], Any]:
+        """What acts greedily as one particle, like `act`, through one episode from its beginning."""
+        return self._player(self._particle(particle))
+
+    def policy(self, particle: int | None = None) -> dict[str, Tensor]:
+        """What acts and estimates, by name: of all particles, for a warm start of SVPG; of one, for its base's."""
+        return super().policy() if particle is None else self._policy(self._particle(particle))
+
+    def save_policy(self, path: str | os.PathLike[str], particle: int | None = None) -> Path:
+        """Writes `policy` as safetensors: weights only, not resumable."""
+        of = {} if particle is None else {"particle": particle}
+        return write_policy(path, self.policy(particle), {**self._about(), **of})
+
     def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> list[float]:
         """The mean return of each particle, as `evaluate` measures them."""
         seat = self._seated()
@@ -260,14 +281,14 @@ class SVPG(Task):
         with one_thread():
             return [float(value) for value in seat.learner.evaluate_particles(episodes)[seat.member]]
 
-    def _particle(self, particle: int) -> tuple[Learner, int]:
+    def _particle(self, particle: int) -> Seat:
         """The learner of all particles, and this one's place in it."""
         seat = self._seated()
         assert isinstance(seat.learner, SVPGLearner)
         count = seat.learner.count
         if not 0 <= particle < count:
             raise ValueError(f"{self}: a particle must be one of 0 to {count - 1}, but got {particle!r}")
-        return seat.learner.particles, seat.member * count + particle
+        return Seat(seat.learner.particles, seat.member * count + particle)
 
 
 class SVPGPPO(SVPG):

@@ -187,7 +187,10 @@ class Task(Kept):
 
     def player(self) -> Callable[[Any], Any]:
         """What acts greedily, like `act`, through one episode from its beginning; a recurrent policy remembers."""
-        place, spaces = self._seated(), spaces_of(self.env)
+        return self._player(self._seated())
+
+    def _player(self, place: Seat) -> Callable[[Any], Any]:
+        spaces = spaces_of(self.env)
         seen, actions = Observations(spaces.observation, self.env.id), Actions(spaces.action, self.env.id)
         batch = np.empty((place.learner.members, 1, *seen.shape), seen.dtype)
         play = place.learner.player(1)
@@ -222,14 +225,19 @@ class Task(Kept):
 
     def policy(self) -> dict[str, Tensor]:
         """What acts and estimates, by name, for a warm start: `model`, and the statistics of observations; copies."""
-        seat = self._seated()
-        views = seat.learner.policy_of(seat.member)
+        return self._policy(self._seated())
+
+    def _policy(self, place: Seat) -> dict[str, Tensor]:
+        views = place.learner.policy_of(place.member)
         return {name: view.detach().to("cpu", copy=True) for name, view in views.items()}
 
     def save_policy(self, path: str | os.PathLike[str]) -> Path:
         """Writes `policy` as safetensors, for a warm start or other programs: weights only, not resumable."""
-        about = {"task": self.name, "env": self.env.id, "uid": self.uid, "epochs": self.epochs, "state": self.digest}
-        return write_policy(path, self.policy(), about)
+        return write_policy(path, self.policy(), self._about())
+
+    def _about(self) -> dict[str, Any]:
+        """What is written down with a policy."""
+        return {"task": self.name, "env": self.env.id, "uid": self.uid, "epochs": self.epochs, "state": self.digest}
 
     def set_device(self, device: str) -> None:
         """Moves the task to another torch device; across device types it resumes, but not bit for bit."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from rekindle import A2C, PPO, SVPG, Cohort
@@ -201,6 +203,23 @@ def test_each_particle_is_saved_and_loaded_alone() -> None:
         assert difference(task.particle_state(j), before[j]) == []
     assert task.uid != uid  # it is the result of its seed and hyperparameters no more
     task.fit(2)
+
+
+def test_each_particle_acts_and_is_taken_over_alone(tmp_path: Path) -> None:
+    task = fitted()
+    returns = task.evaluate_particles(4)
+    assert len(set(returns)) > 1
+    for j in range(3):
+        alone = A2C("CartPole-v1", seed=9, warm_start=task.policy(j)).init()
+        assert alone.evaluate(4) == returns[j]
+        rng = np.random.default_rng(j)
+        for obs in rng.standard_normal((20, 4)).astype(np.float32):
+            assert task.act(obs, particle=j) == task.player(j)(obs) == alone.act(obs)
+    first, file = task.policy(0), task.save_policy(tmp_path / "second.safetensors", particle=1)
+    assert {f"0.{name}" for name in first} < task.policy().keys()
+    assert A2C("CartPole-v1", warm_start=file).init().evaluate(4) == returns[1]
+    with pytest.raises(ValueError, match="a particle must be one of 0 to 2, but got 3"):
+        task.act(obs, particle=3)
 
 
 def test_a_particle_of_another_point_or_structure_is_refused_and_changes_nothing() -> None:
