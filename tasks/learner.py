@@ -7,6 +7,7 @@ What is reported of an epoch, by member: `env_steps` and `updates` (gradient ste
 with the means `episode_return` and `episode_length`; and means over its iterations, of what each algorithm knows:
 
     policy_loss, value_loss, entropy, value, explained_variance, approx_kl, clip_fraction, lr    on-policy
+    rollouts                                of A2C that waits for whole episodes: how many its updates were on
     loss, q, lr; critic_loss, actor_loss, q, alpha, entropy, lr                                  DQN; SAC
     icm_reward, icm_value, icm_loss, icm_value_loss, ...; cloning_loss    of what is beside the environment's reward: of
                                             each signal (icm, rnd, gail), rewards times strength; and of cloning
