@@ -149,7 +149,7 @@ class Adversary(Signal):
             report |= {"information": information, "beta": beta}
         return losses, report
 
-    def settle(self, report: Mapping[str, Tensor], active: Tensor | None) -> None:
+    def settle(self, report: Mapping[str, Tensor], active: Tensor | None = None) -> None:
         if self.bottleneck is not None:
             excess = report["information"].detach().unsqueeze(1) - self.hp.information
             self.bottleneck.raise_price(excess, self.hp.beta_lr, active)

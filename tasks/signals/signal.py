@@ -72,7 +72,7 @@ class Signal:
         """
         raise NotImplementedError
 
-    def settle(self, report: Mapping[str, Tensor], active: Tensor | None) -> None:
+    def settle(self, report: Mapping[str, Tensor], active: Tensor | None = None) -> None:
         """Learns what is not learned by gradients, after each step down the loss, from what that reported.
 
         active: the members that learn, (P, 1); None: all.
