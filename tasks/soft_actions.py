@@ -61,8 +61,15 @@ class SoftActions:
         if self.choices > MOST_CHOICES:
             raise UnsupportedSpace(f"{place} chooses among at most {MOST_CHOICES} combinations of its Discretes, "
                                    f"but {space} has {self.choices}")  # fmt: skip
+        if fixed := np.flatnonzero(low == high).tolist():
+            raise UnsupportedSpace(f"{place}: the numbers of an action need room between their bounds, but number "
+                                   f"{fixed[0]} of {space} is always {low[fixed[0]]}; leave it out with a "
+                                   "gymnasium.ActionWrapper")  # fmt: skip
         self.outputs = 2 * self.numbers + (self.choices if self.choices > 1 else 0)
         self.terms = int(self.numbers > 0) + int(self.choices > 1)
+        if not self.terms:
+            raise UnsupportedSpace(f"{place} needs something to decide, but in {space} there is one action only; use "
+                                   "an environment with more")  # fmt: skip
 
     def unit(self, actions: Tensor) -> tuple[Tensor, Tensor | None]:
         """Actions (P, B, ...) from the replay memory as unit numbers (P, B, k) and choices (P, B), None if n = 1."""
