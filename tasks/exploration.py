@@ -1,4 +1,7 @@
-"""How training acts other than greedily: uniformly, epsilon-greedily, with normal noise. Evaluation uses none of them.
+"""How training acts other than greedily: uniformly and epsilon-greedily. Evaluation uses neither unless asked to.
+
+Normal noise with a learned deviation is that of `distributions.Gaussian`, squashed that of `soft_actions.SoftActions`,
+and one that depends on the state that of `sde` and `soft_sde`.
 
 Every number comes from the member's own stream at the position that it is asked for, so nothing here is state.
 
@@ -13,7 +16,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..spaces import Space, categorical, integer, log_real, real
@@ -131,26 +133,3 @@ class EpsilonGreedy:
     def uniform(self, position: int) -> NDArray[np.int64]:
         """Their actions, (P, N)."""
         return (self.draws(position)[:, 1] * self.actions).astype(np.int64)
-
-
-def noise_space(std: float = 0.1) -> Space:
-    """The hyperparameters of normal action noise; std is a fraction of half an action's range."""
-    return Space(std=log_real(0.01, 0.5, default=std, accept=(0.0, 100.0)))
-
-
-class NormalNoise:
-    """Normal noise on the actions of a bounded Box, independent in every component, clipped to the bounds."""
-
-    def __init__(self, keys: streams.Bits, space: gym.Space[Any], num_envs: int, place: str):
-        if not isinstance(space, gym.spaces.Box) or not space.is_bounded():
-            raise UnsupportedSpace(f"{place}: action noise needs a Box that is bounded on all sides, but got {space}")
-        self.low, self.high = space.low, space.high
-        self.scale = (space.high - space.low) / 2
-        self.shape, self.size = space.shape, math.prod(space.shape)
-        self.draws = Normals(keys, (num_envs, self.size))
-
-    def __call__(self, actions: Array, position: int, std: torch.Tensor) -> Array:
-        """The actions (P, N, *shape) with noise of standard deviations (P, 1), for the step with this number."""
-        noise = (self.draws(position) * std.unsqueeze(-1)).cpu().numpy()
-        noisy = actions + self.scale * noise.reshape(actions.shape)
-        return np.clip(noisy, self.low, self.high).astype(np.float32)

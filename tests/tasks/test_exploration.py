@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 from rekindle.tasks import streams
 from rekindle.tasks.errors import UnsupportedSpace
-from rekindle.tasks.exploration import Epsilon, EpsilonGreedy, NormalNoise, UniformActions, epsilon_space
+from rekindle.tasks.exploration import Epsilon, EpsilonGreedy, UniformActions, epsilon_space
 
 BOX = spaces.Box(np.array([-2, 0], np.float32), np.array([2, 1], np.float32))
 
@@ -104,29 +104,3 @@ def test_uniform_actions_fill_their_box() -> None:
 def test_random_actions_of_an_unknown_space_are_refused() -> None:
     with pytest.raises(UnsupportedSpace, match=r"here: random actions are known for Discrete, .* not for Text"):
         UniformActions(keys(1), spaces.Text(3), 1, "here")
-
-
-def test_noise_has_the_deviation_of_its_member_and_stays_in_bounds() -> None:
-    noise = NormalNoise(keys(1, 2), BOX, 5000, "here")
-    middle = np.broadcast_to(np.array([0, 0.5], np.float32), (2, 5000, 2))
-    noisy = noise(middle, 0, torch.tensor([[0.1], [10.0]]))
-    assert noisy.dtype == np.float32
-    assert noisy[0].std(0) == pytest.approx([0.2, 0.05], rel=0.05)  # a tenth of half the range
-    assert noisy[0].mean(0) == pytest.approx([0, 0.5], abs=0.02)
-    assert noisy[1].min(0).tolist() == [-2, 0]
-    assert noisy[1].max(0).tolist() == [2, 1]
-
-
-def test_noise_is_the_members_own() -> None:
-    space = spaces.Box(-1, 1, (3,))
-    together, alone = NormalNoise(keys(1, 2, 3), space, 5, "here"), NormalNoise(keys(3), space, 5, "here")
-    zero = np.zeros((3, 5, 3), np.float32)
-    for position in (0, 300, 1, 4000):
-        noisy = together(zero, position, torch.tensor([[0.1], [0.2], [0.3]]))
-        assert noisy[2].tobytes() == alone(zero[:1], position, torch.tensor([[0.3]]))[0].tobytes()
-
-
-@pytest.mark.parametrize("space", [spaces.Discrete(2), spaces.Box(-np.inf, np.inf, (2,))])
-def test_noise_on_actions_without_bounds_is_refused(space: gym.Space[Any]) -> None:
-    with pytest.raises(UnsupportedSpace, match="here: action noise needs a Box that is bounded on all sides"):
-        NormalNoise(keys(1), space, 1, "here")
