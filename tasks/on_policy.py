@@ -8,7 +8,8 @@ What Stable-Baselines3 calls its arguments, and what they are here:
     clip_range, clip_range_vf           clip_coef, clip_value (PPO2 clips values by clip_coef unless it has this one)
     a function of the progress          lr_schedule, clip_coef_schedule, clip_value_schedule, ent_coef_schedule: over a
                                         horizon of environment steps, or with name "piecewise" by points
-    gamma, gae_lambda, ent_coef, vf_coef, max_grad_norm, target_kl, normalize_advantage, use_sde, sde_sample_freq,
+    vf_coef                             vf_coef = 2 * theirs, whose value loss lacks the factor 1/2
+    gamma, gae_lambda, ent_coef, max_grad_norm, target_kl, normalize_advantage, use_sde, sde_sample_freq,
     stats_window_size                   the same; normalize_advantage may also be "running"
     (none)                              critic_lr, a learning rate of the critic's own
     use_rms_prop, rms_prop_eps          optimizer.name = "rmsprop", optimizer.eps
