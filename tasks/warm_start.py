@@ -22,7 +22,7 @@ from .state import Tree, unpack
 from .storage import Saved
 
 POLICY_FORMAT = 1
-PARTIAL = "take what fits with WarmStart(source, partial=True)"
+PARTIAL = "take what fits with WarmStart(source, partial=True), or --partial"
 
 
 @dataclass(frozen=True)
