@@ -134,6 +134,7 @@ class DQNLearner(OffPolicyLearner):
 
     @classmethod
     def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        super().check_use(env, values)
         check_encoder(values["model"], env, f"{cls.algorithm()} on {env.id}")
 
     def build(self) -> None:

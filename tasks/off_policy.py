@@ -8,6 +8,8 @@ What Stable-Baselines3 and Pyrado call their arguments, and what they are here:
     learning_starts, num_init_memory_steps    learning_starts, of environment steps that fill the memory at random
     use_trained_policy_for_refill       the same, with a refill_interval or a warm start
     buffer_size, memory_size            buffer_size, in transitions
+    optimize_memory_usage               (none): what was seen before and after a step is kept each, see off_policy_space
+    CnnPolicy, features_extractor_class model.encoder, where the environment shows images
     eval_intvl                          eval_interval, in epochs, apart from what is reported of each epoch
     target_update_interval              DQN: target_interval, in gradient steps; SAC: target_update_interval, the same
     tau                                 the fraction taken from the online networks (Pyrado's is the fraction kept)
@@ -21,6 +23,8 @@ Notation: P members, N environments, B batch.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,7 +34,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..spaces import Dimension, Space, categorical, integer, near_one, ordinal
-from .envs import Step
+from .envs import EnvSpec, Step, spaces_of
+from .envs.encode import Observations
 from .errors import UnsupportedSpace
 from .exploration import UniformActions
 from .learner import Learner
@@ -54,6 +59,9 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
     fills it. With `normalize_obs` the networks see vectors (not images) less their running mean, over their running
     standard deviation, of all that was seen so far; the memory keeps them as they came. `eval_interval` adds
     `eval_return` to the metrics of those epochs. Both intervals are in epochs, 0 for never.
+
+    A transition of images takes twice their bytes: of 84 x 84 pixels and 4 channels, a `buffer_size` of 1,000,000 takes
+    56 GB once it is full, in memory and in a checkpoint, and 50,000 takes 2.8 GB. More than the machine has is refused.
     """
     return {
         "gamma": near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
@@ -119,6 +127,16 @@ class OffPolicyLearner(Learner):
         for holds, law in laws:
             if not holds:
                 raise ValueError(f"{cls.algorithm()}: {law}; raise the latter or lower the former")
+
+    @classmethod
+    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        seen = Observations(spaces_of(env).observation, env.id)
+        size, needs = values["buffer_size"], len(OBSERVATIONS) * math.prod(seen.shape) * seen.dtype.itemsize
+        has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if size * needs > has:
+            raise ValueError(f"{cls.algorithm()} on {env.id}: buffer_size ({size}) transitions of {needs:,} bytes need "
+                             f"{size * needs / 1e9:,.0f} GB, but this machine has {has / 1e9:,.0f} GB of memory; set "
+                             f"buffer_size to {has // needs // 2} or less")  # fmt: skip
 
     def build(self) -> None:
         hp, space = self.hp, self.envs.action_space

@@ -15,6 +15,7 @@ What Stable-Baselines3 calls its arguments, and what they are here:
     use_rms_prop, rms_prop_eps          optimizer.name = "rmsprop", optimizer.eps
     policy_kwargs: net_arch             model.width, model.layers, alike for actor and critic, which share nothing
         activation_fn, ortho_init       model.activation, always orthogonal
+        features_extractor_class        model.encoder, where the environment shows images, see `encoders`
         log_std_init                    model.std_init = exp(log_std_init); with use_sde times sqrt(model.width)
         full_std, use_expln             always one deviation for each activation and action, always exp
     optimizer_class, optimizer_kwargs   optimizer

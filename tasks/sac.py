@@ -17,16 +17,18 @@ from torch import Tensor
 
 from ..spaces import Space, categorical, integer, log_real, maybe, ordinal, real
 from .draws import Draws, Normals
+from .encoders import check_encoder, encoder_choice
 from .envs import EnvSpec, Step, spaces_of
 from .envs.encode import Observations
 from .errors import UnsupportedSpace
-from .grad_norms import EVERY, norms
+from .grad_norms import EVERY, Places, norms
 from .normalizers import RewardNormalizer
 from .off_policy import OffPolicyLearner, off_policy_space
 from .optimizers import Optimizer, clip_norm, optimizer_space, schedule, schedule_space
 from .replay import Index
 from .sequences import Sequences, check_sequences
 from .soft_actions import Sample, SoftActions
+from .soft_images import SeeingSoftActorCritic
 from .soft_networks import EntropyCoefficients, SoftActorCritic
 from .soft_recurrent import RecurrentSoftActorCritic, SoftMemory
 from .task import Task
@@ -46,6 +48,7 @@ class SACLearner(OffPolicyLearner):
             activation=categorical("tanh", "relu", "elu", default="relu", structural=True, search=False),
             # With a memory a batch is made of sequences of `sequence_length` steps, after `burn_in` others each.
             memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
+            encoder=encoder_choice(),  # of images, which policy and critics see by, see `soft_images`
             sequence_length=ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=REMEMBERS),
             burn_in=ordinal(0, 4, 8, 16, default=8, accept=(0, 65536), structural=True, when=REMEMBERS),
         ),
@@ -77,7 +80,7 @@ class SACLearner(OffPolicyLearner):
             "num_updates": ordinal(1, 2, 4, default=1, accept=(1, 1_000_000), structural=True),
         },
     )
-    parts = ("policy", "actor_optimizer", "critic_optimizer", "coefficients", "rewards",
+    parts = ("policy", "actor_optimizer", "critic_optimizer", "encoder_optimizer", "coefficients", "rewards",
              "replay", "priorities", "progress", "sequences", "memory", "obs_normalizer")  # fmt: skip
 
     @classmethod
@@ -88,18 +91,18 @@ class SACLearner(OffPolicyLearner):
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
-        spaces, place = spaces_of(env), f"{cls.algorithm()} on {env.id}"
-        SoftActions(spaces.action, place)
-        seen = Observations(spaces.observation, env.id)
-        if seen.kind != "vector":
-            raise UnsupportedSpace(
-                f"{place} sees vectors, but got images of shape {seen.shape}; use DQN or PPO, or add a wrapper that "
-                "makes vectors of them"
-            )
+        super().check_env(env)
+        SoftActions(spaces_of(env).action, f"{cls.algorithm()} on {env.id}")
 
     @classmethod
     def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        super().check_use(env, values)
         place, space = f"{cls.algorithm()} on {env.id}", spaces_of(env).action
+        check_encoder(values["model"], env, place)
+        memory, seen = values["model"]["memory"], Observations(spaces_of(env).observation, env.id)
+        if memory != "none" and seen.kind == "image":
+            raise UnsupportedSpace(f"{place} remembers vectors, but got model.memory {memory!r} for images of shape "
+                                   f"{seen.shape}; leave model.memory out, stack frames, or use PPO")  # fmt: skip
         if values["use_sde"] and not SoftActions(space, place).numbers:
             raise UnsupportedSpace(f"{place}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
 
@@ -108,13 +111,21 @@ class SACLearner(OffPolicyLearner):
         hp, envs, place = self.hp, self.envs, f"{self.algorithm()} on {self.env.id}"
         actions = self.actions = SoftActions(envs.action_space, place)
         spread = hp.sde_std_init if hp.use_sde else None
-        made = (envs.obs_shape[0], actions, hp.model, hp.batch_size, self.seeds, self.device, spread)
+        made = (actions, hp.model, hp.batch_size, self.seeds, self.device, spread)
         self.memory: SoftMemory | None = None
         self.sequences: Sequences | None = None
-        if hp.model.memory == "none":
-            self.policy = SoftActorCritic(*made)
+        self.policy: SoftActorCritic
+        self.encoder_optimizer: Optimizer | None = None
+        self.of_critics: Places | str = "critic"  # whose the numbers of their gradient are
+        if envs.obs_kind == "image":
+            seeing = self.policy = SeeingSoftActorCritic(envs.obs_shape, *made)
+            self.encoder_optimizer = Optimizer(seeing.encoder_vector, hp.optimizer)
+            end, size = seeing.critic_vector.shape[1], seeing.encoder_vector.shape[1]
+            self.of_critics = {"critic": [(0, end)], "encoder": [(end, end + size)]}
+        elif hp.model.memory == "none":
+            self.policy = SoftActorCritic(envs.obs_shape[0], *made)
         else:
-            recurrent = self.policy = RecurrentSoftActorCritic(*made, hp.n_step)
+            recurrent = self.policy = RecurrentSoftActorCritic(envs.obs_shape[0], *made, hp.n_step)
             self.memory = SoftMemory(recurrent, hp.num_envs)
             self.sequences = Sequences(self.replay, self.keys("replay"), self.memory.size, hp.batch_size,
                                        hp.model.sequence_length, hp.model.burn_in, hp.n_step)  # fmt: skip
@@ -237,7 +248,7 @@ class SACLearner(OffPolicyLearner):
         weighted = errors if weight is None else errors * weight.unsqueeze(1)
         gradient = policy.critic_gradient(self.of_choices(weighted / -size, choices))
         of_critics = clip_norm(gradient, hp.max_grad_norm)
-        self.critic_optimizer.step(of_critics.gradient, self.rate(hp.critic_lr, lr))
+        self.step_critics(of_critics.gradient, self.rate(hp.critic_lr, lr))
 
         q_of_policy = policy.q(batch, sample.numbers)
         values = masked(sample.value(q_of_policy, alpha), mask).mean(1)
@@ -254,8 +265,16 @@ class SACLearner(OffPolicyLearner):
         report = {"critic_loss": (errors * weighted).sum(1).mean(1) / 2, "actor_loss": -values,
                   "q": q, "alpha": alpha.mean(1), "entropy": entropies.sum(1)}  # fmt: skip
         if self.tally.count % EVERY == 0:
-            report |= {**norms(of_actor, "actor"), **norms(of_critics, "critic")}
+            report |= {**norms(of_actor, "actor"), **norms(of_critics, self.of_critics)}
         return report, errors[:, 0]
+
+    def step_critics(self, gradient: Tensor, lr: Tensor) -> None:
+        """One step of the critics, and of the encoder whose gradient stands behind theirs if there is one."""
+        if self.encoder_optimizer is not None:
+            size = self.policy.critic_vector.shape[1]
+            self.encoder_optimizer.step(gradient[:, size:].contiguous(), lr)
+            gradient = gradient[:, :size].contiguous()
+        self.critic_optimizer.step(gradient, lr)
 
     @property
     def alpha(self) -> Tensor:
@@ -317,14 +336,15 @@ def masked(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def in_pairs(x: Tensor) -> Tensor:
-    """A single row (P, 1, D) twice: one takes another path through the matrix products, see `affine`."""
-    return x.repeat(1, 2, 1) if x.shape[1] == 1 else x
+    """A single row (P, 1, ...) twice: one takes another path through the matrix products, see `affine`."""
+    return torch.cat([x, x], 1) if x.shape[1] == 1 else x
 
 
 class SAC(Task):
     """Soft actor-critic with twin critics, on bounded Box and Discrete actions, and Dicts and Tuples of both.
 
-    With a memory (`model.memory`) policy and critics are recurrent and learn from sequences, see `sequences`.
+    With a memory (`model.memory`) policy and critics are recurrent and learn from sequences, see `sequences`. Of images
+    they see what an encoder makes that learns from the critics' loss alone, see `soft_images`.
 
     Haarnoja et al. (2018), arXiv:1812.05905; Christodoulou (2019), arXiv:1910.07207. tau is the fraction that the
     targets take from the online critics (others name the fraction kept). Departs from the papers in what its options

@@ -55,7 +55,7 @@ SEVERAL = {"choices": EnvSpec("own_envs:RowsWalk-v0"), "bits": EnvSpec("own_envs
 HYBRID = {"hybrid": EnvSpec("own_envs:HybridWalk-v0")}
 SHORTER = ("num_steps", "epoch_steps", "learning_starts", "batch_size")
 TINY = {"tiny image": EnvSpec("own_envs:ImageWalk-v0")}  # too small for the default encoder
-IMAGES = ("image", "tiny image", "Atari image", "Atari, vector")
+IMAGES = ("image", "tiny image", "tiny image, Box", "Atari image", "Atari, vector")
 GOALS = {"goals": EnvSpec("goal_envs:Rooms-v0"), "goals, Box": EnvSpec("goal_envs:Reach-v0")}
 FAMILIES = {**DISCRETE, **CONTINUOUS, **SEVERAL, **HYBRID, **TINY, **GOALS}
 
@@ -78,7 +78,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
     "svpg-ppo2": ("svpg-ppo2", {**MINIBATCHES, "num_particles": 2}, ACTORS),
     "dqn": ("dqn", REPLAYS, DISCRETE),
     "dqn, n-step, prioritized": ("dqn", {**REPLAYS, "n_step": 3, "replay.name": "prioritized"}, DISCRETE),
-    "sac": ("sac", REPLAYS, {name: env for name, env in FAMILIES.items() if name not in {*IMAGES, *SEVERAL}}),
+    "sac": ("sac", REPLAYS, {name: env for name, env in FAMILIES.items() if name not in {*TINY, *SEVERAL}}),
 }
 CURIOUS = {"icm.use": True, "icm.width": 16, "rnd.use": True, "rnd.width": 16}
 SHOWN = {"gail.use": True, "gail.width": 16, "cloning.use": True, "cloning.batch_size": 8}
@@ -107,7 +107,15 @@ ALGORITHMS |= {
     "dqn, impala, duelling": ("dqn", {**REPLAYS, "model.encoder": "impala", "model.duelling": True}, ENCODED),
     "dqn, flat": ("dqn", {**REPLAYS, "model.encoder": "flat"}, ENCODED),
 }
-ALGORITHMS["sac, lstm"] = ("sac", {**REPLAYS, **SEQUENCES}, ALGORITHMS["sac"][2])
+SQUARES = {"tiny image, Box": EnvSpec("own_envs:Square-v0", {"side": 6, "box": True})}
+FAMILIES |= SQUARES
+ALGORITHMS |= {
+    "sac, small": ("sac", {**REPLAYS, "model.encoder": "small", "use_sde": True, "max_grad_norm": 0.5}, SQUARES),
+    "sac, impala, n-step": ("sac", {**REPLAYS, "n_step": 3, "model.encoder": "impala"}, TINY | SQUARES),
+    "sac, flat": ("sac", {**REPLAYS, "model.encoder": "flat"}, TINY | SQUARES),
+}
+BOTH = {name: env for name, env in ALGORITHMS["sac"][2].items() if name not in IMAGES}
+ALGORITHMS["sac, lstm"] = ("sac", {**REPLAYS, **SEQUENCES}, BOTH)
 QUICK = {
     ("ppo", "image"), ("ppo", "Atari, vector"), ("ppo", "restart"), ("ppo", "MuJoCo, replayed"),
     ("ppo2", "Box2D"), ("ppo2", "MuJoCo"), ("ppo2", "tuple"), ("ppo2", "restart"), ("ppo2", "lessons"),
@@ -124,7 +132,8 @@ QUICK = {
     ("a2c, simple", "image"), ("a2c, small, curious", "tiny image"), ("svpg, impala", "tiny image"),
     ("dqn, impala, duelling", "tiny image"), ("dqn, flat", "tiny image"),
     ("sac", "Box2D, Box"), ("sac", "hybrid"), ("sac", "toy text"), ("sac", "restart"), ("sac", "wrapped"),
-    ("sac, lstm", "restart"), ("sac, lstm", "MuJoCo"), ("ppo2, sde", "wrapped"),
+    ("sac", "image"), ("sac, small", "tiny image, Box"), ("sac, impala, n-step", "tiny image"),
+    ("sac, flat", "tiny image"), ("sac, lstm", "restart"), ("sac, lstm", "MuJoCo"), ("ppo2, sde", "wrapped"),
 }  # fmt: skip
 PAIRS = [(name, family) for name, (_, _, families) in ALGORITHMS.items() for family in families]
 MARKED = [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]

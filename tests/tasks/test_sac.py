@@ -431,10 +431,6 @@ class TestRefusals:
             with pytest.raises(UnsupportedSpace, match=r"but got Joined\(Dict"):
                 task("own_envs:HybridWalk-v0").init()
 
-    def test_images_are_refused(self) -> None:
-        with pytest.raises(UnsupportedSpace, match="sees vectors, but got images"):
-            SAC("own_envs:ImageWalk-v0").init(**_nested(SMALL))
-
 
 @pytest.mark.slow
 def test_it_learns_to_swing_a_pendulum_up() -> None:
