@@ -57,5 +57,5 @@ $(VENV)/.installed-envpool: $(VENV)/.installed-test
 	@touch $@
 
 $(VENV)/.installed-bench: $(PINS) | $(VENV)/.made
-	$(INSTALL) -e . stable-baselines3
+	$(INSTALL) -e '.[box2d,mujoco]' stable-baselines3 sb3-contrib
 	@touch $(VENV)/.installed $@
