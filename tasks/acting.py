@@ -1,9 +1,10 @@
-"""Acting with an actor-critic: in rollouts with noise, and in evaluation greedily or with noise of its own."""
+"""An actor-critic that acts, in rollouts and in evaluation, and that goes through what it did again with gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,13 @@ from .goals import goal_of
 from .learner import Learner
 from .normalizers import ObservationNormalizer
 from .recurrent import Memory
-from .rollout import draw_noise
+from .rollout import draw_noise, permutations, shuffled
 from .sde import Perturbations, StateDependentGaussian, state_dependent
+from .streams import Bits
 
 
 class ActingLearner(Learner):
-    """P members that act; how they learn is a subclass's.
+    """P members that act; what they learn from that is a subclass's matter.
 
     Attributes:
         policy: the actors and the critics.
@@ -66,6 +68,24 @@ class ActingLearner(Learner):
             return self.perturbations(self.iterations, self.policy.parameters.views["actor.log_std"])
         form = (self.hp.num_steps, self.hp.num_envs)
         return draw_noise(self.policy, self.action_keys, self.iterations, form, self.device)
+
+    def forward(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The distribution's parameters and v(s), (P, B), of a batch, with gradients."""
+        if self.memory is None:
+            return self.policy(batch["obs"])
+        return self.policy.sequences(batch["obs"], batch["begins"], batch["memory"])[:2]
+
+    def minibatches(self, batch: Mapping[str, Tensor], hp: SimpleNamespace, keys: Bits) -> Iterator[dict[str, Tensor]]:
+        """`num_minibatches` parts of the batch in random order, `update_epochs` times, each (P, B, ...)."""
+        if self.memory is None:
+            for order in permutations(keys, self.iterations, hp.update_epochs, batch["returns"].shape[1]):
+                yield from shuffled(batch, order, hp.num_minibatches)
+            return
+        num_envs = batch["memory"].shape[1]
+        rows = {name: x if name == "memory" else x.unflatten(1, (num_envs, -1)) for name, x in batch.items()}
+        for order in permutations(keys, self.iterations, hp.update_epochs, num_envs):
+            for part in shuffled(rows, order, hp.num_minibatches):
+                yield {name: x if name == "memory" else x.flatten(1, 2) for name, x in part.items()}
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         return self.player(obs.shape[1])(obs)

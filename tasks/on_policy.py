@@ -25,9 +25,8 @@ What Stable-Baselines3 calls its arguments, and what they are here:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,12 +47,9 @@ from .rollout import (
     by_sequence,
     collect,
     evaluate_values,
-    permutations,
-    shuffled,
     value_cuts,
 )
 from .signals.guidance import Guidance, check_guidance, guidance_space
-from .streams import Bits
 from .window import window_size
 
 SCHEDULES = ("ent_coef_schedule", "clip_coef_schedule", "clip_value_schedule")
@@ -219,12 +215,6 @@ class OnPolicyLearner(ActingLearner):
         params = params.unflatten(1, form)[:, :, :-1].flatten(1, 2).contiguous()
         return params, values[:-1], next_values, begins[:-1]
 
-    def forward(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """The distribution's parameters and v(s), (P, B), of a batch, with gradients."""
-        if self.memory is None:
-            return self.policy(batch["obs"])
-        return self.policy.sequences(batch["obs"], batch["begins"], batch["memory"])[:2]
-
     def scale(self, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
         """The batch with all advantages, by the running standardizer if there is one; called once for each rollout."""
         if self.guidance is not None:
@@ -232,18 +222,6 @@ class OnPolicyLearner(ActingLearner):
         if self.standardizer is not None:
             batch["advantages"] = self.standardizer(batch["advantages"])
         return batch
-
-    def minibatches(self, batch: Mapping[str, Tensor], hp: SimpleNamespace, keys: Bits) -> Iterator[dict[str, Tensor]]:
-        """`num_minibatches` parts of the batch in random order, `update_epochs` times, each (P, B, ...)."""
-        if self.memory is None:
-            for order in permutations(keys, self.iterations, hp.update_epochs, batch["returns"].shape[1]):
-                yield from shuffled(batch, order, hp.num_minibatches)
-            return
-        num_envs = batch["memory"].shape[1]
-        rows = {name: x if name == "memory" else x.unflatten(1, (num_envs, -1)) for name, x in batch.items()}
-        for order in permutations(keys, self.iterations, hp.update_epochs, num_envs):
-            for part in shuffled(rows, order, hp.num_minibatches):
-                yield {name: x if name == "memory" else x.flatten(1, 2) for name, x in part.items()}
 
     def advantages(self, batch: Mapping[str, Tensor]) -> Tensor:
         """A minibatch's advantages (P, B), standardized within it if `normalize_advantage` is True."""

@@ -36,7 +36,7 @@ from .signal import Signal, signal_space
 from .slopes import with_slope
 
 if TYPE_CHECKING:
-    from ..on_policy import OnPolicyLearner
+    from ..acting import ActingLearner
 
 
 def gail_space() -> Space:
@@ -96,7 +96,7 @@ class Adversary(Signal):
     name = "gail"
     episodic = True
 
-    def __init__(self, learner: OnPolicyLearner, examples: Examples | None):
+    def __init__(self, learner: ActingLearner, examples: Examples | None):
         super().__init__(learner, examples)
         shape, batch = learner.envs.obs_shape, minibatch_size(learner.hp)
         assert examples is not None

@@ -21,7 +21,7 @@ from .demonstrations import Examples
 from .learned import adam
 
 if TYPE_CHECKING:
-    from ..on_policy import OnPolicyLearner
+    from ..acting import ActingLearner
 
 
 def cloning_space() -> Space:
@@ -48,7 +48,7 @@ class Cloning:
     num_steps steps in a row, each begun with an empty memory. Particles clone each for itself, uncoupled.
     """
 
-    def __init__(self, learner: OnPolicyLearner, examples: Examples):
+    def __init__(self, learner: ActingLearner, examples: Examples):
         self.hp, self.keys, self.examples = learner.hp.cloning, learner.keys("cloning"), examples
         self.optimizer = adam(learner.policy.parameters.vector)
         steps = self.examples.steps
@@ -58,13 +58,13 @@ class Cloning:
         wanted = (self.hp.samples_per_update or steps) // (self.at_once * self.length)
         self.batches = max(1, min(wanted, self.sequences // self.at_once))
 
-    def learning_rate(self, learner: OnPolicyLearner, lr: Tensor) -> Tensor:
+    def learning_rate(self, learner: ActingLearner, lr: Tensor) -> Tensor:
         """The members' learning rates (P, 1) at this moment; lr: those of their policies."""
         steps = self.hp.steps
         left = (1 - learner.env_steps / steps.clamp(min=1)).clamp(min=0)
         return self.hp.strength * lr * torch.where(steps > 0, left, 1.0)
 
-    def learn(self, learner: OnPolicyLearner, lr: Tensor, updated: Tensor | None) -> dict[str, Tensor]:
+    def learn(self, learner: ActingLearner, lr: Tensor, updated: Tensor | None) -> dict[str, Tensor]:
         """One pass over the demonstrations, or over a part; what to report, of the last batch.
 
         updated: the members whose policies were, (P, 1); None: all.
@@ -78,7 +78,7 @@ class Cloning:
             self.optimizer.step(learner.policy.parameters.gradient(losses), lr, active)
         return {"cloning_loss": losses.detach()}
 
-    def loss(self, learner: OnPolicyLearner, part: Tensor) -> Tensor:
+    def loss(self, learner: ActingLearner, part: Tensor) -> Tensor:
         """Each member's loss (P,) on the sequences (P, S) with these numbers."""
         rows = (part.unsqueeze(-1) * self.length + torch.arange(self.length)).flatten(1)
         batch = self.examples.batch(rows.numpy(), learner.obs_normalizer)

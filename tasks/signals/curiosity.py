@@ -26,7 +26,7 @@ from .learned import Eye, Learned, perceptron
 from .signal import Signal, signal_space
 
 if TYPE_CHECKING:
-    from ..on_policy import OnPolicyLearner
+    from ..acting import ActingLearner
 
 
 def icm_space() -> Space:
@@ -41,7 +41,7 @@ class Curiosity(Signal):
     name = "icm"
     episodic = False
 
-    def __init__(self, learner: OnPolicyLearner, examples: Examples | None):
+    def __init__(self, learner: ActingLearner, examples: Examples | None):
         super().__init__(learner, examples)
         width, envs = self.hp.width, learner.envs
         self.actions = ActionCode(envs.action_space, f"ICM on {learner.env.id}", learner.device)

@@ -27,7 +27,7 @@ from .learned import Eye, Learned, perceptron
 from .signal import Signal, signal_space
 
 if TYPE_CHECKING:
-    from ..on_policy import OnPolicyLearner
+    from ..acting import ActingLearner
 
 CLIP = 5.0
 
@@ -43,7 +43,7 @@ class Distillation(Signal):
     name = "rnd"
     episodic = False
 
-    def __init__(self, learner: OnPolicyLearner, examples: Examples | None):
+    def __init__(self, learner: ActingLearner, examples: Examples | None):
         super().__init__(learner, examples)
         width, shape = self.hp.width, learner.envs.obs_shape
         self.eyes = {name: Eye(f"rnd.{name}", learner) for name in ("target", "predictor")}

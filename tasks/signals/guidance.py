@@ -30,7 +30,7 @@ from .distillation import rnd_space
 from .mixture import KINDS, Signals, row_names
 
 if TYPE_CHECKING:
-    from ..on_policy import OnPolicyLearner
+    from ..acting import ActingLearner
 
 FROM_DEMONSTRATIONS = ("gail", "cloning")
 
@@ -71,7 +71,7 @@ def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
 class Guidance:
     """The signals, the cloning and the demonstrations of P members, as one part of their state."""
 
-    def __init__(self, learner: OnPolicyLearner):
+    def __init__(self, learner: ActingLearner):
         hp, envs = learner.hp, learner.envs
         self.strength: Tensor | None = getattr(getattr(hp, "extrinsic", None), "strength", None)
         self.examples: Examples | None = None
@@ -90,7 +90,7 @@ class Guidance:
         return [] if self.signals is None else [name for x in self.signals.signals for name in row_names(x.name)]
 
     @classmethod
-    def of(cls, learner: OnPolicyLearner) -> Guidance | None:
+    def of(cls, learner: ActingLearner) -> Guidance | None:
         """What the hyperparameters ask for; None if that is nothing."""
         return cls(learner) if vars(learner.hp).keys() & guidance_space().keys() else None
 
@@ -100,7 +100,7 @@ class Guidance:
             rollout.rewards.mul_(self.strength)
         return rollout
 
-    def add(self, learner: OnPolicyLearner, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
+    def add(self, learner: ActingLearner, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
         """The batch with the signals' advantages among the others; called once for each rollout."""
         if self.signals is None:
             return batch
@@ -113,12 +113,12 @@ class Guidance:
         """What the signals pay and expect, see `Signals.judge`."""
         return {} if self.signals is None else self.signals.judge(rollout)
 
-    def mix(self, learner: OnPolicyLearner, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def mix(self, learner: ActingLearner, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The batch with the advantages of what was judged among the others, see `Signals.mix`."""
         return batch if self.signals is None else self.signals.mix(learner, batch, rows)
 
     def learn(
-        self, learner: OnPolicyLearner, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
+        self, learner: ActingLearner, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
     ) -> dict[str, Tensor]:
         """What follows the policy's own update, at its learning rates (P, 1), of members that are `active` (P, 1)."""
         found = {} if self.signals is None else self.signals.learn(learner, batch, lr, active)

@@ -20,7 +20,7 @@ from ..optimizers import Optimizer
 from ..state import Tree
 
 if TYPE_CHECKING:
-    from ..on_policy import OnPolicyLearner
+    from ..acting import ActingLearner
 
 LAYERS = 2  # hidden ones of every network here
 
@@ -28,7 +28,7 @@ LAYERS = 2  # hidden ones of every network here
 class Eye:
     """What makes vectors of observations: an encoder of its own, of the kind that the policy has."""
 
-    def __init__(self, prefix: str, learner: OnPolicyLearner):
+    def __init__(self, prefix: str, learner: ActingLearner):
         self.encoder = encoder_for(learner.hp.model, f"{prefix}.eye", learner.envs.obs_shape)
         self.size = self.encoder.features
 
@@ -86,7 +86,7 @@ def perceptron(prefix: str, inputs: int, width: int, outputs: int, last_gain: fl
 class Critic:
     """v(s) of what one signal pays, of P members, fitted to its own returns."""
 
-    def __init__(self, prefix: str, learner: OnPolicyLearner, width: int):
+    def __init__(self, prefix: str, learner: ActingLearner, width: int):
         self.eye = Eye(prefix, learner)
         # What signals pay is small, and a critic that begins with larger values would drown it.
         self.net = perceptron(prefix, self.eye.size, width, 1, last_gain=0.01)

@@ -28,7 +28,7 @@ from .distillation import Distillation
 from .signal import Signal
 
 if TYPE_CHECKING:
-    from ..on_policy import OnPolicyLearner
+    from ..acting import ActingLearner
 
 KINDS: tuple[type[Signal], ...] = (Curiosity, Distillation, Adversary)
 ROWS = ("rewards", "values", "next_values")
@@ -42,7 +42,7 @@ def row_names(signal: str) -> list[str]:
 class Signals:
     """The signals of P members, as one part of their state."""
 
-    def __init__(self, learner: OnPolicyLearner, kinds: list[type[Signal]], examples: Examples | None):
+    def __init__(self, learner: ActingLearner, kinds: list[type[Signal]], examples: Examples | None):
         self.signals = [kind(learner, examples) for kind in kinds]
         self.keys = learner.keys("signals")
         self.report: dict[str, Tensor] = {}
@@ -50,7 +50,7 @@ class Signals:
     scratch = ("report",)
 
     @classmethod
-    def of(cls, learner: OnPolicyLearner, examples: Examples | None) -> Signals | None:
+    def of(cls, learner: ActingLearner, examples: Examples | None) -> Signals | None:
         """Those that the hyperparameters ask for; None without any."""
         kinds = [kind for kind in KINDS if hasattr(learner.hp, kind.name)]
         return cls(learner, kinds, examples) if kinds else None
@@ -74,7 +74,7 @@ class Signals:
         return rows
 
     @torch.no_grad()
-    def mix(self, learner: OnPolicyLearner, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def mix(self, learner: ActingLearner, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The batch with all advantages in one, and the signals' returns; it holds next_obs, and weights if any.
 
         rows: what `judge` gave, terminated and ended, each (T, P, N).
@@ -94,7 +94,7 @@ class Signals:
         return {**batch, "advantages": total / (1 + len(self.signals))}
 
     def learn(
-        self, learner: OnPolicyLearner, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None
+        self, learner: ActingLearner, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None
     ) -> dict[str, Tensor]:
         """As many steps of each signal as the policy takes, on minibatches of the same size; what to report.
 

@@ -15,7 +15,7 @@ from .demonstrations import Examples
 from .learned import Critic, Learned
 
 if TYPE_CHECKING:
-    from ..on_policy import OnPolicyLearner
+    from ..acting import ActingLearner
 
 
 def signal_space(lr: float, strength: tuple[float, float, float], **more: Dimension) -> Space:
@@ -49,7 +49,7 @@ class Signal:
     episodic: ClassVar[bool]
     learned: Learned
 
-    def __init__(self, learner: OnPolicyLearner, examples: Examples | None):
+    def __init__(self, learner: ActingLearner, examples: Examples | None):
         """examples: what is demonstrated, if anything is."""
         self.hp = getattr(learner.hp, self.name)
         self.critic = Critic(f"{self.name}.critic", learner, self.hp.width)
