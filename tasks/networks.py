@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 from torch.nn import functional
 
@@ -85,12 +87,18 @@ class Parameters(Stacked):
         return {name: view[member] for name, view in self.views.items()}
 
 
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
 def orthogonal(key: np.uint64, rows: int, columns: int, gain: float) -> Tensor:
     """A (rows, columns) matrix with orthonormal rows or columns, times gain: Saxe et al. (2014), arXiv:1312.6120."""
     size = max(rows, columns) * min(rows, columns)
     u = streams.open_uniform(key, np.arange(2 * size))
     normal = np.sqrt(-2 * np.log(u[:size])) * np.cos(2 * np.pi * u[size:])
-    q, r = np.linalg.qr(normal.reshape(max(rows, columns), min(rows, columns)))
+    with _blas().limit(limits=1, user_api="blas"):  # more threads may round differently
+        q, r = np.linalg.qr(normal.reshape(max(rows, columns), min(rows, columns)))
     q *= np.sign(np.diag(r))  # makes the decomposition unique, and q uniformly distributed
     return torch.from_numpy(gain * (q if rows >= columns else q.T)).float()
 

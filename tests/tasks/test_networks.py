@@ -11,6 +11,7 @@ import torch
 from rekindle.tasks import streams
 from rekindle.tasks.cohort import one_thread
 from rekindle.tasks.networks import ACTIVATIONS, ALIGNMENT, MLP, Parameters, affine, orthogonal
+from threadpoolctl import threadpool_info
 from torch import Tensor, nn
 
 
@@ -207,6 +208,21 @@ def test_first_weights_are_a_function_of_their_key() -> None:
     one = orthogonal(streams.key(1, "w"), 5, 4, 1.0)
     assert torch.equal(one, orthogonal(streams.key(1, "w"), 5, 4, 1.0))
     assert not torch.allclose(one, orthogonal(streams.key(2, "w"), 5, 4, 1.0))
+
+
+def test_first_weights_are_computed_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    compute = np.linalg.qr
+
+    def watched(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        threads.extend(found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas")
+        q, r = compute(matrix)
+        return q, r
+
+    monkeypatch.setattr(np.linalg, "qr", watched)
+    orthogonal(streams.key(1, "w"), 64, 64, 1.0)
+    assert threads
+    assert set(threads) == {1}
 
 
 def test_first_weights_favour_no_direction() -> None:
