@@ -458,7 +458,7 @@ def test_what_is_shown_of_a_database_is_not_its_password(postgres_url: str) -> N
 
 
 @pytest.mark.parametrize(("host", "cure"), [
-    ("mysql://me@there/studies", "SQLite .* or PostgreSQL"),
+    ("mysql://me@there/studies", "SQLite .* and PostgreSQL"),
     ("sqlite://", "name a file"),
     ("/no/such/folder/orion.db", "mkdir -p"),
     ("postgresl://me@there/studies", "did you mean postgresql"),
