@@ -95,7 +95,9 @@ class QNetwork(Stacked):
     def move_target(self, tau: Tensor, now: NDArray[np.bool_]) -> None:
         """θ' ← (1 - tau) θ' + tau θ, tau (P, 1), of the members whose time is `now` (P, 1); tau = 1 copies exactly."""
         moved = (1 - tau) * self.target.vector + tau * self.parameters.vector
-        self.target.vector.copy_(torch.where(torch.from_numpy(now).to(moved.device), moved, self.target.vector))
+        if not now.all():
+            moved = torch.where(torch.from_numpy(now).to(moved.device), moved, self.target.vector)
+        self.target.vector.copy_(moved)
 
 
 class DQNLearner(OffPolicyLearner):

@@ -119,6 +119,8 @@ class Optimizer(Stacked):
         }
         self.tensors = {name: torch.zeros_like(vector) for name in moments[hp.name]}
         self.tensors["steps"] = torch.zeros(len(vector), 1, device=vector.device)
+        if "mean" in self.tensors:  # looked up in every step, and short steps notice
+            self._betas = [(1 - beta, beta.log()) for beta in (hp.beta1, hp.beta2)]
 
     @torch.no_grad()
     def step(self, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
@@ -140,10 +142,11 @@ class Optimizer(Stacked):
 
     def _adam(self, gradient: Tensor) -> Tensor:
         mean, square, steps = self.tensors["mean"], self.tensors["square"], self.tensors["steps"]
-        mean.lerp_(gradient, 1 - self.hp.beta1)
-        square.lerp_(gradient.square(), 1 - self.hp.beta2)
-        correction_1 = 1 - (steps * self.hp.beta1.log()).exp()  # 1 - beta1 ** steps
-        correction_2 = 1 - (steps * self.hp.beta2.log()).exp()
+        (part_1, log_1), (part_2, log_2) = self._betas
+        mean.lerp_(gradient, part_1)
+        square.lerp_(gradient.square(), part_2)
+        correction_1 = 1 - (steps * log_1).exp()  # 1 - beta1 ** steps
+        correction_2 = 1 - (steps * log_2).exp()
         scale = correction_2.sqrt()
         return mean / (square.sqrt().add_(self.hp.eps * scale)).mul_(correction_1 / scale)
 
