@@ -33,7 +33,7 @@ from .bottleneck import Bottleneck
 from .demonstrations import Examples
 from .learned import Eye, Learned, perceptron
 from .signal import Signal, signal_space
-from .slopes import with_slope
+from .slopes import slope_of
 
 if TYPE_CHECKING:
     from ..acting import ActingLearner
@@ -87,7 +87,7 @@ class Discriminator:
 
     def slope(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, place: int) -> Tensor:
         """∇z in x, (P, B, inputs)."""
-        return with_slope(self.net, self.net.layers(tensors), x)[1]
+        return slope_of(self.net, self.net.layers(tensors), x)
 
 
 class Adversary(Signal):

@@ -10,11 +10,9 @@ from torch import Tensor
 from ..networks import MLP, Layers, affine
 
 
-def with_slope(net: MLP, layers: Layers, x: Tensor) -> tuple[Tensor, Tensor]:
-    """z (P, B) of a perceptron with one output for x (P, B, inputs), and ∇z in x, (P, B, inputs)."""
-    values = hidden_values(net, layers, x)
-    z = affine(values[-1], *layers[-1]).squeeze(-1)
-    return z, pulled_back(layers, values, layers[-1][0].transpose(1, 2))
+def slope_of(net: MLP, layers: Layers, x: Tensor) -> Tensor:
+    """The slope (P, B, inputs) of a perceptron with one output in x (P, B, inputs)."""
+    return pulled_back(layers, hidden_values(net, layers, x), layers[-1][0].transpose(1, 2))
 
 
 def hidden_values(net: MLP, layers: Layers, x: Tensor) -> list[Tensor]:
