@@ -19,6 +19,7 @@ test: lint  ## ruff, mypy and the tests
 
 lint: $(VENV)/.installed-test  ## ruff and mypy
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 slow: $(VENV)/.installed-test  ## the tests that train until something is learned

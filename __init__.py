@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     )
     from .studies.objective import Objective
     from .studies.storage.store import Store
-    from .tasks.a2c import A2C
+    from .tasks.algorithms.a2c import A2C
+    from .tasks.algorithms.dqn import DQN
+    from .tasks.algorithms.ppo import PPO
+    from .tasks.algorithms.ppo2 import PPO2
+    from .tasks.algorithms.sac.sac import SAC
+    from .tasks.algorithms.svpg import SVPG
     from .tasks.cohort import Cohort
-    from .tasks.dqn import DQN
     from .tasks.envs.spec import EnvSpec
     from .tasks.errors import BadResume
-    from .tasks.guard import BadResumeGuard
-    from .tasks.ppo import PPO
-    from .tasks.ppo2 import PPO2
-    from .tasks.sac import SAC
-    from .tasks.svpg import SVPG
+    from .tasks.runtime.guard import BadResumeGuard
     from .tasks.task import Task
 
 __version__ = "0.1.0.dev0"
@@ -79,16 +79,16 @@ __all__ = [
 
 _FOLDERS = ("spaces", "studies", "tasks")
 _HOMES = {
-    "SVPG": ".tasks.svpg",
-    "PPO2": ".tasks.ppo2",
-    "A2C": ".tasks.a2c",
-    "DQN": ".tasks.dqn",
-    "PPO": ".tasks.ppo",
-    "SAC": ".tasks.sac",
+    "SVPG": ".tasks.algorithms.svpg",
+    "PPO2": ".tasks.algorithms.ppo2",
+    "A2C": ".tasks.algorithms.a2c",
+    "DQN": ".tasks.algorithms.dqn",
+    "PPO": ".tasks.algorithms.ppo",
+    "SAC": ".tasks.algorithms.sac.sac",
     "BadResume": ".tasks.errors",
-    "BadResumeGuard": ".tasks.guard",
+    "BadResumeGuard": ".tasks.runtime.guard",
     "Cohort": ".tasks.cohort",
-    "EnvSpec": ".tasks.envs.spec",
+    "EnvSpec": ".tasks.envs",
     "Objective": ".studies.objective",
     "Store": ".studies.storage.store",
     "Task": ".tasks.task",

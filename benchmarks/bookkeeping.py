@@ -77,7 +77,7 @@ def work(url: str, trials: int, share: int, workers: int) -> None:
     """One worker of the study."""
     import optuna  # noqa: F401 - imported when something is suggested, which is no part of what is measured
     from rekindle.studies.storage.store import Store
-    from rekindle.studies.worker import Worker
+    from rekindle.studies.workers.worker import Worker
 
     meter = Meter(trials)
     with Store(url) as store:
@@ -146,9 +146,9 @@ def prepare(url: str, trials: int, scheduler: str, sampler: str) -> None:
 
 
 def _begin(store: Any, name: str, trials: int, seed: int = 0, **options: Any) -> str:
-    from rekindle.studies.configuring import make_config
-    from rekindle.studies.engine import start_study
-    from rekindle.tasks.surrogate import Surrogate
+    from rekindle.studies.engine.configuring import make_config
+    from rekindle.studies.engine.engine import start_study
+    from rekindle.tasks.algorithms.surrogate import Surrogate
 
     options = {"sampler": "random", "generation": 64, "cohort": 4, **options}
     config = make_config(Surrogate, "CartPole-v1", trials=trials, epochs=(1, 9, 3), seed=seed, **options)
@@ -164,8 +164,10 @@ def prepare_peer(url: str, trials: int, scheduler: str, sampler: str) -> None:
     optuna.create_study(study_name="study", storage=_peers_storage(url), direction="maximize")
 
 
-PARTS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {"rekindle": (prepare, work),
-                                                                    "optuna": (prepare_peer, peer)}  # fmt: skip
+PARTS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
+    "rekindle": (prepare, work),
+    "optuna": (prepare_peer, peer),
+}
 
 
 def measure(part: str, url: str, trials: int, workers: int) -> dict[str, float]:
@@ -173,10 +175,15 @@ def measure(part: str, url: str, trials: int, workers: int) -> dict[str, float]:
     shares = [trials // workers + (place < trials % workers) for place in range(workers)]
     command = [sys.executable, __file__, "--part", part, "--url", url, "--trials", str(trials), "--workers"]
     processes = [
-        subprocess.Popen([*command, str(workers), "--share", str(share)], text=True, bufsize=1,
-                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, str(workers), "--share", str(share)],
+            text=True,
+            bufsize=1,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         for share in shares
-    ]  # fmt: skip
+    ]
     for each in processes:
         assert each.stdout is not None
         each.stdout.readline()
@@ -192,9 +199,13 @@ def measure(part: str, url: str, trials: int, workers: int) -> dict[str, float]:
     found = [json.loads(answer) for answer in answers]
     spans = [1000 * sum(each["spans"][i] for each in found) for i in range(5)]
     tenth = max(1, round(trials / 10))
-    return {"cpu": sum(spans) / trials, "early": spans[1] / tenth, "late": spans[3] / tenth,
-            "elapsed": 1000 * elapsed / trials,
-            "SQL": sum(each["statements"] for each in found) / trials}  # fmt: skip
+    return {
+        "cpu": sum(spans) / trials,
+        "early": spans[1] / tenth,
+        "late": spans[3] / tenth,
+        "elapsed": 1000 * elapsed / trials,
+        "SQL": sum(each["statements"] for each in found) / trials,
+    }
 
 
 @contextmanager
@@ -236,8 +247,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.part:
         return PARTS[arguments.part][1](arguments.url, arguments.trials[0], arguments.share, arguments.workers[0])
-    print(f"{'':10}{'database':>12}{'workers':>9}{'trials':>8}" + "".join(
-        f"{name:>9}" for name in ("cpu", "early", "late", "elapsed", "SQL")))  # fmt: skip
+    print(
+        f"{'':10}{'database':>12}{'workers':>9}{'trials':>8}"
+        + "".join(f"{name:>9}" for name in ("cpu", "early", "late", "elapsed", "SQL"))
+    )
     with servers(arguments.databases) as new_database:
         for kind, workers, trials in itertools.product(arguments.databases, arguments.workers, arguments.trials):
             for part in [arguments.only] if arguments.only else PARTS:

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from rekindle.tasks.envs import EnvSpec, make_envs
-from rekindle.tasks.envs.dynamics import MODELS
+from rekindle.tasks.envs.classic.dynamics import MODELS
 from rekindle.tasks.envs.encode import Actions
 
 IDS = sorted(set(MODELS) - {"CartPole-v0"})
@@ -63,9 +63,12 @@ def draw(space: gym.Space[Any], num_envs: int) -> np.ndarray:
 def compare(columns: Sequence[Callable[[], Callable[[int], Any]]], num_envs: int, seconds: float) -> list[float]:
     """Steps per second of each, the best of three."""
     steps = [make() for make in columns]
-    return [max(figures) for figures in zip(*(
-        [steps_per_second(step, num_envs, seconds) for step in steps] for _ in range(3)
-    ), strict=True)]  # fmt: skip
+    return [
+        max(figures)
+        for figures in zip(
+            *([steps_per_second(step, num_envs, seconds) for step in steps] for _ in range(3)), strict=True
+        )
+    ]
 
 
 def main() -> None:

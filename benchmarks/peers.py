@@ -58,14 +58,26 @@ def _on_policy(algorithm: str, worlds: Any, hp: dict[str, Any], common: dict[str
     if name == "ppo":
         clip_value = hp["clip_value"] or (hp["clip_coef"] if algorithm == "ppo2" else None)
         size = hp["num_envs"] * hp["num_steps"] // hp["num_minibatches"]
-        more = {"n_epochs": hp["update_epochs"], "batch_size": size, "clip_range": hp["clip_coef"],
-                "clip_range_vf": clip_value, "target_kl": hp["target_kl"]}  # fmt: skip
+        more = {
+            "n_epochs": hp["update_epochs"],
+            "batch_size": size,
+            "clip_range": hp["clip_coef"],
+            "clip_range_vf": clip_value,
+            "target_kl": hp["target_kl"],
+        }
     return made(
-        kind, worlds, n_steps=hp["num_steps"], gae_lambda=hp["gae_lambda"], ent_coef=hp["ent_coef"],
+        kind,
+        worlds,
+        n_steps=hp["num_steps"],
+        gae_lambda=hp["gae_lambda"],
+        ent_coef=hp["ent_coef"],
         vf_coef=hp["vf_coef"] / 2,  # their value loss lacks the factor 1/2
-        max_grad_norm=hp["max_grad_norm"] or 1e9, normalize_advantage=hp.get("normalize_advantage", True),
-        **sde, **common, **more,
-    )  # fmt: skip
+        max_grad_norm=hp["max_grad_norm"] or 1e9,
+        normalize_advantage=hp.get("normalize_advantage", True),
+        **sde,
+        **common,
+        **more,
+    )
 
 
 def _off_policy(name: str, worlds: Any, hp: dict[str, Any], common: dict[str, Any], steps: int) -> Any:
@@ -75,14 +87,24 @@ def _off_policy(name: str, worlds: Any, hp: dict[str, Any], common: dict[str, An
     common |= {"train_freq": hp["num_steps"], "gradient_steps": hp["num_updates"], "n_steps": hp["n_step"]}
     if name == "sac":
         alpha = hp["entropy.alpha"]
-        return stable_baselines3.SAC("MlpPolicy", worlds, target_update_interval=hp["target_update_interval"],
-                                     ent_coef=f"auto_{alpha}" if hp["entropy.learn"] else alpha, **common)  # fmt: skip
+        return stable_baselines3.SAC(
+            "MlpPolicy",
+            worlds,
+            target_update_interval=hp["target_update_interval"],
+            ent_coef=f"auto_{alpha}" if hp["entropy.learn"] else alpha,
+            **common,
+        )
     interval = hp["target_interval"] * hp["num_steps"] * hp["num_envs"] // hp["num_updates"]  # in environment steps
     return stable_baselines3.DQN(
-        "MlpPolicy", worlds, target_update_interval=max(1, interval), max_grad_norm=hp["max_grad_norm"] or 1e9,
+        "MlpPolicy",
+        worlds,
+        target_update_interval=max(1, interval),
+        max_grad_norm=hp["max_grad_norm"] or 1e9,
         exploration_fraction=hp["exploration.horizon"] / steps,  # theirs is a fraction of this call's steps
-        exploration_initial_eps=hp["exploration.start"], exploration_final_eps=hp["exploration.final"], **common,
-    )  # fmt: skip
+        exploration_initial_eps=hp["exploration.start"],
+        exploration_final_eps=hp["exploration.final"],
+        **common,
+    )
 
 
 def player(model: Any) -> Callable[[Any, bool], Any]:
@@ -90,8 +112,9 @@ def player(model: Any) -> Callable[[Any, bool], Any]:
     memory: list[Any] = [None]
 
     def act(obs: Any, begins: bool) -> Any:
-        action, memory[0] = model.predict(obs, None if begins else memory[0], episode_start=[begins],
-                                          deterministic=True)  # fmt: skip
+        action, memory[0] = model.predict(
+            obs, None if begins else memory[0], episode_start=[begins], deterministic=True
+        )
         return action
 
     return act

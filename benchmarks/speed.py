@@ -51,12 +51,26 @@ SETTINGS: dict[str, list[Setting]] = {
     "ppo": [Setting("PPO", "ppo", "CartPole-v1", 20_480, (1, 8, 32), {"epoch_steps": 1024})],
     "a2c": [Setting("A2C", "a2c", "CartPole-v1", 20_000, (1, 8, 16), {"num_steps": 5, "epoch_steps": 1000})],
     "dqn": [
-        Setting("DQN", "dqn", "CartPole-v1", 8192, (1, 16),
-                {"num_steps": 4, "num_updates": 1, "double": False, "n_step": 1, "target_interval": 250, "tau": 1.0,
-                 "buffer_size": 100_000, "epoch_steps": 2048})
+        Setting(
+            "DQN",
+            "dqn",
+            "CartPole-v1",
+            8192,
+            (1, 16),
+            {
+                "num_steps": 4,
+                "num_updates": 1,
+                "double": False,
+                "n_step": 1,
+                "target_interval": 250,
+                "tau": 1.0,
+                "buffer_size": 100_000,
+                "epoch_steps": 2048,
+            },
+        )
     ],
     "sac": [_sac(64, 256, (1, 16)), _sac(64, 64, (1, 16)), _sac(256, 256, (1,)), _sac(256, 64, (1,))],
-}  # fmt: skip
+}
 
 
 def their_speed(setting: Setting) -> float:

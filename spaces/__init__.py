@@ -1,5 +1,6 @@
 """The search-space language: what a hyperparameter may be, beside its default, for every driver alike."""
 
+from .custom_priors import with_priors
 from .dimension import Dimension
 from .dimensions import (
     categorical,
@@ -16,7 +17,6 @@ from .dimensions import (
     real,
 )
 from .errors import MissingParameter, OutOfRange, SpaceError, UnknownParameter, WrongType
-from .overlay import with_priors
 from .space import Space
 from .values import REQUIRED, flatten, unflatten
 

@@ -273,13 +273,13 @@ class Space(Mapping[str, "Dimension | Space"]):
 
     def to_optuna(self) -> dict[str, BaseDistribution]:
         """Optuna's distributions by parameter name (see to_optuna.distributions)."""
-        from .to_optuna import distributions
+        from .drivers.to_optuna import distributions
 
         return distributions(self)
 
     def to_orion(self) -> dict[str, str]:
         """Orion's priors by parameter name (see to_orion.priors)."""
-        from .to_orion import priors
+        from .drivers.to_orion import priors
 
         return priors(self)
 
@@ -306,8 +306,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         flat: dict[str, Any] = {}
         for path, value in flatten(values).items():
             if callable(value) and path in self:
-                raise WrongType(f"{path} must be data, not {shown(value)}: a function can be neither stored nor "
-                                f"compared{self._instead_of_a_function(path)}")  # fmt: skip
+                raise WrongType(
+                    f"{path} must be data, not {shown(value)}: a function can be neither stored nor "
+                    f"compared{self._instead_of_a_function(path)}"
+                )
             if path in self._flat:
                 flat[path] = value
             elif value is not None or not isinstance(self.get(path), Space):

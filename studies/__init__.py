@@ -6,17 +6,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .storage.retention import Keep as Keep
+    from ..tasks.checkpoint.retention import Keep as Keep
+    from .objective import Objective as Objective
     from .storage.store import Store as Store
 
-_NAMES = {"Store": ".store", "Keep": ".retention"}
+_HOMES = {"Keep": "..tasks.checkpoint.retention", "Objective": ".objective", "Store": ".storage.store"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_NAMES[name], __name__), name)
+    return getattr(importlib.import_module(_HOMES[name], __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(_NAMES)
+    return sorted(_HOMES)

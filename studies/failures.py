@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..tasks.errors import BadResume, DamagedState, Diverged, TaskError
-from ..tasks.guard import is_control_flow
+from ..tasks.runtime.guard import is_control_flow
 from .errors import (
     BadURL,
     IdentityMismatch,
@@ -33,7 +33,7 @@ from .errors import (
     TaskBusy,
     UnknownStudy,
 )
-from .storage.redact import masked
+from .redact import masked
 
 FAILED = "failed"  # the event that says that a trial failed, and whether it is tried again
 KILLED = "killed"

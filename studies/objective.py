@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 
-from ..spaces.to_optuna import suggest
+from ..spaces.drivers.to_optuna import suggest
 from ..tasks.cohort import EpochEvent
 from ..tasks.errors import Diverged
-from .config import check_epochs
-from .configuring import open_space
-from .objectives import DEFAULT, RETURN, Unmeasured, measure, objective_options
+from .engine.configuring import open_space
 from .storage.store import Store
-from .turns import opened
+from .study.config import check_epochs
+from .study.objectives import DEFAULT, RETURN, Unmeasured, measure, objective_options
+from .workers.waiting import opened
 
 if TYPE_CHECKING:
     from ..tasks.task import Task

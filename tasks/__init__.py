@@ -1,4 +1,4 @@
-"""Resumable tasks: one algorithm per file, and the reinforcement-learning parts that they share.
+"""Resumable tasks: the contract of a Task here, one algorithm per file in `algorithms`, shared parts in the packages.
 
 Names are loaded on first use, so that importing this package imports no torch.
 """
@@ -6,97 +6,42 @@ Names are loaded on first use, so that importing this package imports no torch.
 from __future__ import annotations
 
 import importlib
-from difflib import get_close_matches
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .task import Task
-
-ALGORITHMS = {
-    "a2c": ".a2c:A2C",
-    "dqn": ".dqn:DQN",
-    "ppo": ".ppo:PPO",
-    "ppo2": ".ppo2:PPO2",
-    "sac": ".sac:SAC",
-    "surrogate": ".surrogate:Surrogate",
-    "svpg": ".svpg:SVPG",
-    "svpg-ppo": ".svpg:SVPGPPO",
-    "svpg-ppo2": ".svpg:SVPGPPO2",
-}
-ENTRY_POINTS = "rekindle.tasks"  # the group in which other packages offer tasks: name = "package.module:Class"
 _HOMES = {
-    "SVPG": ".svpg",
-    "SVPGPPO": ".svpg",
-    "SVPGPPO2": ".svpg",
-    "PPO2": ".ppo2",
-    "A2C": ".a2c",
-    "DQN": ".dqn",
-    "PPO": ".ppo",
-    "SAC": ".sac",
+    "SVPG": ".algorithms.svpg",
+    "SVPGPPO": ".algorithms.svpg",
+    "SVPGPPO2": ".algorithms.svpg",
+    "PPO2": ".algorithms.ppo2",
+    "A2C": ".algorithms.a2c",
+    "DQN": ".algorithms.dqn",
+    "PPO": ".algorithms.ppo",
+    "SAC": ".algorithms.sac.sac",
     "Task": ".task",
     "Learner": ".learner",
     "Cohort": ".cohort",
     "EpochEvent": ".cohort",
     "EnvSpec": ".envs",
     "BadResume": ".errors",
-    "BadResumeGuard": ".guard",
+    "BadResumeGuard": ".runtime.guard",
     "DamagedState": ".errors",
     "Demonstrations": ".signals.demonstrations",
     "Diverged": ".errors",
     "StateMismatch": ".errors",
-    "Keep": ".snapshots",
-    "Recording": ".replayed",
-    "Replayed": ".replayed",
+    "Keep": ".checkpoint.retention",
+    "Recording": ".experience.recorded_actions",
+    "Replayed": ".experience.recorded_actions",
     "Stopped": ".errors",
     "TaskError": ".errors",
     "WarmStart": ".warm_start",
+    "ALGORITHMS": ".registry",
+    "load": ".registry",
+    "names": ".registry",
 }
-__all__ = ["ALGORITHMS", "load", "names", *_HOMES]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name], __name__), name)
-
-
-def names() -> list[str]:
-    """The names of all tasks: those of this package, and those that others offer through entry points."""
-    return sorted({*ALGORITHMS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
-
-
-def load(name: str) -> type[Task]:
-    """The task with this name; ValueError names the near ones, or says what is wrong with what a package offers."""
-    points = entry_points(group=ENTRY_POINTS, name=name)
-    offers = [f"{point.value} of {point.dist.name if point.dist else 'an unknown package'}" for point in points]
-    if len(offers) + (name in ALGORITHMS) > 1:
-        every = [*offers, "Rekindle's own"] if name in ALGORITHMS else offers
-        raise ValueError(f"tasks must have names of their own, but {name!r} is {' and '.join(sorted(every))}; give "
-                         "yours another name, in its class and among its package's entry points")  # fmt: skip
-    if name in ALGORITHMS:
-        module, attribute = ALGORITHMS[name].split(":")
-        task: type[Task] = getattr(importlib.import_module(module, __name__), attribute)
-        return task
-    for point, offer in zip(points, offers, strict=True):
-        try:
-            offered = point.load()
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"the task {name!r}, {offer}, cannot be imported: {error}") from error
-        return _checked(offered, name, offer)
-    near = get_close_matches(name, names(), n=1)
-    raise ValueError(
-        f"a task must be one of {', '.join(names())}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else "")
-    )
-
-
-def _checked(offered: Any, name: str, offer: str) -> type[Task]:
-    """What a package offers under this name; ValueError unless it is a task that is named so."""
-    from .task import Task
-
-    if not (isinstance(offered, type) and issubclass(offered, Task)):
-        raise ValueError(f"an entry point must be a class derived from rekindle.Task, but {offer} is {offered!r}")
-    if (own := getattr(offered, "name", None)) != name:
-        raise ValueError(f"a task must be offered under its own name, by which stored trials find it, but {offer} is "
-                         f"named {own!r} and offered as {name!r}; make them equal")  # fmt: skip
-    return offered

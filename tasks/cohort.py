@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .checkpoint.retention import RETURN
+from .checkpoint.storage import Metrics, Storage, Write
 from .errors import Diverged
-from .fingerprint import products_are_exact
-from .guard import BadResumeGuard
-from .interrupts import Interrupts
 from .learner import Learner
-from .observers import Until
-from .snapshots import RETURN
-from .storage import Metrics, Storage, Write
+from .runtime.fingerprint import products_are_exact
+from .runtime.guard import BadResumeGuard
+from .runtime.interrupts import Interrupts
+from .runtime.observers import Until
 
 if TYPE_CHECKING:
     from .task import Task
@@ -77,8 +77,11 @@ class Cohort:
                 task.check_lease()
         with Interrupts() as interrupts, one_thread():
             products_are_exact()  # or it warns
-            while behind := [task for task in self.tasks if task.bad is None and task.epochs < epochs
-                             and not (until and until(task.history))]:  # fmt: skip
+            while behind := [
+                task
+                for task in self.tasks
+                if task.bad is None and task.epochs < epochs and not (until and until(task.history))
+            ]:
                 behind.sort(key=lambda task: task.env_steps)
                 group, *ahead = (list(tasks) for _, tasks in groupby(behind, key=lambda task: task.env_steps))
                 target = min(
@@ -117,9 +120,16 @@ class _Run:
     def measure(self, metrics: list[Metrics]) -> None:
         """Adds the return where the best checkpoints are kept by it, all members' measured at once."""
         epoch = self.learner.epochs
-        due = [member for member, task in enumerate(self.tasks)
-               if task.bad is None and task.storage and task.keep and task.keep.every and epoch % task.keep.every == 0
-               and not self.learner.broken(member, metrics[member])]  # fmt: skip
+        due = [
+            member
+            for member, task in enumerate(self.tasks)
+            if task.bad is None
+            and task.storage
+            and task.keep
+            and task.keep.every
+            and epoch % task.keep.every == 0
+            and not self.learner.broken(member, metrics[member])
+        ]
         values = self.learner.evaluate().tolist() if due else []
         for member in due:
             metrics[member][RETURN] = values[member]
@@ -155,8 +165,11 @@ class _Run:
     def save_if_due(self, finished: bool) -> None:
         if finished or (time.monotonic() - self.saved_at) * SAVING_SHARE >= self.saving_took:
             self.save()
-        elif due := [task for task in self.living() if (keep := task.keep) and (
-                keep.is_spaced(self.learner.epochs) or keep.is_among_best(task.history))]:  # fmt: skip
+        elif due := [
+            task
+            for task in self.living()
+            if (keep := task.keep) and (keep.is_spaced(self.learner.epochs) or keep.is_among_best(task.history))
+        ]:
             self.write(due)
 
     def save(self) -> None:
@@ -182,9 +195,11 @@ def seat(tasks: list[Task]) -> Learner:
     """One learner that holds exactly these tasks, with their states moved into it."""
     seats = [task.seat for task in tasks]
     learner = seats[0].learner if seats[0] is not None else None
-    if learner is not None and learner.members == len(tasks) and all(
-        place is not None and place.learner is learner and place.member == i for i, place in enumerate(seats)
-    ):  # fmt: skip
+    if (
+        learner is not None
+        and learner.members == len(tasks)
+        and all(place is not None and place.learner is learner and place.member == i for i, place in enumerate(seats))
+    ):
         return learner
     return tasks[0].build_learner(tasks)
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 import torch
 
 from ..spaces import Space, flatten
+from .checkpoint.manifests import canonical_json
 from .envs import EnvSpec
 from .errors import NotInitialized
 from .learner import Learner
-from .manifests import canonical_json
 
 EnvLike = str | EnvSpec | Mapping[str, Any]
 
@@ -22,11 +22,14 @@ def device_of(device: str, place: str) -> torch.device:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):
-        raise ValueError(f"{place}: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', but got "
-                         f"{device!r}") from None  # fmt: skip
+        raise ValueError(
+            f"{place}: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', but got {device!r}"
+        ) from None
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"{place}: device {device!r} is not here, torch sees {torch.cuda.device_count()} CUDA devices "
-                         "on this machine; take 'cpu', or a torch and a driver that can use it")  # fmt: skip
+        raise ValueError(
+            f"{place}: device {device!r} is not here, torch sees {torch.cuda.device_count()} CUDA devices "
+            "on this machine; take 'cpu', or a torch and a driver that can use it"
+        )
     return found
 
 
@@ -69,8 +72,9 @@ class Identified:
         """The fixed hyperparameters; ValueError if `given` sets one of them to something else."""
         for name, value in flatten(given).items():
             if name in self.fixed and self.fixed[name] != value:
-                raise ValueError(f"{self}: {name} was fixed to {self.fixed[name]!r} when the task was made, "
-                                 f"but init got {value!r}")  # fmt: skip
+                raise ValueError(
+                    f"{self}: {name} was fixed to {self.fixed[name]!r} when the task was made, but init got {value!r}"
+                )
         return self.fixed
 
     @property
@@ -78,8 +82,13 @@ class Identified:
         """Everything that the result depends on but the epochs, as JSON."""
         if self.hyperparameters is None:
             raise NotInitialized(f"{self} has no hyperparameters yet; call init(...) first")
-        identity = {"task": self.name, "version": self.version, "env": self.env.to_json(), "seed": self.seed,
-                    "hyperparameters": flatten(self.hyperparameters)}  # fmt: skip
+        identity = {
+            "task": self.name,
+            "version": self.version,
+            "env": self.env.to_json(),
+            "seed": self.seed,
+            "hyperparameters": flatten(self.hyperparameters),
+        }
         return identity | ({"start": self._start} if self._start else {})
 
     def _hash(self) -> str:

@@ -29,15 +29,15 @@ import torch
 from torch import Tensor
 
 from ..spaces import Space, flatten
-from . import streams
+from .checkpoint.member_state import Part
+from .checkpoint.state import Tree, check_same_form
+from .checkpoint.storage import Metrics
 from .envs import Envs, EnvSpec, make_envs, spaces_of
 from .errors import StateMismatch
-from .parts import Part
-from .state import Tree, check_same_form
-from .storage import Metrics
-from .tally import Tally
+from .rng import streams
+from .runtime.episode_window import EpisodeWindow
+from .runtime.metric_means import Tally
 from .warm_start import check_fits
-from .window import EpisodeWindow
 
 Watch = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 EVALUATION_SEED = 0x5EED  # of every trial, so that all are measured on the same episodes; never a training stream
@@ -204,8 +204,11 @@ class Learner:
                 **means,
             }
             if count := int(episodes.count[i]):
-                row |= {"episodes": float(count), "episode_return": float(episodes.return_sum[i]) / count,
-                        "episode_length": float(episodes.length_sum[i]) / count}  # fmt: skip
+                row |= {
+                    "episodes": float(count),
+                    "episode_return": float(episodes.return_sum[i]) / count,
+                    "episode_length": float(episodes.length_sum[i]) / count,
+                }
             if self.window is not None:
                 row |= self.window.metrics(i)
             rows.append(row | self.envs.member_metrics(i))

@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 
 from ..spaces import Space, flatten
+from .checkpoint.policy_files import write_policy
+from .checkpoint.retention import Keep
+from .checkpoint.storage import Metrics, Storage
 from .cohort import Cohort, Context, EpochEvent, one_thread
 from .envs import spaces_of
 from .envs.encode import Actions, Observations
 from .errors import StateMismatch
-from .guard import BadResumeGuard
 from .identity import EnvLike, device_of
-from .keeping import Kept
 from .learner import EVALUATION_EPISODES
-from .observers import Until
-from .policy_files import write_policy
+from .record import Kept
+from .runtime.guard import BadResumeGuard
+from .runtime.observers import Until
 from .signals.demonstrations import Demonstrations, Recorder
-from .snapshots import Keep
-from .stateful import Seat
-from .storage import Metrics, Storage
+from .task_state import Seat
 from .warm_start import WarmStart
 
 FIDELITY = "epochs"
@@ -104,14 +104,19 @@ class Task(Kept):
             pass
         if self.hyperparameters is not None:
             raise StateMismatch(f"{self} is initialized already; build a new task to train with other hyperparameters")
-        given = {name: value for name, value in hyperparameters.items()
-                 if not (value is None and isinstance(self.learner.hyperparameters.get(name), Space))}  # fmt: skip
+        given = {
+            name: value
+            for name, value in hyperparameters.items()
+            if not (value is None and isinstance(self.learner.hyperparameters.get(name), Space))
+        }
         self.suggested_epochs = given.pop(FIDELITY, None)
         shown = None if self.demonstrations is None else Demonstrations.given(self.demonstrations)
         if shown is not None:
             if "demonstrated_steps" not in self.learner.hyperparameters:
-                raise ValueError(f"{self}: on-policy tasks learn from demonstrations, and {self.name} does not; leave "
-                                 "demonstrations out")  # fmt: skip
+                raise ValueError(
+                    f"{self}: on-policy tasks learn from demonstrations, and {self.name} does not; leave "
+                    "demonstrations out"
+                )
             given.setdefault("demonstrated_steps", shown.steps)
         self.hyperparameters, self._start = self._complete(given), start
         try:

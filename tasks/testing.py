@@ -26,17 +26,17 @@ from torch import Tensor
 
 from ..spaces import flatten, unflatten
 from ..spaces.dimension import Maybe
+from .checkpoint.state import copy, difference, pack, unpack
 from .cohort import Cohort
 from .envs import EnvSpec
 from .errors import StateMismatch
 from .learner import Learner
-from .state import copy, difference, pack, unpack
 from .task import Task
 
 CONTINUE = """
 import importlib, json, sys
 from pathlib import Path
-from rekindle.tasks.state import unpack
+from rekindle.tasks.checkpoint.state import unpack
 folder, module, name, env, seed, hyperparameters, epochs = sys.argv[1:]
 task = getattr(importlib.import_module(module), name)(json.loads(env), seed=int(seed))
 read = lambda name: (Path(folder) / name).read_bytes()
@@ -104,8 +104,13 @@ class ExactnessSuite:
                 (Path(folder) / name).write_bytes(data)
             env, values = json.dumps(first.env.to_json()), json.dumps(first.hyperparameters)
             arguments = [folder, type(first).__module__, type(first).__name__, env, str(first.seed), values, "2"]
-            result = subprocess.run([sys.executable, "-c", CONTINUE, *arguments], capture_output=True, text=True,
-                                    env=self._environment(), check=False)  # fmt: skip
+            result = subprocess.run(
+                [sys.executable, "-c", CONTINUE, *arguments],
+                capture_output=True,
+                text=True,
+                env=self._environment(),
+                check=False,
+            )
         assert result.returncode == 0, result.stderr
         assert result.stdout.strip() == whole.digest
 

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .checkpoint.policy_files import read_policy
+from .checkpoint.state import Tree, unpack
+from .checkpoint.storage import Saved
 from .errors import StateMismatch
-from .policy_files import read_policy
-from .state import Tree, unpack
-from .storage import Saved
 
 POLICY_FORMAT = 1
 PARTIAL = "take what fits with WarmStart(source, partial=True), or --partial"
@@ -108,15 +108,20 @@ def take(
     if not loaded:
         raise StateMismatch(f"{place}: a warm start takes something over, but nothing fits: {_why(report)}")
     if not start.partial and _why(report):
-        raise StateMismatch(f"{place}: a warm start takes a whole policy over, but {_why(report)}; give the task the "
-                            f"hyperparameters of the source's networks, or {PARTIAL}")  # fmt: skip
+        raise StateMismatch(
+            f"{place}: a warm start takes a whole policy over, but {_why(report)}; give the task the "
+            f"hyperparameters of the source's networks, or {PARTIAL}"
+        )
     return loaded, report
 
 
 def _why(report: Taken) -> str:
     """What does not fit, or ""."""
-    parts = [f"{kind} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
-             for kind, names in asdict(report).items() if names and kind != "loaded"]  # fmt: skip
+    parts = [
+        f"{kind} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
+        for kind, names in asdict(report).items()
+        if names and kind != "loaded"
+    ]
     return "; ".join(parts)
 
 
@@ -136,8 +141,10 @@ def named(source: Any, networks: Mapping[str, Tensor], place: str) -> Mapping[st
         return _of_state(source, place) if {"identity", "learner"} <= source.keys() else source
     if isinstance(source, Sequence):
         if len(source) != len(networks):
-            raise StateMismatch(f"{place}: a list of parameters must have {len(networks)}, one for each of "
-                                f"{', '.join(list(networks)[:3])} ..., but got {len(source)}")  # fmt: skip
+            raise StateMismatch(
+                f"{place}: a list of parameters must have {len(networks)}, one for each of "
+                f"{', '.join(list(networks)[:3])} ..., but got {len(source)}"
+            )
         return dict(zip(networks, source, strict=True))
     return _cut(as_tensor(source, "the vector", place), networks, place)
 
@@ -146,8 +153,10 @@ def _cut(vector: Tensor, networks: Mapping[str, Tensor], place: str) -> dict[str
     """A vector as the parameters that lie in it one after the other."""
     sizes = [tensor.numel() for tensor in networks.values()]
     if vector.shape != (sum(sizes),):
-        raise StateMismatch(f"{place}: a parameter vector must have the shape ({sum(sizes)},), as the networks have so "
-                            f"many numbers, but got {tuple(vector.shape)}")  # fmt: skip
+        raise StateMismatch(
+            f"{place}: a parameter vector must have the shape ({sum(sizes)},), as the networks have so "
+            f"many numbers, but got {tuple(vector.shape)}"
+        )
     parts = vector.split(sizes)
     return {name: part.view(mine.shape) for (name, mine), part in zip(networks.items(), parts, strict=True)}
 
@@ -160,8 +169,10 @@ def _of_state(state: Mapping[str, Any], place: str) -> dict[str, Tensor]:
     identity = state["identity"]
     algorithm = load(identity["task"])
     if algorithm.version != identity["version"]:
-        raise StateMismatch(f"{place}: a policy is taken from a state by the version that wrote it, {identity['task']} "
-                            f"{identity['version']}, but {algorithm.version} is installed")  # fmt: skip
+        raise StateMismatch(
+            f"{place}: a policy is taken from a state by the version that wrote it, {identity['task']} "
+            f"{identity['version']}, but {algorithm.version} is installed"
+        )
     task = algorithm(identity["env"], seed=identity["seed"])
     task.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
     task.load_state_dict(state)
@@ -185,5 +196,7 @@ def check_fits(policy: Mapping[str, Tensor], mine: Mapping[str, Tensor], place: 
     for name, tensor in policy.items():
         if name not in mine or not isinstance(tensor, Tensor) or mine[name].shape != tensor.shape:
             have = tuple(mine[name].shape) if name in mine else "none"
-            raise StateMismatch(f"{place}: the policy that it starts from has {name} of shape "
-                                f"{tuple(getattr(tensor, 'shape', ()))}, but the task has {have}")  # fmt: skip
+            raise StateMismatch(
+                f"{place}: the policy that it starts from has {name} of shape "
+                f"{tuple(getattr(tensor, 'shape', ()))}, but the task has {have}"
+            )

@@ -1,4 +1,4 @@
-"""What all tests share: the folder of `fakes`, and random examples that are the same in every run."""
+"""What all tests share: the folder of helpers, and random examples that are the same in every run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `import fakes`, also by EnvSpec("fakes:...")
+sys.path.insert(0, str(Path(__file__).parent / "support"))  # for `import fakes`, also by EnvSpec("fakes:...")
 
 settings.register_profile("rekindle", deadline=None, derandomize=True, database=None)  # a busy machine is no failure
 settings.load_profile("rekindle")

@@ -32,8 +32,10 @@ def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int 
     [(name, options)] = given.items()
     classes = {key: kind for key, kind in algo_factory.get_classes().items() if _is_installed(kind)}
     if name.lower() not in classes:
-        raise ValueError(f"Orion has no algorithm {name!r} installed; it has {', '.join(sorted(classes))}"
-                         f"{_hint(name.lower(), classes)}")  # fmt: skip
+        raise ValueError(
+            f"Orion has no algorithm {name!r} installed; it has {', '.join(sorted(classes))}"
+            f"{_hint(name.lower(), classes)}"
+        )
     known = inspect.signature(classes[name.lower()].__init__).parameters
     if name.lower() in _MULTI_FIDELITY and not isinstance(epochs, Fidelity):
         raise ValueError(f"{name} needs to choose the epochs; give epochs=fidelity(1, 27, 3), for example")

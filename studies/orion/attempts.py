@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..failures import KILLED, POLICIES
-from ..storage.database import Database
+from ..storage.sql.database import Database
 from .tables import Collections, schema_version
 
 COLLECTION = "attempts"

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from ..errors import StoreError, StoreLocked
-from ..storage import database as sql
+from ..storage.sql import database as sql
 from .documents import Document, DocumentError
 from .tables import VERSION, Collections, DuplicateKey, UnknownIndex, create_tables, schema_version
 
@@ -44,8 +44,15 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
     Raises DatabaseError, DatabaseTimeout and DuplicateKeyError, as Orion expects.
     """
 
-    def __init__(self, host: str | None = None, name: str | None = None, port: int | None = None,
-                 username: str | None = None, password: str | None = None, timeout: float = 60.0):  # fmt: skip
+    def __init__(
+        self,
+        host: str | None = None,
+        name: str | None = None,
+        port: int | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        timeout: float = 60.0,
+    ):
         self._url = _url(host or self.get_defaults()["host"], username, password)
         self._timeout = float(timeout)
         self._sql: sql.Database | None = None
@@ -88,8 +95,10 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
                     opened.write(create_tables)
         if version not in (None, VERSION):
             opened.close()
-            raise DatabaseError(f"this Rekindle knows version {VERSION} of the tables rk_orion_*, but those in "
-                                f"{self.host} are of version {version}; use the Rekindle that made them")  # fmt: skip
+            raise DatabaseError(
+                f"this Rekindle knows version {VERSION} of the tables rk_orion_*, but those in "
+                f"{self.host} are of version {version}; use the Rekindle that made them"
+            )
         self._sql = opened
         _live.add(self)
 
@@ -138,13 +147,19 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
             document["_id"] = number
         return len(documents)
 
-    def read(self, collection_name: str, query: Mapping[str, Any] | None = None,
-             selection: Mapping[str, Any] | None = None) -> list[Document]:  # fmt: skip
+    def read(
+        self, collection_name: str, query: Mapping[str, Any] | None = None, selection: Mapping[str, Any] | None = None
+    ) -> list[Document]:
         """The documents that match, in the order of their insertion."""
         return self._run("read", lambda collections: collections.find(collection_name, query, selection))
 
-    def read_and_write(self, collection_name: str, query: Mapping[str, Any], data: Mapping[str, Any],
-                       selection: Mapping[str, Any] | None = None) -> Document | None:  # fmt: skip
+    def read_and_write(
+        self,
+        collection_name: str,
+        query: Mapping[str, Any],
+        data: Mapping[str, Any],
+        selection: Mapping[str, Any] | None = None,
+    ) -> Document | None:
         """Sets keys of the first document that matches and returns it as it is then; no two callers get the same."""
         return self.transact(lambda collections: collections.update_first(collection_name, query, data, selection))
 

@@ -77,8 +77,10 @@ def _tag(value: Any, path: str, blob: bytearray) -> Any:
         return os.fspath(value)
     if hasattr(value, "item") and getattr(value, "shape", None) == ():  # one of numpy's numbers
         return _tag(value.item(), path, blob)
-    raise DocumentError(f"a document holds numbers, text, bytes, datetimes, lists, tuples and dicts, but "
-                        f"{path.lstrip('.') or 'it'} is a {type(value).__name__}; make it one of those")  # fmt: skip
+    raise DocumentError(
+        f"a document holds numbers, text, bytes, datetimes, lists, tuples and dicts, but "
+        f"{path.lstrip('.') or 'it'} is a {type(value).__name__}; make it one of those"
+    )
 
 
 def _untag(value: Any, blob: bytes | None) -> Any:
@@ -188,8 +190,10 @@ def _conditions(query: Mapping[str, Any], path: str) -> Iterable[Condition]:
         if last.startswith("$"):
             if last not in OPERATORS:
                 near = difflib.get_close_matches(last, OPERATORS, n=1)
-                raise DocumentError(f"a query knows the operators {', '.join(OPERATORS)}, but got {last!r} at "
-                                    f"{here!r}{f'; did you mean {near[0]}?' if near else ''}")  # fmt: skip
+                raise DocumentError(
+                    f"a query knows the operators {', '.join(OPERATORS)}, but got {last!r} at "
+                    f"{here!r}{f'; did you mean {near[0]}?' if near else ''}"
+                )
             yield here, last, value
         elif isinstance(value, Mapping) and value:
             yield from _conditions(value, f"{path}.{key}" if path else key)

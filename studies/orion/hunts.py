@@ -21,13 +21,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ...spaces.drivers.to_orion import from_params
 from ...spaces.ranges import Fidelity
-from ...spaces.to_orion import from_params
 from ...tasks.errors import Diverged, Stopped
-from ..config import check_epochs
 from ..errors import LeaseLost, StudyMismatch
-from ..searching import only
 from ..storage.store import Store
+from ..study.config import check_epochs
+from ..study.searching import only
 from .parents import parent_of
 from .trial import INTERRUPTED, Results, train, whole
 
@@ -46,7 +46,7 @@ from orion.core.worker.consumer import ExecutionError  # isort: skip
 from orion.core.worker.trial import Trial  # isort: skip
 
 if TYPE_CHECKING:
-    from ...tasks.storage import Storage
+    from ...tasks.checkpoint.storage import Storage
     from ...tasks.task import Task
 
 KEY, FIDELITY = "rekindle", "epochs"  # of the experiment's metadata, where it says what is hunted; and of the space
@@ -75,8 +75,17 @@ class OrionObjective:
         fixed: hyperparameters that are not searched, nested.
     """
 
-    def __init__(self, task: type[Task], env: Any, *, storage: str, epochs: int | Fidelity = 1, seed: int = 0,
-                 search: Sequence[str] | None = None, **fixed: Any):  # fmt: skip
+    def __init__(
+        self,
+        task: type[Task],
+        env: Any,
+        *,
+        storage: str,
+        epochs: int | Fidelity = 1,
+        seed: int = 0,
+        search: Sequence[str] | None = None,
+        **fixed: Any,
+    ):
         self.algorithm, self.storage, self.seed, self.fixed = task, storage, seed, fixed
         first = task(env, seed=seed, **fixed)  # checks all that was given
         self.env, space = first.env, first.get_space()
@@ -118,8 +127,15 @@ class OrionObjective:
         """What is hunted, as JSON: two hunts of one name must agree on it."""
         epochs = self.epochs if isinstance(self.epochs, int) else "searched"
         first = self.make(None)
-        return {"task": first.name, "version": first.version, "env": first.env.to_json(), "seed": self.seed,
-                "fixed": first.fixed, "epochs": epochs, "space": self.space.to_orion()}  # fmt: skip
+        return {
+            "task": first.name,
+            "version": first.version,
+            "env": first.env.to_json(),
+            "seed": self.seed,
+            "fixed": first.fixed,
+            "epochs": epochs,
+            "space": self.space.to_orion(),
+        }
 
     def make(self, storage: Storage | None) -> Task:
         """The task, before it has its hyperparameters."""
@@ -139,9 +155,21 @@ class OrionObjective:
             raise ExecutionError(orion.core.config.worker.interrupt_signal_code or INTERRUPTED) from error
 
 
-def hunt(task: type[Task], env: Any, *, name: str, storage: str, max_trials: int,
-         algorithm: str | Mapping[str, Any] = "tpe", epochs: int | Fidelity = 1, seed: int = 0, workers: int = 1,
-         search: Sequence[str] | None = None, idle_timeout: int = 60, **fixed: Any) -> ExperimentClient:  # fmt: skip
+def hunt(
+    task: type[Task],
+    env: Any,
+    *,
+    name: str,
+    storage: str,
+    max_trials: int,
+    algorithm: str | Mapping[str, Any] = "tpe",
+    epochs: int | Fidelity = 1,
+    seed: int = 0,
+    workers: int = 1,
+    search: Sequence[str] | None = None,
+    idle_timeout: int = 60,
+    **fixed: Any,
+) -> ExperimentClient:
     """Hunts until `max_trials` are completed or the algorithm is through, and returns Orion's client to look at it.
 
     Args:
@@ -165,8 +193,15 @@ def hunt(task: type[Task], env: Any, *, name: str, storage: str, max_trials: int
         search = changeable(task(env, seed=seed, **fixed).get_space(), search)
     objective = OrionObjective(task, env, storage=storage, epochs=epochs, seed=seed, search=search, **fixed)
     client = _experiment(name, objective, storage, chosen, max_trials)
-    work = {"n_workers": workers, "max_trials": max_trials, "max_broken": max(3, max_trials), "trial_arg": "trial",
-            "on_error": _on_error, "prepare_trial": _no_directory, "idle_timeout": idle_timeout}  # fmt: skip
+    work = {
+        "n_workers": workers,
+        "max_trials": max_trials,
+        "max_broken": max(3, max_trials),
+        "trial_arg": "trial",
+        "on_error": _on_error,
+        "prepare_trial": _no_directory,
+        "idle_timeout": idle_timeout,
+    }
     try:
         with client.tmp_executor("poolexecutor" if workers > 1 else "singleexecutor", n_workers=workers):
             while True:
@@ -204,8 +239,9 @@ def storage_of(url: str) -> dict[str, Any]:
     return {"type": "rekindlestorage", "database": {"type": "rekindlesql", "host": url}}
 
 
-def _experiment(name: str, objective: OrionObjective, url: str, algorithm: dict[str, Any],
-                max_trials: int) -> ExperimentClient:  # fmt: skip
+def _experiment(
+    name: str, objective: OrionObjective, url: str, algorithm: dict[str, Any], max_trials: int
+) -> ExperimentClient:
     """Orion's experiment of this name, made if there is none; StudyMismatch if there is one of something else."""
     mine = json.loads(json.dumps({**objective.identity, "algorithm": algorithm}))
     with suppress(NoConfigurationError):
@@ -214,20 +250,29 @@ def _experiment(name: str, objective: OrionObjective, url: str, algorithm: dict[
     # What is hunted is written together with the experiment, for others that begin the same hunt at this moment.
     metadata = {"user": getpass.getuser(), KEY: json.dumps(mine)}
     experiment = ExperimentBuilder(storage_of(url)).build(
-        name, space=space, algorithm=algorithm, max_trials=max_trials, max_broken=max(3, max_trials), metadata=metadata,
+        name,
+        space=space,
+        algorithm=algorithm,
+        max_trials=max_trials,
+        max_broken=max(3, max_trials),
+        metadata=metadata,
         working_dir=os.path.join(tempfile.gettempdir(), "orion"),
-    )  # fmt: skip
+    )
     return ExperimentClient(experiment)
 
 
 def _check_same(name: str, known: str | None, mine: Mapping[str, Any]) -> None:
     if known is None:
-        raise StudyMismatch(f"the experiment {name} was not begun by a hunt from Python, and cannot be carried on by "
-                            "one; give this hunt another name")  # fmt: skip
+        raise StudyMismatch(
+            f"the experiment {name} was not begun by a hunt from Python, and cannot be carried on by "
+            "one; give this hunt another name"
+        )
     if (theirs := json.loads(known)) != mine:
         names = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
-        raise StudyMismatch(f"a hunt of one name hunts one thing, but {name} was begun with another "
-                            f"{' and another '.join(names)}; give this one another name")  # fmt: skip
+        raise StudyMismatch(
+            f"a hunt of one name hunts one thing, but {name} was begun with another "
+            f"{' and another '.join(names)}; give this one another name"
+        )
 
 
 def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from .db import RekindleSQL
 from .documents import Document
-from .holdings import Holdings, is_ours, is_silent, new_token
+from .held_rows import Holdings, is_ours, is_silent, new_token
 from .state import UnreadableState, dump_state, load_state
 from .tables import Collections
 

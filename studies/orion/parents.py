@@ -13,7 +13,7 @@ from typing import Any
 from ...tasks.identity import uid_of
 from ..errors import StoreError
 from ..storage.branches import Start
-from ..storage.database import Database
+from ..storage.sql.database import Database
 from ..storage.store import Store
 from .tables import Collections, schema_version
 

@@ -51,8 +51,18 @@ def load_state(data: bytes | None, trusted: Collection[str] = ()) -> Any:
         return None
     try:
         return _Reader(bytes(data), trusted).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError, AttributeError, ImportError,
-            MemoryError, RecursionError, AssertionError) as error:  # fmt: skip
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ImportError,
+        MemoryError,
+        RecursionError,
+        AssertionError,
+    ) as error:
         raise UnreadableState(
             f"the state of an algorithm must be what Orion wrote, but it is damaged: {error}"
         ) from error

@@ -19,7 +19,7 @@ from typing import Any
 from .attempts import is_to_be_tried_again
 from .db import RekindleSQL
 from .documents import Document
-from .holdings import Holdings, is_ours, is_silent, new_token
+from .held_rows import Holdings, is_ours, is_silent, new_token
 from .lock import AlgorithmLock
 from .tables import Collections
 
@@ -48,15 +48,23 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         trusted: classes, as ``module:Class``, that the state of an algorithm may hold besides those of Orion's own.
     """
 
-    def __init__(self, database: Mapping[str, Any] | None = None, setup: bool = True, lock_seconds: float = 20.0,
-                 exact: bool = True, trusted: Sequence[str] = ()):  # fmt: skip
+    def __init__(
+        self,
+        database: Mapping[str, Any] | None = None,
+        setup: bool = True,
+        lock_seconds: float = 20.0,
+        exact: bool = True,
+        trusted: Sequence[str] = (),
+    ):
         if database is not None:
             database = {"type": "rekindlesql", **database}
         super().__init__(database=database, setup=setup)
         if not isinstance(self._db, RekindleSQL):
             got = type(self._db).__name__.lower()
-            raise DatabaseError(f"the storage rekindlestorage needs a database of type rekindlesql, but got {got}; "
-                                "set storage.database.type, or ORION_DB_TYPE")  # fmt: skip
+            raise DatabaseError(
+                f"the storage rekindlestorage needs a database of type rekindlesql, but got {got}; "
+                "set storage.database.type, or ORION_DB_TYPE"
+            )
         self.lock_seconds, self.exact, self.trusted = float(lock_seconds), bool(exact), tuple(trusted)
         self._start()
 
@@ -162,12 +170,15 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         if done:
             self._lock.will_tell(trial)
         else:
-            raise FailedUpdate("the result of a trial is taken from the worker that has it reserved, but "
-                               f"{trial.id} was released, given to another worker, or deleted")  # fmt: skip
+            raise FailedUpdate(
+                "the result of a trial is taken from the worker that has it reserved, but "
+                f"{trial.id} was released, given to another worker, or deleted"
+            )
         return done
 
-    def set_trial_status(self, trial: Trial, status: str, heartbeat: datetime | None = None,
-                         was: str | None = None) -> None:  # fmt: skip
+    def set_trial_status(
+        self, trial: Trial, status: str, heartbeat: datetime | None = None, was: str | None = None
+    ) -> None:
         """Changes the status of a trial that is as the caller saw it; raises FailedUpdate if it is not.
 
         A reserved trial is changed by its owner, or taken from an owner that gave no sign of life since it was read.
@@ -195,8 +206,10 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         done, status = self._db.transact(work)
         self._holdings.drop(trial.worker)
         if not done:
-            raise FailedUpdate(f"trial {trial.id} was to go from {was} to {status}, but it is no longer {was}, or "
-                               "another worker has it")  # fmt: skip
+            raise FailedUpdate(
+                f"trial {trial.id} was to go from {was} to {status}, but it is no longer {was}, or "
+                "another worker has it"
+            )
         trial.status, trial.worker = status, token
         if status == "reserved":
             self._hold(trial)
@@ -218,8 +231,9 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         before = self._db.now() - timedelta(seconds=orion.core.config.worker.heartbeat * _LOST_BEATS)
         return [trial for trial in reserved if is_silent(_last_sign(trial), trial.worker, before)]
 
-    def acquire_algorithm_lock(self, experiment: Any = None, uid: Any = None, timeout: float = 60,
-                               retry_interval: float = 1) -> AbstractContextManager[LockedAlgorithmState]:  # fmt: skip
+    def acquire_algorithm_lock(
+        self, experiment: Any = None, uid: Any = None, timeout: float = 60, retry_interval: float = 1
+    ) -> AbstractContextManager[LockedAlgorithmState]:
         """Holds the algorithm's lock; the state set meanwhile is written at the end, unless an exception ends it.
 
         Raises LockAcquisitionTimeout if others hold it for ``timeout`` seconds, and AlgorithmLockLost at the end if it

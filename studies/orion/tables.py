@@ -26,7 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from ..storage.database import insert
+from ..storage.sql.database import insert
 from .documents import (
     Condition,
     Document,
@@ -138,8 +138,9 @@ class Collections:
             self._connection.execute(_one(sa.update(_collections), collection).values(last=largest))
         return given
 
-    def find(self, collection: str, query: Mapping[str, Any] | None = None,
-             selection: Mapping[str, Any] | None = None) -> list[Document]:  # fmt: skip
+    def find(
+        self, collection: str, query: Mapping[str, Any] | None = None, selection: Mapping[str, Any] | None = None
+    ) -> list[Document]:
         """The documents that match, in the order of their insertion."""
         return [select(row.document, selection) for row in self._rows(collection, query)]
 
@@ -157,8 +158,13 @@ class Collections:
             self._write(collection, row, data)
         return len(rows)
 
-    def update_first(self, collection: str, query: Mapping[str, Any] | None, data: Mapping[str, Any],
-                     selection: Mapping[str, Any] | None = None) -> Document | None:  # fmt: skip
+    def update_first(
+        self,
+        collection: str,
+        query: Mapping[str, Any] | None,
+        data: Mapping[str, Any],
+        selection: Mapping[str, Any] | None = None,
+    ) -> Document | None:
         """Sets keys of the first that matches and returns it as it is now; None if there is none.
 
         Documents that another transaction is changing are passed over if there are others, and waited for if not.
@@ -205,8 +211,9 @@ class Collections:
         self._reserve(collection, 0)
         indexes = self.indexes(collection)
         if name not in indexes:
-            raise UnknownIndex(f"index not found with name {name} in collection {collection}; it has: "
-                               f"{', '.join(indexes) or 'none'}")  # fmt: skip
+            raise UnknownIndex(
+                f"index not found with name {name} in collection {collection}; it has: {', '.join(indexes) or 'none'}"
+            )
         del indexes[name]
         self._connection.execute(_one(sa.update(_collections), collection).values(indexes=json.dumps(indexes)))
         where = (_keys.c.collection == collection, _keys.c.name == name)
@@ -223,8 +230,15 @@ class Collections:
             row = self._connection.execute(take).one()
         return row.last, _unique(json.loads(row.indexes))
 
-    def _rows(self, collection: str, query: Mapping[str, Any] | None, *, lock: str = "", first: bool = False,
-              with_blobs: bool = True) -> Iterator[_Row]:  # fmt: skip
+    def _rows(
+        self,
+        collection: str,
+        query: Mapping[str, Any] | None,
+        *,
+        lock: str = "",
+        first: bool = False,
+        with_blobs: bool = True,
+    ) -> Iterator[_Row]:
         """The rows that match. ``lock``: "" to read, "all" to hold them, "free" to hold those that nobody else does.
 
         With ``first`` the caller takes the first one only: where SQL alone decides what matches, no other one is read

@@ -24,10 +24,10 @@ from optuna.trial import BaseTrial, FrozenTrial
 from ...spaces import Space
 from ...spaces.choices import Ordinal
 from ...spaces.dimension import Maybe
+from ...spaces.drivers.to_optuna import distributions, suggest
 from ...spaces.space import ENABLED
-from ...spaces.to_optuna import distributions, suggest
-from ...tasks import streams
-from ..config import BadConfig, Config
+from ...tasks.rng import streams
+from ..study.config import BadConfig, Config
 
 POINTS = 5  # of a range, unless --grid-points says otherwise
 MOST = 10_000  # points in all
@@ -79,8 +79,10 @@ def _grid(priors: str, count: int, seed: int) -> Sequence[Point]:
         most = sorted((name for name in sizes if sizes[name] > 1), key=lambda name: -sizes[name])
         shown = ", ".join(f"{sizes[name]} of {name}" for name in most[:5])
         shown += f" and those of {len(most) - 5} others" if len(most) > 5 else ""
-        raise BadConfig(f"a grid has at most {MOST:,} points, but {shown} make more; search "
-                        "fewer of them (--search NAME), or take fewer --grid-points")  # fmt: skip
+        raise BadConfig(
+            f"a grid has at most {MOST:,} points, but {shown} make more; search "
+            "fewer of them (--search NAME), or take fewer --grid-points"
+        )
     random.Random(streams.seed_of(seed, "suggest", "grid")).shuffle(points)
     return points
 
@@ -95,7 +97,7 @@ def _sizes(space: Space, count: int) -> dict[str, int]:
 
 
 def _path(space: Space, name: str) -> str:
-    """The dimension that a parameter of Optuna's stands for (see spaces/plain.py)."""
+    """The dimension that a parameter of Optuna's stands for (see spaces/drivers/params.py)."""
     for ending in ("", ENABLED, ".index", ".value", ".value.index"):
         for path in (name.removesuffix(ending), name.removesuffix(ending).replace("one_minus_", "")):
             if name.endswith(ending) and path in space.flat():

@@ -15,15 +15,15 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ...spaces import Space, SpaceError, flatten
-from ...spaces.to_optuna import distributions, params
-from ...spaces.to_optuna import suggest as suggest_values
-from ...tasks.warning_filters import changed_filters
-from ..config import BadConfig, Config
-from ..objectives import objectives_of, point
-from ..schedulers.schedule import Plan, Seen
+from ...spaces.drivers.to_optuna import distributions, params
+from ...spaces.drivers.to_optuna import suggest as suggest_values
+from ...tasks.runtime.warning_filters import changed_filters
+from ..schedulers.registry import Plan, Seen
 from ..storage.rows import Segment, Trial
-from .generations import BRACKET
-from .names import KNOWN, make_sampler
+from ..study.config import BadConfig, Config
+from ..study.objectives import objectives_of, point
+from .nsga import BRACKET
+from .registry import KNOWN, make_sampler
 
 ATTEMPTS = 100  # at values that go together
 Spelled = dict[int, dict[str, Any]]  # by trial: its hyperparameters as Optuna spells them, which do not change

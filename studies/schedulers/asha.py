@@ -20,11 +20,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
-from ..config import Config
-from ..objectives import best_first, objectives_of
-from ..samplers.names import learns
+from ..samplers.registry import learns
 from ..storage.rows import Segment, Trial
-from .plans import Plan, Seen, score_of
+from ..study.config import Config
+from ..study.objectives import best_first, objectives_of
+from ..study.plan import Plan, Seen, score_of
 
 Place = tuple[float, int]  # (-score, number): the best first, ties to the lower number
 

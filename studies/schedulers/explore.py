@@ -16,8 +16,8 @@ from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension, Maybe
 from ...spaces.ranges import Integer, NearOne, Normal, Range, Real
 from ...spaces.values import Value
-from ...tasks import streams
-from ..config import Config
+from ...tasks.rng import streams
+from ..study.config import Config
 
 UP, DOWN = 1.2, 0.8
 LINEAR = 0.1  # of a range, or of a standard deviation: half of 1.2 - 1

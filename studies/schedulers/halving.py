@@ -15,11 +15,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..config import Config
-from ..objectives import best_first
-from ..samplers.names import learns
+from ..samplers.registry import learns
 from ..storage.rows import Segment, Trial
-from .plans import Plan, Seen, score_of
+from ..study.config import Config
+from ..study.objectives import best_first
+from ..study.plan import Plan, Seen, score_of
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..config import Config
+from ..study.config import Config
 from .halving import Bracket, Halving
 
 

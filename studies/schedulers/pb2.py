@@ -25,16 +25,16 @@ from numpy.typing import NDArray
 from ...spaces import flatten
 from ...spaces.dimension import Dimension
 from ...spaces.values import Value
-from ...tasks import streams
-from ..config import BadConfig, Config
-from ..samplers.quantiles import LAST, has_scale, quantile
+from ...tasks.rng import streams
 from ..storage.rows import Segment, Trial
+from ..study.config import BadConfig, Config
+from ..study.plan import Branch, score_of
 from .explore import ATTEMPTS
-from .plans import Branch, score_of
-from .replicas import collapse, seeds_of
+from .quantiles import LAST, has_scale, quantile
+from .seeds import collapse, seeds_of
 
 if TYPE_CHECKING:
-    from ..samplers.gaussian import Surrogate
+    from .gaussian_process import Surrogate
 
 Array = NDArray[np.float64]
 NAME = "pb2"
@@ -51,8 +51,10 @@ def check_bandit(config: Config) -> None:
     if find_spec("sklearn") is None:
         raise BadConfig("--explore pb2 needs scikit-learn, which is not installed: pip install 'rekindle[pb2]'")
     if not _names(config):
-        raise BadConfig("--explore pb2 needs a hyperparameter with a scale, but all that is explored are categories; "
-                        "use --explore resample")  # fmt: skip
+        raise BadConfig(
+            "--explore pb2 needs a hyperparameter with a scale, but all that is explored are categories; "
+            "use --explore resample"
+        )
 
 
 def _names(config: Config) -> list[str]:
@@ -128,7 +130,7 @@ class Bandit:
     def _bound(self, pending: Array) -> Callable[[Array], Array]:
         """The upper confidence bound of the change, of points (N, D)."""
         if self._surrogate is None:
-            from ..samplers.gaussian import Surrogate
+            from .gaussian_process import Surrogate
 
             self._surrogate = Surrogate(*self._data())
         surrogate = self._surrogate

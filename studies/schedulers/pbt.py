@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ...tasks import streams
-from ..config import Config
+from ...tasks.rng import streams
 from ..storage.rows import Segment, Trial
-from .plans import Branch, Plan, score_of
+from ..study.config import Config
+from ..study.plan import Branch, Plan, score_of
 
 if TYPE_CHECKING:
     pass

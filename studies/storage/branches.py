@@ -12,9 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from .database import insert
-from .fencing import add_events
-from .schema import Now, checkpoint, checkpoint_blob, event, task
+from .locks.fencing import add_events
+from .sql.database import insert
+from .sql.schema import Now, checkpoint, checkpoint_blob, event, task
 
 BRANCH, BRANCHED = "branch", "branched"  # events of the new task, and of the one that it starts from
 

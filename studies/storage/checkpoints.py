@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ...tasks.storage import Metrics, Saved, Write
+from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ..errors import DamagedCheckpoint
-from .database import Database, insert
 from .retention import CHUNK, drop
-from .schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task
+from .sql.database import Database, insert
+from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task
 
 
 def put_blobs(connection: Connection, blobs: Mapping[str, Mapping[str, bytes]]) -> None:

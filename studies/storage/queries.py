@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from . import ledger
-from .owner import Owner
+from . import trials as ledger
+from .locks.owner import Owner
 from .retention import CHUNK
 from .rows import CheckpointRow, Event, TaskRow, Trial
-from .schema import Now, blob, checkpoint, checkpoint_blob, event, task, trial
+from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, task, trial
 
 
 def tasks(connection: Connection, uids: Collection[str] | None) -> list[TaskRow]:

@@ -8,12 +8,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ...tasks.snapshots import Keep as Keep
-from ...tasks.storage import Metrics
+from ...tasks.checkpoint.retention import Keep as Keep
+from ...tasks.checkpoint.storage import Metrics
 from . import branches
 from .branches import BRANCH, BRANCHED
 from .rows import CheckpointRow, Event
-from .schema import blob, checkpoint, checkpoint_blob, event, metric
+from .sql.schema import blob, checkpoint, checkpoint_blob, event, metric
 
 CHUNK = 500  # values in one IN (...)
 INIT = "init"  # the event of every opening, which says what the task keeps
@@ -68,13 +68,16 @@ def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics]
     branched = {event.data.get("state"): event for event in events if event.kind in (BRANCH, BRANCHED)}
     return [
         ", ".join(
-            [*(["latest"] if row is checkpoints[-1] else []),
-             *([f"best {keep.metric}, {metrics[row.epochs][keep.metric]:.5g}"] if row.epochs in best else []),
-             *([f"every {keep.spaced} epochs"] if keep.is_spaced(row.epochs) else []),
-             *([_branch(branched[row.digest])] if row.digest in branched else [])]
-        ) or "before the latest"
+            [
+                *(["latest"] if row is checkpoints[-1] else []),
+                *([f"best {keep.metric}, {metrics[row.epochs][keep.metric]:.5g}"] if row.epochs in best else []),
+                *([f"every {keep.spaced} epochs"] if keep.is_spaced(row.epochs) else []),
+                *([_branch(branched[row.digest])] if row.digest in branched else []),
+            ]
+        )
+        or "before the latest"
         for row in checkpoints
-    ]  # fmt: skip
+    ]
 
 
 def asked_for(connection: Connection, uid: str) -> Keep | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...tasks.storage import Lease, Metrics
+from ...tasks.checkpoint.storage import Lease, Metrics
 
 
 @dataclass(frozen=True)

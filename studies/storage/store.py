@@ -25,19 +25,24 @@ from typing import Any, Self
 
 from sqlalchemy import Connection
 
-from ...tasks.storage import Metrics, Saved, Write
+from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ..errors import StoreError, TaskBusy
 from ..failures import FAILED
-from . import branches, disguise, fencing, ledger, planners, queries, schema, totals
+from . import branches, queries, totals
+from . import trials as ledger
 from .branches import Start
 from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blobs, put_checkpoint, put_metrics
-from .database import Database
-from .history import History, claimable, histories
-from .leases import Holdings, StoreLease, held_here
-from .patience import Patience
+from .locks import fencing
+from .locks import planning_lock as planners
+from .locks.leases import Holdings, StoreLease, held_here
 from .retention import Keep, prune
 from .rows import Changes, CheckpointRow, Event, Result, Segment, Study, TaskRow, Trial
+from .sql import schema
+from .sql import sqlite_guard as disguise
+from .sql.database import Database
+from .sql.retry import Patience
 from .totals import Totals
+from .troubles import History, claimable, histories
 
 KEEP = Keep()
 TURN = 30.0  # seconds
@@ -230,9 +235,14 @@ class Store:
         self.carry_forward(study, segments=segments)
 
     def carry_forward(
-        self, study: str, *, trials: Iterable[Trial] = (), segments: Iterable[Segment] = (),
-        finished: Iterable[tuple[int, str]] = (), since: int | None = None,
-    ) -> bool:  # fmt: skip
+        self,
+        study: str,
+        *,
+        trials: Iterable[Trial] = (),
+        segments: Iterable[Segment] = (),
+        finished: Iterable[tuple[int, str]] = (),
+        since: int | None = None,
+    ) -> bool:
         """Adds what is not there yet, and ends trials given as (number, state), all at once.
 
         With ``since`` that is done only if nothing has changed after this revision of the study; False otherwise.
@@ -290,10 +300,17 @@ class Store:
         return self._database.read(lambda connection: totals.longest(connection, study, best=best))
 
     def finish_segment(
-        self, lease: StoreLease, study: str, number: int, rung: int, *,
-        score: float, digest: str | None = None, metrics: Sequence[tuple[int, Metrics]] = (),
+        self,
+        lease: StoreLease,
+        study: str,
+        number: int,
+        rung: int,
+        *,
+        score: float,
+        digest: str | None = None,
+        metrics: Sequence[tuple[int, Metrics]] = (),
         objectives: Mapping[str, float] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Ends a segment with its score, under the lease of its task; ``metrics`` are added to those of their epochs.
 
         The same again changes nothing; another score, digest or objective is a ResultMismatch.
@@ -310,8 +327,17 @@ class Store:
                 merge_metrics(connection, each.lease.uid, each.metrics)
             revision = ledger.revise(connection, study)  # late: others wait for the study from here on
             for each in results:
-                ledger.finish_segment(connection, study, each.number, each.rung, "done", each.score, each.digest,
-                                      revision, each.objectives)  # fmt: skip
+                ledger.finish_segment(
+                    connection,
+                    study,
+                    each.number,
+                    each.rung,
+                    "done",
+                    each.score,
+                    each.digest,
+                    revision,
+                    each.objectives,
+                )
 
         self._database.write(work)
 

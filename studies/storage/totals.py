@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from . import ledger
+from . import trials as ledger
 from .rows import Segment, Trial
-from .schema import segment, trial
+from .sql.schema import segment, trial
 
 
 @dataclass(frozen=True)

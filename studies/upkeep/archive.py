@@ -41,8 +41,10 @@ class Writer:
         try:
             self._zip = zipfile.ZipFile(self._part, "w", zipfile.ZIP_STORED)
         except OSError as error:
-            raise StoreError(f"cannot write {self.path}: {error.strerror}; name a file in a directory that is there "
-                             "and may be written") from None  # fmt: skip
+            raise StoreError(
+                f"cannot write {self.path}: {error.strerror}; name a file in a directory that is there "
+                "and may be written"
+            ) from None
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -99,8 +101,10 @@ class Archive(Mapping[str, bytes]):
 
     def bad(self, what: str) -> BadArchive:
         """The error that says so."""
-        return BadArchive(f"{self.path} must be a whole file that `rekindle export` wrote, but {what[:300]}; "
-                          "export the study again, or copy the file again")  # fmt: skip
+        return BadArchive(
+            f"{self.path} must be a whole file that `rekindle export` wrote, but {what[:300]}; "
+            "export the study again, or copy the file again"
+        )
 
     def _looked_over(self) -> dict[str, int]:
         sizes: dict[str, int] = {}

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...tasks.checkpoint.manifests import DIGEST, read_manifest
 from ...tasks.errors import TaskError
-from ...tasks.manifests import DIGEST, read_manifest
 from ..errors import DamagedCheckpoint
-from ..storage.columns import finite, parse_json
+from ..storage.sql.columns import finite, parse_json
 from .archive import INDEX, PARTS, Archive
 
 FORMAT, VERSION = "rekindle study", 1
@@ -83,23 +83,39 @@ def _one_of(*names: str) -> Callable[[Any], bool]:
 
 FORMS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "trials": {
-        "number": _is_count, "uid": _is_name, "params": _is_dict, "attrs": _is_dict,
-        "state": _one_of("running", "complete", "pruned", "failed"), "error": _or_none(_is_text),
-        "created": _is_time, "finished": _or_none(_is_time),
+        "number": _is_count,
+        "uid": _is_name,
+        "params": _is_dict,
+        "attrs": _is_dict,
+        "state": _one_of("running", "complete", "pruned", "failed"),
+        "error": _or_none(_is_text),
+        "created": _is_time,
+        "finished": _or_none(_is_time),
     },
     "segments": {
-        "number": _is_count, "rung": _is_count, "epochs": _is_count, "state": _one_of("ready", "done", "failed"),
-        "score": _or_none(_is_number), "digest": _or_none(_is_text), "objectives": _or_none(_are_numbers),
+        "number": _is_count,
+        "rung": _is_count,
+        "epochs": _is_count,
+        "state": _one_of("ready", "done", "failed"),
+        "score": _or_none(_is_number),
+        "digest": _or_none(_is_text),
+        "objectives": _or_none(_are_numbers),
     },
     "tasks": {"uid": _is_name, "identity": _or_none(_is_dict), "created": _is_time},
     "checkpoints": {"uid": _is_name, "epochs": _is_count, "digest": _is_digest, "created": _is_time},
     "metrics": {"uid": _is_name, "epoch": _is_count, "data": _is_dict},
     "events": {"uid": _is_name, "created": _is_time, "kind": _is_name, "data": _is_dict},
-}  # fmt: skip
+}
 _STUDY: dict[str, Callable[[Any], bool]] = {"name": _is_name, "config": _is_dict, "created": _is_time}
 # By these, the rows of a part rise.
-_KEYS = {"trials": ("number",), "segments": ("number", "rung"), "tasks": ("uid",), "checkpoints": ("uid",),
-         "metrics": ("uid", "epoch"), "events": ("uid",)}  # fmt: skip
+_KEYS = {
+    "trials": ("number",),
+    "segments": ("number", "rung"),
+    "tasks": ("uid",),
+    "checkpoints": ("uid",),
+    "metrics": ("uid", "epoch"),
+    "events": ("uid",),
+}
 _STRICTLY = ("trials", "segments", "tasks", "metrics")
 
 
@@ -197,8 +213,10 @@ def checked_manifest(digest: str, manifest: bytes) -> set[str]:
 def check_digest(what: str, digest: str, data: bytes | None) -> None:
     """DamagedCheckpoint unless these bytes have that sha256."""
     if data is None or hashlib.sha256(data).hexdigest() != digest:
-        raise DamagedCheckpoint(f"what is exported is whole, but {what} is {'missing' if data is None else 'damaged'}; "
-                                "`rekindle fsck --repair` takes the task back to a sound state")  # fmt: skip
+        raise DamagedCheckpoint(
+            f"what is exported is whole, but {what} is {'missing' if data is None else 'damaged'}; "
+            "`rekindle fsck --repair` takes the task back to a sound state"
+        )
 
 
 def dump_index(study: Row, parts: Mapping[str, str]) -> bytes:

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ..errors import StoreError
-from ..storage import ledger
-from ..storage.redact import masked
-from ..storage.schema import blob, checkpoint, event, metric, task
+from ..redact import masked
+from ..storage import trials as ledger
+from ..storage.sql.schema import blob, checkpoint, event, metric, task
 from ..storage.store import Store
 from . import archive_rows as form
 from .archive import INDEX, PARTS, Writer
@@ -63,8 +63,10 @@ def _refuse_secrets(where: str, row: Mapping[str, Any]) -> None:
     """A password that is part of what a trial is cannot be left out, so such a study is not exported."""
     for text in _texts(row):
         if masked(text) != text:
-            raise StoreError(f"an exported file holds no password, but {where} seems to hold one, in "
-                             f"{masked(text)[:80]!r}; give it to the environment in another way")  # fmt: skip
+            raise StoreError(
+                f"an exported file holds no password, but {where} seems to hold one, in "
+                f"{masked(text)[:80]!r}; give it to the environment in another way"
+            )
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -33,20 +33,30 @@ LAWS = {
     "blob-size": Law("a blob's size is the number of its bytes", "--repair sets it"),
     "orphan": Law("every blob is part of a checkpoint", "--repair deletes it"),
     "unreachable": Law("a row belongs to a task, trial or study that is there", "--repair deletes it"),
-    "metrics": Law("metrics end with the last checkpoint, or belong to a process that trains on",
-                   "--repair deletes those after it; " + TRAINED_AGAIN),
+    "metrics": Law(
+        "metrics end with the last checkpoint, or belong to a process that trains on",
+        "--repair deletes those after it; " + TRAINED_AGAIN,
+    ),
     "study": Law("a study has a configuration that this Rekindle reads", "use the Rekindle that made it", False),
     "trial-state": Law("a trial's state agrees with its segments", "restore the database from a copy", False),
     "trial-failed": Law("a trial whose segment failed has failed", "--repair ends the trial as failed"),
     "trial-task": Law("a trial with results has a task", "import the study from a file that has it", False),
     "segment-open": Law("a trial that ended has no segment to be trained", "--repair deletes the segment"),
-    "segment-result": Law("a segment has a score, and all objectives, when it is done, and not before",
-                          "--repair opens the segment and its trial again; " + TRAINED_AGAIN),
-    "segment-order": Law("a trial's segments follow each other, each to more epochs than the one before",
-                         "restore the database from a copy", False),
-    "segment-digest": Law("the state at the end of a segment is the one that its task has stored",
-                          "see which machine or versions wrote which: `rekindle show UID` has the events", False),
-}  # fmt: skip
+    "segment-result": Law(
+        "a segment has a score, and all objectives, when it is done, and not before",
+        "--repair opens the segment and its trial again; " + TRAINED_AGAIN,
+    ),
+    "segment-order": Law(
+        "a trial's segments follow each other, each to more epochs than the one before",
+        "restore the database from a copy",
+        False,
+    ),
+    "segment-digest": Law(
+        "the state at the end of a segment is the one that its task has stored",
+        "see which machine or versions wrote which: `rekindle show UID` has the events",
+        False,
+    ),
+}
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from ...tasks.checkpoint.manifests import read_manifest
 from ...tasks.errors import TaskError
-from ...tasks.manifests import read_manifest
 from ..errors import StoreError
 from ..storage.retention import CHUNK
-from ..storage.schema import blob, checkpoint, checkpoint_blob
+from ..storage.sql.schema import blob, checkpoint, checkpoint_blob
 from ..storage.store import Store
 from . import fsck_rows, fsck_trials
 from .findings import Finding as Finding

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ..errors import StoreError
-from ..storage import ledger
+from ..storage import trials as ledger
 from ..storage.checkpoints import go_back
-from ..storage.fencing import add_events
+from ..storage.locks.fencing import add_events
 from ..storage.retention import drop
-from ..storage.schema import Now, blob, checkpoint, checkpoint_blob, event, metadata, metric, segment, task, trial
+from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metadata, metric, segment, task, trial
 from ..storage.store import Store
 from .findings import Finding, Repair
 from .locking import last_epochs, lock_free
@@ -25,8 +25,20 @@ Cure = Callable[..., str]  # of a connection and the finding: "" once it is done
 
 # The kinds in the order of their repair: leases first, so that the tasks of dead processes are free; what hangs on
 # others after those; orphans at the end.
-ORDER = ("lease", "unreachable", "blob", "blob-size", "checkpoint", "task-epochs", "task-identity", "metrics",
-         "segment-result", "segment-open", "trial-failed", "orphan")  # fmt: skip
+ORDER = (
+    "lease",
+    "unreachable",
+    "blob",
+    "blob-size",
+    "checkpoint",
+    "task-epochs",
+    "task-identity",
+    "metrics",
+    "segment-result",
+    "segment-open",
+    "trial-failed",
+    "orphan",
+)
 
 
 def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:

@@ -8,21 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ..storage.columns import Json, parse_json
-from ..storage.fencing import why_free
-from ..storage.owner import Owner
-from ..storage.schema import (
-    Now,
-    checkpoint,
-    checkpoint_blob,
-    event,
-    metadata,
-    metric,
-    segment,
-    study,
-    task,
-    trial,
-)
+from ..storage.locks.fencing import why_free
+from ..storage.locks.owner import Owner
+from ..storage.sql.columns import Json, parse_json
+from ..storage.sql.schema import Now, checkpoint, checkpoint_blob, event, metadata, metric, segment, study, task, trial
 from .findings import Finding
 
 COLLECTED = "collected"  # the event of a task whose checkpoints were dropped because nothing needs them
@@ -66,10 +55,11 @@ def _tasks(connection: Connection) -> list[Finding]:
     waited = sa.exists().where(trial.c.uid == c.uid, trial.c.state == "running")
     query = sa.select(c.uid, has).where(c.identity.is_(None), ~waited, c.lease_owner.is_(None))
     return [
-        Finding("task-lost", f"task {uid}", "it has none", (uid,)) if stored
+        Finding("task-lost", f"task {uid}", "it has none", (uid,))
+        if stored
         else Finding("task-identity", f"task {uid}", "it has neither", (uid,))
         for uid, stored in connection.execute(query.order_by(c.uid))
-    ]  # fmt: skip
+    ]
 
 
 def _last() -> Any:
@@ -133,12 +123,20 @@ PARENTS = (
     (checkpoint, (checkpoint.c.id,), checkpoint.c.uid == task.c.uid, "task"),
     (metric, (metric.c.uid, metric.c.epoch), metric.c.uid == task.c.uid, "task"),
     (event, (event.c.id,), event.c.uid == task.c.uid, "task"),
-    (checkpoint_blob, (checkpoint_blob.c.checkpoint, checkpoint_blob.c.digest),
-     checkpoint_blob.c.checkpoint == checkpoint.c.id, "checkpoint"),
+    (
+        checkpoint_blob,
+        (checkpoint_blob.c.checkpoint, checkpoint_blob.c.digest),
+        checkpoint_blob.c.checkpoint == checkpoint.c.id,
+        "checkpoint",
+    ),
     (trial, (trial.c.study, trial.c.number), trial.c.study == study.c.name, "study"),
-    (segment, (segment.c.study, segment.c.number, segment.c.rung),
-     (segment.c.study == trial.c.study) & (segment.c.number == trial.c.number), "trial"),
-)  # fmt: skip
+    (
+        segment,
+        (segment.c.study, segment.c.number, segment.c.rung),
+        (segment.c.study == trial.c.study) & (segment.c.number == trial.c.number),
+        "trial",
+    ),
+)
 
 
 def _unreachable(connection: Connection) -> list[Finding]:

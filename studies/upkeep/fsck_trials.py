@@ -8,12 +8,12 @@ from itertools import pairwise
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ..config import Config
 from ..errors import StoreError
-from ..objectives import DEFAULT, objectives_of
-from ..storage.columns import parse_json
 from ..storage.rows import Segment
-from ..storage.schema import checkpoint, segment, study, task, trial
+from ..storage.sql.columns import parse_json
+from ..storage.sql.schema import checkpoint, segment, study, task, trial
+from ..study.config import Config
+from ..study.objectives import DEFAULT, objectives_of
 from .findings import Finding
 
 ENDED = ("complete", "pruned", "failed")
@@ -77,8 +77,10 @@ def _trial(key: tuple[str, int], place: str, state: str, rows: list[Segment]) ->
         yield Finding("trial-failed", place, f"it is running, and segment {failed[0]} failed", key)
     for before, after in pairwise(rows):
         if after.rung != before.rung + 1 or after.epochs <= before.epochs or before.state != "done":
-            what = (f"segment {after.rung} ({after.epochs} epochs) follows segment {before.rung} "
-                    f"({before.epochs} epochs, {before.state})")  # fmt: skip
+            what = (
+                f"segment {after.rung} ({after.epochs} epochs) follows segment {before.rung} "
+                f"({before.epochs} epochs, {before.state})"
+            )
             yield Finding("segment-order", place, what, key)
     for row in rows:
         where, place_of = f"segment {row.rung} of {place}", (*key, row.rung)
@@ -95,10 +97,14 @@ def _digests(connection: Connection) -> list[Finding]:
     query = sa.select(s.study, s.number, s.rung, s.epochs, s.digest, c.digest).join_from(trial, segment, same)
     query = query.join(checkpoint, (c.uid == t.uid) & (c.epochs == s.epochs)).where(c.digest != s.digest)
     return [
-        Finding("segment-digest", f"segment {rung} of trial {number} of study {name!r}",
-                f"after {epochs} epochs its digest is {mine[:12]}, and the task's {stored[:12]}", (name, number, rung))
+        Finding(
+            "segment-digest",
+            f"segment {rung} of trial {number} of study {name!r}",
+            f"after {epochs} epochs its digest is {mine[:12]}, and the task's {stored[:12]}",
+            (name, number, rung),
+        )
         for name, number, rung, epochs, mine, stored in connection.execute(query.order_by(s.study, s.number, s.rung))
-    ]  # fmt: skip
+    ]
 
 
 CHECKS = (_configurations, _trials, _digests)

@@ -20,14 +20,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ...tasks.storage import POLICY as POLICIES
-from ...tasks.storage import policy_uid
+from ...tasks.checkpoint.storage import POLICY as POLICIES
+from ...tasks.checkpoint.storage import policy_uid
 from ..storage import branches
-from ..storage.fencing import add_events
-from ..storage.ledger import get_study
+from ..storage.locks.fencing import add_events
 from ..storage.retention import CHUNK, Keep, asked_for, drop
-from ..storage.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, study, trial
+from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, study, trial
 from ..storage.store import Store
+from ..storage.trials import get_study
 from .fsck_rows import COLLECTED
 from .locking import last_epochs, lock_free
 
@@ -141,8 +141,10 @@ def _policy(connection: Connection, uid: str, gone: list[int] | None) -> tuple[G
     """Drops a policy that nothing starts from, with its events, so that it is stored anew if it is wanted again."""
     if not lock_free(connection, uid, look=gone is not None):
         return None, []
-    named = {policy_uid(str(_part(config, "options", "warm_start")))
-             for config in connection.scalars(sa.select(study.c.config))}  # fmt: skip
+    named = {
+        policy_uid(str(_part(config, "options", "warm_start")))
+        for config in connection.scalars(sa.select(study.c.config))
+    }
     if uid in named or branches.kept(connection, [uid]):
         return None, []
     ids = list(connection.scalars(sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid)))

@@ -13,15 +13,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ..config import Config
 from ..errors import IdentityMismatch, StudyMismatch, TaskBusy, UnknownStudy
-from ..storage import ledger
+from ..storage import trials as ledger
 from ..storage.checkpoints import put_blobs
-from ..storage.database import insert
-from ..storage.owner import Owner
+from ..storage.locks.owner import Owner
 from ..storage.rows import Segment, Trial
-from ..storage.schema import checkpoint, checkpoint_blob, event, metric, segment, study, task, trial
+from ..storage.sql.database import insert
+from ..storage.sql.schema import checkpoint, checkpoint_blob, event, metric, segment, study, task, trial
 from ..storage.store import Store
+from ..study.config import Config
 from . import archive_rows as form
 from .archive import Archive
 from .archive_rows import Row, Transferred
@@ -119,8 +119,10 @@ def _task(connection: Connection, archive: Archive, row: Row, mine: Mapping[str,
     fresh = connection.execute(new.on_conflict_do_nothing().returning(task.c.uid)).first() is not None
     stored = connection.execute(sa.select(task).where(task.c.uid == uid)).one()
     if None not in (stored.identity, row["identity"]) and _same(stored.identity) != _same(row["identity"]):
-        raise IdentityMismatch(f"a uid belongs to one task, but task {uid} of {archive.path} has another identity than "
-                               "the one in the database; import the file into another database")  # fmt: skip
+        raise IdentityMismatch(
+            f"a uid belongs to one task, but task {uid} of {archive.path} has another identity than "
+            "the one in the database; import the file into another database"
+        )
     missing = _missing(connection, archive, uid, mine["checkpoints"])
     nameless = stored.identity is None and row["identity"] is not None
     if (missing or fresh or nameless) and not lock_free(connection, uid):
@@ -148,9 +150,11 @@ def _missing(connection: Connection, archive: Archive, uid: str, given: list[Row
     for row in given:
         epochs, digest = row["epochs"], row["digest"]
         if there.get(epochs, digest) != digest:
-            raise StudyMismatch(f"a task has one state at a time, but after {epochs} epochs task {uid} has the digest "
-                                f"{there[epochs][:12]} in the database and {digest[:12]} in {archive.path}; "
-                                "import the file into another database")  # fmt: skip
+            raise StudyMismatch(
+                f"a task has one state at a time, but after {epochs} epochs task {uid} has the digest "
+                f"{there[epochs][:12]} in the database and {digest[:12]} in {archive.path}; "
+                "import the file into another database"
+            )
     last = max(there, default=-1)
     return [row for row in given if row["epochs"] > last]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ..storage.fencing import why_free
-from ..storage.schema import Now, checkpoint, task
+from ..storage.locks.fencing import why_free
+from ..storage.sql.schema import Now, checkpoint, task
 
 
 def lock_free(connection: Connection, uid: str, look: bool = False) -> bool:

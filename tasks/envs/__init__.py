@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .base import Envs, Episodes, Step
-from .classic import ClassicEnvs, is_classic
-from .gym import GymEnvs
+from .classic.envs import ClassicEnvs, is_classic
+from .gym.envs import GymEnvs
+from .gym.make import Spaces
 from .joined import Joined
-from .kinds import spaces_of
-from .make import Spaces
+from .lookup import spaces_of
 from .spec import EnvSpec, EnvSpecError
 
 __all__ = ["EnvSpec", "EnvSpecError", "Envs", "Episodes", "Joined", "Spaces", "Step", "make_envs", "spaces_of"]

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import streams
+from ..rng import streams
 
 Tree = dict[str, Any]
 MEASURES = ("reward", "progress")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ..distributions import Categorical, Gaussian, MultiCategorical, distribution_for
+from ..networks.distributions import Categorical, Gaussian, MultiCategorical, distribution_for
 
 
 class ActionCode:
@@ -25,8 +25,9 @@ class ActionCode:
         self.distribution = distribution_for(space, place)
         self.outputs = self.size = self.distribution.outputs
         if isinstance(space, gym.spaces.Box):
-            self.low, self.high = (torch.from_numpy(x.astype("float32").reshape(-1)).to(device)
-                                   for x in (space.low, space.high))  # fmt: skip
+            self.low, self.high = (
+                torch.from_numpy(x.astype("float32").reshape(-1)).to(device) for x in (space.low, space.high)
+            )
             bounded = self.low.isfinite() & self.high.isfinite() & (self.low < self.high)
             self.middle = torch.where(bounded, 0.5 * (self.low + self.high), 0.0)
             self.half = torch.where(bounded, 0.5 * (self.high - self.low), 1.0)

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space, categorical, log_real, ordinal
-from ..draws import Draws
-from ..gae import average
-from ..normalizers import ObservationNormalizer
-from ..recurrent import sigmoid
-from ..rollout import Rollout
-from ..whole_episodes import minibatch_size
+from ..experience.normalizers import ObservationNormalizer
+from ..experience.returns import average
+from ..experience.rollout import Rollout
+from ..experience.whole_episodes import minibatch_size
+from ..networks.recurrent import sigmoid
+from ..rng.draws import Draws
 from .actions import ActionCode
 from .bottleneck import Bottleneck
 from .demonstrations import Examples
@@ -36,7 +36,7 @@ from .signal import Signal, signal_space
 from .slopes import slope_of
 
 if TYPE_CHECKING:
-    from ..acting import ActingLearner
+    from ..algorithms.actor_critic_learner import ActingLearner
 
 
 def gail_space() -> Space:

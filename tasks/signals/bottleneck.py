@@ -18,10 +18,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..draws import Normals
-from ..networks import MLP, affine
-from ..parts import Stacked
-from ..streams import Bits
+from ..checkpoint.member_state import Stacked
+from ..networks.mlp import MLP, affine
+from ..rng.draws import Normals
+from ..rng.streams import Bits
 from .learned import perceptron
 from .slopes import hidden_values, pulled_back, through
 

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space, categorical, integer, log_real, ordinal
-from ..rollout import permutations
-from ..state import Tree
+from ..checkpoint.state import Tree
+from ..experience.rollout import permutations
 from .demonstrations import Examples
 from .learned import adam
 
 if TYPE_CHECKING:
-    from ..acting import ActingLearner
+    from ..algorithms.actor_critic_learner import ActingLearner
 
 
 def cloning_space() -> Space:

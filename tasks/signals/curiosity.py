@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space, real
-from ..gae import average
+from ..experience.returns import average
 from .actions import ActionCode
 from .demonstrations import Examples
 from .learned import Eye, Learned, perceptron
 from .signal import Signal, signal_space
 
 if TYPE_CHECKING:
-    from ..acting import ActingLearner
+    from ..algorithms.actor_critic_learner import ActingLearner
 
 
 def icm_space() -> Space:

@@ -24,12 +24,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..distributions import Distribution
+from ..checkpoint.member_state import Stacked
 from ..envs import EnvSpec, spaces_of
 from ..envs.encode import Actions, Observations
 from ..errors import TaskError
-from ..normalizers import ObservationNormalizer
-from ..parts import Stacked
+from ..experience.normalizers import ObservationNormalizer
+from ..networks.distributions import Distribution
 
 Array = NDArray[Any]
 NAMES = ("observations", "actions", "begins")
@@ -58,14 +58,18 @@ class Demonstrations:
         arrays = {name: getattr(self, name) for name in NAMES}
         lengths = {name: len(x) if x.ndim else 0 for name, x in arrays.items()}
         if len(set(lengths.values())) != 1 or not lengths["begins"] or self.begins.ndim != 1:
-            raise BadDemonstrations(f"demonstrations are observations, actions and begins, at least one and as many of "
-                                    f"each, but got the shapes {[x.shape for x in arrays.values()]}")  # fmt: skip
+            raise BadDemonstrations(
+                f"demonstrations are observations, actions and begins, at least one and as many of "
+                f"each, but got the shapes {[x.shape for x in arrays.values()]}"
+            )
         for name, x in arrays.items():
             if x.dtype.kind not in "iufb" or not np.isfinite(x).all():
                 raise BadDemonstrations(f"demonstrations are finite numbers, but {name} are not: {x.dtype}")
         if not np.isin(self.begins, (0, 1)).all() or not self.begins[0]:
-            raise BadDemonstrations("begins is 1 where an episode begins, as at the first step, and else 0, but got "
-                                    f"{self.begins[:8].tolist()} ...")  # fmt: skip
+            raise BadDemonstrations(
+                "begins is 1 where an episode begins, as at the first step, and else 0, but got "
+                f"{self.begins[:8].tolist()} ..."
+            )
 
     @property
     def steps(self) -> int:
@@ -81,12 +85,16 @@ class Demonstrations:
         observations, actions, begins = [], [], []
         for episode, (saw, did) in enumerate(episodes):
             if len(saw) != len(did):
-                raise BadDemonstrations(f"each observation has the action that followed it, but episode {episode} has "
-                                        f"{len(saw)} observations and {len(did)} actions")  # fmt: skip
+                raise BadDemonstrations(
+                    f"each observation has the action that followed it, but episode {episode} has "
+                    f"{len(saw)} observations and {len(did)} actions"
+                )
             for step, (observation, action) in enumerate(zip(saw, did, strict=True)):
                 if not spaces.action.contains(action):
-                    raise BadDemonstrations(f"{spec.id}: an action must lie in {spaces.action}, but step {step} of "
-                                            f"episode {episode} is {action!r}")  # fmt: skip
+                    raise BadDemonstrations(
+                        f"{spec.id}: an action must lie in {spaces.action}, but step {step} of "
+                        f"episode {episode} is {action!r}"
+                    )
                 row = np.zeros(seen.shape, seen.dtype)
                 seen.write(observation, row)
                 observations.append(row)
@@ -98,8 +106,10 @@ class Demonstrations:
         """Writes them as .npz, whole or not at all."""
         path = Path(path)
         if path.suffix != ".npz":
-            raise BadDemonstrations(f"demonstrations are written as .npz, but got the name {path.name!r}; call it "
-                                    f"{path.with_suffix('.npz').name}")  # fmt: skip
+            raise BadDemonstrations(
+                f"demonstrations are written as .npz, but got the name {path.name!r}; call it "
+                f"{path.with_suffix('.npz').name}"
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
@@ -114,8 +124,10 @@ class Demonstrations:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Reads them; nothing that is read can run code. BadDemonstrations if there are none."""
         if not Path(path).is_file():
-            raise BadDemonstrations(f"there is no file {path} with demonstrations; a task that has begun carries on "
-                                    "without: set demonstrated_steps=N, as many as there were")  # fmt: skip
+            raise BadDemonstrations(
+                f"there is no file {path} with demonstrations; a task that has begun carries on "
+                "without: set demonstrated_steps=N, as many as there were"
+            )
         try:
             with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
                 return cls(*(file[name] for name in NAMES))
@@ -142,8 +154,10 @@ class Demonstrations:
         for name, mine in examples.items():
             theirs = torch.from_numpy(np.ascontiguousarray(getattr(self, name.removeprefix(PREFIX))))
             if mine.shape != theirs.shape or (theirs.is_floating_point() and not mine.is_floating_point()):
-                raise BadDemonstrations(f"{place}: its {name} are {mine.dtype} of shape {tuple(mine.shape)}, but those "
-                                        f"given are {theirs.dtype} of shape {tuple(theirs.shape)}")  # fmt: skip
+                raise BadDemonstrations(
+                    f"{place}: its {name} are {mine.dtype} of shape {tuple(mine.shape)}, but those "
+                    f"given are {theirs.dtype} of shape {tuple(theirs.shape)}"
+                )
             found[name] = theirs.to(mine.dtype)
         low, high = _bounds(space)
         actions = self.actions.reshape(self.steps, -1)
@@ -151,8 +165,10 @@ class Demonstrations:
             clipped = np.clip(actions, low, high).astype(np.float32)  # as the environment clips them
             found[f"{PREFIX}actions"] = torch.from_numpy(clipped).reshape(found[f"{PREFIX}actions"].shape)
         elif ((actions < low) | (actions > high)).any():
-            raise BadDemonstrations(f"{place}: demonstrated actions must lie in {space}, counted from 0, but got "
-                                    f"{actions.min()} to {actions.max()}")  # fmt: skip
+            raise BadDemonstrations(
+                f"{place}: demonstrated actions must lie in {space}, counted from 0, but got "
+                f"{actions.min()} to {actions.max()}"
+            )
         return found
 
 
@@ -175,17 +191,24 @@ def _bounds(space: gym.Space[Any]) -> tuple[Any, Any]:
 class Examples(Stacked):
     """The demonstrations of P members, (P, M, ...), M alike for all: state, so that no checkpoint needs their file."""
 
-    def __init__(self, members: int, steps: int, obs: tuple[tuple[int, ...], torch.dtype], distribution: Distribution,
-                 device: torch.device | str):  # fmt: skip
+    def __init__(
+        self,
+        members: int,
+        steps: int,
+        obs: tuple[tuple[int, ...], torch.dtype],
+        distribution: Distribution,
+        device: torch.device | str,
+    ):
         """obs: the shape and type of one observation."""
         self.steps = steps
         shape, kind = obs
         self.tensors = {
             "observations": torch.zeros(members, steps, *shape, dtype=kind, device=device),
-            "actions": torch.zeros(members, steps, *distribution.action_shape, dtype=distribution.action_type,
-                                   device=device),
+            "actions": torch.zeros(
+                members, steps, *distribution.action_shape, dtype=distribution.action_type, device=device
+            ),
             "begins": torch.zeros(members, steps, device=device),
-        }  # fmt: skip
+        }
 
     def of(self, member: int) -> dict[str, Tensor]:
         """One member's, by name; views."""

@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space
-from ..gae import average
-from ..normalizers import ObservationNormalizer, RunningMoments
-from ..rollout import Rollout
-from ..state import Tree
+from ..checkpoint.state import Tree
+from ..experience.normalizers import ObservationNormalizer, RunningMoments
+from ..experience.returns import average
+from ..experience.rollout import Rollout
 from .demonstrations import Examples
 from .learned import Eye, Learned, perceptron
 from .signal import Signal, signal_space
 
 if TYPE_CHECKING:
-    from ..acting import ActingLearner
+    from ..algorithms.actor_critic_learner import ActingLearner
 
 CLIP = 5.0
 
@@ -47,8 +47,10 @@ class Distillation(Signal):
         super().__init__(learner, examples)
         width, shape = self.hp.width, learner.envs.obs_shape
         self.eyes = {name: Eye(f"rnd.{name}", learner) for name in ("target", "predictor")}
-        self.nets = {"target": perceptron("rnd.target", self.eyes["target"].size, width, width, layers=1),
-                     "predictor": perceptron("rnd.predictor", self.eyes["predictor"].size, width, width)}  # fmt: skip
+        self.nets = {
+            "target": perceptron("rnd.target", self.eyes["target"].size, width, width, layers=1),
+            "predictor": perceptron("rnd.predictor", self.eyes["predictor"].size, width, width),
+        }
         networks = [net for name, eye in self.eyes.items() for net in (*eye.networks, self.nets[name])]
         self.learned = Learned(networks, learner.seeds, learner.device)
         self.whitening = ObservationNormalizer(learner.members, shape[0]) if len(shape) == 1 else None

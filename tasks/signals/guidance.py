@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from ...spaces import Dimension, Space, integer, maybe, real
-from ..rollout import Rollout
-from ..state import Tree
+from ..checkpoint.state import Tree
+from ..experience.rollout import Rollout
 from .adversarial import gail_space
 from .cloning import Cloning, cloning_space
 from .curiosity import icm_space
@@ -30,7 +30,7 @@ from .distillation import rnd_space
 from .mixture import KINDS, Signals, row_names
 
 if TYPE_CHECKING:
-    from ..acting import ActingLearner
+    from ..algorithms.actor_critic_learner import ActingLearner
 
 FROM_DEMONSTRATIONS = ("gail", "cloning")
 
@@ -58,14 +58,19 @@ def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
     learning = [name for name in FROM_DEMONSTRATIONS if name in values]
     shown = values.get("demonstrated_steps", 0)
     if learning and not shown:
-        raise ValueError(f"{algorithm}: {' and '.join(learning)} learn from demonstrations, but there are none; give "
-                         "the task demonstrations=FILE, or --demonstrations FILE")  # fmt: skip
+        raise ValueError(
+            f"{algorithm}: {' and '.join(learning)} learn from demonstrations, but there are none; give "
+            "the task demonstrations=FILE, or --demonstrations FILE"
+        )
     if shown and not learning:
-        raise ValueError(f"{algorithm}: there are demonstrations, but nothing learns from them; set cloning.use or "
-                         "gail.use to true")  # fmt: skip
+        raise ValueError(
+            f"{algorithm}: there are demonstrations, but nothing learns from them; set cloning.use or gail.use to true"
+        )
     if used and not {"update_epochs", "num_minibatches"} <= values.keys():
-        raise ValueError(f"{algorithm}: {used[0]} learns in update_epochs times num_minibatches steps, which it has "
-                         f"not; leave {used[0]}.use out, or give it these and let its iterate call follow")  # fmt: skip
+        raise ValueError(
+            f"{algorithm}: {used[0]} learns in update_epochs times num_minibatches steps, which it has "
+            f"not; leave {used[0]}.use out, or give it these and let its iterate call follow"
+        )
 
 
 class Guidance:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..critic import ADAM
-from ..encoders import Encoder, encoder_for
-from ..gae import average
-from ..networks import MLP, Layers, Parameters
-from ..optimizers import Optimizer
-from ..state import Tree
+from ..algorithms.separate_critic import ADAM
+from ..checkpoint.state import Tree
+from ..experience.returns import average
+from ..networks.encoders import Encoder, encoder_for
+from ..networks.mlp import MLP, Layers, Parameters
+from ..networks.optimizers import Optimizer
 
 if TYPE_CHECKING:
-    from ..acting import ActingLearner
+    from ..algorithms.actor_critic_learner import ActingLearner
 
 LAYERS = 2  # hidden ones of every network here
 

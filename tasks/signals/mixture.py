@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..gae import average, gae, lambda_returns
-from ..rollout import Rollout, by_member, by_sequence, evaluate_values
-from ..state import Tree
+from ..checkpoint.state import Tree
+from ..experience.returns import average, gae, lambda_returns
+from ..experience.rollout import Rollout, by_member, by_sequence, evaluate_values
 from .adversarial import Adversary
 from .curiosity import Curiosity
 from .demonstrations import Examples
@@ -28,7 +28,7 @@ from .distillation import Distillation
 from .signal import Signal
 
 if TYPE_CHECKING:
-    from ..acting import ActingLearner
+    from ..algorithms.actor_critic_learner import ActingLearner
 
 KINDS: tuple[type[Signal], ...] = (Curiosity, Distillation, Adversary)
 ROWS = ("rewards", "values", "next_values")
@@ -83,8 +83,9 @@ class Signals:
         total, self.report = batch["advantages"], {}
         for signal in self.signals:
             rewards, values, following = (rows[name] for name in row_names(signal.name))
-            terminated, ended = (rows[name] if signal.episodic else torch.zeros_like(rows[name])
-                                 for name in ("terminated", "ended"))  # fmt: skip
+            terminated, ended = (
+                rows[name] if signal.episodic else torch.zeros_like(rows[name]) for name in ("terminated", "ended")
+            )
             gamma, gae_lambda = signal.hp.gamma, learner.hp.gae_lambda
             advantages = gae(rewards, values, following, terminated, ended, gamma, gae_lambda)
             total = total + flat(advantages)

@@ -9,13 +9,13 @@ import numpy as np
 from torch import Tensor
 
 from ...spaces import Dimension, Space, categorical, log_real, near_one, ordinal
-from ..rollout import Rollout
-from ..state import Tree
+from ..checkpoint.state import Tree
+from ..experience.rollout import Rollout
 from .demonstrations import Examples
 from .learned import Critic, Learned
 
 if TYPE_CHECKING:
-    from ..acting import ActingLearner
+    from ..algorithms.actor_critic_learner import ActingLearner
 
 
 def signal_space(lr: float, strength: tuple[float, float, float], **more: Dimension) -> Space:

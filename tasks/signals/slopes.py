@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..networks import MLP, Layers, affine
+from ..networks.mlp import MLP, Layers, affine
 
 
 def slope_of(net: MLP, layers: Layers, x: Tensor) -> Tensor:

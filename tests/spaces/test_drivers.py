@@ -29,9 +29,8 @@ from rekindle.spaces import (
     normal,
     ordinal,
     real,
-    to_optuna,
-    to_orion,
 )
+from rekindle.spaces.drivers import to_optuna, to_orion
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -22,9 +22,9 @@ import psutil
 import psycopg
 import pytest
 from rekindle.studies.cli import main
-from rekindle.studies.storage.leases import StoreLease
+from rekindle.studies.storage.locks.leases import StoreLease
 from rekindle.studies.storage.store import Store
-from rekindle.tasks.storage import Write
+from rekindle.tasks.checkpoint.storage import Write
 
 
 class Postgres:
@@ -199,8 +199,13 @@ def write() -> Callable[..., Write]:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Shows the figures of what was disturbed."""
     reports = [each for found in terminalreporter.stats.values() for each in found]
-    figures = [text for each in reports if getattr(each, "when", "") == "call"
-               for name, text in each.user_properties if name == "chaos"]  # fmt: skip
+    figures = [
+        text
+        for each in reports
+        if getattr(each, "when", "") == "call"
+        for name, text in each.user_properties
+        if name == "chaos"
+    ]
     if figures:
         terminalreporter.section("chaos")
         for text in figures:

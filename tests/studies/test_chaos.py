@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from disturbing import Chaos, Disk, Figures
-from rekindle.studies.engine import start_study
+from rekindle.studies.engine.engine import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
 from studying import bits, run, tiny
@@ -104,9 +104,12 @@ def test_a_study_on_sqlite_ends_as_undisturbed(
 
 @pytest.mark.chaos
 def test_a_study_on_postgresql_ends_as_undisturbed(
-    disk: Callable[[int], Disk], postgres_in: Callable[[Path], Any], tmp_path: Path, undisturbed: Undisturbed,
+    disk: Callable[[int], Disk],
+    postgres_in: Callable[[Path], Any],
+    tmp_path: Path,
+    undisturbed: Undisturbed,
     record_property: Callable[..., None],
-) -> None:  # fmt: skip
+) -> None:
     own = disk(512)
     server = postgres_in(own.directory)
     figures = study(server.new_database(), tmp_path / "logs", own, undisturbed, server)

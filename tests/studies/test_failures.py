@@ -16,13 +16,13 @@ import pytest
 import torch
 from rekindle.spaces import Space, log_real
 from rekindle.studies import errors
-from rekindle.studies.config import BadConfig
 from rekindle.studies.failures import FAILED, LONGEST, POLICIES, Killed, classify, decide, note, report
-from rekindle.studies.storage.history import History
 from rekindle.studies.storage.store import Store
+from rekindle.studies.storage.troubles import History
+from rekindle.studies.study.config import BadConfig
+from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.envs import EnvSpec, make_envs
 from rekindle.tasks.errors import BadResume, DamagedState, Diverged, StateMismatch, Stopped
-from rekindle.tasks.storage import Write
 
 
 def raised(work: Callable[[], Any]) -> BaseException:
@@ -46,8 +46,13 @@ class Crashing(gym.Env[Any, Any]):
         return self.observation_space.low, {}
 
     def step(self, action: Any) -> Any:
-        raise {"ValueError": ValueError("the simulator is upset"), "EOFError": EOFError(), "OSError": BrokenPipeError(),
-               "MemoryError": MemoryError(), "nan": FloatingPointError("nan")}[self.how]  # fmt: skip
+        raise {
+            "ValueError": ValueError("the simulator is upset"),
+            "EOFError": EOFError(),
+            "OSError": BrokenPipeError(),
+            "MemoryError": MemoryError(),
+            "nan": FloatingPointError("nan"),
+        }[self.how]
 
 
 gym.register("Crashing-v0", entry_point=Crashing)

@@ -18,7 +18,7 @@ import rekindle
 from optuna.trial import TrialState
 from rekindle.studies.objective import Objective
 from rekindle.studies.storage.store import Store
-from rekindle.tasks.ppo import PPO, PPOLearner
+from rekindle.tasks.algorithms.ppo import PPO, PPOLearner
 
 FIXED: dict[str, Any] = {"epoch_steps": 64, "num_envs": 2, "num_steps": 32, "num_minibatches": 2, "update_epochs": 1}
 FIXED["model"] = {"width": 16, "layers": 1, "activation": "tanh"}

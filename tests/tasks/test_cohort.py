@@ -10,12 +10,18 @@ import optuna
 import pytest
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent
+from rekindle.tasks.algorithms.ppo import PPOLearner
+from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import Diverged
-from rekindle.tasks.ppo import PPOLearner
-from rekindle.tasks.state import difference
 
-SMALL: dict[str, Any] = {"num_steps": 16, "num_envs": 3, "num_minibatches": 2, "update_epochs": 2, "epoch_steps": 96,
-                         "model": {"width": 16, "layers": 1}}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "num_steps": 16,
+    "num_envs": 3,
+    "num_minibatches": 2,
+    "update_epochs": 2,
+    "epoch_steps": 96,
+    "model": {"width": 16, "layers": 1},
+}
 RATES = [1e-3, 3e-3, 1e-2, 1e-4]
 
 

@@ -13,8 +13,13 @@ from rekindle.tasks.learner import Learner
 
 SMALL: dict[str, Any] = {"num_steps": 8, "num_envs": 4, "epoch_steps": 64, "model": {"width": 16}}
 REPLAY: dict[str, Any] = {
-    "learning_starts": 120, "buffer_size": 200, "batch_size": 32, "epoch_steps": 128, "num_envs": 2, "model.width": 16,
-}  # fmt: skip
+    "learning_starts": 120,
+    "buffer_size": 200,
+    "batch_size": 32,
+    "epoch_steps": 128,
+    "num_envs": 2,
+    "model.width": 16,
+}
 CASES = [
     (PPO, "CartPole-v1", SMALL),
     (PPO, "Pendulum-v1", {**SMALL, "normalize_obs": True, "use_sde": True, "sde_sample_freq": 3}),

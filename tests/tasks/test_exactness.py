@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from functools import lru_cache
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -20,11 +19,11 @@ import torch
 from rekindle import Cohort, EnvSpec
 from rekindle.spaces import flatten, unflatten
 from rekindle.tasks import load
+from rekindle.tasks.checkpoint.state import difference, pack, unpack
 from rekindle.tasks.signals.demonstrations import Demonstrations
-from rekindle.tasks.state import difference, pack, unpack
 from rekindle.tasks.task import Task
+from support_path import SUPPORT
 
-HERE = str(Path(__file__).parent)
 UNTIL = {"threshold": 1.0, "min_lesson_length": 4}
 LESSONS = {
     "wind": {"gaussian": [0.5, 0.1]},
@@ -61,8 +60,14 @@ FAMILIES = {**DISCRETE, **CONTINUOUS, **SEVERAL, **HYBRID, **TINY, **GOALS}
 
 ROLLOUTS: dict[str, Any] = {"num_steps": 16, "num_envs": 2, "epoch_steps": 64, "model.width": 16}
 MINIBATCHES = {**ROLLOUTS, "num_minibatches": 2, "update_epochs": 2}
-REPLAYS: dict[str, Any] = {"num_envs": 2, "epoch_steps": 64, "learning_starts": 32, "batch_size": 32, "buffer_size": 96,
-                           "model.width": 16}  # fmt: skip
+REPLAYS: dict[str, Any] = {
+    "num_envs": 2,
+    "epoch_steps": 64,
+    "learning_starts": 32,
+    "batch_size": 32,
+    "buffer_size": 96,
+    "model.width": 16,
+}
 SEQUENCES = {"batch_size": 16, "model.memory": "lstm", "model.sequence_length": 4, "model.burn_in": 2}
 ACTORS = {**DISCRETE, **CONTINUOUS, **SEVERAL}
 # name: (the task, its hyperparameters, the families that it can act in)
@@ -117,31 +122,67 @@ ALGORITHMS |= {
 BOTH = {name: env for name, env in ALGORITHMS["sac"][2].items() if name not in IMAGES}
 ALGORITHMS["sac, lstm"] = ("sac", {**REPLAYS, **SEQUENCES}, BOTH)
 QUICK = {
-    ("ppo", "image"), ("ppo", "Atari, vector"), ("ppo", "restart"), ("ppo", "MuJoCo, replayed"),
-    ("ppo2", "Box2D"), ("ppo2", "MuJoCo"), ("ppo2", "tuple"), ("ppo2", "restart"), ("ppo2", "lessons"),
-    ("a2c", "toy text"), ("a2c", "renewed"), ("a2c", "choices"),
-    ("ppo, lstm", "restart"), ("a2c, gru", "bits"),
-    ("svpg", "dict"), ("svpg-ppo", "MuJoCo"), ("svpg-ppo2", "restart"),
-    ("dqn", "dict"), ("dqn", "image"), ("dqn", "Atari"), ("dqn", "lessons"),
-    ("ppo, curious", "restart"), ("ppo, curious", "bits"), ("a2c, shown", "wrapped"), ("a2c, shown", "dict"),
-    ("ppo2, lstm, curious, shown", "choices"), ("ppo, variational", "restart"),
-    ("a2c, whole episodes", "restart"), ("a2c, whole episodes", "MuJoCo"), ("ppo, variational", "wrapped"),
+    ("ppo", "image"),
+    ("ppo", "Atari, vector"),
+    ("ppo", "restart"),
+    ("ppo", "MuJoCo, replayed"),
+    ("ppo2", "Box2D"),
+    ("ppo2", "MuJoCo"),
+    ("ppo2", "tuple"),
+    ("ppo2", "restart"),
+    ("ppo2", "lessons"),
+    ("a2c", "toy text"),
+    ("a2c", "renewed"),
+    ("a2c", "choices"),
+    ("ppo, lstm", "restart"),
+    ("a2c, gru", "bits"),
+    ("svpg", "dict"),
+    ("svpg-ppo", "MuJoCo"),
+    ("svpg-ppo2", "restart"),
+    ("dqn", "dict"),
+    ("dqn", "image"),
+    ("dqn", "Atari"),
+    ("dqn", "lessons"),
+    ("ppo, curious", "restart"),
+    ("ppo, curious", "bits"),
+    ("a2c, shown", "wrapped"),
+    ("a2c, shown", "dict"),
+    ("ppo2, lstm, curious, shown", "choices"),
+    ("ppo, variational", "restart"),
+    ("a2c, whole episodes", "restart"),
+    ("a2c, whole episodes", "MuJoCo"),
+    ("ppo, variational", "wrapped"),
     ("dqn, n-step, prioritized", "restart"),
-    ("ppo, hyper", "goals"), ("a2c, gru, hyper", "goals, Box"),
-    ("ppo, impala", "tiny image"), ("ppo2, lstm, small", "tiny image"), ("ppo, flat, separate", "tiny image"),
-    ("a2c, simple", "image"), ("a2c, small, curious", "tiny image"), ("svpg, impala", "tiny image"),
-    ("dqn, impala, duelling", "tiny image"), ("dqn, flat", "tiny image"),
-    ("sac", "Box2D, Box"), ("sac", "hybrid"), ("sac", "toy text"), ("sac", "restart"), ("sac", "wrapped"),
-    ("sac", "image"), ("sac, small", "tiny image, Box"), ("sac, impala, n-step", "tiny image"),
-    ("sac, flat", "tiny image"), ("sac, lstm", "restart"), ("sac, lstm", "MuJoCo"), ("ppo2, sde", "wrapped"),
-}  # fmt: skip
+    ("ppo, hyper", "goals"),
+    ("a2c, gru, hyper", "goals, Box"),
+    ("ppo, impala", "tiny image"),
+    ("ppo2, lstm, small", "tiny image"),
+    ("ppo, flat, separate", "tiny image"),
+    ("a2c, simple", "image"),
+    ("a2c, small, curious", "tiny image"),
+    ("svpg, impala", "tiny image"),
+    ("dqn, impala, duelling", "tiny image"),
+    ("dqn, flat", "tiny image"),
+    ("sac", "Box2D, Box"),
+    ("sac", "hybrid"),
+    ("sac", "toy text"),
+    ("sac", "restart"),
+    ("sac", "wrapped"),
+    ("sac", "image"),
+    ("sac, small", "tiny image, Box"),
+    ("sac, impala, n-step", "tiny image"),
+    ("sac, flat", "tiny image"),
+    ("sac, lstm", "restart"),
+    ("sac, lstm", "MuJoCo"),
+    ("ppo2, sde", "wrapped"),
+}
 PAIRS = [(name, family) for name, (_, _, families) in ALGORITHMS.items() for family in families]
 MARKED = [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
 
 
 @pytest.fixture(autouse=True)
 def own_envs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(HERE)
+    monkeypatch.syspath_prepend(SUPPORT)
 
 
 def make(name: str, family: str, seed: int = 1, **given: Any) -> Task:
@@ -219,7 +260,7 @@ def after_sigkill(quick: bool) -> dict[tuple[str, str], str]:
         outputs = []
         for program, status in ((KILLED, -9), (RESUMED, 0)):
             command = [sys.executable, "-c", program, f"sqlite:///{folder}/s.db", json.dumps(pairs)]
-            path = os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])])
+            path = os.pathsep.join([SUPPORT, *filter(None, [os.environ.get("PYTHONPATH")])])
             environment = {**os.environ, "PYTHONPATH": path}
             done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
             assert done.returncode == status, done.stderr

@@ -56,8 +56,11 @@ def run(package: Path, folder: Path, *arguments: str) -> Any:
     """What the command line prints as JSON."""
     result = subprocess.run(
         [sys.executable, "-m", "rekindle.studies.cli", *arguments, "--storage", f"sqlite:///{folder}/s.db", "--json"],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(package)}, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(package)},
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -72,8 +75,23 @@ def test_the_command_line_finds_the_example_by_its_entry_point_and_resumes_it(pa
 
 
 def test_the_command_line_tunes_the_example(package: Path, tmp_path: Path) -> None:
-    study = run(package, tmp_path, "tune", "reinforce", "CartPole-v1", "--trials", "3", "--epochs", "1:2:2",
-                "--study", "mine", "--workers", "1", "--set", "epoch_steps=256")  # fmt: skip
+    study = run(
+        package,
+        tmp_path,
+        "tune",
+        "reinforce",
+        "CartPole-v1",
+        "--trials",
+        "3",
+        "--epochs",
+        "1:2:2",
+        "--study",
+        "mine",
+        "--workers",
+        "1",
+        "--set",
+        "epoch_steps=256",
+    )
     assert study["state"] == "complete"
 
 
@@ -99,8 +117,16 @@ def offered(folder: Path, package: str, *lines: str) -> None:
 def test_what_a_package_offers_wrongly_is_refused_by_name(
     name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offered(tmp_path, "one", "gone = no_such_module:Thing", "lost = json:Thing", "other = json:JSONDecoder",
-            "mine = rekindle:A2C", "ppo = rekindle:PPO", "twice = json:A")  # fmt: skip
+    offered(
+        tmp_path,
+        "one",
+        "gone = no_such_module:Thing",
+        "lost = json:Thing",
+        "other = json:JSONDecoder",
+        "mine = rekindle:A2C",
+        "ppo = rekindle:PPO",
+        "twice = json:A",
+    )
     offered(tmp_path, "two", "twice = json:B")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=message):

@@ -17,12 +17,18 @@ import torch
 from rekindle.spaces import SpaceError, fidelity, flatten
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent, StateMismatch, TaskError, load, names
+from rekindle.tasks.algorithms.ppo import PPOLearner
+from rekindle.tasks.checkpoint.state import copy, difference, pack
 from rekindle.tasks.errors import Diverged, NotInitialized, Stopped
-from rekindle.tasks.ppo import PPOLearner
-from rekindle.tasks.state import copy, difference, pack
 
-SMALL: dict[str, Any] = {"num_steps": 16, "num_envs": 4, "num_minibatches": 2, "update_epochs": 2, "epoch_steps": 128,
-                         "model": {"width": 16, "layers": 1}}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "num_steps": 16,
+    "num_envs": 4,
+    "num_minibatches": 2,
+    "update_epochs": 2,
+    "epoch_steps": 128,
+    "model": {"width": 16, "layers": 1},
+}
 
 
 def make(seed: int = 1, env: str = "CartPole-v1", storage: Store | None = None, **changes: Any) -> PPO:

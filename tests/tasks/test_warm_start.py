@@ -14,15 +14,27 @@ import torch
 from rekindle.spaces import flatten, unflatten
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import DQN, PPO, SAC, SVPG, Cohort, StateMismatch, Task
+from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import NotInitialized
-from rekindle.tasks.state import difference
 from rekindle.tasks.testing import ExactnessSuite
 from rekindle.tasks.warm_start import WarmStart
 
-SMALL: dict[str, Any] = {"num_steps": 16, "num_envs": 3, "num_minibatches": 2, "update_epochs": 2, "epoch_steps": 96,
-                         "model": {"width": 16, "layers": 1}}  # fmt: skip
-OFF: dict[str, Any] = {"buffer_size": 512, "learning_starts": 64, "batch_size": 16, "epoch_steps": 128, "num_envs": 2,
-                       "model": {"width": 16, "layers": 1}}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "num_steps": 16,
+    "num_envs": 3,
+    "num_minibatches": 2,
+    "update_epochs": 2,
+    "epoch_steps": 96,
+    "model": {"width": 16, "layers": 1},
+}
+OFF: dict[str, Any] = {
+    "buffer_size": 512,
+    "learning_starts": 64,
+    "batch_size": 16,
+    "epoch_steps": 128,
+    "num_envs": 2,
+    "model": {"width": 16, "layers": 1},
+}
 
 
 def make(warm_start: Any = None, seed: int = 1, storage: Store | None = None, **changes: Any) -> PPO:
@@ -59,10 +71,19 @@ def test_every_form_of_a_source_is_the_same_start(source: PPO, tmp_path: Path) -
     np.save(tmp_path / "vector.npy", vector(source).astype(np.float64))
     source.save_policy(tmp_path / "policy.safetensors")
     sources = [
-        source, source.policy(), source.model, source.parameters(), source.state_dict(), vector(source),
-        torch.from_numpy(vector(source)), tmp_path / "names.npz", str(tmp_path / "vector.npz"),
-        tmp_path / "vector.npy", tmp_path / "policy.safetensors", WarmStart(source, name="mine"),
-    ]  # fmt: skip
+        source,
+        source.policy(),
+        source.model,
+        source.parameters(),
+        source.state_dict(),
+        vector(source),
+        torch.from_numpy(vector(source)),
+        tmp_path / "names.npz",
+        str(tmp_path / "vector.npz"),
+        tmp_path / "vector.npy",
+        tmp_path / "policy.safetensors",
+        WarmStart(source, name="mine"),
+    ]
     starts = [make(each) for each in sources]
     assert len({task.uid for task in starts}) == 1
     assert len({task.digest for task in starts}) == 1
@@ -100,8 +121,11 @@ def test_statistics_of_observations_are_part_of_a_policy_and_those_of_rewards_ar
     fresh = make(normalize_obs=True, normalize_reward=True)
     assert difference(warm.policy(), given.policy()) == []
     assert warm.evaluate(3) == given.evaluate(3)
-    changed = {path.split("/")[1] for path in difference(warm.state_dict()["learner"], fresh.state_dict()["learner"])
-               for path in [f"/{path}"]}  # fmt: skip
+    changed = {
+        path.split("/")[1]
+        for path in difference(warm.state_dict()["learner"], fresh.state_dict()["learner"])
+        for path in [f"/{path}"]
+    }
     assert changed == {"policy", "obs_normalizer"}
 
 
@@ -156,25 +180,50 @@ class Warm(ExactnessSuite):
 
 class TestWarmPPO(Warm):
     task = PPO
-    hyperparameters: ClassVar = {"epoch_steps": 256, "num_steps": 32, "num_envs": 4, "update_epochs": 3,
-                                 "optimizer.lr": 0.03, "clip_coef": 0.1, "max_grad_norm": 0.1,
-                                 "normalize_obs": True}  # fmt: skip
+    hyperparameters: ClassVar = {
+        "epoch_steps": 256,
+        "num_steps": 32,
+        "num_envs": 4,
+        "update_epochs": 3,
+        "optimizer.lr": 0.03,
+        "clip_coef": 0.1,
+        "max_grad_norm": 0.1,
+        "normalize_obs": True,
+    }
     inert = frozenset({"model.std_init"})
 
 
 class TestWarmDQN(Warm):
     task = DQN
-    hyperparameters: ClassVar = {"epoch_steps": 128, "learning_starts": 40, "batch_size": 32, "buffer_size": 200,
-                                 "num_steps": 4, "num_updates": 2, "exploration.horizon": 600, "target_interval": 5,
-                                 "optimizer.lr": 0.01, "max_grad_norm": 0.5}  # fmt: skip
+    hyperparameters: ClassVar = {
+        "epoch_steps": 128,
+        "learning_starts": 40,
+        "batch_size": 32,
+        "buffer_size": 200,
+        "num_steps": 4,
+        "num_updates": 2,
+        "exploration.horizon": 600,
+        "target_interval": 5,
+        "optimizer.lr": 0.01,
+        "max_grad_norm": 0.5,
+    }
 
 
 class TestWarmSAC(Warm):
     task = SAC
     env = "Pendulum-v1"
-    hyperparameters: ClassVar = {"epoch_steps": 96, "learning_starts": 40, "batch_size": 32, "buffer_size": 200,
-                                 "num_updates": 1, "optimizer.lr": 0.003, "tau": 0.05, "max_grad_norm": 0.5,
-                                 "model.width": 32, "entropy.alpha": 0.2}  # fmt: skip
+    hyperparameters: ClassVar = {
+        "epoch_steps": 96,
+        "learning_starts": 40,
+        "batch_size": 32,
+        "buffer_size": 200,
+        "num_updates": 1,
+        "optimizer.lr": 0.003,
+        "tau": 0.05,
+        "max_grad_norm": 0.5,
+        "model.width": 32,
+        "entropy.alpha": 0.2,
+    }
     inert = frozenset({"entropy.alpha", "entropy.choice_target"})
 
 

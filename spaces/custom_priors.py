@@ -1,0 +1,72 @@
+"""Other priors for some hyperparameters of a space, as a user gives them: another range, or one for what has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .choices import Choice, Fixed
+from .curves import Curve
+from .dimension import Dimension, Maybe
+from .errors import SpaceError, UnknownParameter, near
+from .priors import parse, render
+from .ranges import Fidelity, Integer, Range
+from .space import Space
+from .values import REQUIRED, Value
+
+INSIDE = 0.318  # a quantile at which a number is no integer by chance
+
+
+def with_priors(space: Space, priors: Mapping[str, str]) -> Space:
+    """The space in which these hyperparameters are searched, by dotted name, over these priors, see `priors`.
+
+    Each keeps its condition and its part in the structure, and its default if the prior holds that and names no other;
+    else its default is the prior's median. SpaceError names what is not in the space, and a prior that goes beyond
+    what the hyperparameter can be.
+    """
+    flat = space.flat()
+    for name, text in priors.items():
+        if name not in flat:
+            raise UnknownParameter(f"there is no hyperparameter {name!r} that is open{near(name, flat)}")
+        flat[name] = _replaced(flat[name], text, name)
+    return Space._of(flat)
+
+
+def _replaced(old: Dimension, text: str, name: str) -> Dimension:
+    new = parse(text, name)
+    if isinstance(new, Fidelity | Curve | Fixed):
+        raise SpaceError(f"{name}: a prior is what a study draws from, but got {text}; of one value say {name}=VALUE")
+    if new.when or not new.search:
+        raise SpaceError(
+            f"{name}: a prior that is given has no when= and no search=, which {name} has by itself, but got {text}"
+        )
+    for value in _ends(new):
+        try:
+            old.check(value, name)
+        except SpaceError as error:
+            raise type(error)(f"the prior {render(new)} goes too far: {error}") from None
+    if new.default is REQUIRED:
+        new = replace(new, default=_default(old, new, name))
+    return replace(new, when=old.when, structural=old.structural)
+
+
+def _ends(prior: Dimension) -> list[Value]:
+    """All values of a choice; of a range the ends, its default and something between."""
+    default = [] if prior.default is REQUIRED else [prior.default]
+    if isinstance(prior, Maybe):
+        return [None, *_ends(prior.dimension), *default]
+    if isinstance(prior, Choice):
+        return [*prior.values, *default]
+    if isinstance(prior, Range | Integer):
+        return [prior.low, prior.high, prior.at(INSIDE), *default]
+    return [prior.at(INSIDE), *default]  # a normal one has no ends; what goes too far is drawn again
+
+
+def _default(old: Dimension, new: Dimension, name: str) -> Value:
+    median = (new.dimension if isinstance(new, Maybe) else new).at(0.5)
+    if old.default is REQUIRED:
+        return median
+    try:
+        return new.check(old.default, name)
+    except SpaceError:
+        return median

@@ -1,0 +1,200 @@
+"""A space as drivers know it: flat parameters, each a number in a range or one of some scalars.
+
+    gamma        near_one                  one_minus_gamma       log-uniform
+    num_steps    ordinal                   num_steps.index       its place
+    target_kl    maybe                     target_kl.enabled     False or True
+                                           target_kl.value       what it is if it is not None
+    layers       categorical of lists      layers                JSON texts
+    clip_coef    quantized                 clip_coef.index       steps above low
+
+The last only where the driver knows no steps; everything else keeps its name and its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias
+
+from ..choices import Categorical, Fixed, Ordinal
+from ..dimension import Dimension, Maybe
+from ..errors import MissingParameter, OutOfRange, SpaceError, UnknownParameter
+from ..ranges import Fidelity, Integer, NearOne, Range, Real
+from ..space import ENABLED, Space
+from ..values import REQUIRED, Nested, Value, flatten, identity, shown
+
+ROUNDING = 1e-12  # how far, relatively, a driver's own arithmetic may lead beyond a bound
+
+
+class Parameter(NamedTuple):
+    """One parameter of a driver, and the way between its values and those of the dimension that it stands for."""
+
+    name: str
+    dimension: Dimension
+    encode: Callable[[Any], Value]
+    decode: Callable[[Any], Value]
+
+
+Ask: TypeAlias = Callable[[Parameter], object]
+
+
+class Dialect(NamedTuple):
+    """A driver: its name in messages, and whether it knows ranges with steps, and fidelities."""
+
+    driver: str
+    steps: bool
+    fidelities: bool
+
+    def parameters(self, space: Space) -> dict[str, Parameter]:
+        """All parameters of the space by name, conditions aside; raises SpaceError if two share one."""
+        found: dict[str, Parameter] = {}
+        for row in space.rows:
+            for parameter in self._parameters(row.path, row.dimension):
+                if parameter.name in found:
+                    raise SpaceError(f"{row.path}: {self.driver} would have {parameter.name} twice; rename one")
+                found[parameter.name] = parameter
+        return found
+
+    def decode(self, space: Space, ask: Ask, fixed: Mapping[str, Any] | None = None) -> Nested:
+        """The space's values when `ask(parameter)` says a parameter's; it is asked only for those that apply.
+
+        It is not asked for what `fixed` says: values, nested or dotted, or `<name>.enabled` for a maybe().
+        """
+        given, enabled = space.split(fixed or {})
+        given = {path: space.flat()[path].check(value, path) for path, value in given.items()}
+
+        def choose(path: str, dimension: Dimension) -> Value:
+            parameters = self._parameters(path, dimension)
+            if path in given or not parameters:
+                return given[path] if path in given else _unasked(dimension)
+            *gate, parameter = parameters
+            if gate and not (enabled[path] if path in enabled else ask(gate[0])):
+                return None
+            value = _within(parameter.dimension, ask(parameter))
+            return parameter.decode(parameter.dimension.check(value, parameter.name))
+
+        return space.decide(choose)
+
+    def read(self, space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
+        """The space's values from the driver's `params`; those that do not apply are left out.
+
+        Raises UnknownParameter and MissingParameter for names that the driver cannot have from this space.
+        """
+        flat = flatten(params)
+        known = self.parameters(space)
+        for name in flat:
+            if name not in known:
+                raise UnknownParameter(f"{self.driver} gave {name}, but the space has only {', '.join(known)}")
+
+        def ask(parameter: Parameter) -> object:
+            if parameter.name not in flat:
+                raise MissingParameter(f"{self.driver} gave no value for {parameter.name}")
+            return flat[parameter.name]
+
+        return self.decode(space, ask, fixed)
+
+    def encode(self, space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
+        """The driver's parameters for `values`, which may be a part of the space's, or of its structure.
+
+        Raises OutOfRange for a value that a user may choose but the driver does not search.
+        """
+        given, enabled = space.split(values)
+        params: dict[str, Value] = {path + ENABLED: on for path, on in enabled.items()}
+        for path, value in given.items():
+            dimension = space.flat()[path]
+            value = dimension.check(value, path)
+            parameters = self._parameters(path, dimension)
+            if not parameters:
+                self._must_be_unasked(path, dimension, value)
+                continue
+            *gate, parameter = parameters
+            if gate:
+                params[gate[0].name] = value is not None
+            if not (gate and value is None):
+                params[parameter.name] = self._encode(parameter, value, path)
+        return params
+
+    def defaults(self, space: Space) -> dict[str, Value]:
+        """The parameters at their dimensions' defaults, where there is one and the driver searches it."""
+        params: dict[str, Value] = {}
+        for path, dimension in space.flat().items():
+            if dimension.default is not REQUIRED:
+                with suppress(OutOfRange):
+                    params |= self.encode(space, {path: dimension.default})
+        return params
+
+    def refusal(self, path: str, reason: str) -> SpaceError:
+        """The error for a dimension that this driver cannot express."""
+        return SpaceError(f"{path}: {self.driver} cannot express {reason}")
+
+    def _must_be_unasked(self, path: str, dimension: Dimension, value: Value) -> None:
+        unasked = _unasked(dimension)
+        if not isinstance(dimension, Fidelity) and identity(value) != identity(unasked):
+            raise OutOfRange(f"{path} = {shown(value)} is not searched by {self.driver}: fix() it")
+
+    def _encode(self, parameter: Parameter, value: Value, path: str) -> Value:
+        try:
+            return parameter.dimension.searched.check(parameter.encode(value), parameter.name)
+        except OutOfRange as error:
+            raise OutOfRange(f"{path} = {shown(value)} is not where {self.driver} searches: {error}") from None
+
+    def _parameters(self, path: str, dimension: Dimension) -> list[Parameter]:
+        if not dimension.search or isinstance(dimension, Fixed):
+            return []
+        if isinstance(dimension, Fidelity) and not self.fidelities:
+            return []
+        if isinstance(dimension, Maybe):
+            gate = Parameter(path + ENABLED, Categorical(values=(False, True)), bool, bool)
+            return [gate, *self._parameters(f"{path}.value", dimension.dimension)]
+        return [self._parameter(path, dimension)]
+
+    def _parameter(self, path: str, dimension: Dimension) -> Parameter:
+        if isinstance(dimension, NearOne):
+            group, dot, leaf = path.rpartition(".")
+            return Parameter(f"{group}{dot}one_minus_{leaf}", dimension.distance, _one_minus, _one_minus)
+        if isinstance(dimension, Ordinal):
+            return _place(path, len(dimension.values) - 1, lambda value: dimension.index(value, path), dimension.after)
+        if isinstance(dimension, Real | Integer) and dimension.step not in (None, 1) and not self.steps:
+            low, step = dimension.low, dimension.step or 1
+            return _place(path, dimension.steps, lambda value: round((value - low) / step), dimension.after)
+        if isinstance(dimension, Categorical) and not _are_scalars(dimension.values):
+            texts = [identity(value) for value in dimension.values]
+            choice = Categorical(values=texts, weights=dimension.weights)
+            return Parameter(path, choice, identity, lambda text: dimension.after(texts.index(text)))
+        return Parameter(path, dimension, _same, _same)
+
+
+def _unasked(dimension: Dimension) -> Value:
+    """The value of a dimension that a driver has no parameter for."""
+    if isinstance(dimension, Fidelity):
+        return dimension.high
+    assert dimension.default is not REQUIRED
+    return dimension.default
+
+
+def _place(path: str, last: int, encode: Callable[[Any], int], decode: Callable[[Any], Value]) -> Parameter:
+    # an ordinal of one value is still a parameter, so that what a driver sees keeps its shape
+    place = Integer(low=0, high=last) if last else Categorical(values=(0,))
+    return Parameter(f"{path}.index", place, encode, decode)
+
+
+def _are_scalars(values: Any) -> bool:
+    """Whether drivers, which compare by ==, can tell these apart: no lists, and not both of 1 and True."""
+    return not any(isinstance(value, list) for value in values) and len(set(values)) == len(values)
+
+
+def _within(dimension: Dimension, value: Any) -> Any:
+    """`value`, back on the bound that it passed by no more than rounding."""
+    if isinstance(dimension, Range) and isinstance(value, float):
+        slack = ROUNDING * max(abs(dimension.low), abs(dimension.high))
+        if dimension.low - slack <= value <= dimension.high + slack:
+            return min(max(value, dimension.low), dimension.high)
+    return value
+
+
+def _one_minus(value: float) -> float:
+    return 1 - value
+
+
+def _same(value: Value) -> Value:
+    return value

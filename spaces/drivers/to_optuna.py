@@ -1,0 +1,71 @@
+"""A space as Optuna's: distributions, define-by-run suggestions, parameters there and back (names: see plain.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import BaseTrial
+
+from ..choices import Categorical
+from ..ranges import Integer, Real
+from ..space import Space
+from ..values import Nested, Value
+from .params import Dialect, Parameter
+
+OPTUNA = Dialect("Optuna", steps=True, fidelities=False)
+
+
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """Optuna's distributions by parameter name, those of conditional dimensions too.
+
+    Fidelities are left to whoever prunes. Raises SpaceError for weights and normal priors, which Optuna has not.
+    """
+    return {name: _distribution(parameter) for name, parameter in OPTUNA.parameters(space).items()}
+
+
+def suggest(space: Space, trial: BaseTrial, fixed: Mapping[str, Any] | None = None) -> Nested:
+    """Values that `trial` suggests, asked only for what applies; a fidelity is at its highest.
+
+    `fixed` values, nested or dotted or a `Space.structure`, are not suggested, and are in the result.
+    """
+
+    def ask(parameter: Parameter) -> object:
+        match _distribution(parameter):
+            case FloatDistribution(low=low, high=high, log=log, step=step):
+                return trial.suggest_float(parameter.name, low, high, log=log, step=step)
+            case IntDistribution(low=low, high=high, log=log, step=step):
+                return trial.suggest_int(parameter.name, low, high, log=log, step=step)
+            case CategoricalDistribution(choices=choices):
+                return trial.suggest_categorical(parameter.name, choices)
+        raise AssertionError(parameter)
+
+    return OPTUNA.decode(space, ask, fixed)
+
+
+def params(space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
+    """Optuna's parameters for `values` (all, some, or a structure), as enqueue_trial and PartialFixedSampler take them.
+
+    Raises OutOfRange for a value that Optuna does not search.
+    """
+    return OPTUNA.encode(space, values)
+
+
+def from_params(space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
+    """The values of `space` from a trial's `params`: what `suggest` returned when they were suggested."""
+    return OPTUNA.read(space, params, fixed)
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    match parameter.dimension:
+        case Real(low=low, high=high, log=log, step=step):
+            return FloatDistribution(low, high, log=log, step=step)
+        case Integer(low=low, high=high, log=log, step=step):
+            return IntDistribution(low, high, log=log, step=step)
+        case Categorical(values=values, weights=None):
+            return CategoricalDistribution([value for value in values if not isinstance(value, list)])
+        case Categorical():
+            raise OPTUNA.refusal(parameter.name, "the weights of a categorical")
+        case dimension:
+            raise OPTUNA.refusal(parameter.name, f"a {type(dimension).__name__.lower()} prior")

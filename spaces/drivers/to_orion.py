@@ -1,0 +1,76 @@
+"""A space as Orion's: priors by parameter name, and values from its parameters (names: see plain.py).
+
+Orion knows no conditions: it gives every parameter a value, and those that do not apply are left out again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ..choices import Categorical
+from ..ranges import Fidelity, Integer, Normal, Real
+from ..space import Space
+from ..values import Nested, Value
+from .params import Dialect, Parameter
+
+ORION = Dialect("Orion", steps=False, fidelities=True)
+
+
+def priors(space: Space) -> dict[str, str]:
+    """Orion's priors by parameter name, as `build_experiment(space=...)` and its command line take them.
+
+    Raises SpaceError for a second fidelity, since Orion would make no use of it.
+    """
+    _, *others = space.fidelities().flat() or [None]
+    if others:
+        raise ORION.refusal(str(others[0]), "a second fidelity")
+    defaults = ORION.defaults(space)
+    return {name: _prior(parameter, defaults) for name, parameter in ORION.parameters(space).items()}
+
+
+def params(space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
+    """Orion's parameters for `values`, all or some: for `ExperimentClient.insert`."""
+    return ORION.encode(space, values)
+
+
+def from_params(space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
+    """The values of `space` from a trial's `params`, nested as Orion gives them or flat."""
+    return ORION.read(space, params, fixed)
+
+
+def _prior(parameter: Parameter, defaults: Mapping[str, Value]) -> str:
+    dimension = parameter.dimension
+    # exact values: Orion rounds reals to four digits otherwise, which can lead out of the range
+    exact = "" if isinstance(dimension, Integer | Categorical | Fidelity) else ", precision=None"
+    match dimension:
+        case Real(low=low, high=high, log=log):
+            text = f"{'loguniform' if log else 'uniform'}({low!r}, {high!r}"
+        case Integer(low=low, high=high, log=log):
+            text = f"{'loguniform' if log else 'uniform'}({low!r}, {high!r}, discrete=True"
+        case Normal(mean=mean, std=std, log=True):
+            text = f"lognorm({std!r}, scale={math.exp(mean)!r}"
+        case Normal(mean=mean, std=std):
+            text = f"normal({mean!r}, {std!r}"
+        case Fidelity(low=low, high=high, base=base):
+            return f"fidelity({low!r}, {high!r}, {base!r})"
+        case Categorical(values=values, weights=None):
+            text = f"choices({list(values)!r}"
+        case Categorical(values=values, weights=weights):
+            assert weights is not None
+            chances = {value: weight / sum(weights) for value, weight in zip(values, weights, strict=True)}
+            text = f"choices({chances!r}"
+        case _:
+            raise ORION.refusal(parameter.name, f"a {type(dimension).__name__.lower()} dimension")
+    return f"{text}{exact}{_default(parameter, defaults)})"
+
+
+def _default(parameter: Parameter, defaults: Mapping[str, Value]) -> str:
+    default, dimension = defaults.get(parameter.name), parameter.dimension
+    if default is None:  # to Orion too, None is no default
+        return ""
+    if isinstance(dimension, Real) and isinstance(default, float) and not dimension.log:
+        # Orion keeps low and high - low, whose sum can be below high by a rounding
+        default = min(default, dimension.low + (dimension.high - dimension.low))
+    return f", default_value={default!r}"

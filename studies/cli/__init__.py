@@ -1,0 +1,61 @@
+"""The command line: ``rekindle tune``, ``train``, ``worker``, ``status``, ``trials``, ``show``, ``replay``, ``fork``.
+
+Results go to stdout, progress and errors to stderr. Exit status: 0 done; 1 it failed (a loss became NaN, the database
+went away, ...); 2 what was asked makes no sense; 130 and 143 stopped by SIGINT and SIGTERM, with everything saved.
+
+With ``--json`` stdout is one JSON object, whose names are stable within one "format" (now 1; new names may be added):
+
+    tune, trials  format, study, state ("running", "complete"), task, env {id, kwargs, wrappers, max_episode_steps},
+                  seed, seeds, aggregate, spared (seeds that --racing left untrained), sampler, scheduler,
+                  rungs [epochs], fixed {dotted name: value}, trials_total,
+                  counts {complete, pruned, failed, running}, brackets (how many have begun),
+                  progress [{rung, epochs, ready, done, failed}] (how many trainings to each rung),
+                  objectives {name: "maximize" or "minimize"},
+                  best (a trial or null), front [numbers of the trials that trained longest and that no other one
+                  dominates, the best in the first objective first], trials [trial]
+      trial       number, uid, state ("running", "complete", "pruned", "failed"), bracket, rung (the last one that it
+                  was sent to, or null), member (of a population),
+                  branch (null, or {trial, uid, epochs, digest} that it starts from), epochs, return,
+                  objectives (null where the return is the only one, else {name: number}), digest,
+                  hyperparameters {dotted name: value}, error (text or null),
+                  rungs [{rung, epochs, state ("ready", "done", "failed"), return, digest}]
+                  with several seeds also seeds [{seed, uid, state, epochs, return, digest}]; return is the aggregate
+                  of those that were trained so far, which are not all where --racing found that they cannot win
+                  epochs, return and digest are those of its last finished rung (0 and null before the first)
+    train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
+    status        format, storage, studies [as tune, without trials], workers [{host, pid}], tasks (how many)
+    show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,
+                  trials [{study, number, state}], metrics [{epoch, name: number}],
+                  lineage [{uid, until (epochs)}] from its root to itself,
+                  checkpoints [{epochs, digest, bytes, created, kept (why)}], events [{time, kind, ...}]
+    replay        format, uid, equal, epochs, digest, replayed (digest or null), reason (text or null),
+                  lineage [{uid, from (epochs), to (epochs), digest}]
+    fork          as train, and from (uid), at (epochs), changed {dotted name: [old, new]}, return_before
+
+``--set:NAME VALUE`` is another spelling of ``--set NAME=VALUE``, for Orion's sake, whose parser gives a prior to an
+option's name and takes each name once:
+
+    orion hunt -n cartpole rekindle train ppo CartPole-v1 --set:optimizer.lr~'loguniform(1e-5, 1e-2)' \\
+        --set:epoch_steps 1024 --epochs~'fidelity(1, 27, 3)'
+
+``rekindle train`` notices that it runs under Orion: it reports to it, carries on from the checkpoint of a lower rung,
+leaves hyperparameters out that do not apply, and keeps its checkpoints in Orion's database if ORION_DB_TYPE is
+rekindlesql and ORION_DB_ADDRESS says where; then a trial of Orion's PBT starts where its parent ended. After SIGTERM
+and SIGINT the trial is interrupted and tried again, and so is one whose process is killed, unless that happens over and
+over; one that fails is broken. --warm-start gives all trials of a hunt a policy to start from. With -vv Orion itself
+logs ORION_DB_ADDRESS: leave the password to ~/.pgpass or PGPASSWORD.
+
+``return`` is the mean undiscounted return of greedy evaluation episodes on seeds that no training uses; ``digest`` is
+the sha256 of the canonical form of the whole training state; times are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    from .dispatch import main as run
+
+    return run(argv)

@@ -1,0 +1,163 @@
+"""The commands that keep a database in order: ``rekindle fsck``, ``gc``, ``export`` and ``import``.
+
+With ``--json`` stdout is one JSON object:
+
+    fsck    format, storage, findings [{kind, place, law, what, cure, repairable}],
+            repairs [{kind, place, done, note}] (with --repair)
+    gc      format, storage, dry_run, bytes, checkpoints (how many), tasks [{uid, trials [{study, number, state}],
+            epochs, kept, bytes}], file (with --yes; null of PostgreSQL) {before, after (bytes), how}
+    export, import  format, storage, file, bytes, study, trials, tasks, checkpoints, blobs, new (checkpoints that the
+            database did not have)
+
+fsck exits with 1 if something is wrong that was not repaired.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...redact import printable
+
+if TYPE_CHECKING:
+    from ...storage.store import Store
+
+FORMAT = 1
+FAILED = 1
+HERE = "upkeep"
+
+
+def add_parsers(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Adds the four commands; ``command`` makes a parser with what all commands have."""
+    fsck = command(commands, "fsck", "examine a storage: what is orphaned, damaged or contradicts itself", module=HERE)
+    fsck.add_argument(
+        "--repair", action="store_true", help="cure what can be cured; what a process holds is left alone"
+    )
+    gc = command(
+        commands, "gc", "list the checkpoints that nothing can need any more; drop them when told", module=HERE
+    )
+    gc.add_argument("--study", action="append", metavar="NAME", help="of this study only; may be repeated")
+    gc.add_argument("--yes", action="store_true", help="drop them")
+    export = command(commands, "export", "write a study, with all that it trained, to one file", module=HERE)
+    export.add_argument("study", metavar="STUDY")
+    export.add_argument("file", type=Path, metavar="FILE")
+    load = command(commands, "import", "read a study from a file that `rekindle export` wrote", module=HERE)
+    load.add_argument("file", type=Path, metavar="FILE")
+    load.set_defaults(command="load")  # no function is called import
+
+
+def fsck(arguments: argparse.Namespace) -> int:
+    """Examines the storage, and repairs it if told; 1 if something stays wrong."""
+    from ...upkeep.fsck import check, repair
+    from ..terminal import existing_store
+
+    with existing_store(arguments) as store:
+        findings = check(store)
+        repairs = repair(store, findings) if arguments.repair else []
+        left = check(store) if repairs else findings
+        result: dict[str, Any] = {"storage": store.url, "findings": [finding.to_json() for finding in findings]}
+        if arguments.repair:
+            result["repairs"] = [
+                {"kind": each.finding.kind, "place": each.finding.place, "done": each.done, "note": each.note}
+                for each in repairs
+            ]
+            result["left"] = [finding.to_json() for finding in left]
+    if arguments.json:
+        return _print_json(result, FAILED if left else 0)
+    for finding in findings:
+        _print(str(finding))
+    for each in repairs:
+        _print(f"{each.finding.place}: {'repaired' if each.done else f'not repaired: {each.note}'}")
+    done = sum(each.done for each in repairs)
+    _print(
+        f"{store.url}: {len(findings)} findings, {done} repaired, {len(left)} left"
+        if findings
+        else f"{store.url} is sound"
+    )
+    if findings and not arguments.repair and any(finding.repairable for finding in findings):
+        _print("nothing was changed; the same command with --repair cures what can be cured")
+    return FAILED if left else 0
+
+
+def gc(arguments: argparse.Namespace) -> int:
+    """Says what nothing needs any more; drops it with --yes."""
+    from ...upkeep.gc import gc as collect
+    from ...upkeep.shrinking import shrink
+    from ..terminal import existing_store
+
+    with existing_store(arguments) as store:
+        garbage = collect(store, studies=arguments.study, dry_run=not arguments.yes)
+        shrunk = shrink(store) if arguments.yes else None
+    size, count = sum(each.size for each in garbage), sum(len(each.epochs) for each in garbage)
+    if arguments.json:
+        tasks = [each.to_json() for each in garbage]
+        file = {"file": shrunk.to_json() if shrunk else None} if arguments.yes else {}
+        return _print_json(
+            {
+                "storage": store.url,
+                "dry_run": not arguments.yes,
+                "bytes": size,
+                "checkpoints": count,
+                "tasks": tasks,
+                **file,
+            }
+        )
+    for each in garbage:
+        trials = ", ".join(f"trial {number} of {study} ({state})" for study, number, state in each.trials)
+        trials = trials or "a policy that nothing starts from"
+        kept = f"keeps {', '.join(map(str, each.kept))}" if each.kept else "keeps none"
+        _print(f"{each.uid}  {trials}: epochs {', '.join(map(str, each.epochs))} go, it {kept}; {each.size:,} bytes")
+    verb = "dropped" if arguments.yes else "could be dropped"
+    _print(f"{count} checkpoints of {len(garbage)} tasks {verb}, {size:,} bytes in all")
+    if shrunk is not None:
+        _print(f"the database's files: {shrunk.before:,} bytes before, {shrunk.after:,} now ({shrunk.how})")
+    if garbage and not arguments.yes:
+        _print("nothing was changed; the same command with --yes drops them")
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Writes a study to a file."""
+    from ...upkeep.transfer import export_study
+    from ..terminal import existing_store
+
+    with existing_store(arguments) as store:
+        done = export_study(store, arguments.study, arguments.file)
+    return _transferred(arguments, store, done.to_json(), "written to")
+
+
+def load(arguments: argparse.Namespace) -> int:
+    """Reads a study from a file."""
+    from ...upkeep.transfer import import_study
+    from ..terminal import open_store
+
+    if not arguments.file.is_file():  # before a database is made
+        raise ValueError(f"there is no file {arguments.file}; `rekindle export STUDY FILE` writes one")
+    with open_store(arguments) as store:
+        done = import_study(store, arguments.file)
+    return _transferred(arguments, store, done.to_json(), "read from")
+
+
+def _transferred(arguments: argparse.Namespace, store: Store, done: Mapping[str, Any], how: str) -> int:
+    size = os.path.getsize(arguments.file)
+    if arguments.json:
+        return _print_json({"storage": store.url, "file": str(arguments.file), "bytes": size, **done})
+    new = f" ({done['new']} of them new)" if how == "read from" else ""
+    _print(
+        f"study {done['study']} {how} {arguments.file}: {done['trials']} trials, {done['tasks']} tasks, "
+        f"{done['checkpoints']} checkpoints{new}, {size:,} bytes"
+    )
+    return 0
+
+
+def _print(text: str) -> None:
+    print(printable(" ".join(text.split())))
+
+
+def _print_json(result: Mapping[str, Any], status: int = 0) -> int:
+    print(json.dumps({"format": FORMAT, **result}, indent=2))
+    return status

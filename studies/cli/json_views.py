@@ -1,0 +1,254 @@
+"""What is known of studies, trials and tasks, as JSON for programs (the cli documents it); `tables` is for people.
+
+``FORMAT`` is raised when a name in the JSON changes its meaning or goes away; new names may come without that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ...tasks.checkpoint.storage import POLICY
+from ..engine.optuna_mirror import UID as MIRROR
+from ..schedulers.registry import plan
+from ..schedulers.seeds import collapse, races, seeds_of
+from ..storage.branches import BRANCH
+from ..storage.locks.owner import Owner
+from ..storage.retention import reasons
+from ..storage.rows import Segment, Trial
+from ..storage.trials import SEGMENT_STATES
+from ..study.config import Config
+from ..study.objectives import DEFAULT, objectives_of, point, ranking, undominated, value_of
+from ..study.objectives import RETURN as RETURN
+
+if TYPE_CHECKING:
+    from ..storage.store import Store
+
+FORMAT = 1
+Json = dict[str, Any]
+STATES = ("complete", "pruned", "failed", "running")
+
+
+def trial_json(trial: Trial, segments: Sequence[Segment]) -> Json:
+    """A trial; ``epochs``, ``return``, ``objectives`` and ``digest`` are those of its last finished rung."""
+    mine = [row for row in segments if row.number == trial.number]
+    last = max((row for row in mine if row.state == "done"), key=lambda row: row.rung, default=None)
+    return {
+        "number": trial.number,
+        "uid": trial.uid,
+        "state": trial.state,
+        "bracket": trial.attrs.get("bracket"),
+        "rung": max((row.rung for row in mine), default=None),
+        "member": trial.attrs.get("member"),
+        "branch": _branch(trial),
+        "epochs": last.epochs if last else 0,
+        "return": _return(last) if last else None,
+        "objectives": last.objectives if last else None,
+        "digest": last.digest if last else None,
+        "hyperparameters": dict(trial.params),
+        "error": trial.error,
+        "rungs": [
+            {"rung": row.rung, "epochs": row.epochs, "state": row.state, "return": _return(row), "digest": row.digest}
+            for row in mine
+        ],
+    }
+
+
+def _return(row: Segment) -> float | None:
+    """The return, which is the score of a study that seeks nothing else."""
+    return value_of(row.objectives, RETURN) if row.objectives else row.score
+
+
+def _branch(trial: Trial) -> Json | None:
+    """From which trial it branches, and at which epoch."""
+    if "start" not in trial.attrs:
+        return None
+    start = trial.attrs["start"]
+    return {"trial": trial.attrs["parent"], "uid": start["uid"], "epochs": start["epochs"], "digest": start["digest"]}
+
+
+def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
+    """Those with a result, the best first: by the epochs that they were found worth, then by what the study seeks."""
+    done = sorted((trial for trial in trials if trial["epochs"]), key=lambda trial: (*_worth(trial), trial["number"]))
+    ranked: list[Json] = []
+    for _, together in groupby(done, key=_worth):
+        equals = list(together)
+        ranked += [equals[place] for place in ranking(_points(equals, objectives))]
+    return ranked
+
+
+def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
+    """Of those that trained longest, the trials that no other one dominates, the best in the first objective first."""
+    longest = min(map(_worth, trials), default=(0, 0))
+    equals = [trial for trial in trials if trial["epochs"] and _worth(trial) == longest]
+    points = _points(equals, objectives)
+    return [equals[place] for place in sorted(undominated(points), key=lambda place: -points[place][0])]
+
+
+def _worth(trial: Json) -> tuple[int, int]:
+    """The epochs and the seeds that a trial was found worth, negative, so that the most come first."""
+    trained = sum(each["epochs"] >= trial["epochs"] for each in trial.get("seeds", ()))
+    return -trial["epochs"], -trained
+
+
+def _points(trials: Sequence[Json], objectives: Mapping[str, str]) -> list[list[float]]:
+    return [point(objectives, trial["objectives"] or {RETURN: trial["return"]}) for trial in trials]
+
+
+def study_json(store: Store, name: str) -> Json:
+    """A study with all its trials."""
+    study = store.study(name)
+    config = Config.from_json(study.config, name)
+    rows, replicates = store.segments(name), store.trials(name)
+    trials, segments = collapse(config, replicates, rows)
+    by_number: dict[int, list[Segment]] = {}
+    for row in segments:
+        by_number.setdefault(row.number, []).append(row)
+    shown = [trial_json(trial, by_number.get(trial.number, [])) for trial in trials]
+    if seeds_of(config) > 1:
+        _add_seeds(config, shown, replicates, rows)
+    objectives = objectives_of(config)
+    best = front(shown, objectives)
+    return {
+        **_head(config, name),
+        "state": "complete" if plan(config, replicates, rows).complete else "running",
+        "counts": {state: sum(trial.state == state for trial in trials) for state in STATES},
+        "brackets": max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
+        "progress": _progress(config, Counter((row.rung, row.state) for row in rows)),
+        "spared": _spared(shown) if races(config) else 0,
+        "best": next(iter(best), None),
+        "front": [trial["number"] for trial in best],
+        "trials": shown,
+    }
+
+
+def summary_json(store: Store, name: str) -> Json:
+    """A study without its trials, of which none is read that is not among the best."""
+    config = Config.from_json(store.study(name).config, name)
+    if seeds_of(config) > 1:  # an aggregate of seeds is made here, not in the database
+        return {key: value for key, value in study_json(store, name).items() if key != "trials"}
+    found, objectives = store.totals(name), objectives_of(config)
+    counts = {state: found.trials.get(state, 0) for state in STATES}
+    best = front([trial_json(*row) for row in store.longest(name, best=len(objectives) == 1)], objectives)
+    return {
+        **_head(config, name),
+        "state": "running" if counts["running"] or sum(counts.values()) < config.trials[-1] else "complete",
+        "counts": counts,
+        "brackets": found.brackets,
+        "progress": _progress(config, found.segments),
+        "spared": 0,
+        "best": next(iter(best), None),
+        "front": [trial["number"] for trial in best],
+    }
+
+
+def _head(config: Config, name: str) -> Json:
+    """What a study's configuration says."""
+    return {
+        "format": FORMAT,
+        "study": name,
+        "state": None,
+        "task": config.task,
+        "env": config.env,
+        "seed": config.seed,
+        "sampler": config.sampler,
+        "scheduler": config.scheduler,
+        "seeds": seeds_of(config),
+        "aggregate": config.options.get("aggregate"),
+        "rungs": list(config.rungs),
+        "fixed": dict(config.fixed),
+        "trials_total": config.trials[-1],
+        "objectives": objectives_of(config),
+    }
+
+
+def _progress(config: Config, segments: Mapping[tuple[int, str], int]) -> list[Json]:
+    """How many trainings to each rung, of all seeds, are ready (or go on), done and failed."""
+    return [
+        {"rung": rung, "epochs": epochs, **{state: segments.get((rung, state), 0) for state in SEGMENT_STATES}}
+        for rung, epochs in enumerate(config.rungs)
+    ]
+
+
+def _add_seeds(config: Config, shown: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]) -> None:
+    """Adds its replicates to each configuration."""
+    of_trial: dict[int, list[Segment]] = {}
+    for row in segments:
+        of_trial.setdefault(row.number, []).append(row)
+    of_configuration: dict[int, list[Json]] = {}
+    for trial in trials:
+        known = trial_json(trial, of_trial.get(trial.number, []))
+        each = {name: known[name] for name in ("uid", "state", "epochs", "return", "digest")}
+        of_configuration.setdefault(trial.number // seeds_of(config), []).append({"seed": trial.attrs["seed"], **each})
+    for configuration in shown:
+        configuration["seeds"] = of_configuration[configuration["number"]]
+
+
+def _spared(shown: Sequence[Json]) -> int:
+    """How many seeds racing left untrained: those that did not come as far as the others of their configuration."""
+    through = (trial for trial in shown if trial["state"] in ("complete", "pruned"))
+    return sum(each["epochs"] < trial["epochs"] for trial in through for each in trial["seeds"])
+
+
+def status_json(store: Store) -> Json:
+    """All studies of a storage, without their trials, and the processes that work on it."""
+    studies = [
+        {key: value for key, value in summary_json(store, study.name).items() if key != "format"}
+        for study in store.studies()
+    ]
+    workers = [{"host": owner.host, "pid": owner.pid} for owner in map(Owner.parse, store.workers())]
+    return {
+        "format": FORMAT,
+        "storage": store.url,
+        "studies": studies,
+        "workers": workers,
+        "tasks": store.count_tasks(without=[MIRROR, POLICY]),
+    }
+
+
+def task_json(store: Store, uid: str) -> Json:
+    """Everything that is stored of one task."""
+    [row] = store.tasks([uid])
+    checkpoints = store.checkpoints(uid)
+    measures, events = dict(store.metrics(uid)), store.events(uid)
+    metrics = [{"epoch": epoch, **values} for epoch, values in measures.items()]
+    measured = {row["epoch"]: row[RETURN] for row in metrics if RETURN in row}
+    last = checkpoints[-1] if checkpoints else None
+    identity = row.identity or {}
+    return {
+        "format": FORMAT,
+        "uid": uid,
+        "task": identity.get("task"),
+        "env": identity.get("env"),
+        "seed": identity.get("seed"),
+        "epochs": row.epochs,
+        "return": measured.get(row.epochs),
+        "digest": last.digest if last else None,
+        "owner": row.owner,
+        "hyperparameters": identity.get("hyperparameters", {}),
+        "lineage": _lineage(store, uid, row.epochs),
+        "trials": [
+            {"study": study, "number": trial.number, "state": trial.state, "error": trial.error}
+            for study, trial in store.trials_of(uid)
+        ],
+        "metrics": metrics,
+        "checkpoints": [
+            {"epochs": c.epochs, "digest": c.digest, "bytes": sum(c.blobs.values()), "created": c.created, "kept": why}
+            for c, why in zip(checkpoints, reasons(checkpoints, measures, events), strict=True)
+        ],
+        "events": [{"time": event.created, "kind": event.kind, **event.data} for event in events],
+    }
+
+
+def _lineage(store: Store, uid: str, epochs: int) -> list[Json]:
+    """The tasks that it came from, the root first, each with the epoch at which it was left; then the task itself."""
+    rows: dict[str, int] = {}
+    while uid not in rows:
+        rows[uid] = epochs
+        for event in store.events(uid):
+            if event.kind == BRANCH:
+                uid, epochs = event.data["parent"], event.data["epochs"]
+                break
+    return [{"uid": uid, "until": epochs} for uid, epochs in reversed(rows.items())]

@@ -1,0 +1,158 @@
+"""What a running study looks like: read from its rows, shown live on a terminal, as a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ..engine.watch import OPEN, TRAINING, WAITING, Snapshot
+from ..engine.watch import Watch as Watch
+from ..engine.watch import look as look
+
+WINDOW = 8.0  # seconds over which speed is measured
+LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
+LOOKS = {
+    "complete": ("●", "green"),
+    "pruned": ("●", "bright_black"),
+    "failed": ("✗", "red"),
+    TRAINING: ("◐", "yellow"),
+    WAITING: ("○", "white"),
+    OPEN: ("·", "bright_black"),
+}
+
+
+class Speed:
+    """Env steps and epochs per second over the last seconds."""
+
+    def __init__(self) -> None:
+        self.points: deque[tuple[float, int, int]] = deque()
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Takes a moment into account."""
+        self.points.append((snapshot.when, snapshot.env_steps, snapshot.epochs))
+        while len(self.points) > 2 and snapshot.when - self.points[1][0] > WINDOW:
+            self.points.popleft()
+
+    def steps(self) -> float:
+        """Env steps per second."""
+        return self._rate(1)
+
+    def left(self, snapshot: Snapshot) -> float | None:
+        """Seconds until all epochs are done, or None while that cannot be known."""
+        rate = self._rate(2)
+        return (snapshot.epochs_total - snapshot.epochs) / rate if rate else None
+
+    def _rate(self, column: int) -> float:
+        if len(self.points) < 2:
+            return 0.0
+        first, last = self.points[0], self.points[-1]
+        return (last[column] - first[column]) / (last[0] - first[0]) if last[0] > first[0] else 0.0
+
+
+class Progress:
+    """Shows snapshots as they come; a context manager that keeps the terminal in order.
+
+    Args:
+        console: of stderr, so that stdout holds results only.
+        name, where: of the study and its storage.
+    """
+
+    def __init__(self, console: Console, name: str, where: str):
+        self.console, self.name, self.where = console, name, where
+        self.speed = Speed()
+        self.began = time.monotonic()
+        self.workers = 0
+        self._line_at = 0.0
+        self._live: Live | None = None
+
+    def __enter__(self) -> Progress:
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays, above what is live."""
+        self.console.print(text, highlight=False, markup=False)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """The newest snapshot."""
+        self.speed.add(snapshot)
+        if self._live is not None:
+            self._live.update(self.panel(snapshot), refresh=True)
+        elif time.monotonic() - self._line_at >= LINE_EVERY:
+            self._line_at = time.monotonic()
+            self.say(self.line(snapshot))
+
+    def line(self, snapshot: Snapshot) -> str:
+        """A snapshot as one line."""
+        counts = ", ".join(f"{count} {state}" for state, count in snapshot.counts.items())
+        best = f"best {snapshot.best[0]:.1f} (trial {snapshot.best[1]})" if snapshot.best else "no result yet"
+        clock, left = _clock(snapshot.when - self.began), _left(self.speed.left(snapshot))
+        return (
+            f"{clock}  trials: {counts}  epochs: {snapshot.epochs}/{snapshot.epochs_total}  {best}  "
+            f"{self.speed.steps():,.0f} env steps/s{left}"
+        )
+
+    def panel(self, snapshot: Snapshot) -> RenderableType:
+        """A snapshot as a box of a few lines."""
+        config = snapshot.config
+        rows = Table.grid(padding=(0, 2))
+        rows.add_column(style="bright_black")
+        rows.add_column()
+        dots = Text(" ").join(Text(*LOOKS[state]) for state in snapshot.last)
+        counts = Text("   ").join(
+            Text(f"{LOOKS[state][0]} {count} {state}", LOOKS[state][1]) for state, count in snapshot.counts.items()
+        )
+        rows.add_row("trials", dots)
+        rows.add_row("", counts)
+        rows.add_row("rungs", Text("  →  ").join(_rung(*rung) for rung in snapshot.rungs))
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=snapshot.epochs_total, completed=snapshot.epochs, width=32),
+            f"{snapshot.epochs}/{snapshot.epochs_total}",
+        )
+        rows.add_row("epochs", bar)
+        if snapshot.best:
+            value, trial, epochs = snapshot.best
+            rows.add_row("best", Text.assemble((f"{value:.1f}", "bold green"), f"  trial {trial} at epoch {epochs}"))
+        speed = f"{self.speed.steps():,.0f} env steps/s on {self.workers} worker{'s' * (self.workers != 1)}"
+        rows.add_row("speed", speed)
+        rows.add_row("time", f"{_clock(snapshot.when - self.began)}{_left(self.speed.left(snapshot))}")
+        title = f"[bold]{self.name}[/]: {config.task} on {config.env['id']}, seed {config.seed}"
+        return Panel(
+            rows,
+            title=title,
+            title_align="left",
+            subtitle=self.where,
+            subtitle_align="right",
+            width=76,
+            border_style="bright_black",
+            padding=(0, 2),
+        )
+
+
+def _rung(epochs: int, through: int, total: int) -> Text:
+    style = "green" if through >= total else "yellow" if through else "bright_black"
+    return Text.assemble((f"{through}/{total}", style), (f" at {epochs}", "bright_black"))
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _left(seconds: float | None) -> str:
+    return "" if seconds is None else f", about {_clock(seconds)} left"

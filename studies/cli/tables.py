@@ -1,0 +1,176 @@
+"""What is known of studies, trials and tasks, as tables for people, made of the JSON of `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ...spaces import flatten
+from ..redact import printable
+from ..study.objectives import DEFAULT, RETURN
+from .json_views import STATES, Json, rank
+
+
+def harmless(value: Any) -> Any:
+    """What somebody else may have written, without what a terminal or the tables' own markup would obey."""
+    if isinstance(value, str):
+        return escape(printable(value))
+    if isinstance(value, Mapping):
+        return {harmless(name): harmless(each) for name, each in value.items()}
+    return [harmless(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def number(value: Any) -> str:
+    """A hyperparameter or metric, short."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "none" if value is None else str(value)
+
+
+def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5) -> Table:
+    """The best trials side by side, with the hyperparameters that were searched."""
+    study = harmless(study)
+    objectives = study["objectives"]
+    best = rank(study["trials"], objectives)[:limit]
+    title = f"best trials of {study['study']}"
+    if len(objectives) > 1:
+        best, title = _front(study), f"Pareto front of {study['study']}"
+    if objectives != DEFAULT:
+        title += ": " + ", ".join(f"{direction} {name}" for name, direction in objectives.items())
+    table = Table(title=title, title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False)
+    table.add_column("trial", no_wrap=True)
+    for trial in best:
+        table.add_column(str(trial["number"]), justify="right", no_wrap=True)
+    for name in objectives:
+        values = ((trial["objectives"] or trial)[name] for trial in best)
+        table.add_row(name, *(Text(_measured(value), "bold green") for value in values))
+    table.add_row("epochs", *(str(trial["epochs"]) for trial in best))
+    table.add_row("uid", *(Text(trial["uid"][:8], "cyan") for trial in best), end_section=True)
+    for name in searched:
+        row = [trial["hyperparameters"].get(name, ...) for trial in best]
+        if any(value is not ... for value in row):
+            table.add_row(name, *("" if value is ... else number(value) for value in row))
+    return table
+
+
+def _front(study: Mapping[str, Any]) -> list[Json]:
+    """The trials that no other one dominates."""
+    by_number = {trial["number"]: trial for trial in study["trials"]}
+    return [by_number[number] for number in study["front"]]
+
+
+def _measured(value: float) -> str:
+    """An objective, short."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
+
+
+def trials_table(study: Json) -> Table:
+    """All trials of a study, with the return at each rung, other objectives at the last one, and the Pareto front."""
+    study = harmless(study)
+    table = Table(
+        title=f"{study['study']}: {study['task']} on {study['env']['id']}, seed {study['seed']}",
+        title_style="bold",
+        header_style="bold",
+        box=SIMPLE,
+        pad_edge=False,
+        collapse_padding=True,  # with four rungs it is as wide as a terminal
+    )
+    branches = any(trial["branch"] for trial in study["trials"])
+    for name in ("trial", "branches from" if branches else "bracket", "uid", "state"):
+        table.add_column(name, justify="left" if name in ("uid", "state") else "right", no_wrap=True)
+    for place, epochs in enumerate(study["rungs"]):
+        table.add_column(f"{'' if place else 'epoch '}{epochs}", justify="right", no_wrap=True)
+    others = [name for name in study["objectives"] if name != RETURN]
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    several = len(study["objectives"]) > 1
+    if several:
+        table.add_column("front", no_wrap=True)
+    table.add_column("digest", no_wrap=True)
+    colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "running": "yellow"}
+    for trial in study["trials"]:
+        returns = {row["rung"]: _result(row) for row in trial["rungs"]}
+        table.add_row(
+            str(trial["number"]),
+            _origin(trial) if branches else number(trial["bracket"]),
+            Text(trial["uid"][:8], "cyan"),
+            Text(trial["state"], colors[trial["state"]]),
+            *(returns.get(rung, "") for rung in range(len(study["rungs"]))),
+            *(_measured(trial["objectives"][name]) if trial["objectives"] else "" for name in others),
+            *(["*" if trial["number"] in study["front"] else ""] if several else []),
+            (trial["digest"] or "")[:12],
+        )
+    return table
+
+
+def _origin(trial: Json) -> str:
+    branch = trial["branch"]
+    return f"{branch['trial']} at {branch['epochs']}" if branch else ""
+
+
+def status_table(status: Json) -> Table:
+    """All studies of a storage, as wide as a terminal; kinds of trials that no study has are left out."""
+    status = harmless(status)
+    studies = status["studies"]
+    shown = [state for state in STATES if state != "complete" and any(study["counts"][state] for study in studies)]
+    table = Table(
+        title=status["storage"],
+        title_style="bold",
+        header_style="bold",
+        box=SIMPLE,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for name in ("study", "state", "task", "trials", *shown, "rungs", "best return"):
+        table.add_column(
+            name,
+            justify="left" if name in ("study", "state", "task") else "right",
+            no_wrap=name in ("state", "trials", "rungs"),
+        )
+    for study in studies:
+        best = study["best"] or {"return": None, "uid": ""}
+        front = len(study["front"]) if len(study["objectives"]) > 1 else 1
+        table.add_row(
+            study["study"],
+            Text(study["state"], "green" if study["state"] == "complete" else "yellow"),
+            f"{study['task']} {study['env']['id']}",
+            f"{sum(study['counts'].values())}/{study['trials_total']}",
+            *(str(study["counts"][state]) for state in shown),
+            "→".join(str(rung["done"]) for rung in study["progress"]),
+            ("" if best["return"] is None else f"{best['return']:.1f}")
+            + (f" and {front - 1} on the front" if front > 1 else ""),
+        )
+    return table
+
+
+def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
+    """Names and values."""
+    title, pairs = harmless(title), harmless(pairs)
+    table = Table(title=title, title_style="bold", title_justify="left", show_header=False, box=SIMPLE, pad_edge=False)
+    for name, value in flatten(pairs).items():
+        table.add_row(name, number(value))
+    return table
+
+
+def rows_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+    """One row for each mapping; a name that it lacks is left empty."""
+    rows = harmless(rows)
+    table = Table(
+        title=title, title_style="bold", title_justify="left", header_style="bold", box=SIMPLE, pad_edge=False
+    )
+    for name in columns:
+        table.add_column(
+            name, justify="left" if any(isinstance(row.get(name), str) for row in rows) else "right", no_wrap=True
+        )
+    for row in rows:
+        table.add_row(*(number(row[name]) if name in row else "" for name in columns))
+    return table
+
+
+def _result(rung: Json) -> str:
+    return f"{rung['return']:.1f}" if rung["state"] == "done" else {"ready": "...", "failed": "failed"}[rung["state"]]

@@ -1,0 +1,184 @@
+"""Configurations of new studies, checked as a whole, and whether this machine can carry on with one that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...spaces import Space, flatten, unflatten, with_priors
+from ...spaces.dimension import Maybe
+from ...spaces.space import ENABLED
+from ..errors import StoreError, StudyMismatch
+from ..samplers.registry import check_sampler, grid_size, sampler_name
+from ..schedulers.pb2 import check_bandit
+from ..schedulers.pbt import EXPLOITS, EXPLORES
+from ..schedulers.racing import check_racing
+from ..study.config import SCHEDULERS, BadConfig, Config, check_count, check_epochs, choose
+from ..study.objectives import check_objectives
+
+if TYPE_CHECKING:
+    from ...tasks.task import Task
+
+TRIALS = 16
+
+
+def make_config(
+    algorithm: type[Task],
+    env: Any,
+    *,
+    trials: int | None,
+    epochs: Sequence[int],
+    seed: int = 0,
+    fixed: Mapping[str, Any] | None = None,
+    priors: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Config:
+    """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong.
+
+    Without a number of `trials` there are TRIALS, or as many as a grid has points. `priors`: see `open_space`.
+    """
+    task = algorithm(env, seed=seed, **(fixed or {}))
+    config = Config(
+        task=algorithm.name,
+        task_version=algorithm.version,
+        env=task.env.to_json(),
+        seed=seed,
+        space=open_space(algorithm, fixed or {}, priors or {}).priors(),
+        fixed=task.fixed,
+        epochs=check_epochs(epochs),
+        trials=[TRIALS if trials is None else trials],
+        **options,
+    )
+    for name in ("generation", "cohort"):
+        check_count(name, getattr(config, name))
+    check_count("trials", config.trials[0])
+    config = replace(config, sampler=sampler_name(config.sampler))
+    if config.sampler == "grid" and trials is None:
+        config = replace(config, trials=[grid_size(config)])
+    choose("scheduler", config.scheduler, SCHEDULERS)
+    check_sampler(config)
+    check_objectives(config, algorithm)
+    check_racing(config)
+    if config.scheduler == "hyperband" and len(config.rungs) == 1:
+        raise BadConfig(
+            f"hyperband begins brackets on different rungs, but epochs {config.epochs[1]} make only one; "
+            f"write low:high, such as 1:{max(3, config.epochs[1])}, or use --scheduler none"
+        )
+    if config.scheduler == "none":
+        return replace(config, epochs=[config.epochs[1], *config.epochs[1:]])
+    return config
+
+
+def open_space(algorithm: type[Task], fixed: Mapping[str, Any], priors: Mapping[str, str]) -> Space:
+    """What a study searches: all that is searched by itself and not fixed, and what has a prior of the user's."""
+    open = with_priors(algorithm.learner.hyperparameters.fix(fixed), priors)
+    searched = open.searched()
+    for row in open.rows:
+        if row.path in priors and row.path not in searched.flat():
+            raise BadConfig(
+                f"the prior of {row.path} needs {' and '.join(map(str, row.conditions))}, which is not so; "
+                "set that, or search it too"
+            )
+    return searched
+
+
+def make_population(
+    algorithm: type[Task],
+    env: Any,
+    *,
+    epochs: int,
+    interval: int = 3,
+    population: int = 8,
+    seed: int = 0,
+    fixed: Mapping[str, Any] | None = None,
+    exploit: str = EXPLOITS[0],
+    explore: str = EXPLORES[0],
+    perturb: Sequence[str] = (),
+    sampler: str | None = None,
+    priors: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Config:
+    """The configuration of a study by population based training.
+
+    What is structural cannot change while a member trains: it is fixed, to its default unless `fixed` says otherwise,
+    so that the whole population trains as one cohort.
+
+    Args:
+        epochs, interval: of the whole training, and between two generations.
+        perturb: dotted names of what explore may change; all that is searched, if empty. What else is searched differs
+            between members from the beginning, and is copied as it is.
+        options: those of `replicas.seed_options`; a population seeks the return.
+    """
+
+    check_count("population", population)
+    if "objectives" in options:
+        raise BadConfig(
+            "the members of a population copy those with the best return, but --objective asks for "
+            f"{', '.join(options['objectives'])}; use another --scheduler"
+        )
+    if "racing" in options:
+        raise BadConfig(
+            "--racing stops configurations that cannot win, but a population goes on in all its places; "
+            "leave it out, or use another --scheduler"
+        )
+    if sampler not in (None, "random"):
+        raise BadConfig(f"a population begins with hyperparameters drawn at random, but --sampler is {sampler}")
+    space, priors = algorithm.learner.hyperparameters, priors or {}
+    for name in {**dict.fromkeys(perturb), **priors}:
+        if name in space.flat() and space.flat()[name].structural:
+            raise BadConfig(
+                f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
+                f"loop counts; set one value for all (--set {name}=...), or search it by halving"
+            )
+    structure = space.structure(algorithm(env, seed=seed).init(**(fixed or {})).hyperparameters or {})
+    decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
+    decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False and name not in priors}
+    config = make_config(
+        algorithm,
+        env,
+        trials=population,
+        epochs=[interval, max(interval, epochs)],
+        seed=seed,
+        fixed=unflatten({**flatten(fixed or {}), **decided}),
+        sampler="random",
+        scheduler="pbt",
+        generation=population,
+        cohort=population,
+        priors=priors,
+    )
+    maybes = [name for name, dimension in config.searched.flat().items() if isinstance(dimension, Maybe)]
+    searched = config.searched.fix({name + ENABLED: True for name in maybes})
+    config = replace(config, space=searched.priors(), epochs=[min(interval, epochs), epochs, 1])
+    for name in perturb:
+        choose("what is perturbed", name, config.open)
+    if not config.open:
+        raise BadConfig("a population needs something to explore, but every hyperparameter is fixed; leave one open")
+    options |= {
+        "exploit": choose("exploit", exploit, EXPLOITS),
+        "explore": choose("explore", explore, EXPLORES),
+        "perturb": list(perturb) or config.open,
+    }
+    config = replace(config, options=options)
+    check_sampler(config)
+    check_bandit(config)
+    return config
+
+
+def load_task(config: Config) -> type[Task]:
+    """The algorithm of a study; StudyMismatch if another version is installed, StoreError if its sampler is not."""
+    from ...tasks import load
+
+    algorithm = load(config.task)
+    if algorithm.version != config.task_version:
+        raise StudyMismatch(
+            f"a study goes on with the version of its task that it began with, {config.task} "
+            f"{config.task_version}, but {algorithm.version} is installed; use the Rekindle that made the "
+            "study, or another name for a new one"
+        )
+    try:
+        check_bandit(config)
+        check_sampler(replace(config, sampler=sampler_name(config.sampler)))
+    except BadConfig as error:
+        raise StoreError(f"a study goes on with what it began with, but {error}") from None
+    return algorithm

@@ -1,0 +1,168 @@
+"""Optuna's samplers by name, each so that a suggestion is a pure function of seed, number and rows.
+
+Optuna lets a sampler keep what it learned in attributes of the study and of its trials. Here there is nothing but rows,
+so what a sampler would have kept follows from the trial's number or is worked out anew:
+
+    random, qmc       need no earlier trial: a stream of each trial's own; the point of the sequence with its number
+    tpe, gp           learn from the trials' results alone (tpe.py)
+    cmaes             its distribution is told all populations before, each a row of trials in their order (cma.py)
+    nsgaii, nsgaiii   a generation is a bracket, the trials that are suggested at once (generations.py)
+    bruteforce        goes through a finite space; what was tried follows from the trials' hyperparameters
+    grid              so does this, with so many values of each range; a trial's number says which point it is (grid.py)
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...spaces.dimension import Maybe
+from ...spaces.ranges import NearOne, Normal, Real
+from ...tasks.rng import streams
+from ...tasks.runtime.warning_filters import changed_filters
+from ..study.config import BadConfig, Config, choose
+from ..study.config_form import MOST_GRID_POINTS
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+
+class Sampler(NamedTuple):
+    """What a study must know of a sampler.
+
+    Attributes:
+        learns: whether a suggestion depends on earlier trials.
+        by_results: whether it depends on their results, and not on their hyperparameters alone.
+        structures: whether a trial may be told the structure of its cohort.
+        objectives: whether it takes several.
+        defaults: whether a study may begin with the defaults, whatever the sampler would say.
+        package: what it needs beside Optuna, and how that is installed.
+    """
+
+    learns: bool = True
+    by_results: bool = True
+    structures: bool = True
+    objectives: bool = True
+    defaults: bool = True
+    package: tuple[str, str] | None = None
+
+
+KNOWN = {
+    "tpe": Sampler(),
+    "random": Sampler(learns=False, by_results=False),
+    "gp": Sampler(),
+    "cmaes": Sampler(objectives=False, package=("cmaes", "pip install 'rekindle[cmaes]'")),
+    "qmc": Sampler(learns=False, by_results=False, package=("scipy", "pip install scipy")),
+    "nsgaii": Sampler(),
+    "nsgaiii": Sampler(),
+    "bruteforce": Sampler(by_results=False, structures=False),
+    "grid": Sampler(learns=False, by_results=False, structures=False, defaults=False),
+}
+GENETIC = ("nsgaii", "nsgaiii")
+
+
+def sampler_name(text: str) -> str:
+    """The name as a study keeps it, of any spelling: TPESampler, CMA-ES; BadConfig names the nearest one."""
+    name = text.lower().replace("-", "").replace("_", "").removesuffix("sampler")
+    if name == "partialfixed":
+        raise BadConfig("a hyperparameter is fixed by --set NAME=VALUE, with any sampler; sampler partialfixed is none")
+    return choose("sampler", name, list(KNOWN))
+
+
+def check_sampler(config: Config) -> None:
+    """Raises BadConfig if the study cannot be sampled so."""
+    known = KNOWN[config.sampler]
+    if known.package and find_spec(known.package[0]) is None:
+        name, command = known.package
+        raise BadConfig(f"sampler {config.sampler} needs the package {name}, which is not installed: {command}")
+    if config.sampler in GENETIC and config.generation < 2:
+        raise BadConfig(
+            f"sampler {config.sampler} crosses the trials of a generation, at least 2, but --generation is "
+            f"{config.generation}"
+        )
+    if config.sampler == "grid":
+        _check_grid(config)
+    elif "grid_points" in config.options:
+        raise BadConfig(
+            f"--grid-points says how fine a grid is, but the sampler is {config.sampler}; add --sampler grid"
+        )
+    if config.sampler == "bruteforce" and (endless := list(_endless(config))):
+        raise BadConfig(
+            f"sampler bruteforce needs a finite space, but {', '.join(endless)} may take any value of a range; fix "
+            "them (--set NAME=VALUE), leave them out (--search NAME of others), or take grid or qmc"
+        )
+
+
+def grid_size(config: Config) -> int:
+    """How many points the grid of the study's space has; BadConfig if they are too many, or too few of a range."""
+    from .grid import grid, points_of
+
+    if not 2 <= points_of(config) <= MOST_GRID_POINTS:
+        raise BadConfig(
+            "a grid has both ends of a range, so --grid-points must be at least 2 and at most "
+            f"{MOST_GRID_POINTS:,}, but got {points_of(config)}"
+        )
+    return len(grid(config))
+
+
+def _check_grid(config: Config) -> None:
+    if (points := grid_size(config)) < config.trials[-1]:
+        raise BadConfig(
+            f"a grid is trained once, but it has {points} points and there are to be {config.trials[-1]} "
+            "trials; leave --trials out, or take more --grid-points"
+        )
+
+
+def _endless(config: Config) -> Iterable[str]:
+    """The names of continuous ranges, as --set takes them."""
+    for name, dimension in config.searched.flat().items():
+        each = dimension.dimension if isinstance(dimension, Maybe) else dimension
+        if dimension.search and (isinstance(each, NearOne | Normal) or (isinstance(each, Real) and each.step is None)):
+            yield name
+
+
+def learns(config: Config) -> bool:
+    """Whether the study's suggestions depend on earlier trials."""
+    return config.sampler not in KNOWN or KNOWN[config.sampler].learns
+
+
+def make_sampler(config: Config, number: int, attempt: int = 0, bracket: int = 0) -> BaseSampler:
+    """The study's sampler, seeded for one trial of a bracket."""
+    with changed_filters():
+        warnings.simplefilter("ignore")  # some are experimental, which nobody here can change
+        return _make(config, number, attempt, bracket)
+
+
+def _make(config: Config, number: int, attempt: int, bracket: int) -> BaseSampler:
+    import optuna
+
+    seed = streams.seed_of(config.seed, "suggest", number, attempt)
+    match config.sampler:
+        case "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        case "gp":
+            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=config.generation)
+        case "bruteforce":
+            return optuna.samplers.BruteForceSampler(seed=seed)
+        case "grid":
+            from .grid import Grid
+
+            return Grid(config, number, attempt)
+        case "cmaes":
+            from .cmaes import CmaEs
+
+            return CmaEs(seed, config.generation)
+        case "qmc":
+            from .qmc import QuasiMonteCarlo
+
+            return QuasiMonteCarlo(config, number, attempt)
+        case "nsgaii" | "nsgaiii":
+            from .nsga import NSGAII, NSGAIII
+
+            genetic = NSGAII if config.sampler == "nsgaii" else NSGAIII
+            return genetic(bracket, population_size=config.generation, seed=seed)
+    from .tpe import TPE
+
+    return TPE(seed=seed, n_startup_trials=config.generation)

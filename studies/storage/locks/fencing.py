@@ -1,0 +1,119 @@
+"""The SQL of leases: take one, prove that it is still held, let it go; each inside a caller's write transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from ...errors import IdentityMismatch, LeaseLost, TaskBusy
+from ..sql.database import insert
+from ..sql.schema import Now, event, task
+from .leases import StoreLease, held_here
+from .owner import Owner
+
+TAKEOVER = "takeover"  # the event of a lease that its last owner did not release
+_left = (task.c.lease_expires - Now()).label("seconds")
+
+
+def take(
+    connection: Connection, uid: str, identity: Mapping[str, Any] | None, seconds: float, note: Mapping[str, Any]
+) -> tuple[int, Any]:
+    """Takes the lease of a task (made if it is new); its fencing token and stored identity. TaskBusy if it is held.
+
+    An event says so: start, resume (there is a checkpoint), or takeover (the last owner did not release it; "alive" if
+    that one is still there).
+    """
+    new = insert(connection, task).values(
+        uid=uid, identity=identity, lease_epoch=0, lease_expires=0, epochs=0, created=Now()
+    )
+    connection.execute(new.on_conflict_do_nothing())
+    row = connection.execute(sa.select(task, _left).where(task.c.uid == uid).with_for_update()).one()
+    check_identity(uid, row.identity, identity)
+    why = why_free(uid, row.lease_owner, row.lease_epoch, row.seconds)
+    if why is None:
+        holder = Owner.parse(row.lease_owner)
+        raise TaskBusy(uid, row.lease_owner, holder.host, holder.pid, row.seconds)
+    me, token = str(Owner.current()), row.lease_epoch + 1
+    lease = {"lease_owner": me, "lease_epoch": token, "lease_expires": Now() + seconds}
+    connection.execute(task.update().where(task.c.uid == uid).values(**lease, identity=row.identity or identity))
+    data = {"owner": me, "token": token, "epochs": row.epochs, **note}
+    kind = "resume" if row.epochs else "start"
+    if why != "free":
+        alive = {"alive": True} if Owner.parse(row.lease_owner).is_alive() else {}
+        kind, data = TAKEOVER, {**data, "previous": row.lease_owner, "why": why, **alive}
+    add_events(connection, [(uid, kind, data)])
+    return int(token), row.identity or identity
+
+
+def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | None:
+    """Why a lease may be taken: "free", "dead" (its process) or "expired"; None if it is held."""
+    if owner is None:
+        return "free"
+    if owner == str(Owner.current()):
+        holder = held_here.get((uid, token))
+        return "free" if holder is None or holder.lost else None
+    if Owner.parse(owner).is_dead():
+        return "dead"
+    return "expired" if seconds <= 0 else None
+
+
+def free_among(connection: Connection, uids: Collection[str]) -> set[str]:
+    """Those of the tasks whose lease may be taken at this moment; a task that is not there yet is free."""
+    held = sa.select(task.c.uid, task.c.lease_owner, task.c.lease_epoch, _left).where(task.c.lease_owner.is_not(None))
+    rows = connection.execute(held.where(task.c.uid.in_(uids)))
+    return set(uids) - {row.uid for row in rows if why_free(*row) is None}
+
+
+def renewed(connection: Connection, lease: StoreLease, seconds: float, **values: Any) -> bool:
+    """Renews a lease, and sets ``values`` of its task; False if it is no longer held."""
+    held = sa.and_(
+        task.c.uid == lease.uid, task.c.lease_epoch == lease.token, task.c.lease_owner == str(Owner.current())
+    )
+    return bool(connection.execute(task.update().where(held).values(lease_expires=Now() + seconds, **values)).rowcount)
+
+
+def fence(connection: Connection, leases: Iterable[StoreLease], seconds: float) -> None:
+    """Raises LeaseLost, which names all that are lost, unless every lease is held until this transaction ends.
+
+    Rows are locked in the order of uids, everywhere, so that two transactions never wait for each other.
+    """
+    lost = [lease for lease in sorted(leases, key=lambda lease: lease.uid) if not renewed(connection, lease, seconds)]
+    if lost:
+        raise LeaseLost([lease.uid for lease in lost])
+
+
+def release(connection: Connection, tokens: Mapping[str, int]) -> None:
+    """Lets leases go, given as uid and token; those that were lost are left to their new owner."""
+    for uid, token in sorted(tokens.items()):
+        held = sa.and_(task.c.uid == uid, task.c.lease_epoch == token)
+        connection.execute(task.update().where(held).values(lease_owner=None, lease_expires=Now()))
+
+
+def identify(connection: Connection, uid: str, identity: Mapping[str, Any]) -> None:
+    """Writes down the identity of a task that was claimed before it was known, or checks it."""
+    stored = connection.execute(sa.select(task.c.identity).where(task.c.uid == uid)).scalar_one()
+    check_identity(uid, stored, identity)
+    if stored is None:
+        connection.execute(task.update().where(task.c.uid == uid).values(identity=identity))
+
+
+def add_events(connection: Connection, events: Iterable[tuple[str, str, Mapping[str, Any]]]) -> None:
+    """Adds (uid, kind, data)."""
+    rows = [{"uid": uid, "kind": kind, "data": dict(data)} for uid, kind, data in events]
+    if rows:
+        connection.execute(event.insert().values(created=Now()), rows)
+
+
+def check_identity(uid: str, stored: Any, given: Mapping[str, Any] | None) -> None:
+    """Raises IdentityMismatch unless both are the same, or one of them is not known."""
+    if stored is None or given is None or stored == json.loads(json.dumps(given)):
+        return
+    keys = sorted(key for key in {*stored, *given} if stored.get(key) != json.loads(json.dumps(given.get(key))))
+    raise IdentityMismatch(
+        f"a uid belongs to one task, but the {', '.join(keys)} of task {uid} differ from what is stored: "
+        "leave the uid out so that it is made from the task, or choose another"
+    )

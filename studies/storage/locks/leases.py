@@ -1,0 +1,160 @@
+"""Leases: the right to write a task, those that this process holds, and the thread that keeps them alive."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from ....tasks.checkpoint.storage import Saved
+from ...errors import LeaseLost, StoreError
+
+if TYPE_CHECKING:
+    from ..store import Store
+    from ..troubles import History
+
+# Every lease that lives in this process, whatever its Store. A row that names this process but none of these is left
+# over from a commit whose answer was lost, or from a Lease that was dropped without release: it may be taken again.
+held_here: weakref.WeakValueDictionary[tuple[str, int], StoreLease] = weakref.WeakValueDictionary()
+
+
+class StoreLease:
+    """The right to write one task, until it is released, or another process takes it over.
+
+    Attributes:
+        uid: the task.
+        token: the fencing token; every write names it, and a smaller one than the task's is refused.
+        lost: whether it was released, or the heartbeat has seen that another process took over.
+        identity: the task's, when the lease was taken; None if it was not known then.
+        history: what went wrong with the task since its last new epoch, if anything did and it was claimed.
+    """
+
+    def __init__(self, store: Store, uid: str, token: int, identity: Mapping[str, Any] | None = None):
+        self.store, self.uid, self.token, self.lost = store, uid, token, False
+        self.identity = identity
+        self.history: History | None = None
+        self._pid = os.getpid()
+        held_here[uid, token] = self
+
+    def load(self, allow_previous: bool = False) -> Saved | None:
+        """The last checkpoint, every byte of it checked, or None if there is none.
+
+        A damaged one raises DamagedCheckpoint, unless ``allow_previous``: then the newest sound one before it is
+        used, and an event says so.
+        """
+        return self.store._load(self, allow_previous)
+
+    def discard(self) -> None:
+        """Deletes all checkpoints of the task, so that it starts from nothing; an event says so."""
+        self.store._discard(self)
+
+    def release(self) -> None:
+        """Lets another process take the task; does nothing if that happened already."""
+        self.store.release([self])
+
+    def check(self) -> None:
+        """Raises LeaseLost if this process cannot hold the lease."""
+        if self._pid != os.getpid():
+            raise LeaseLost([self.uid], "a forked process does not inherit its parent's leases")
+        if self.lost:
+            raise LeaseLost([self.uid])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<lease {self.token} on task {self.uid}{', lost' if self.lost else ''}>"
+
+
+class Heartbeat:
+    """A daemon thread that calls a method every few seconds, until stopped or until the method's object is gone."""
+
+    def __init__(self, beat: Callable[[], None], seconds: float):
+        self._beat, self._seconds, self._stop = weakref.WeakMethod(beat), seconds, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rekindle-heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and waits until it has ended."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._seconds):
+            beat = self._beat()
+            if beat is None:
+                return
+            try:
+                beat()
+            except StoreError:
+                continue  # the database may come back before the leases end
+            finally:
+                del beat  # do not keep the store alive while waiting
+
+
+class Holdings:
+    """The leases that one store holds, and the heartbeat that runs once there is one; safe between threads."""
+
+    def __init__(self, beat: Callable[[], None], seconds: float):
+        self._beat, self._seconds = beat, seconds
+        self._lock = threading.RLock()  # a garbage collection under it may release a lease
+        self._held: weakref.WeakValueDictionary[str, StoreLease] = weakref.WeakValueDictionary()
+        self._tokens: dict[str, int] = {}  # of what is held, and of leases that were dropped without release
+        self._claimed: dict[str, StoreLease] = {}  # taken for a task that is not open yet
+        self._heartbeat: Heartbeat | None = None
+
+    def add(self, lease: StoreLease, claimed: bool = False) -> None:
+        """Holds a lease that was just taken."""
+        with self._lock:
+            self._held[lease.uid] = lease
+            self._tokens[lease.uid] = lease.token
+            if claimed:
+                self._claimed[lease.uid] = lease
+            if self._heartbeat is None:
+                self._heartbeat = Heartbeat(self._beat, self._seconds)
+
+    def hand_over(self, uid: str) -> StoreLease | None:
+        """The lease that was claimed for a task, once."""
+        with self._lock:
+            return self._claimed.pop(uid, None)
+
+    def all(self) -> list[StoreLease]:
+        """What is held."""
+        with self._lock:
+            return list(self._held.values())
+
+    def drop(self, leases: Iterable[StoreLease]) -> dict[str, int]:
+        """Holds these no longer; gives the tokens, by uid, of those that were held."""
+        with self._lock:
+            mine = {lease.uid: lease for lease in leases if self._held.get(lease.uid) is lease}
+            for uid, lease in mine.items():
+                lease.lost = True
+                del self._held[uid]
+                self._claimed.pop(uid, None)
+            return {uid: self._tokens.pop(uid) for uid in mine}
+
+    def forget(self, lease: StoreLease) -> None:
+        """Holds a lease no longer, and leaves it to the heartbeat to let it go."""
+        with self._lock:
+            if self._held.get(lease.uid) is lease:
+                lease.lost = True
+                del self._held[lease.uid]
+                self._claimed.pop(lease.uid, None)
+
+    def forgotten(self) -> dict[str, int]:
+        """The tokens, by uid, of leases that nobody in this process holds in hand any more."""
+        with self._lock:
+            return {uid: self._tokens.pop(uid) for uid in [*self._tokens] if uid not in self._held}
+
+    def stop(self) -> None:
+        """Ends the heartbeat."""
+        with self._lock:
+            heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat:
+            heartbeat.stop()

@@ -1,0 +1,175 @@
+"""Columns whose values are what they should be whenever they are read, whoever wrote them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from ....tasks.checkpoint.strict_json import parse
+from ...errors import DamagedRow
+
+
+class _Checked(sa.TypeDecorator[Any]):
+    """A column whose values are of its type when they are read; SQLite lets a file hold anything anywhere."""
+
+    python_types: type | tuple[type, ...]
+
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Any:
+        return (
+            _check(self.python_types)
+            if dialect.name == "sqlite"
+            else self.impl_instance.result_processor(dialect, coltype)
+        )
+
+
+def _check(types: type | tuple[type, ...]) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if value is None or isinstance(value, types):
+            return value
+        names = " or ".join(each.__name__ for each in (types if isinstance(types, tuple) else (types,)))
+        raise DamagedRow(
+            f"a column of type {names} must hold that, but one holds {str(value)[:40]!r}, which is a "
+            f"{type(value).__name__}; restore the database from a copy"
+        )
+
+    return check
+
+
+class Integer(_Checked):
+    """A whole number."""
+
+    impl, cache_ok, python_types = sa.Integer, True, int
+
+
+class Double(_Checked):
+    """A number."""
+
+    impl, cache_ok, python_types = sa.Double, True, (float, int)
+
+
+class Text(_Checked):
+    """A text."""
+
+    impl, cache_ok, python_types = sa.Text, True, str
+
+
+class LargeBinary(_Checked):
+    """Above all, no number: bytes(2**40) are a terabyte of zeros."""
+
+    impl, cache_ok, python_types = sa.LargeBinary, True, bytes
+
+
+class Json(sa.TypeDecorator[Any]):
+    """A JSON object in a text column, the same on every database; NaN and infinities survive as {"float": name}."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
+        return None if value is None else json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:
+        if value is None:
+            return None
+        try:
+            return self.parse(value)
+        except ValueError as error:
+            raise DamagedRow(
+                f"a JSON column must hold JSON, but one holds {str(value)[:40]!r}...: {error}; "
+                "`rekindle fsck` says which, restore the database from a copy"
+            ) from None
+
+    def parse(self, text: Any) -> dict[str, Any]:
+        """The object of a column's text; ValueError if it is none."""
+        value = parse_json(text)
+        if not isinstance(value, dict):
+            raise ValueError("it is no object")
+        return value
+
+
+class Numbers(Json):
+    """A JSON object whose values are numbers."""
+
+    cache_ok = True
+
+    def parse(self, text: Any) -> dict[str, Any]:
+        """The object of a column's text; ValueError if it is none."""
+        value = super().parse(text)
+        for name, number in value.items():
+            if not isinstance(number, int | float):
+                raise ValueError(f"its {name[:40]} is no number")
+        return value
+
+
+class Attributes(Json):
+    """A JSON object with what schedulers note of a trial: where it belongs, and of a branch what it starts from."""
+
+    cache_ok = True
+
+    def parse(self, text: Any) -> dict[str, Any]:
+        """The object of a column's text; ValueError if it is none."""
+        value = super().parse(text)
+        start = value.get("start", {"uid": "", "epochs": 0, "digest": ""})
+        if not isinstance(start, dict) or not {"uid", "epochs", "digest"} <= start.keys():
+            raise ValueError("its start is no state")
+        if "start" in value and "parent" not in value:
+            raise ValueError("it has a start and no parent")
+        numbers = {name: value[name] for name in _COUNTS if name in value} | {"epochs": start["epochs"]}
+        for name, number in numbers.items():
+            if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**63:
+                raise ValueError(f"its {name} is no count")
+        if not (isinstance(start["uid"], str) and isinstance(start["digest"], str)):
+            raise ValueError("its start has no name")
+        return value
+
+
+_COUNTS = ("bracket", "seed", "member", "generation", "parent")
+
+
+def parse_json(text: Any) -> Any:
+    """The value of JSON text with NaN and infinities; ValueError if it is none."""
+    if not isinstance(text, str):
+        raise ValueError(f"it is a {type(text).__name__}, not text")
+    return parse(text, object_hook=_special)
+
+
+def finite(value: Any) -> Any:
+    """The value as JSON has it, without NaN and infinities."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+_SPECIAL = [{"float": name} for name in ("nan", "inf", "-inf")]
+
+
+def _special(value: dict[str, Any]) -> Any:
+    return float(value["float"]) if value in _SPECIAL else value
+
+
+NOW_SQLITE = "rekindle_now"  # a function of our own, see clock.py
+
+
+class Now(FunctionElement[float]):
+    """The database's clock at this moment, in seconds since 1970; not that of the transaction's start."""
+
+    type = sa.Double()
+    inherit_cache = True
+
+
+@compiles(Now, "sqlite")
+def _now_sqlite(element: Now, compiler: Any, **options: Any) -> str:
+    return f"{NOW_SQLITE}()"
+
+
+@compiles(Now, "postgresql")
+def _now_postgresql(element: Now, compiler: Any, **options: Any) -> str:
+    return "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"

@@ -1,0 +1,247 @@
+"""One database behind a URL: its opening, and transactions that are whole, tried again, and explained when they fail.
+
+SQLite runs in WAL mode, where readers never wait; a writer says so at once (BEGIN IMMEDIATE), because a transaction
+that reads first and writes later cannot wait for its turn. PostgreSQL goes through psycopg 3.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from ...errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
+from ...redact import masked, masked_url
+from .clock import FileClock
+from .columns import NOW_SQLITE
+from .retry import Patience, Wait
+from .schema import BLOB_IN_USE
+
+T = TypeVar("T")
+_WRITES = "rekindle_writes"  # the execution option by which a connection knows what it is for
+_REFUSED = re.compile("authentication failed|does not exist|no pg_hba")  # refused connections come without a code
+# A server whose machine is cut off says nothing at all: without these, its clients would wait for hours.
+_NETWORK = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+_BUSY_SECONDS = 5.0  # how long the database itself waits for a lock before it gives up, and we try again
+
+
+def insert(connection: Connection, table: sa.Table) -> Any:
+    """An INSERT that knows on_conflict_do_nothing and on_conflict_do_update, which both databases spell alike."""
+    from sqlalchemy.dialects import postgresql, sqlite
+
+    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+
+
+class Database:
+    """Runs functions of a connection as transactions.
+
+    Attributes:
+        name: the URL without its password, for messages.
+        patience: how long a transaction is tried again while the database is busy or gone; seconds, or a Patience.
+        stall: seconds after which PostgreSQL ends the transaction of a process that was paused within it.
+    """
+
+    def __init__(self, url: str, patience: float | Patience, stall: float = 60.0):
+        self.url = _checked(url)
+        self.name = masked_url(self.url.render_as_string(hide_password=True))
+        self.patience, self.stall = Patience.of(patience), stall
+        self._answered = False
+        self._thread = threading.local()
+        self.connect()
+
+    def connect(self) -> None:
+        """Makes a pool of connections; a fork's child does so again, and leaves its parent's connections alone."""
+        sqlite = self.url.get_backend_name() == "sqlite"
+        arguments: dict[str, Any] = {"timeout": _BUSY_SECONDS} if sqlite else {}
+        if not sqlite:
+            arguments = {name: value for name, value in _NETWORK.items() if name not in self.url.query}
+        try:
+            self._engine = sa.create_engine(self.url, connect_args=arguments, hide_parameters=True)
+        except ModuleNotFoundError as error:
+            raise BadURL(f"{self.name} needs the package {error.name}: pip install 'rekindle[postgres]'") from None
+        if sqlite:
+            sa.event.listen(self._engine, "connect", _prepare_sqlite)
+            sa.event.listen(self._engine, "begin", _begin_sqlite)
+            self._reader = self._engine
+        else:
+            sa.event.listen(self._engine, "connect", self._prepare_postgresql)
+            # all of a reader's statements see one moment
+            self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        self._writer = self._engine.execution_options(**{_WRITES: True})
+
+    def read(self, work: Callable[[Connection], T], patience: float | None = None) -> T:
+        """What ``work`` returns, of one moment of the database."""
+        return self._run(self._reader, work, patience)
+
+    def write(self, work: Callable[[Connection], T], patience: float | None = None) -> T:
+        """What ``work`` returns; all that it wrote is visible afterwards, or nothing is. It may run more than once."""
+        return self._run(self._writer, work, patience)
+
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is within a transaction (a garbage collection there may run anybody's finalizer)."""
+        return getattr(self._thread, "depth", 0) > 0
+
+    def close(self) -> None:
+        """Closes the idle connections."""
+        self._engine.dispose()
+
+    def _run(self, engine: Engine, work: Callable[[Connection], T], seconds: float | None) -> T:
+        depth = self._thread.depth = getattr(self._thread, "depth", 0) + 1
+        try:
+            return self._attempt(engine, work, self.patience if seconds is None else self.patience.silent(seconds))
+        finally:
+            self._thread.depth = depth - 1
+
+    def _attempt(self, engine: Engine, work: Callable[[Connection], T], patience: Patience) -> T:
+        wait = Wait(patience)
+        while True:
+            try:
+                with engine.begin() as connection:
+                    self._answered = True
+                    result = work(connection)
+            except DBAPIError as error:
+                problem, passing = _explain(error, self.name)
+                cause = error
+            else:
+                wait.over()
+                return result
+            try:
+                wait.before_the_next_try(problem, passing, self._answered or not isinstance(problem, StoreUnreachable))
+            except StoreError as given_up:
+                raise given_up from cause
+
+    def _prepare_postgresql(self, connection: Any, record: object) -> None:
+        limits = {"lock_timeout": _BUSY_SECONDS, "idle_in_transaction_session_timeout": self.stall}
+        for name, seconds in limits.items():
+            connection.execute(f"SET {name} = {round(1000 * seconds)}")
+        connection.commit()
+
+
+def _prepare_sqlite(connection: Any, record: object) -> None:
+    connection.isolation_level = None  # Python's sqlite3 must not begin transactions of its own
+    if not connection.execute("PRAGMA page_count").fetchone()[0]:  # later it would be a write, at every connection
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # the file can give its space back, see shrinking.py
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}")
+    path = connection.execute("PRAGMA database_list").fetchone()[2]
+    connection.create_function(NOW_SQLITE, 0, FileClock(path))
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITES)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _checked(url: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(url)
+        backend, driver = ([*parsed.drivername.split("+"), ""])[:2]
+    except (ArgumentError, ValueError, TypeError, AttributeError):
+        shown = masked_url(str(url))
+        cure = f"did you mean sqlite:///{shown}?" if "://" not in shown else "check its spelling"
+        raise BadURL(
+            f"a storage is a URL such as sqlite:///studies.db or postgresql://user@host/name, but got {shown!r}; {cure}"
+        ) from None
+    if "@" in (parsed.host or ""):  # what goes before it is part of the password
+        raise BadURL(f"an @ in a password is written %40 in a URL, but got {masked_url(str(url))!r}")
+    drivers = {"sqlite": ("", "pysqlite"), "postgresql": ("", "psycopg"), "postgres": ("",)}
+    if driver not in drivers.get(backend, ()):
+        near = difflib.get_close_matches(
+            parsed.drivername, ["sqlite", "postgresql", "postgresql+psycopg"], n=1, cutoff=0.7
+        )
+        cure = f"did you mean {near[0]}://?" if near else "give one of these"
+        raise BadURL(
+            "Rekindle stores in SQLite (sqlite:///file) and PostgreSQL (postgresql://..., through psycopg) "
+            f"only, but got {parsed.drivername}://; {cure}"
+        )
+    return _checked_sqlite(parsed) if backend == "sqlite" else parsed.set(drivername="postgresql+psycopg")
+
+
+def _checked_sqlite(url: sa.URL) -> sa.URL:
+    if url.host:
+        raise BadURL(
+            f"a SQLite file has no host, but got {masked_url(str(url))!r}; "
+            "write three slashes: sqlite:///relative.db, or four: sqlite:////absolute.db"
+        )
+    if not url.database or url.database == ":memory:":
+        raise BadURL(
+            "a storage outlives its process, but got a SQLite database in memory; name a file: sqlite:///studies.db"
+        )
+    if url.database.startswith("file:"):
+        return url
+    path = Path(os.path.abspath(url.database))  # a later chdir must not lead to another file
+    if path.is_dir():
+        raise BadURL(
+            f"a SQLite storage is a file, but {path} is a directory; did you mean sqlite:///{path}/studies.db?"
+        )
+    if not path.parent.is_dir():
+        raise BadURL(f"the directory of a SQLite file must exist, but {path.parent} does not: mkdir -p {path.parent}")
+    return url.set(database=str(path))
+
+
+def _explain(error: DBAPIError, where: str) -> tuple[StoreError, bool]:
+    """The error in our words, and whether trying again may help."""
+    cause = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
+    text = masked(f"{where}: {cause}")
+    if isinstance(error.orig, sqlite3.Error):
+        return _explain_sqlite(getattr(error.orig, "sqlite_errorname", "no code"), text)
+    state, diagnosis = getattr(error.orig, "sqlstate", None) or "", getattr(error.orig, "diag", None)
+    if getattr(diagnosis, "constraint_name", "") == BLOB_IN_USE:
+        return StoreLocked(f"another process kept dropping a blob between two statements: {text}; try again"), True
+    return _explain_postgresql(state, text, error.connection_invalidated)
+
+
+def _explain_sqlite(code: str, text: str) -> tuple[StoreError, bool]:
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return StoreLocked(
+            f"other processes kept the database busy: {text}; end a worker that is paused, use fewer, or use PostgreSQL"
+        ), True
+    if code.startswith("SQLITE_READONLY"):
+        return StoreReadOnly(
+            f"the database must be writable: {text}; check the rights on the file and its directory"
+        ), False
+    if code.startswith(("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE")):
+        return StoreFull(
+            f"no room to write: {text}; free some space (or raise the quota), then run the same again"
+        ), False
+    if code.startswith("SQLITE_CANTOPEN"):
+        return StoreUnreachable(f"cannot open {text}; check the path and the rights on it"), True
+    if code in ("SQLITE_NOTADB", "SQLITE_CORRUPT") or code.startswith("SQLITE_CORRUPT_"):
+        return StoreUnreachable(
+            f"no sound SQLite database: {text}; name another file, or restore it from a copy"
+        ), False
+    if code.startswith("SQLITE_IOERR") and code != "SQLITE_IOERR_SHORT_READ":
+        return StoreUnreachable(f"the file system failed: {text} ({code}); check the disk"), True
+    return StoreError(f"the database refused: {text} ({code})"), False
+
+
+def _explain_postgresql(state: str, text: str, lost: bool) -> tuple[StoreError, bool]:
+    if state in ("40001", "40P01", "55P03"):
+        return StoreLocked(f"other processes kept the database busy: {text}; try again"), True
+    if state in ("25006", "42501"):
+        return StoreReadOnly(f"the database must be writable: {text}; use a role and a server that may write"), False
+    if state == "53100":
+        return StoreFull(f"no room to write: {text}; free some space on the server, then run the same again"), False
+    if state.startswith("28") or state == "3D000" or (not state and _REFUSED.search(text)):
+        return StoreUnreachable(f"the server refuses: {text}; check user, password and database name"), False
+    if lost or not state or state.startswith(("08", "25P03", "53", "57P")):
+        return StoreUnreachable(
+            f"no answer from {text}; check that the server runs and that host and port are right"
+        ), True
+    return StoreError(f"the database refused: {text} ({state})"), False

@@ -1,0 +1,197 @@
+"""The tables, their version, and the way from an older version to this one.
+
+Everything is data: identities, parameters, metrics and events are JSON text, states are manifests (JSON) and blobs
+(bytes named by their sha256). Times are seconds since 1970 by the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sqlalchemy as sa
+from sqlalchemy import Column, Connection, ForeignKey, Index, MetaData, Table
+
+from ...errors import SchemaMismatch
+from .columns import Attributes, Double, Integer, Json, LargeBinary, Numbers, Text
+from .columns import Now as Now
+
+VERSION = 4
+_LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
+
+
+metadata = MetaData()
+BLOB_IN_USE = "rk_blob_in_use"  # the constraint that a blob may not be dropped while a checkpoint names it
+
+schema = Table("rk_schema", metadata, Column("version", Integer, nullable=False))
+
+task = Table(
+    "rk_task",
+    metadata,
+    Column("uid", Text, primary_key=True),
+    Column("identity", Json),  # null until the task is first opened
+    Column("lease_owner", Text),  # null: free
+    Column("lease_epoch", Integer, nullable=False),  # the fencing token: one more each time the lease is taken
+    Column("lease_expires", Double, nullable=False),
+    Column("epochs", Integer, nullable=False),  # of the last checkpoint
+    Column("created", Double, nullable=False),
+    Index("rk_task_owner", "lease_owner"),
+)
+
+blob = Table(
+    "rk_blob",
+    metadata,
+    Column("digest", Text, primary_key=True),  # sha256 of data
+    Column("size", Integer, nullable=False),  # -1: known to be damaged, to be replaced by whoever has the right bytes
+    Column("data", LargeBinary, nullable=False),
+)
+
+checkpoint = Table(
+    "rk_checkpoint",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("uid", ForeignKey("rk_task.uid"), nullable=False),
+    Column("epochs", Integer, nullable=False),
+    Column("digest", Text, nullable=False),  # sha256 of manifest: the digest of the state
+    Column("manifest", LargeBinary, nullable=False),
+    Column("lease_epoch", Integer, nullable=False),  # under which lease it was written
+    Column("created", Double, nullable=False),
+    Index("rk_checkpoint_uid", "uid", "epochs"),
+)
+
+checkpoint_blob = Table(
+    "rk_checkpoint_blob",
+    metadata,
+    Column("checkpoint", ForeignKey("rk_checkpoint.id"), primary_key=True),
+    Column("digest", ForeignKey("rk_blob.digest", name=BLOB_IN_USE), primary_key=True),
+    Index("rk_checkpoint_blob_digest", "digest"),
+)
+
+metric = Table(
+    "rk_metric",
+    metadata,
+    Column("uid", ForeignKey("rk_task.uid"), primary_key=True),
+    Column("epoch", Integer, primary_key=True),
+    Column("data", Numbers, nullable=False),
+)
+
+event = Table(
+    "rk_event",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("uid", ForeignKey("rk_task.uid"), nullable=False),
+    Column("created", Double, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("data", Json, nullable=False),
+    Index("rk_event_uid", "uid"),
+)
+
+study = Table(
+    "rk_study",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("config", Json, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("revision", Integer, nullable=False, server_default="0"),  # one more with each write of its rows
+    Column("rewritten", Integer, nullable=False, server_default="0"),  # the last one that took rows away
+    Column("planner", Text),  # the process that makes new trials, while the others wait for it
+    Column("planner_until", Double),  # when they do so themselves
+)
+
+trial = Table(
+    "rk_trial",
+    metadata,
+    Column("study", ForeignKey("rk_study.name"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("uid", Text, nullable=False),
+    Column("params", Json, nullable=False),
+    Column("attrs", Attributes, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("error", Text),
+    Column("created", Double, nullable=False),
+    Column("finished", Double),
+    Column("revision", Integer, nullable=False, server_default="0"),  # the study's, when the row was last written
+    Index("rk_trial_revision", "study", "revision"),
+    Index("rk_trial_uid", "uid"),
+)
+
+segment = Table(
+    "rk_segment",
+    metadata,
+    Column("study", Text, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("rung", Integer, primary_key=True),
+    Column("epochs", Integer, nullable=False),  # train until so many in all
+    Column("state", Text, nullable=False),
+    Column("score", Double),
+    Column("digest", Text),  # of the state at its end
+    Column("revision", Integer, nullable=False, server_default="0"),  # as a trial's
+    Column("objectives", Numbers),  # what was measured by name, in a study that seeks more than the return
+    sa.ForeignKeyConstraint(["study", "number"], ["rk_trial.study", "rk_trial.number"]),
+    Index("rk_segment_revision", "study", "revision"),
+)
+
+Migration = Callable[[Connection], None]
+
+
+def _statements(*statements: str) -> Migration:
+    def migrate(connection: Connection) -> None:
+        for statement in statements:
+            connection.execute(sa.text(statement))
+
+    return migrate
+
+
+_REVISIONS = _statements(
+    "ALTER TABLE rk_study ADD COLUMN revision INTEGER DEFAULT '0' NOT NULL",
+    "ALTER TABLE rk_study ADD COLUMN rewritten INTEGER DEFAULT '0' NOT NULL",
+    "ALTER TABLE rk_trial ADD COLUMN revision INTEGER DEFAULT '0' NOT NULL",
+    "ALTER TABLE rk_segment ADD COLUMN revision INTEGER DEFAULT '0' NOT NULL",
+    "DROP INDEX rk_segment_state",
+    "CREATE INDEX rk_task_owner ON rk_task (lease_owner)",
+    "CREATE INDEX rk_trial_revision ON rk_trial (study, revision)",
+    "CREATE INDEX rk_trial_uid ON rk_trial (uid)",
+    "CREATE INDEX rk_segment_revision ON rk_segment (study, revision)",
+)
+_OBJECTIVES = _statements("ALTER TABLE rk_segment ADD COLUMN objectives TEXT")
+
+
+def _planners(connection: Connection) -> None:
+    number = Double().compile(connection.dialect)  # each database has its own word for it
+    for column in ("planner TEXT", f"planner_until {number}"):
+        connection.execute(sa.text(f"ALTER TABLE rk_study ADD COLUMN {column}"))
+
+
+# The n-th turns schema n + 1 into n + 2; append only, never change one.
+MIGRATIONS: tuple[Migration, ...] = (_REVISIONS, _OBJECTIVES, _planners)
+
+
+def version_of(connection: Connection) -> int:
+    """The version of the tables, 0 if there are none."""
+    if not sa.inspect(connection).has_table(schema.name):
+        return 0
+    return connection.execute(sa.select(sa.func.max(schema.c.version))).scalar() or 0
+
+
+def check(version: int, where: str) -> None:
+    """Refuses tables that a newer Rekindle made."""
+    if version > VERSION:
+        raise SchemaMismatch(
+            f"the tables of {where} have schema {version}, but this Rekindle knows schemas up to {VERSION}: "
+            "upgrade it (pip install --upgrade rekindle), or use another database"
+        )
+
+
+def upgrade(connection: Connection, where: str) -> None:
+    """Makes the tables, or brings older ones up to date, all within the given write transaction."""
+    if connection.dialect.name == "postgresql":  # SQLite's write transaction is exclusive anyway
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    version = version_of(connection)
+    check(version, where)
+    if version == VERSION:
+        return  # another process was quicker
+    if version == 0:
+        metadata.create_all(connection)
+    for migrate in MIGRATIONS[version - 1 :] if version else ():
+        migrate(connection)
+    connection.execute(schema.delete())
+    connection.execute(schema.insert().values(version=VERSION))

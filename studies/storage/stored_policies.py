@@ -1,0 +1,136 @@
+"""Policies in the store: what warm starts take, and how it is kept.
+
+A policy is stored like a task that never trains: under "policy/" and some of its digest, with one checkpoint at 0
+epochs. A task that starts from it is a branch of it, so it has the policy as its own first checkpoint, and whatever the
+policy was taken from may go.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...tasks.checkpoint.retention import Keep
+from ...tasks.checkpoint.state import pack, unpack
+from ...tasks.checkpoint.storage import POLICY, Saved, Write, policy_uid
+from ...tasks.task import Task
+from ...tasks.warm_start import WarmStart, is_policy, policy_in
+from ..errors import StoreError, TaskBusy
+from .branches import Start
+from .store import Store
+
+STORED = "policy"  # the event that says where a policy is from
+POLL = 0.05  # seconds
+FILES = (".npz", ".npy", ".safetensors")
+
+
+class NoPolicy(StoreError, ValueError):
+    """What a policy was to be taken from is not there."""
+
+
+def put_policy(store: Store, task: Task, name: str) -> str:
+    """Stores the policy that a task began with, before it trained; its digest. The same again changes nothing."""
+    assert task.taken is not None
+    packed = pack(task.beginning())
+    uid = policy_uid(packed.digest)
+    note = {"source": name, "taken": task.taken.to_json()}
+    while not any(event.kind == STORED and event.data.get("source") == name for event in store.events(uid)):
+        try:
+            with store.open(uid, {"policy": packed.digest}) as lease:
+                manifest = None if store.checkpoints(uid) else packed.manifest
+                store.save(
+                    [
+                        Write(
+                            lease,
+                            0,
+                            manifest,
+                            packed.blobs,
+                            packed.digest if manifest else None,
+                            events=[(STORED, note)],
+                            keep=Keep(latest=None),
+                        )
+                    ]
+                )
+        except TaskBusy:  # another process stores the same; nothing can start from it before it has
+            time.sleep(POLL)
+    return packed.digest
+
+
+def start_of(store: Store, digest: str) -> Start | None:
+    """The policy with this digest as what a task starts from; None if it is not stored under its own name."""
+    uid = policy_uid(digest)
+    return Start(uid, 0, digest) if any(row.digest == digest for row in store.checkpoints(uid)) else None
+
+
+def load_policy(store: Store, uid: str, start: Start) -> Mapping[str, Any]:
+    """The policy that a task starts from, out of its own first checkpoint or from under its own name."""
+    for holder in (uid, start.uid):
+        for row in store.checkpoints(holder):
+            if row.digest == start.digest:
+                saved = store.load(holder, row.epochs, start.digest)
+                if saved is not None and is_policy(tree := unpack(saved.manifest, saved.fetch)):
+                    return policy_in(tree)
+    raise NoPolicy(
+        f"task {uid} starts from the policy {start.digest[:12]}, which is not stored any more; import the "
+        "task again, or restore the database from a copy"
+    )
+
+
+def find(store: Store, text: str, whole: Any) -> WarmStart:
+    """What ``UID``, ``UID@EPOCH``, ``UID@best`` or a file's name stands for; ``whole`` completes a uid.
+
+    NoPolicy names the checkpoints that there are.
+    """
+    if Path(text).suffix in FILES:
+        if not Path(text).is_file():
+            raise NoPolicy(f"a warm start needs its source, but there is no file {text}")
+        return WarmStart(Path(text), name=text)
+    uid, saved = checkpoint_of(store, text, whole)
+    return WarmStart(saved, name=f"{uid}@{saved.epochs}")
+
+
+def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
+    """The uid and the checkpoint that ``UID``, ``UID@EPOCH`` or ``UID@best`` names."""
+    short, _, at = text.partition("@")
+    uid = whole(store, short)
+    kept = [row.epochs for row in store.checkpoints(uid)]
+    if at == "best":
+        ranked = Keep().ranked({epoch: row for epoch, row in store.metrics(uid) if epoch in kept})
+        if not ranked:
+            raise NoPolicy(
+                f"the best checkpoint is the one with the highest return, but none of task {uid} has one; "
+                "train it with --snapshots best"
+            )
+        epochs: int | None = ranked[0]
+    elif at and not at.isdecimal():
+        raise NoPolicy(f"a checkpoint is named UID, UID@EPOCH or UID@best, but got {text!r}")
+    else:
+        epochs = int(at) if at else None
+    saved = store.load(uid, epochs)
+    if saved is None:
+        shown = ", ".join(map(str, kept)) or "none"
+        raise NoPolicy(
+            f"a checkpoint is taken from those that are kept, but task {uid} has none"
+            f"{f' at epoch {epochs}' if epochs is not None else ''}; those that are: {shown}"
+        )
+    return uid, saved
+
+
+def begun(store: Store, text: str | None, shown: str | None = None) -> list[str]:
+    """Digests of the stored policies that came from this source and these demonstrations, the newest last."""
+    parts = [] if shown is None else [re.escape(shown)]
+    if text is not None:
+        short, _, at = text.partition("@")
+        of_task = rf"{re.escape(short)}[0-9a-f]*@{at if at.isdecimal() else '[0-9]+'}"
+        parts.insert(0, re.escape(text) if Path(text).suffix in FILES else of_task)
+    pattern = re.compile(" with ".join(parts))
+    found = []
+    for row in store.tasks():
+        if row.uid.startswith(POLICY) and row.identity:
+            names = [event.data.get("source", "") for event in store.events(row.uid) if event.kind == STORED]
+            if any(pattern.fullmatch(name) for name in names):
+                found.append(str(row.identity["policy"]))
+    return found

@@ -1,0 +1,242 @@
+"""Studies, trials and segments as rows.
+
+A row is added if it is not there and finished once, so workers that plan or finish the same thing at once agree
+without talking to each other.
+
+Each write of a study's rows is a revision of it, and the rows that it writes name it. A writer holds the study's row
+until its transaction ends, so revisions become visible in their order, and who has seen one of them reads those rows
+that name a later one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from ..errors import DamagedRow, ResultMismatch, StudyMismatch, UnknownStudy
+from ..redact import masked
+from .retention import CHUNK
+from .rows import Changes, Segment, Study, Trial
+from .sql.database import insert
+from .sql.schema import Now, segment, study, trial
+
+_STUDY = (study.c.name, study.c.config, study.c.created)
+_TRIAL = tuple(column for column in trial.c if column.name not in ("study", "revision"))
+_SEGMENT = tuple(column for column in segment.c if column.name not in ("study", "revision"))
+TRIAL_STATES = ("running", "complete", "pruned", "failed")
+SEGMENT_STATES = ("ready", "done", "failed")
+
+
+def create_study(connection: Connection, name: str, config: Mapping[str, Any], extend: Collection[str]) -> Study:
+    """The study of this name; made if there is none. Only the keys in ``extend`` may differ, and are then updated."""
+
+    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if stored is not None:
+            check_same(name, stored, config, extend)
+        return config
+
+    return change_study(connection, name, change)
+
+
+def change_study(
+    connection: Connection, name: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
+) -> Study:
+    """The study of this name with the configuration that ``change`` makes of the stored one, or of None.
+
+    Nobody else changes it until the transaction ends, so of two changes at once the second makes its own of the first.
+    """
+    query = sa.select(*_STUDY).where(study.c.name == name).with_for_update()
+    if connection.execute(query).one_or_none() is None:
+        new = insert(connection, study).values(name=name, config=dict(change(None)), created=Now())
+        connection.execute(new.on_conflict_do_nothing())
+    found = Study(**connection.execute(query).one()._mapping)
+    config = dict(change(found.config))
+    if found.config != config:
+        values = {"config": config, "revision": study.c.revision + 1}
+        connection.execute(study.update().where(study.c.name == name).values(**values))
+    return Study(name, config, found.created)
+
+
+def check_same(name: str, stored: Mapping[str, Any], given: Mapping[str, Any], extend: Collection[str]) -> None:
+    """Raises StudyMismatch, which names what differs, if anything but the (dotted) keys in ``extend`` does."""
+    before, now = dict(_flat(stored)), dict(_flat(given))
+    keys = sorted((before.keys() | now.keys()) - set(extend), key=lambda key: (key.count(".") > 0, key))  # task first
+    if differing := [key for key in keys if (key in before, before.get(key)) != (key in now, now.get(key))]:
+        shown = ", ".join(
+            f"{key} ({before.get(key, 'absent')!r}, now {now.get(key, 'absent')!r})" for key in differing[:5]
+        )
+        shown += f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+        raise StudyMismatch(
+            f"a study keeps its configuration, but {name!r} differs in {shown}; use the stored values, or another name"
+        )
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def studies(connection: Connection) -> list[Study]:
+    """All studies, the oldest first."""
+    return [
+        Study(**row._mapping) for row in connection.execute(sa.select(*_STUDY).order_by(study.c.created, study.c.name))
+    ]
+
+
+def get_study(connection: Connection, name: str) -> Study:
+    """One study; UnknownStudy names those that there are."""
+    row = connection.execute(sa.select(*_STUDY).where(study.c.name == name)).one_or_none()
+    if row is None:
+        raise _unknown(connection, name)
+    return Study(**row._mapping)
+
+
+def _unknown(connection: Connection, name: str) -> UnknownStudy:
+    names = connection.scalars(sa.select(study.c.name).order_by(study.c.name)).all()
+    return UnknownStudy(
+        f"there is no study {name!r}; there {'are' if names else 'is'} "
+        f"{', '.join(map(repr, names[:10])) or 'none in this storage yet'}"
+    )
+
+
+def revise(connection: Connection, name: str, *, rewrite: bool = False) -> int:
+    """The revision of a study that this transaction writes; nobody else begins one until it ends.
+
+    Rows that are taken away name no revision: ``rewrite`` makes everybody read all of them again.
+    """
+    following = study.c.revision + 1
+    values = {"revision": following, "rewritten": following} if rewrite else {"revision": following}
+    query = study.update().where(study.c.name == name).values(**values).returning(study.c.revision)
+    revision = connection.execute(query).scalar_one_or_none()
+    if revision is None:
+        raise _unknown(connection, name)
+    return int(revision)
+
+
+def changes(connection: Connection, name: str, since: int) -> Changes | None:
+    """What has changed in a study since a revision (-1: everything is new), or None if nothing has."""
+    c = study.c
+    row = connection.execute(sa.select(c.revision, c.rewritten).where(c.name == name)).one_or_none()
+    if row is None:
+        raise _unknown(connection, name)
+    if row.revision == since:
+        return None
+    whole = since < row.rewritten
+    after = -1 if whole else since
+    config = connection.execute(sa.select(c.config).where(c.name == name)).scalar_one()
+    return Changes(row.revision, whole, config, trials(connection, name, after), segments(connection, name, after))
+
+
+def add_trials(connection: Connection, name: str, trials: Iterable[Trial], revision: int) -> None:
+    """Adds the trials whose numbers are not taken."""
+    same = {"study": name, "revision": revision}
+    rows = [{**asdict(row), **same} for row in sorted(trials, key=lambda row: row.number)]
+    if rows:
+        new = insert(connection, trial).values(created=Now()).on_conflict_do_nothing()
+        connection.execute(new, [{key: row[key] for key in row if key != "created"} for row in rows])
+
+
+def add_segments(connection: Connection, name: str, segments: Iterable[Segment], revision: int) -> None:
+    """Adds the segments whose (number, rung) is not taken."""
+    same = {"study": name, "revision": revision}
+    rows = [{**asdict(row), **same} for row in sorted(segments, key=lambda row: (row.number, row.rung))]
+    if rows:
+        connection.execute(insert(connection, segment).on_conflict_do_nothing(), rows)
+
+
+def trials(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Trial]:
+    """The trials of a study, by number; those after the revision ``since``, with numbers that ``of`` selects."""
+    query = sa.select(*_TRIAL).where(trial.c.study == name).order_by(trial.c.number)
+    if since >= 0:
+        query = query.where(trial.c.revision > since)
+    if of is not None:
+        query = query.where(trial.c.number.in_(of))
+    rows = [Trial(**row._mapping) for row in connection.execute(query)]
+    for row in rows:
+        if row.state not in TRIAL_STATES:
+            raise _contradictory(f"trial {row.number} of study {name!r}", row.state, None)
+    return rows
+
+
+def _contradictory(what: str, state: str, score: float | None) -> DamagedRow:
+    return DamagedRow(
+        f"a trial or segment is in a state that there is, with a score when it is done, but {what} is "
+        f"{state[:40]!r} with {score}; `rekindle fsck --repair` cures what can be cured"
+    )
+
+
+def segments(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Segment]:
+    """The segments of a study, by number and rung; those written after ``since``, with numbers that ``of`` selects."""
+    query = sa.select(*_SEGMENT).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
+    if since >= 0:
+        query = query.where(segment.c.revision > since)
+    if of is not None:
+        query = query.where(segment.c.number.in_(of))
+    rows = [Segment(**row._mapping) for row in connection.execute(query)]
+    for row in rows:
+        if row.state not in SEGMENT_STATES or (row.state == "done") != (row.score is not None):
+            raise _contradictory(f"segment {row.rung} of trial {row.number} of study {name!r}", row.state, row.score)
+    return rows
+
+
+def finish_segment(
+    connection: Connection,
+    name: str,
+    number: int,
+    rung: int,
+    state: str,
+    score: float | None,
+    digest: str | None,
+    revision: int,
+    objectives: Mapping[str, float] | None = None,
+) -> None:
+    """Ends a ready segment; the same again is nothing new, and something else is refused."""
+    which = sa.and_(segment.c.study == name, segment.c.number == number, segment.c.rung == rung)
+    values = {"state": state, "score": score, "digest": digest, "objectives": objectives and dict(objectives)}
+    if score is not None and math.isnan(score):
+        raise ValueError(
+            f"a score is a number, but segment {rung} of trial {number} of study {name!r} got NaN; "
+            "fail the trial instead"
+        )
+    ready = segment.update().where(which, segment.c.state == "ready")
+    done = connection.execute(ready.values(**values, revision=revision))
+    if not done.rowcount:
+        columns = [segment.c[name] for name in values]
+        found = connection.execute(sa.select(*columns).where(which)).one_or_none()
+        _same_again(f"segment {rung} of trial {number} of study {name!r}", found, values)
+
+
+def finish_trials(
+    connection: Connection, name: str, numbers: Collection[int], state: str, error: str | None, revision: int
+) -> None:
+    """Ends running trials; the same state again is nothing new, and another is refused. An error holds no password."""
+    values = {"state": state, "error": error and masked(error), "finished": Now(), "revision": revision}
+    known = sorted(set(numbers))
+    for i in range(0, len(known), CHUNK):
+        some = known[i : i + CHUNK]
+        which = sa.and_(trial.c.study == name, trial.c.number.in_(some))
+        ended = connection.execute(trial.update().where(which, trial.c.state == "running").values(**values)).rowcount
+        if ended == len(some):
+            continue
+        found = {row.number: row for row in connection.execute(sa.select(trial.c.number, trial.c.state).where(which))}
+        for number in some:
+            _same_again(f"trial {number} of study {name!r}", found.get(number), {"state": state})
+
+
+def _same_again(what: str, found: Any, values: dict[str, Any]) -> None:
+    if found is None:
+        raise ResultMismatch(f"only what was added can be finished, but there is no {what}; add it first")
+    before = {key: found._mapping[key] for key in values}
+    if before != values:
+        raise ResultMismatch(
+            f"{what} is finished once, with {before}, but now got {values}; the first result stands. "
+            "Equal work gives equal results on one kind of machine and versions of libraries: compare these"
+        )

@@ -1,0 +1,143 @@
+"""What went wrong with tasks since their last new epoch, as their events tell, and what follows from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from ..failures import FAILED, KILLED, POLICIES, Decision, Killed, decide
+from .locks.fencing import TAKEOVER, free_among
+from .locks.owner import Owner
+from .retention import CHUNK
+from .sql.schema import Now, event, task
+
+EXCUSED = 16  # deaths at most that count as the machines', not the trial's
+
+
+@dataclass
+class History:
+    """The troubles of one task at the epoch of its last checkpoint; those before it count no more.
+
+    Attributes:
+        epochs: of the last checkpoint.
+        failed: how often it was tried again, by the kind of the failure.
+        killed: how often a process that trained it died, or fell silent for longer than its lease and was not found
+            alive: one that is paused, or short of time, is not the trial's fault.
+        alone: whether it is to be trained by itself.
+        rest: seconds until it is to be tried again.
+        last: who held it last when it was killed.
+        elsewhere: how many others died meanwhile, none of whom trained it; looked up when it is about to fail.
+    """
+
+    epochs: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    killed: int = 0
+    alone: bool = False
+    rest: float = 0.0
+    last: str = ""
+    elsewhere: int = 0
+    since: int | None = None  # the event of the first who died
+    victims: set[str] = field(default_factory=set)
+
+    def after_kills(self) -> tuple[Killed, Decision] | None:
+        """What is done about those who died with it; None if nobody did.
+
+        Where others die as well, machines go away: each of those excuses one death, and the trial goes on alone.
+        """
+        if not self.killed:
+            return None
+        last_time = (POLICIES[KILLED].times or 0) - 1
+        blamed = self.killed - 1
+        if blamed > last_time:
+            blamed = max(last_time, blamed - min(self.elsewhere, EXCUSED))
+        who = Owner.parse(self.last)
+        error = Killed(
+            f"{self.killed} processes in a row that trained it were killed, or fell silent, before they finished epoch "
+            f"{self.epochs + 1}, the last one process {who.pid} on {who.host}; does it need more memory than there is? "
+            "Fix what ends them, or leave its hyperparameters out of the space"
+        )
+        return error, decide(error, blamed)
+
+
+def claimable(connection: Connection, uids: Sequence[str], limit: int | None) -> tuple[list[str], dict[str, History]]:
+    """Which of the tasks may be taken now, to be trained together, and the histories of those that had troubles.
+
+    Looks at twice as many as are wanted, so that a worker that waits for thousands does not read of all of them.
+    """
+    enough = len(uids) if limit is None else 2 * limit
+    first: list[str] = []
+    for i in range(0, len(uids), CHUNK):
+        if len(first) < enough:
+            free = free_among(connection, uids[i : i + CHUNK])
+            first += [uid for uid in uids[i : i + CHUNK] if uid in free]
+    first = first[:enough]
+    known = histories(connection, first)
+    rested = [uid for uid in first if uid not in known or not known[uid].rest]
+    if rested and rested[0] in known and known[rested[0]].alone:
+        return rested[:1], known
+    return [uid for uid in rested if uid not in known or not known[uid].alone], known
+
+
+def histories(connection: Connection, uids: Collection[str]) -> dict[str, History]:
+    """Of those of the tasks that have had troubles."""
+    found: dict[str, History] = {}
+    names = sorted(uids)
+    for i in range(0, len(names), CHUNK):
+        _read(connection, names[i : i + CHUNK], found)
+    for uid, history in found.items():
+        if (POLICIES[KILLED].times or 0) < history.killed:
+            history.elsewhere = _elsewhere(connection, uid, history)
+        if (after := history.after_kills()) is not None:
+            history.alone |= after[1].alone
+    return found
+
+
+def _read(connection: Connection, uids: Collection[str], found: dict[str, History]) -> None:
+    columns = (event.c.id, event.c.uid, event.c.kind, event.c.data, (Now() - event.c.created).label("age"))
+    query = sa.select(*columns, task.c.epochs, task.c.lease_owner).join(task, task.c.uid == event.c.uid)
+    query = query.where(event.c.uid.in_(uids), event.c.kind.in_([TAKEOVER, FAILED])).order_by(event.c.id)
+    for row in connection.execute(query):
+        history = found.get(row.uid)
+        if history is None:
+            history = found[row.uid] = History(row.epochs, killed=int(_died(row.lease_owner)))
+            history.last = row.lease_owner or ""
+        if row.data.get("epochs") == row.epochs:
+            _count(history, row)
+
+
+def _elsewhere(connection: Connection, uid: str, history: History) -> int:
+    """How many processes died with other tasks since the first one died with this."""
+    if history.since is None:
+        return 0
+    query = sa.select(event.c.data).where(event.c.id > history.since, event.c.kind == TAKEOVER, event.c.uid != uid)
+    died = {str(data.get("previous")) for data in connection.scalars(query.limit(CHUNK)) if not data.get("alive")}
+    return len(died - history.victims - {history.last})
+
+
+def _count(history: History, row: sa.Row[tuple[int, str, str, dict[str, object], float, int, str | None]]) -> None:
+    kind = str(row.data.get("kind"))
+    if row.kind == TAKEOVER:
+        if not row.data.get("alive"):
+            history.killed += 1
+            history.since = row.id if history.since is None else history.since
+            history.victims.add(str(row.data.get("previous")))
+        history.last = row.lease_owner or str(row.data.get("previous"))
+    elif not row.data.get("retry"):  # it failed for good; if it is asked for once more, that is a new story
+        history.failed.clear()
+        history.killed = int(_died(row.lease_owner))
+        history.alone, history.rest = False, 0.0
+    elif kind in POLICIES and kind != KILLED:
+        history.failed[kind] += 1
+        history.alone = bool(row.data.get("alone"))
+        pause = row.data.get("pause")
+        longest = min(pause, POLICIES[kind].longest) if isinstance(pause, int | float) else 0.0
+        history.rest = max(0.0, longest - row.age)  # in this order: nobody rests for a NaN
+
+
+def _died(owner: str | None) -> bool:
+    """Whether a lease is left over from somebody who died, so that it will be taken over."""
+    return owner is not None and not Owner.parse(owner).is_alive()

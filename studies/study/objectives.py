@@ -1,0 +1,210 @@
+"""What a study seeks: the evaluation return, or other objectives, one or several.
+
+    return                  mean undiscounted return of greedy evaluation episodes; maximized
+    return_median, return_iqm, return_top_quartile    of the returns of the same episodes; maximized
+    model_size              how many parameters the networks have; minimized
+    env_steps_per_second    of training, measured on one epoch more, trained alone, that is thrown away; maximized. A
+                            measurement of a machine: no seed makes it the same twice
+    NAME:maximize, NAME:minimize    a metric that the task reports, such as episode_length, as of its last report
+
+Of several objectives none counts more than another. Results are ranked by nondominated sorting, then by crowding
+distance: Deb et al. (2002), A fast and elitist multiobjective genetic algorithm: NSGA-II. Within a front, what lies
+apart from the others comes first. With one objective the higher score comes first, the negative of what is minimized.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DamagedRow
+from ..storage.rows import Segment
+from .aggregates import AGGREGATES
+from .config import BadConfig, Config, choose
+from .plan import score_of
+
+if TYPE_CHECKING:
+    from ...tasks.task import Task
+
+RETURN = "return"  # the metric under which an evaluation is stored with its epoch
+MODEL_SIZE, SPEED = "model_size", "env_steps_per_second"
+MAXIMIZE, MINIMIZE = "maximize", "minimize"
+DEFAULT = {RETURN: MAXIMIZE}
+OF_EPISODES = {f"return_{name}": aggregate for name, aggregate in AGGREGATES.items() if name != "mean"}
+DIRECTIONS = {RETURN: MAXIMIZE, **dict.fromkeys(OF_EPISODES, MAXIMIZE), MODEL_SIZE: MINIMIZE, SPEED: MAXIMIZE}
+ALWAYS = ("episode_return", "episode_length")  # what every task reports once an episode has ended
+
+
+class Unmeasured(ValueError):
+    """A trial has no value of an objective."""
+
+
+Point = Sequence[float]  # of one result, its objectives, each the higher the better
+
+
+def objective_options(texts: Sequence[str]) -> dict[str, Any]:
+    """The options of a study with these objectives, none of which is the return; BadConfig if they make no sense."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, colon, direction = text.partition(":")
+        if name in found:
+            raise BadConfig(f"each objective is named once, but {name} is named again; leave one out")
+        if not colon and name not in DIRECTIONS:
+            raise BadConfig(
+                f"objective {name!r} is not one of {', '.join(DIRECTIONS)}, which have a direction of their own; of a "
+                f"metric that the task reports, say which is better: {name or 'NAME'}:{MAXIMIZE} or :{MINIMIZE}"
+            )
+        direction = choose("direction of an objective", direction, (MAXIMIZE, MINIMIZE)) if colon else DIRECTIONS[name]
+        found[name] = direction
+    return {} if found in ({}, DEFAULT) else {"objectives": found}
+
+
+def check_objectives(config: Config, algorithm: type[Task]) -> None:
+    """Raises BadConfig if the study cannot have its objectives; trains an epoch if only the task knows."""
+    objectives = objectives_of(config)
+    if len(objectives) > 1:
+        from ..samplers.registry import KNOWN
+
+        if not KNOWN[config.sampler].objectives:
+            several = ", ".join(name for name, sampler in KNOWN.items() if sampler.objectives)
+            raise BadConfig(f"sampler {config.sampler} takes one objective, but got {len(objectives)}; use {several}")
+    own = objectives.keys() - DIRECTIONS.keys() - set(ALWAYS)
+    if own:
+        known = [*DIRECTIONS, *ALWAYS, *config.make_task(algorithm, config.fixed, None).fit(1)]
+        for name in sorted(own):
+            choose("an objective", name, list(dict.fromkeys(known)))
+
+
+def objectives_of(config: Config) -> dict[str, str]:
+    """The directions by name, in the order in which a study was given them."""
+    return dict(config.options.get("objectives") or DEFAULT)
+
+
+def measure(objectives: Iterable[str], task: Task, evaluated: float, twin: Callable[[], Task]) -> dict[str, float]:
+    """The objectives of a task as it is, and its return; Unmeasured names one that has no value, or none that counts.
+
+    `twin` makes another task of the same hyperparameters, without a storage.
+    """
+    found = {RETURN: evaluated}
+    for name in objectives:
+        if name == MODEL_SIZE:
+            found[name] = float(sum(parameter.numel() for parameter in task.parameters()))
+        elif name == SPEED:
+            found[name] = _speed(task, twin())
+        elif name in OF_EPISODES:
+            found[name] = OF_EPISODES[name](task.returns())
+        elif name != RETURN:
+            found[name] = _last_reported(task, name)
+        if not math.isfinite(found[name]):
+            raise Unmeasured(f"an objective is a finite number, but {name} became {found[name]}")
+    return found
+
+
+def _last_reported(task: Task, name: str) -> float:
+    reported = [metrics[name] for _, metrics in task.history if name in metrics]
+    if not reported:
+        names = ", ".join(sorted({name for _, metrics in task.history for name in metrics}))
+        raise Unmeasured(
+            f"an objective must be reported by the task, but in {task.epochs} epochs it reported {names}, and no {name}"
+        )
+    return float(reported[-1])
+
+
+def _speed(task: Task, twin: Task) -> float:
+    twin.load_state_dict(task.state_dict())
+    steps, began = twin.env_steps, time.perf_counter()
+    twin.fit(twin.epochs + 1)
+    return (twin.env_steps - steps) / (time.perf_counter() - began)
+
+
+def point(objectives: Mapping[str, str], values: Mapping[str, float]) -> list[float]:
+    """The objectives in their order, each the higher the better."""
+    found = ((value_of(values, name), direction) for name, direction in objectives.items())
+    return [each if direction == MAXIMIZE else -each for each, direction in found]
+
+
+def value_of(values: Mapping[str, float] | None, name: str) -> float:
+    """One of the objectives of a result; DamagedRow if it has none of this name."""
+    if values is None or name not in values:
+        raise DamagedRow(
+            f"a result has all objectives that its study seeks, but one has no {name}; "
+            "`rekindle fsck --repair` has it trained again"
+        )
+    return values[name]
+
+
+def measured(config: Config, row: Segment) -> float:
+    """The first objective of a result as it was measured."""
+    name = next(iter(objectives_of(config)))
+    return score_of(row) if objectives_of(config) == DEFAULT else value_of(row.objectives, name)
+
+
+def best_first(config: Config, rows: Iterable[Segment]) -> list[Segment]:
+    """The results that there are, from the best to the worst; ties to the lower number."""
+    done = sorted((row for row in rows if row.state == "done"), key=lambda row: row.number)
+    objectives = objectives_of(config)
+    if len(objectives) == 1:
+        return sorted(done, key=lambda row: -score_of(row))
+    return [done[place] for place in ranking([point(objectives, row.objectives or {}) for row in done])]
+
+
+def ranking(points: Sequence[Point]) -> list[int]:
+    """The places of the points, the best first, and among equals the first first."""
+    if points and len(points[0]) == 1:
+        return sorted(range(len(points)), key=lambda place: -points[place][0])
+    order: list[int] = []
+    for front in fronts(points):
+        apart = crowding([points[place] for place in front])
+        order += [front[i] for i in sorted(range(len(front)), key=lambda i: -apart[i])]
+    return order
+
+
+def fronts(points: Sequence[Point]) -> list[list[int]]:
+    """Nondominated sorting: the places of those that no other dominates; of those that only these do; and so on."""
+    found: list[list[int]] = []
+    for place in _dominating_first(points):
+        fitting = (front for front in found if not _is_dominated(points, place, front))
+        front = next(fitting, None)
+        if front is None:
+            found.append(front := [])
+        front.append(place)
+    return [sorted(front) for front in found]
+
+
+def undominated(points: Sequence[Point]) -> list[int]:
+    """The places of the points that no other one dominates: the Pareto front."""
+    front: list[int] = []
+    for place in _dominating_first(points):
+        if not _is_dominated(points, place, front):
+            front.append(place)
+    return sorted(front)
+
+
+def _dominating_first(points: Sequence[Point]) -> list[int]:
+    """The places in an order in which none is dominated by a later one."""
+    return sorted(range(len(points)), key=lambda place: [-value for value in points[place]])
+
+
+def _is_dominated(points: Sequence[Point], place: int, others: Iterable[int]) -> bool:
+    return any(dominates(points[other], points[place]) for other in others)
+
+
+def dominates(one: Point, other: Point) -> bool:
+    """Whether one point is as good as another one in all objectives, and better in some."""
+    return all(a >= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
+
+
+def crowding(points: Sequence[Point]) -> list[float]:
+    """The crowding distance of each point in a front: infinite for the best and the worst in any objective."""
+    apart = [0.0] * len(points)
+    for values in zip(*points, strict=True):
+        order = sorted(range(len(points)), key=lambda i: (values[i], i))
+        spread = values[order[-1]] - values[order[0]]
+        if not spread:
+            continue
+        apart[order[0]] = apart[order[-1]] = math.inf
+        for before, place, after in zip(order, order[1:], order[2:], strict=False):
+            apart[place] += (values[after] - values[before]) / spread
+    return apart

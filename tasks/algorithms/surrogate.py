@@ -1,0 +1,101 @@
+"""A task that learns nothing: how well it does is a known function, so that what drives tasks can be tried in no time.
+
+    return = 100 q (1 - exp(-epochs / 9)) + noise w / sqrt(epochs),   w = Σ of one standard normal number per epoch
+
+    q = exp(-(log10(lr / 0.001))² - (log10((1 - gamma) / 0.01))² - (log2(width / 64) / 4)²)
+
+lr = 0.001, gamma = 0.99 and width = 64 are the best there are. The walk w is state: who forgets it, or goes through an
+epoch twice, gets another return. The environment is part of the identity, and nothing is done in it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ...spaces import Space, integer, log_real, near_one, ordinal, real
+from ..checkpoint.state import Tree
+from ..checkpoint.storage import Metrics
+from ..envs import EnvSpec
+from ..learner import COUNTERS, EVALUATION_EPISODES, Learner
+from ..rng import streams
+from ..task import Task
+
+
+class SurrogateLearner(Learner):
+    """P members."""
+
+    hyperparameters = Space(
+        lr=log_real(1e-5, 1e-1, default=1e-4),
+        gamma=near_one(0.9, 0.9999, default=0.95),
+        width=ordinal(16, 32, 64, 128, default=32, structural=True),
+        noise=real(0.0, 10.0, default=0.0, accept=(0.0, 1e6), search=False),
+        seconds=real(0.0, 1.0, default=0.0, accept=(0.0, 3600.0), search=False),  # that an epoch takes
+        epoch_steps=integer(1, 10**9, default=1, structural=True, search=False),
+    )
+
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self.values = [dict(each) for each in values]  # in double precision
+        self.env_steps = self.iterations = self.epochs = 0
+        self.walks = [0.0] * self.members
+        self.walk_keys = self.keys("walk")
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        """Any will do."""
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        if stop():
+            return None
+        if seconds := max(each["seconds"] for each in self.values):
+            time.sleep(seconds)
+        first, second = (streams.open_uniform(self.walk_keys, np.array(2 * self.epochs + k)) for k in (0, 1))
+        for i, (u, v) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
+            self.walks[i] += math.sqrt(-2 * math.log(u)) * math.cos(2 * math.pi * v)  # Box and Muller (1958)
+        self.epochs += 1
+        self.iterations += 1
+        self.env_steps += int(self.values[0]["epoch_steps"])
+        returns = self.evaluate().tolist()
+        return [{"env_steps": float(self.env_steps), "episode_return": value} for value in returns]
+
+    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+        """The function above, (P,); the number of episodes does not matter."""
+        return np.array([self._return(i) for i in range(self.members)])
+
+    def evaluate_episodes(self, episodes: int = EVALUATION_EPISODES, *_: Any) -> np.ndarray:
+        """The same for every episode, (P, episodes)."""
+        return np.repeat(self.evaluate()[:, None], episodes, 1)
+
+    def _return(self, member: int) -> float:
+        hp, epochs = self.values[member], max(1, self.epochs)
+        misses = (math.log10(hp["lr"] / 0.001), math.log10((1 - hp["gamma"]) / 0.01), math.log2(hp["width"] / 64) / 4)
+        quality = math.exp(-sum(miss * miss for miss in misses))
+        walk = hp["noise"] * self.walks[member] / math.sqrt(epochs)
+        return 100 * quality * (1 - math.exp(-self.epochs / 9)) + walk
+
+    def member_state(self, member: int) -> Tree:
+        return {"counters": {name: getattr(self, name) for name in COUNTERS}, "walk": self.walks[member]}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        for name in COUNTERS:
+            setattr(self, name, tree["counters"][name])
+        self.walks[member] = float(tree["walk"])
+
+    def networks_of(self, member: int) -> dict[str, Tensor]:
+        return {}
+
+    def broken(self, member: int, metrics: Mapping[str, float]) -> str | None:
+        return None
+
+
+class Surrogate(Task):
+    """A task without learning, to try samplers, schedulers, databases and clusters with; see the module."""
+
+    name = "surrogate"
+    version = 1
+    learner = SurrogateLearner

@@ -1,0 +1,311 @@
+"""Stein variational policy gradient: Liu et al. (2017), arXiv:1704.02399; n coupled particles of A2C, PPO or PPO2."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...spaces import Space, integer, log_real, maybe
+from ..checkpoint.policy_files import write_policy
+from ..checkpoint.state import Tree, check_same_form, settled
+from ..checkpoint.storage import Metrics
+from ..cohort import one_thread
+from ..envs import EnvSpec
+from ..errors import StateMismatch
+from ..experience.whole_episodes import waits
+from ..learner import EVALUATION_EPISODES, Learner, Watch
+from ..rng import streams
+from ..runtime.guard import BadResumeGuard
+from ..task import Task
+from ..task_state import Seat
+from .a2c import A2CLearner
+from .on_policy import OnPolicyLearner
+from .ppo import PPOLearner
+from .ppo2 import PPO2Learner
+from .stein import kernel, stein_gradient
+
+OWN = ("num_particles", "temperature", "horizon")
+
+
+def svpg_space(base: type[OnPolicyLearner]) -> Space:
+    """The base's hyperparameters, shared by all particles, and those of their coupling.
+
+    The temperature falls linearly to 0 over `horizon` environment steps of a particle; None keeps it.
+    """
+    return base.hyperparameters.extend(
+        num_particles=integer(1, 16, default=4, accept=(1, 1024), structural=True, search=False),
+        temperature=log_real(0.1, 100.0, default=1.0, accept=(0.0, 1e6)),
+        horizon=maybe(integer(1, 10**12), default=None, search=False),
+    )
+
+
+class SVPGLearner(Learner):
+    """P trials of n particles each: a cohort of P * n members of the base whose gradients are coupled trial by trial.
+
+    Particle 0 has the trial's own seed, so that a single particle is the base learner.
+
+    Attributes:
+        base: the learner that each particle is; particle j of trial i is its member i * n + j.
+    """
+
+    base: ClassVar[type[OnPolicyLearner]] = A2CLearner
+    hyperparameters = svpg_space(A2CLearner)
+
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self.count: int = self.hp.num_particles
+        every = [(seed, member) for seed, member in zip(self.seeds, values, strict=True) for _ in range(self.count)]
+        particle_seeds = [particle_seed(seed, place % self.count) for place, (seed, _) in enumerate(every)]
+        of_base = [{name: value for name, value in member.items() if name not in OWN} for _, member in every]
+        self.particles = self.base(self.env, particle_seeds, of_base, self.device, self.env_processes)
+        self.particles.coupling = self.couple
+        self.envs = self.particles.envs
+        self.columns = policy_columns(self.particles.policy.parameters.shapes).to(self.device)
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        cls.base.check(values)
+        if waits(values):
+            raise ValueError(
+                f"{cls.algorithm()}: particles learn together, so none can wait for whole episodes, but "
+                f"min_rollouts or min_steps is given; leave both out"
+            )
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        cls.base.check_env(env)
+
+    @classmethod
+    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        cls.base.check_use(env, values)
+
+    # What counts steps are the particles; each one's are counted, not their sum.
+    env_steps = property(lambda self: self.particles.env_steps)
+    iterations = property(lambda self: self.particles.iterations)
+    epochs = property(lambda self: self.particles.epochs)
+
+    def temperature(self) -> Tensor:
+        """α of each trial at this moment, (P, 1, 1)."""
+        temperature: Tensor = self.hp.temperature.unsqueeze(-1)
+        if self.hp.horizon is None:
+            return temperature
+        return temperature * (1 - self.env_steps / self.hp.horizon.unsqueeze(-1)).clamp(min=0.0)
+
+    def policies(self) -> Tensor:
+        """The parameters that make up the particles' policies, (P, n, D)."""
+        return self.particles.policy.parameters.vector[:, self.columns].unflatten(0, (self.members, self.count))
+
+    @torch.no_grad()
+    def couple(self, gradients: Tensor) -> Tensor:
+        """The members' gradients (P * n, D) with those of the policies made Stein's; every critic keeps its own."""
+        if self.count == 1:
+            return gradients
+        own = gradients[:, self.columns].unflatten(0, (self.members, self.count))
+        gradients[:, self.columns] = stein_gradient(self.policies(), own, self.temperature()).flatten(0, 1)
+        return gradients
+
+    def iterate(self) -> Mapping[str, Tensor]:
+        return self.particles.iterate()
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        rows = self.particles.run_epoch(stop)
+        if rows is None:
+            return None
+        metrics = [merged(rows[first : first + self.count]) for first in range(0, len(rows), self.count)]
+        if self.count > 1:
+            distances = (kernel(self.policies()).squares.sum((1, 2)) / (self.count * (self.count - 1))).sqrt()
+            for row, distance in zip(metrics, distances, strict=True):
+                row["particle_distance"] = float(distance)
+        return metrics
+
+    def evaluate_episodes(
+        self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True, watch: Watch | None = None
+    ) -> np.ndarray:
+        """The return of each episode of every particle, (P, n * episodes); watch: is shown those of all."""
+
+        def by_trial(*step: np.ndarray) -> None:
+            assert watch is not None
+            watch(*(x.reshape(self.members, -1, *x.shape[2:]) for x in step))
+
+        returns: np.ndarray = self.particles.evaluate_episodes(episodes, deterministic, by_trial if watch else None)
+        return returns.reshape(self.members, -1)
+
+    def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+        """The mean return of each particle, (P, n)."""
+        return self.particles.evaluate(episodes).reshape(self.members, self.count)
+
+    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+        """The mean over a trial's particles of their mean returns, (P,)."""
+        values: np.ndarray = self.evaluate_particles(episodes).mean(1)
+        return values
+
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean over a trial's particles of their losses, (P,), on a batch (P, B, ...)."""
+        losses, report = self.particles.loss({name: x.repeat_interleave(self.count, 0) for name, x in batch.items()})
+        mean = lambda x: x.view(self.members, self.count).mean(1)  # noqa: E731
+        return mean(losses), {name: mean(x) for name, x in report.items()}
+
+    def networks_of(self, member: int) -> dict[str, Tensor]:
+        return self._by_particle(self.particles.networks_of, member)
+
+    def policy_of(self, member: int) -> dict[str, Tensor]:
+        return self._by_particle(self.particles.policy_of, member)
+
+    def shown_to(self, member: int) -> dict[str, Tensor]:
+        return self.particles.shown_to(member * self.count)
+
+    def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
+        super().adopt(member, policy)
+        shown = self.shown_to(member)
+        for particle in range(member * self.count + 1, (member + 1) * self.count):
+            self.particles.adopt(particle, shown)
+
+    def _by_particle(self, of: Callable[[int], dict[str, Tensor]], member: int) -> dict[str, Tensor]:
+        particles = (of(member * self.count + j) for j in range(self.count))
+        return {f"{j}.{name}": view for j, views in enumerate(particles) for name, view in views.items()}
+
+    def member_state(self, member: int) -> Tree:
+        first = member * self.count
+        counters = {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")}
+        states = {str(j): self.particles.member_state(first + j) for j in range(self.count)}
+        return {"counters": counters, "particles": states}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        states = tree.get("particles", {})
+        if states.keys() != {str(j) for j in range(self.count)}:
+            raise StateMismatch(
+                f"{self.algorithm()}: a state must have particles 0 to {self.count - 1}, "
+                f"but has {', '.join(sorted(states)) or 'none'}"
+            )
+        for j in range(self.count):
+            self.particles.load_member(member * self.count + j, states[str(j)])
+
+    def broken(self, member: int, metrics: Metrics) -> str | None:
+        first = member * self.count
+        return next((r for j in range(self.count) if (r := self.particles.broken(first + j, metrics))), None)
+
+
+class SVPGPPOLearner(SVPGLearner):
+    """P trials of n particles of PPO each."""
+
+    base = PPOLearner
+    hyperparameters = svpg_space(PPOLearner)
+
+
+class SVPGPPO2Learner(SVPGLearner):
+    """P trials of n particles of PPO2 each."""
+
+    base = PPO2Learner
+    hyperparameters = svpg_space(PPO2Learner)
+
+
+def particle_seed(seed: int, particle: int) -> int:
+    """The seed of one particle; the first one has the trial's."""
+    return seed if particle == 0 else int(streams.key(seed, "particle", particle) >> np.uint64(1))
+
+
+def policy_columns(shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
+    """Where in a parameter vector the policy's numbers are: everywhere but in the critic's."""
+    own = [torch.full((math.prod(shape),), not name.startswith("critic.")) for name, shape in shapes.items()]
+    return torch.cat(own).nonzero()[:, 0]
+
+
+def merged(rows: Sequence[Metrics]) -> Metrics:
+    """The metrics of one trial: means over its particles, the sum of their episodes, and the best one's return too."""
+    if len(rows) == 1:
+        return rows[0]
+    columns = {name: [row[name] for row in rows if name in row] for name in {n: None for row in rows for n in row}}
+    metrics = {name: sum(values) / len(values) for name, values in columns.items()}
+    if "episodes" in columns:
+        metrics |= {"episodes": sum(columns["episodes"]), "best_episode_return": max(columns["episode_return"])}
+    return metrics
+
+
+class SVPG(Task):
+    """Stein variational policy gradient with particles of A2C, for every action space of Gymnasium.
+
+    Liu et al. (2017), arXiv:1704.02399. Departs from it: the prior is flat, the gradient is multiplied by the
+    temperature (see `stein_gradient`), and each particle's critic learns alone. `evaluate` is the mean over particles.
+    """
+
+    name = "svpg"
+    version = 1
+    learner: ClassVar[type[Learner]] = SVPGLearner
+
+    def particle_state(self, particle: int) -> Tree:
+        """One particle alone, for `load_particle` of any task with the same structure; a copy."""
+        learner, member = self._particle(particle)
+        return settled({"structure": self.structure, "learner": learner.member_state(member)})
+
+    def load_particle(self, particle: int, state: Mapping[str, Any]) -> None:
+        """Puts a particle in place of another; it goes on with the random streams of its new place.
+
+        StateMismatch, before anything is changed, if it is of another structure or was trained for fewer or more steps.
+        The task gets an identity, and a uid, of its own, as it does by `load_state_dict(perturb=True)`.
+        """
+        learner, member = self._particle(particle)
+        if state.get("structure") != self.structure:
+            raise StateMismatch(f"{self}: the particle is of another structure, {state.get('structure')}")
+        mine, theirs = learner.member_state(member), state["learner"]
+        if mine["counters"] != theirs["counters"]:
+            raise StateMismatch(
+                f"{self}: particles must be at the same point, but this one is at {theirs['counters']} "
+                f"and the others at {mine['counters']}"
+            )
+        check_same_form(mine["policy"], theirs["policy"], str(self))
+        with BadResumeGuard(self):
+            learner.load_member(member, theirs)
+            self._branch_from(self.state_dict())
+
+    def act(self, observation: Any, particle: int = 0) -> Any:
+        """The greedy action of one particle for one observation; `evaluate_particles` tells which of them is good."""
+        return self.player(particle)(observation)
+
+    def player(self, particle: int = 0) -> Callable[[Any], Any]:
+        """What acts greedily as one particle, like `act`, through one episode from its beginning."""
+        return self._player(self._particle(particle))
+
+    def policy(self, particle: int | None = None) -> dict[str, Tensor]:
+        """What acts and estimates, by name: of all particles, for a warm start of SVPG; of one, for its base's."""
+        return super().policy() if particle is None else self._policy(self._particle(particle))
+
+    def save_policy(self, path: str | os.PathLike[str], particle: int | None = None) -> Path:
+        """Writes `policy` as safetensors: weights only, not resumable."""
+        of = {} if particle is None else {"particle": particle}
+        return write_policy(path, self.policy(particle), {**self._about(), **of})
+
+    def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> list[float]:
+        """The mean return of each particle, as `evaluate` measures them."""
+        seat = self._seated()
+        assert isinstance(seat.learner, SVPGLearner)
+        with one_thread():
+            return [float(value) for value in seat.learner.evaluate_particles(episodes)[seat.member]]
+
+    def _particle(self, particle: int) -> Seat:
+        """The learner of all particles, and this one's place in it."""
+        seat = self._seated()
+        assert isinstance(seat.learner, SVPGLearner)
+        count = seat.learner.count
+        if not 0 <= particle < count:
+            raise ValueError(f"{self}: a particle must be one of 0 to {count - 1}, but got {particle!r}")
+        return Seat(seat.learner.particles, seat.member * count + particle)
+
+
+class SVPGPPO(SVPG):
+    """Stein variational policy gradient with particles of PPO."""
+
+    name = "svpg-ppo"
+    learner = SVPGPPOLearner
+
+
+class SVPGPPO2(SVPG):
+    """Stein variational policy gradient with particles of PPO2."""
+
+    name = "svpg-ppo2"
+    learner = SVPGPPO2Learner

@@ -1,0 +1,95 @@
+"""The manifest of a packed state: canonical JSON that holds the plain values, and names the blobs of the tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NamedTuple
+
+from ..errors import DamagedState, StateMismatch
+from .strict_json import DEPTH, parse
+
+FORMAT = 1
+DIGEST = re.compile("[0-9a-f]{64}")
+SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_LAW = "a checkpoint's manifest must be JSON with format, values, segments and tensors"
+
+
+class Manifest(NamedTuple):
+    """What a manifest says.
+
+    Attributes:
+        values: the leaves that are no tensors, by path.
+        segments: of each large tensor, by path, the digests of its parts.
+        tensors: the digest of the blob with all other tensors, or None if there are none.
+    """
+
+    values: dict[str, Any]
+    segments: dict[str, list[str]]
+    tensors: str | None
+
+    def blobs(self) -> set[str]:
+        """The digests of all blobs."""
+        parts = {name for names in self.segments.values() for name in names}
+        return parts if self.tensors is None else parts | {self.tensors}
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys and no spaces: equal values are equal bytes. NaN and infinity are refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
+
+
+def read_manifest(manifest: bytes) -> Manifest:
+    """A manifest, checked; DamagedState if it is none, StateMismatch if it is of another format."""
+    try:
+        content = parse(manifest)
+        version, values, segments, tensors = (content[k] for k in ("format", "values", "segments", "tensors"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedState(f"{_LAW}: {error}") from None
+    if version != FORMAT or isinstance(version, bool):
+        raise StateMismatch(
+            f"a checkpoint must have format {FORMAT}, but got {str(version)[:40]!r}; use the Rekindle that wrote it"
+        )
+    if not (
+        isinstance(values, dict)
+        and isinstance(segments, dict)
+        and (tensors is None or _are_digests([tensors]))
+        and all(_are_digests(names) for names in segments.values())
+    ):
+        raise DamagedState(f"{_LAW}, each of its own type, but one of them is of another")
+    check_paths([*values, *segments])
+    try:
+        return Manifest({path: _special(leaf) for path, leaf in values.items()}, segments, tensors)
+    except ValueError as error:
+        raise DamagedState(f"{_LAW}: {error}") from None
+
+
+def check_paths(paths: list[str]) -> None:
+    """DamagedState if a path leads deeper than any state does."""
+    for path in paths:
+        if path.count("/") >= DEPTH:
+            raise DamagedState(f"a path in a state has fewer than {DEPTH} steps, but one begins with {path[:40]!r}")
+
+
+def _are_digests(names: Any) -> bool:
+    return (
+        isinstance(names, list)
+        and bool(names)
+        and all(isinstance(name, str) and DIGEST.fullmatch(name) for name in names)
+    )
+
+
+def _special(leaf: Any) -> Any:
+    if isinstance(leaf, list):
+        return [_special(item) for item in leaf]
+    if isinstance(leaf, dict) and leaf:
+        name, text = leaf.get("float"), leaf.get("json")
+        if len(leaf) == 1 and isinstance(text, str):
+            return parse(text.encode())
+        if len(leaf) > 1 or not isinstance(name, str) or name not in SPECIAL:
+            raise ValueError(
+                f"a value must be a number, a string, null or {{'float': 'nan'}}, but got {str(leaf)[:80]}"
+            )
+        return SPECIAL[name]
+    return leaf

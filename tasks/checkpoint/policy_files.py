@@ -1,0 +1,78 @@
+"""Policies in files: weights only, not resumable; safetensors is written, and .npz, .npy and .safetensors are read."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from safetensors.torch import save as save_safetensors
+from torch import Tensor
+
+from ..errors import StateMismatch
+
+LABEL = "weights only, not resumable: optimizers, counters, random streams and environments are not in it"
+_DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, SafetensorError)
+
+
+def write_policy(path: str | os.PathLike[str], policy: Mapping[str, Tensor], about: Mapping[str, Any]) -> Path:
+    """Writes a policy as safetensors, whole or not at all; `about` is written down with it."""
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise ValueError(
+            f"a policy is written in safetensors form, but got the name {path.name!r}; call it "
+            f"{path.with_suffix('.safetensors').name}"
+        )
+    metadata = {"rekindle": "policy", "contents": LABEL, **{name: str(value) for name, value in about.items()}}
+    data = save_safetensors({name: tensor.contiguous() for name, tensor in policy.items()}, metadata)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def read_policy(path: Any, place: str) -> Any:
+    """What is in a file: arrays by name, or one array; nothing that is read can run code.
+
+    ValueError, which names `place`, if it is no file of these forms.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise StateMismatch(
+            f"{place}: a warm start is taken from a task, a state, a policy, a vector or a file, but "
+            f"got a {type(path).__name__}"
+        )
+    path = Path(path)
+    readers: dict[str, Callable[[Path], Any]] = {".npz": _npz, ".npy": _npy, ".safetensors": load_file}
+    if path.suffix not in readers:
+        raise StateMismatch(f"{place}: a policy is read from a file of the form {', '.join(readers)}, but got {path}")
+    if not path.is_file():
+        raise StateMismatch(
+            f"{place}: a warm start needs its source, but there is no file {path}; a task that has "
+            "begun carries on without: init(start=...) with the digest in its identity"
+        )
+    try:
+        return readers[path.suffix](path)
+    except _DAMAGE as error:
+        raise StateMismatch(f"{place}: {path} must be a whole {path.suffix} file of arrays, but: {error}") from None
+
+
+def _npy(path: Path) -> Any:
+    with open(path, "rb") as data:
+        return np.lib.format.read_array(data, allow_pickle=False)
+
+
+def _npz(path: Path) -> Any:
+    """All arrays by name; the only one if it has a single one, which is a vector."""
+    with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    only = next(iter(arrays.values())) if len(arrays) == 1 else None
+    return only if only is not None and only.ndim == 1 else arrays

@@ -1,0 +1,218 @@
+"""State as data: nested dicts of tensors and JSON values, packed without pickle, named by their content.
+
+A tree's leaves are tensors, None, booleans, integers, floats, strings and lists of those. ``pack`` turns a tree into a
+manifest (canonical JSON) and blobs (safetensors) that are named by their sha256; the digest of a state is the sha256 of
+its manifest, so equal digests mean equal bits everywhere.
+
+A tensor above SEGMENT bytes is cut along its first axis into segments with a blob of their own: of a replay buffer that
+only grew, only the new segments are new blobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor
+
+from ..errors import DamagedState, StateMismatch
+from .chunks import SEGMENT, Blobs, Segmented, pack_segmented, segment_bytes, segment_rows
+from .manifests import FORMAT, check_paths, read_manifest
+from .manifests import canonical_json as canonical_json
+
+Tree = dict[str, Any]
+
+
+def settled(tree: Mapping[str, Any]) -> Tree:
+    """The tree with copies in the place of views of live data."""
+    leaves = dict(flatten(tree))
+    return unflatten({path: x.tensor.clone() if isinstance(x, Segmented) else x for path, x in leaves.items()})
+
+
+def _tensor(leaf: Any) -> Any:
+    return leaf.tensor if isinstance(leaf, Segmented) else leaf
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its path, e.g. ``("optimizer/m", tensor)``; an empty dict is a leaf."""
+    for name, value in tree.items():
+        if not isinstance(name, str) or "/" in name:
+            raise TypeError(f"a name in a state must be a string without '/', but {prefix}{name!r} is not")
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def unflatten(leaves: Mapping[str, Any]) -> Tree:
+    """The tree with these leaves."""
+    tree: Tree = {}
+    for path, value in leaves.items():
+        *parents, name = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
+
+
+def copy(tree: Mapping[str, Any]) -> Tree:
+    """A deep copy that shares no tensor with the original."""
+    leaves = {path: _tensor(leaf) for path, leaf in flatten(tree)}
+    return unflatten({path: x.detach().clone() if isinstance(x, Tensor) else x for path, x in leaves.items()})
+
+
+def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+    """The paths at which two trees differ in a single bit; empty if they are equal."""
+    left, right = dict(flatten(a)), dict(flatten(b))
+    return [
+        path
+        for path in sorted(left.keys() | right.keys())
+        if path not in left or path not in right or not _same(left[path], right[path])
+    ]
+
+
+def _same(a: Any, b: Any) -> bool:
+    a, b = _tensor(a), _tensor(b)
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and _bytes_of(a) == _bytes_of(b)
+    return type(a) is type(b) and canonical_json(_plain("", a)) == canonical_json(_plain("", b))  # 0 is not -0 here
+
+
+def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
+    """Raises StateMismatch unless both trees have the same paths, and tensors of the same shapes and types."""
+    left, right = dict(flatten(expected)), dict(flatten(given))
+    if missing := sorted(left.keys() - right.keys()):
+        raise StateMismatch(f"{where}: the state lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}")
+    if unknown := sorted(right.keys() - left.keys()):
+        raise StateMismatch(
+            f"{where}: the state has unknown {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''}"
+        )
+    for path, want in left.items():
+        want, have = _tensor(want), _tensor(right[path])
+        if isinstance(want, Tensor) != isinstance(have, Tensor):
+            raise StateMismatch(f"{where}: {path} must be a {type(want).__name__}, but got a {type(have).__name__}")
+        if isinstance(want, Tensor) and (want.shape != have.shape or want.dtype != have.dtype):
+            raise StateMismatch(
+                f"{where}: {path} must be {want.dtype} of shape {tuple(want.shape)}, "
+                f"but got {have.dtype} of shape {tuple(have.shape)}"
+            )
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A state as bytes: a manifest, and the blobs that it names."""
+
+    manifest: bytes
+    blobs: Mapping[str, bytes]
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the manifest."""
+        return hashlib.sha256(self.manifest).hexdigest()
+
+
+def pack(tree: Mapping[str, Any]) -> Packed:
+    """The state as bytes. Equal states give equal bytes; TypeError names a leaf that is no data."""
+    values: dict[str, Any] = {}
+    small: dict[str, Tensor] = {}
+    blobs: dict[str, bytes] = {}
+    known: dict[str, Tensor] = {}
+    segments: dict[str, list[str]] = {}
+
+    def add(data: bytes) -> str:
+        name = hashlib.sha256(data).hexdigest()
+        blobs[name] = data
+        return name
+
+    for path, leaf in flatten(tree):
+        if not isinstance(leaf, Tensor | Segmented):
+            values[path] = _plain(path, leaf)
+            continue
+        tensor = _tensor(leaf).detach().to("cpu").contiguous()
+        if tensor.nbytes <= SEGMENT or tensor.ndim == 0 or len(tensor) == 1:
+            small[path] = tensor.clone()  # of its own: safetensors takes neither parts of a tensor nor one twice
+        elif isinstance(leaf, Segmented):
+            segments[path] = pack_segmented(leaf, add, known)
+        else:
+            segments[path] = [add(segment_bytes(part)) for part in tensor.split(segment_rows(tensor))]
+    tensors = add(save_safetensors(small)) if small else None
+    manifest = {"format": FORMAT, "values": values, "segments": segments, "tensors": tensors}
+    return Packed(canonical_json(manifest), Blobs(blobs, known) if known else blobs)
+
+
+def digest(tree: Mapping[str, Any]) -> str:
+    """sha256 over the canonical form of a whole state: equal for equal bits, and for those only."""
+    return pack(tree).digest
+
+
+def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:
+    """The tree of a manifest; ``fetch`` gives a blob's bytes by its sha256. DamagedState if it is not as written."""
+    values, segments, tensors = read_manifest(manifest)
+    parts = [values, _load(tensors, fetch) if tensors is not None else {}]
+    check_paths([*parts[1]])
+    parts.append({path: _join(path, names, fetch) for path, names in segments.items()})
+    leaves = {path: leaf for part in parts for path, leaf in part.items()}
+    above = {path[:end] for path in leaves for end, sign in enumerate(path) if sign == "/"}
+    if len(leaves) < sum(map(len, parts)) or above & leaves.keys():
+        raise DamagedState("a checkpoint's manifest must name every path once, and none inside a leaf, but it does not")
+    return unflatten(leaves)
+
+
+def _join(path: str, names: list[str], fetch: Callable[[str], bytes]) -> Tensor:
+    """A tensor from the segments that it was cut into."""
+    try:
+        parts = {name: _load(name, fetch)["segment"] for name in dict.fromkeys(names)}  # zeros are one blob, many times
+        size, free = sum(parts[name].nbytes for name in names), psutil.virtual_memory().available
+        if size > free:
+            raise DamagedState(
+                f"{path} must fit into memory, but has {size:,} bytes, and {free:,} are free; use a "
+                "machine with more, if it is not damaged"
+            )
+        return torch.cat([parts[name] for name in names])
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise DamagedState(f"the segments of {path} must be parts of one tensor, but: {error}") from None
+
+
+def _load(name: str, fetch: Callable[[str], bytes]) -> dict[str, Tensor]:
+    data = fetch(name)
+    if hashlib.sha256(data).hexdigest() != name:
+        raise DamagedState(f"blob {name[:12]} must have the sha256 that names it, but its {len(data)} bytes do not")
+    try:
+        return load_safetensors(data)
+    except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError, OverflowError) as error:
+        raise DamagedState(f"blob {name[:12]} is not in safetensors form: {error}") from None
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    if not tensor.numel():
+        return b""  # an empty tensor cannot be viewed as bytes
+    return bytes(tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _object(path: str, item: Mapping[str, Any]) -> dict[str, str]:
+    try:
+        return {"json": canonical_json(item).decode()}
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"a state's lists hold JSON objects only, but {path} has {item!r}: {error}") from None
+
+
+def _plain(path: str, leaf: Any) -> Any:
+    """A leaf as JSON; floats that JSON lacks become {"float": name}, and objects within a list {"json": text}."""
+    if isinstance(leaf, Mapping) and not leaf:
+        return {}
+    if isinstance(leaf, list):
+        return [_object(path, item) if isinstance(item, Mapping) and item else _plain(path, item) for item in leaf]
+    if isinstance(leaf, float) and not math.isfinite(leaf):
+        return {"float": str(leaf)}
+    if leaf is None or isinstance(leaf, bool | int | float | str):
+        return leaf
+    raise TypeError(f"a state holds tensors and JSON values only, but {path} is a {type(leaf).__name__}")

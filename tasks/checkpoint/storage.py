@@ -1,0 +1,84 @@
+"""What a task asks of the place that keeps it: a lease on its uid, the last checkpoint, and one atomic write.
+
+A task knows no database. Anything with these methods will do; ``rekindle.Store`` is the one that ships.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .retention import Keep
+
+Metrics = dict[str, float]
+POLICY = "policy/"
+
+
+def policy_uid(digest: str) -> str:
+    """Under what a policy is stored, and what a task that starts from it names as its parent."""
+    return POLICY + digest[:20]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The last checkpoint of a task.
+
+    Attributes:
+        epochs: epochs that were done when it was written.
+        manifest: the packed state's structure; see ``tasks.state.unpack``.
+        fetch: gives the bytes of a blob by its sha256, or raises if they are damaged.
+        digest: sha256 of the manifest.
+        metrics: (epoch, metrics) of every epoch up to the checkpoint.
+        fingerprint: what the task's last "init" event recorded, if any: the versions that wrote the checkpoint.
+    """
+
+    epochs: int
+    manifest: bytes
+    fetch: Callable[[str], bytes]
+    digest: str
+    metrics: list[tuple[int, Metrics]]
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Lease(Protocol):
+    """The right to write one task, held by one process until it lets go, dies or falls silent."""
+
+    uid: str
+
+    def load(self) -> Saved | None:
+        """The last checkpoint, or None if there is none; a damaged one raises."""
+
+    def release(self) -> None:
+        """Lets another process take the task."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """What one member adds to the storage.
+
+    ``manifest`` None means metrics and events only; ``keep`` says which of its checkpoints stay, None leaves that to
+    the storage.
+    """
+
+    lease: Lease
+    epochs: int
+    manifest: bytes | None = None
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    digest: str | None = None
+    metrics: Sequence[tuple[int, Metrics]] = ()
+    events: Sequence[tuple[str, dict[str, Any]]] = ()
+    keep: Keep | None = None
+
+
+class Storage(Protocol):
+    """Keeps tasks."""
+
+    def open(self, uid: str, identity: Mapping[str, Any]) -> Lease:
+        """Takes the lease of a task; raises while another process holds it."""
+
+    def save(self, writes: Sequence[Write]) -> None:
+        """Makes all of the writes visible together, or none; raises if a lease was lost."""
+
+    def load(self, uid: str, epochs: int | None = None) -> Saved | None:
+        """The last checkpoint of a task, or that of ``epochs``; None if it is not kept, and a damaged one raises."""

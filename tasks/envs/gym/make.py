@@ -1,0 +1,98 @@
+"""Making one Gymnasium environment of a spec, with errors that name the cure."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+
+from ...runtime.warning_filters import changed_filters
+from ..joined import JoinedActions, fits
+from ..spec import EnvSpec, EnvSpecError
+
+Env = gym.Env[Any, Any]
+
+# Where an environment's entry point lies tells which extra its packages are in.
+EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "ale_py": "atari"}
+
+
+def make_env(spec: EnvSpec) -> Env:
+    """One environment with its wrappers, its actions joined into rows if they are of numbers and choices.
+
+    EnvSpecError if the id, an argument or a package is not there.
+    """
+    if spec.id.startswith("ALE/"):
+        register_atari(spec)
+    limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
+    with _quiet():
+        try:
+            # The checker would say of every environment what its author should know; it costs a third of the speed.
+            env: Env = gym.make(spec.id, disable_env_checker=True, **limit, **spec.kwargs)
+        except gym.error.DependencyNotInstalled as error:
+            raise EnvSpecError(f"{spec.id} needs a package that is not installed ({error}){_cure(spec)}") from error
+        except ImportError as error:
+            raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}{_cure(spec)}") from error
+        except gym.error.Error as error:
+            raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {error}") from error
+        except TypeError as error:
+            raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {error}") from error
+        for wrapper in spec.wrappers:
+            env = _wrap(env, wrapper, spec)
+    return JoinedActions(env) if fits(env.action_space) else env
+
+
+def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
+    module, _, name = wrapper["entry_point"].partition(":")
+    try:
+        make = getattr(import_module(module), name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise EnvSpecError(f"{spec.id}: wrapper {wrapper['entry_point']} cannot be imported: {error}") from error
+    if not (isinstance(make, type) and issubclass(make, gym.Wrapper)):
+        # A spec may come from a shared database: it names wrappers, and is no way to call any other function there is.
+        raise EnvSpecError(
+            f"{spec.id}: a wrapper must be a class derived from gymnasium.Wrapper, "
+            f"but {wrapper['entry_point']} is not; derive it or wrap within it"
+        )
+    try:
+        wrapped: Env = make(env, **wrapper["kwargs"])
+    except TypeError as error:
+        raise EnvSpecError(f"{spec.id}: the wrapper {name} cannot be made with {wrapper['kwargs']}: {error}") from error
+    return wrapped
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the two warnings that say nothing about the user's program."""
+    with changed_filters():
+        # Box2D's bindings on import; turned into an error it crashes the interpreter.
+        warnings.filterwarnings("ignore", "builtin type .* has no __module__ attribute", DeprecationWarning)
+        # The id is written down in the spec on purpose: an older version is not a newer one.
+        warnings.filterwarnings("ignore", r".*The environment .* is out of date", DeprecationWarning)
+        yield
+
+
+def register_atari(spec: EnvSpec) -> None:
+    """Makes the ids of Atari games known; EnvSpecError without ale-py."""
+    try:
+        gym.register_envs(import_module("ale_py"))
+    except ImportError as error:
+        raise EnvSpecError(f"{spec.id} needs ale-py; install it with `pip install rekindle[atari]`") from error
+
+
+def _cure(spec: EnvSpec) -> str:
+    entry_point = getattr(gym.registry.get(spec.id), "entry_point", "")
+    for module, extra in EXTRAS.items():
+        if isinstance(entry_point, str) and entry_point.startswith(module):
+            return f"; install it with `pip install rekindle[{extra}]`"
+    return ""
+
+
+class Spaces(NamedTuple):
+    """What one environment shows and what it takes."""
+
+    observation: gym.Space[Any]
+    action: gym.Space[Any]

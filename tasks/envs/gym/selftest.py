@@ -1,0 +1,169 @@
+"""Which way of restoring an environment is exact: tried on the environment itself, not assumed.
+
+A used environment is compared with new ones: same seeds, same actions; every observation, reward and end bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from ...rng import streams
+from ..base import Array
+from ..curriculum import Curriculum
+from ..encode import Actions, Observations
+from ..spec import EnvSpec
+from . import snapshot
+from .make import Env, make_env
+
+EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8  # that are compared
+SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
+Episode = tuple[int, Array, dict[str, Any]]  # seed, actions, what its reset is given besides the seed
+Record = tuple[bytes, float, bool, bool]  # observation, reward, terminated, truncated
+
+
+@dataclass(frozen=True)
+class Restore:
+    """How an environment's state is restored.
+
+    Attributes:
+        mode: "snapshot", "replay" or "restart".
+        exact: whether that is exact, bit for bit.
+        why: the reason, for people.
+        renew: a new environment object is made for every episode, because an old one would not forget.
+    """
+
+    mode: str
+    exact: bool
+    why: str
+    renew: bool = False
+
+
+@cache
+def self_test(spec: EnvSpec) -> Restore:
+    """The best exact way for this environment; tried once per process."""
+    made: list[Env] = []
+
+    def new() -> Env:
+        made.append(make_env(spec))
+        return made[-1]
+
+    try:
+        return _compare(new, spec)
+    finally:
+        for env in made:
+            env.close()
+
+
+def _compare(new: Callable[[], Env], spec: EnvSpec) -> Restore:
+    used = new()
+    plan = _plan(used, spec)
+    of_used = [_episode(used, *episode) for episode in plan]
+    of_new = [_episode(new(), *episode) for episode in plan]
+    differ = [i for i in range(len(plan)) if _difference(of_used[i], of_new[i]) is not None]
+    if not differ:
+        return _clean(used, new, plan[0])
+
+    for i in {0, differ[0]}:
+        if (where := _difference(of_new[i], _episode(new(), *plan[i]))) is not None:
+            return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
+    where = _difference(of_used[differ[0]], of_new[differ[0]])
+    if all(of_used[i][0] == of_new[i][0] for i in differ) and snapshot.only_transparent(used):
+        # Episodes begin alike, but something of earlier ones survives in the simulator.
+        why = f"an earlier episode shows in {where}, so each episode has a new environment"
+        return Restore("replay", True, why, renew=True)
+    # Remembering may be its purpose (running statistics, a curriculum), so it keeps its memory within an epoch.
+    other = new()
+    for i, episode in enumerate(plan):
+        if (again := _difference(of_used[i], _episode(other, *episode))) is not None:
+            return Restore("restart", False, f"two new environments with the same seeds and actions differ in {again}")
+    return Restore("restart", True, f"an earlier episode shows in {where}, so each epoch begins with new environments")
+
+
+def _clean(env: Env, new: Callable[[], Env], episode: Episode) -> Restore:
+    """The way for an environment whose episodes do not show the earlier ones."""
+    if snapshot.has_snapshot(env) and _snapshots_hold(env, new(), episode):
+        return Restore("snapshot", True, "its simulator's state, put into a new environment, goes on alike")
+    if snapshot.keeps_world(env):
+        # Box2D hands out freed memory again, so a contact's place in its lists can depend on earlier episodes.
+        why = "its Box2D world outlives an episode, so each episode has a new environment"
+        return Restore("replay", True, why, renew=True)
+    return Restore("replay", True, "the same seed and actions give the same episode in used and in new environments")
+
+
+def _plan(env: Env, spec: EnvSpec) -> list[Episode]:
+    """Episodes to try: several of unequal lengths, since what survives can depend on their number."""
+    actions = _actions(env, spec.id)
+    drawn = Curriculum(spec.parameters, [0], "self-test")
+    options = [{"options": drawn.options(0, seed)} if spec.parameters else {} for seed in range(EPISODES)]
+    return [(seed, actions[: len(actions) // (1 + seed % 3)], options[seed]) for seed in range(EPISODES)]
+
+
+def _actions(env: Env, name: str) -> Array:
+    codec = Actions(env.action_space, name)
+    image = Observations(env.observation_space, name).kind == "image"
+    steps = IMAGE_STEPS if image else STEPS
+    width = int(np.prod(codec.learner_shape))
+    draws = streams.uniform(streams.key("self-test"), np.arange(steps * width))
+    return codec.decode(codec.pick(draws.reshape(steps, width)))
+
+
+def _episode(env: Env, seed: int, actions: Array, options: dict[str, Any]) -> list[Record]:
+    """What an episode shows, to its end or the end of the actions."""
+    obs, _ = env.reset(seed=seed, **options)
+    return [(_bits(obs), 0.0, False, False), *_steps(env, actions)]
+
+
+def _steps(env: Env, actions: Array) -> list[Record]:
+    records: list[Record] = []
+    for action in actions:
+        obs, reward, terminated, truncated, _ = env.step(action)
+        records.append((_bits(obs), float(reward), bool(terminated), bool(truncated)))
+        if terminated or truncated:
+            break
+    return records
+
+
+def _bits(obs: Any) -> bytes:
+    """An observation's bytes, whatever it is made of."""
+    if isinstance(obs, Mapping):
+        return b"".join(_bits(obs[name]) for name in sorted(obs))
+    if isinstance(obs, tuple):
+        return b"".join(map(_bits, obs))
+    return np.asarray(obs).tobytes()
+
+
+def _difference(one: list[Record], other: list[Record]) -> str | None:
+    """Where two episodes first differ, in words."""
+    for step, (x, y) in enumerate(zip_longest(one, other)):
+        if x is None or y is None:
+            return f"the length of the episode ({min(len(one), len(other)) - 1} steps)"
+        for part, p, q in zip(("observation", "reward", "terminated", "truncated"), x, y, strict=True):
+            if p != q and not (p != p and q != q):
+                return f"the {part} at step {step}"
+    return None
+
+
+def _snapshots_hold(env: Env, other: Env, episode: Episode) -> bool:
+    """Whether a snapshot put into another environment goes on as the original did."""
+    _, actions, options = episode
+    env.reset(seed=1, **options)
+    shots = []
+    records: list[Record] = []
+    for step in range(len(actions)):
+        records += _steps(env, actions[step : step + 1])
+        if records[-1][2] or records[-1][3]:
+            break
+        if len(records) in SNAPSHOTS_AT:
+            shots.append((len(records), snapshot.take(env)))
+    for at, shot in shots:
+        other.reset(seed=2, **options)
+        snapshot.put(other, shot, at)
+        if _difference(records[at:], _steps(other, actions[at:])) is not None:
+            return False
+    return bool(shots)

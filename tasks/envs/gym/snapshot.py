@@ -1,0 +1,99 @@
+"""Simulators whose state can be taken out whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from ..base import Array, Tree, to_tensor
+from ..joined import JoinedActions
+
+# Wrappers that hold nothing but the steps so far. Any other may remember what no test of a few steps would show.
+TRANSPARENT = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, JoinedActions)
+
+
+def only_transparent(env: gym.Env[Any, Any]) -> bool:
+    """Whether nothing but a time limit lies around the environment."""
+    while isinstance(env, gym.Wrapper):
+        if not isinstance(env, TRANSPARENT):
+            return False
+        env = env.env
+    return True
+
+
+def has_snapshot(env: gym.Env[Any, Any]) -> bool:
+    """Whether a snapshot may be tried: of MuJoCo's MjData, or of an Atari emulator, which hold all that there is."""
+    inner: Any = env.unwrapped
+    mujoco = type(inner).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(inner, "data")
+    return (mujoco or (_is_atari(inner) and _is_whole(inner))) and only_transparent(env)
+
+
+def _is_whole(inner: Any) -> bool:
+    """Whether an Atari emulator's state holds all: it lacks the action that a sticky one repeats.
+
+    A test of a few steps would not show it, as the action is repeated by chance only. A range of frames to skip is
+    drawn from by a generator outside of the emulator.
+    """
+    return isinstance(inner._frameskip, int) and inner.ale.getFloat("repeat_action_probability") == 0
+
+
+def _is_atari(inner: Any) -> bool:
+    return type(inner).__module__.startswith("ale_py.") and hasattr(inner, "ale")
+
+
+def keeps_world(env: gym.Env[Any, Any]) -> bool:
+    """Whether a reset keeps the Box2D world."""
+    world = getattr(env.unwrapped, "world", None)
+    if world is None or not type(world).__module__.startswith("Box2D"):
+        return False
+    env.reset(seed=0)
+    return getattr(env.unwrapped, "world", None) is world
+
+
+def take(env: gym.Env[Any, Any]) -> Array:
+    """The simulator's state.
+
+    MuJoCo's time, positions, velocities, controls and the solver's warm start, float64; or an Atari emulator with its
+    random generator, as bytes whose number varies.
+    """
+    inner: Any = env.unwrapped
+    if _is_atari(inner):
+        return np.frombuffer(inner.ale.cloneState(include_rng=True).serialize(), np.uint8)
+    mujoco: Any = import_module("mujoco")
+    state = np.empty(mujoco.mj_stateSize(inner.model, mujoco.mjtState.mjSTATE_INTEGRATION))
+    mujoco.mj_getState(inner.model, inner.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    return state
+
+
+def put(env: gym.Env[Any, Any], state: Array, elapsed: int) -> None:
+    """Puts a simulator's state into an environment that was reset, ``elapsed`` steps into its episode."""
+    inner: Any = env.unwrapped
+    if _is_atari(inner):
+        inner.ale.restoreState(import_module("ale_py").ALEState(state.tobytes()))
+    else:
+        mujoco: Any = import_module("mujoco")
+        mujoco.mj_setState(inner.model, inner.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    layer: Any = env
+    while isinstance(layer, gym.Wrapper):
+        if isinstance(layer, gym.wrappers.TimeLimit):
+            layer._elapsed_steps = elapsed  # type: ignore[assignment]  # declared as None there
+        layer = layer.env
+
+
+def to_tree(states: Sequence[Array]) -> Tree:
+    """The states of several environments as a part of a member's state."""
+    if states[0].dtype == np.uint8:
+        return {"simulator": to_tensor(np.concatenate(states)), "simulator_sizes": [len(state) for state in states]}
+    return {"simulator": to_tensor(np.stack(states))}
+
+
+def from_tree(tree: Tree) -> list[Array]:
+    """The states that ``to_tree`` was given."""
+    states = tree["simulator"].numpy()
+    if "simulator_sizes" in tree:
+        return np.split(states, np.cumsum(tree["simulator_sizes"])[:-1])
+    return list(states)

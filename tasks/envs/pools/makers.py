@@ -1,0 +1,151 @@
+"""Who makes a pool: ``EnvSpec("envpool/CartPole-v1")`` is EnvPool's, ``EnvSpec("vector/ALE/Pong-v5")`` Gymnasium's.
+
+EnvPool: Weng et al. (2022), arXiv:2206.10558. Seeds are given once, to the first episodes of a pool; later ones follow
+from them. Gymnasium's are those that an id's ``vector_entry_point`` makes; there, every episode has its own seed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+from ...runtime.warning_filters import changed_filters
+from ..base import Array
+from ..gym.make import register_atari
+from ..spec import EnvSpec, EnvSpecError
+
+OURS = frozenset({"num_envs", "batch_size", "num_threads", "seed", "max_num_players", "autoreset_mode"})
+
+
+class Made(Protocol):
+    """A pool of M environments.
+
+    Attributes:
+        observation_space, action_space: of one environment.
+    """
+
+    observation_space: Any
+    action_space: Any
+
+    def reset(self, places: Array, seeds: Array) -> tuple[Any, Array]:
+        """Begins episodes; the first observations, and whose they are."""
+
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array]:
+        """Observations, rewards, terminated and truncated after a step of all, and whose they are."""
+
+    def close(self) -> None:
+        """Frees it."""
+
+
+def is_pool(spec: EnvSpec) -> bool:
+    """Whether a library of its own computes these environments all at once."""
+    return spec.id.startswith(tuple(MAKERS))
+
+
+def make_pool(spec: EnvSpec, seeds: Sequence[int], threads: int) -> Made:
+    """A pool of len(seeds) environments; EnvSpecError if there is no such environment, or it cannot be made so."""
+    prefix = spec.id.partition("/")[0] + "/"
+    name = spec.id.removeprefix(prefix)
+    if spec.wrappers or spec.parameters:
+        what = "wrappers" if spec.wrappers else "parameters"
+        raise EnvSpecError(
+            f"{spec.id}: an environment in a pool takes no {what}, but got {list(getattr(spec, what))}; "
+            f"{name}, which is stepped by itself, may have them"
+        )
+    if wrong := sorted(OURS & spec.kwargs.keys()):
+        raise EnvSpecError(f"{spec.id}: kwargs must leave {', '.join(wrong)} to the task, which sets it")
+    try:
+        with _quiet():
+            return MAKERS[prefix](spec, name, seeds, threads)
+    except EnvSpecError:
+        raise
+    except (TypeError, ValueError, AssertionError, gym.error.Error) as error:
+        raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {error}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with changed_filters():
+        # EnvPool makes float32 Boxes of float64 bounds, which says nothing about the user's program.
+        warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
+        yield
+
+
+class OfEnvPool:
+    """A pool of EnvPool's."""
+
+    def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
+        try:
+            envpool = import_module("envpool")
+        except ImportError as error:
+            raise EnvSpecError(f"{spec.id} needs envpool; install it with `pip install rekindle[envpool]`") from error
+        if name not in (known := envpool.list_all_envs()):
+            near = get_close_matches(name, known, n=1)
+            cure = f"did you mean envpool/{near[0]}?" if near else "`envpool.list_all_envs()` lists them"
+            raise EnvSpecError(f"{spec.id} must be an environment that EnvPool knows: {cure}")
+        limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
+        self.pool = envpool.make_gymnasium(
+            name, num_envs=len(seeds), seed=list(seeds), num_threads=threads, **limit, **spec.kwargs
+        )
+        self.observation_space, self.action_space = self.pool.observation_space, self.pool.action_space
+
+    def reset(self, places: Array, seeds: Array) -> tuple[Any, Array]:
+        obs, info = self.pool.reset(places)
+        return obs, info["env_id"]
+
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array]:
+        *shown, info = self.pool.step(actions)
+        return (*shown, info["env_id"])
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+class OfGymnasium:
+    """What an id's vector entry point makes: Atari games with the usual preprocessing, by threads."""
+
+    def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
+        more: dict[str, Any] = dict(spec.kwargs)
+        if name.startswith("ALE/"):
+            register_atari(spec)
+            more["num_threads"] = threads
+        if gym.spec(name).vector_entry_point is None:
+            raise EnvSpecError(f"{spec.id}: {name} has no vector entry point; use {name}, by several processes if slow")
+        if spec.max_episode_steps is not None:
+            raise EnvSpecError(
+                f"{spec.id}: max_episode_steps must be None; its vector entry point may have a limit of "
+                "its own among its kwargs"
+            )
+        self.envs = gym.make_vec(name, len(seeds), "vector_entry_point", **more)
+        self.observation_space, self.action_space = self.envs.single_observation_space, self.envs.single_action_space
+        self.every = np.arange(len(seeds))
+        try:
+            self.reset(self.every, np.asarray(seeds))
+        except (TypeError, ValueError, gym.error.Error) as error:
+            self.close()
+            raise EnvSpecError(
+                f"{spec.id}: a vector environment must take a seed for each of its environments, but "
+                f"{type(self.envs).__name__} does not ({error}); use {name}"
+            ) from error
+
+    def reset(self, places: Array, seeds: Array) -> tuple[Any, Array]:
+        chosen = np.isin(self.every, places)
+        obs, _ = self.envs.reset(seed=seeds, options={"reset_mask": chosen})  # type: ignore[arg-type]  # says int
+        return obs[chosen], self.every[chosen]
+
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array]:
+        obs, reward, terminated, truncated, _ = self.envs.step(actions)
+        return obs, reward, terminated, truncated, self.every
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+MAKERS: Mapping[str, Any] = {"envpool/": OfEnvPool, "vector/": OfGymnasium}

@@ -1,0 +1,117 @@
+"""What an environment process and its parent say to each other: a JSON object and arrays; steps go by shared memory."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from socket import socketpair
+from typing import Any
+
+import numpy as np
+
+from ..base import Array
+
+STEP, DONE = b"step", b""  # the one request without a JSON object, and its answer
+ALIGNMENT = 64  # bytes: no two arrays share a cache line
+PATIENCE = 5.0  # seconds that a process has to end after its parent let go of it
+Answer = tuple[dict[str, Any], list[Array]]
+Layout = Sequence[tuple[str, str, Sequence[int]]]  # (name, dtype, shape) of each array
+
+
+def send(channel: Connection, content: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
+    """Sends an object, and arrays after it."""
+    forms = [(array.dtype.str, array.shape) for array in arrays]
+    channel.send_bytes(json.dumps({**content, "arrays": forms}).encode())
+    for array in arrays:
+        channel.send_bytes(np.ascontiguousarray(array).tobytes())
+
+
+def receive(channel: Connection, message: bytes | None = None) -> Answer:
+    """An object and its arrays; ``message`` is the object's text if it was read already. EOFError: nobody is there."""
+    content = json.loads(channel.recv_bytes() if message is None else message)
+    arrays = [
+        np.frombuffer(channel.recv_bytes(), dtype).reshape(shape).copy() for dtype, shape in content.pop("arrays")
+    ]
+    return content, arrays
+
+
+class Child:
+    """An environment process, as its parent sees it."""
+
+    def __init__(self, hello: Mapping[str, Any], memory: int) -> None:
+        """Starts it, and says ``hello`` to it, which it answers when it has made its environments."""
+        mine, theirs = socketpair()
+        with theirs:
+            # The modules of environments are found as here; one thread each, since the processes are the parallelism.
+            path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "rekindle.tasks.envs.processes.child", str(theirs.fileno()), str(memory)],
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), memory),
+                process_group=0,  # Ctrl-C reaches the parent alone
+            )
+        self.channel = Connection(mine.detach())
+        self.say(hello)
+
+    def say(self, content: bytes | Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
+        """Asks it something; if it is dead, that is noticed when it is to answer."""
+        with suppress(ConnectionError):
+            if isinstance(content, bytes):
+                self.channel.send_bytes(content)
+            else:
+                send(self.channel, content, arrays)
+
+    def hear(self) -> Answer | None:
+        """Its answer; None if it is dead."""
+        try:
+            message = self.channel.recv_bytes()
+            return ({}, []) if message == DONE else receive(self.channel, message)
+        except (EOFError, ConnectionError):
+            return None
+
+    def leave(self) -> None:
+        """Lets it go, and does not wait."""
+        self.channel.close()
+
+    def wait(self) -> int:
+        """Waits until it ended, after ``leave``; its status."""
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+def memory_file(layout: Layout) -> int:
+    """A descriptor of shared memory for these arrays; it has no name, so nothing is left of it after a crash."""
+    size = sum(_room(dtype, shape) for _, dtype, shape in layout)
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("rekindle-envs")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+def arrays_in(descriptor: int, layout: Layout) -> dict[str, Array]:
+    """The arrays in shared memory, by name."""
+    memory = mmap.mmap(descriptor, 0)
+    arrays, begin = {}, 0
+    for name, dtype, shape in layout:
+        arrays[name] = np.ndarray(shape, dtype, memory, begin)
+        begin += _room(dtype, shape)
+    return arrays
+
+
+def _room(dtype: str, shape: Sequence[int]) -> int:
+    size = int(np.dtype(dtype).itemsize * np.prod(shape))
+    return max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)

@@ -1,0 +1,135 @@
+"""How training acts other than greedily: uniformly and epsilon-greedily. Evaluation uses neither unless asked to.
+
+Normal noise with a learned deviation is that of `distributions.Gaussian`, squashed that of `soft_actions.SoftActions`,
+and one that depends on the state that of `sde` and `soft_sde`.
+
+Every number comes from the member's own stream at the position that it is asked for, so nothing here is state.
+
+Notation: P members, N environments, k numbers in an action.
+"""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from ...spaces import Space, categorical, integer, log_real, real
+from ..envs import Joined
+from ..errors import UnsupportedSpace
+from ..rng import streams
+from ..rng.draws import Draws, Normals
+
+Array = NDArray[Any]
+
+
+def epsilon_space() -> Space:
+    """The hyperparameters of epsilon: from `start` to `final` over a fixed horizon of environment steps."""
+    return Space(
+        name=categorical("linear", "exponential", default="linear", structural=True, search=False),
+        start=real(0.0, 1.0, default=1.0, search=False),
+        final=log_real(0.01, 0.2, default=0.05, accept=(0.0, 1.0)),
+        horizon=integer(1_000, 100_000, log=True, default=10_000, accept=(1, 10**12)),
+    )
+
+
+class Epsilon:
+    """The probability of a random action.
+
+        linear:       start + (final - start) min(1, t / horizon)
+        exponential:  final + (start - final) exp(-t / horizon)
+
+    The horizon is a hyperparameter, so training further than planned never bends the schedule.
+    """
+
+    def __init__(self, hp: SimpleNamespace):
+        """hp: the values of `epsilon_space`."""
+        self.linear = hp.name == "linear"
+        self.start, self.final, self.horizon = (x.cpu().double().numpy() for x in (hp.start, hp.final, hp.horizon))
+
+    def __call__(self, env_steps: int) -> NDArray[np.float64]:
+        """(P, 1), after so many environment steps."""
+        progress = env_steps / self.horizon
+        if self.linear:
+            return self.start + (self.final - self.start) * np.minimum(progress, 1.0)
+        decay = np.array([[math.exp(-x)] for x in progress[:, 0]])  # numpy's exp may round by the place in an array
+        value: NDArray[np.float64] = self.final + (self.start - self.final) * decay
+        return value
+
+
+class UniformActions:
+    """Actions of any space drawn uniformly: what fills a memory before anything is learned.
+
+    A Box without a bound on some side takes standard normal numbers there, from the bound on if there is one.
+    """
+
+    def __init__(self, keys: streams.Bits, space: gym.Space[Any], num_envs: int, place: str):
+        """keys: the members' streams, (P,); place: named in errors."""
+        self.sizes: NDArray[np.int64] | None = None
+        self.shape: tuple[int, ...] = ()
+        match space:
+            case gym.spaces.Discrete():
+                self.sizes = np.array([space.n])
+            case gym.spaces.MultiDiscrete():
+                self.sizes, self.shape = space.nvec.reshape(-1), space.nvec.shape
+            case gym.spaces.MultiBinary():
+                self.sizes, self.shape = np.full(math.prod(space.shape), 2), space.shape
+            case Joined():
+                self.shape = space.low.shape
+            case gym.spaces.Box():
+                self.shape = space.shape
+                self.low, self.high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
+            case _:
+                raise UnsupportedSpace(
+                    f"{place}: random actions are known for Discrete, MultiDiscrete, MultiBinary, Box, and Dicts and "
+                    f"Tuples of Discretes and bounded Boxes, not for {space}"
+                )
+        self.size = math.prod(self.shape)
+        bits = isinstance(space, gym.spaces.MultiBinary)
+        self.type = np.int8 if bits else np.float32 if self.sizes is None else np.int64
+        self.largest = 0 if self.sizes is None else int(self.sizes.max()) - 1  # of the indices that it draws
+        self.draws = Draws(keys, (num_envs, self.size))
+        self.draw_row = space.draw if isinstance(space, Joined) else None
+        self.normals: Normals | None = None
+        if isinstance(space, gym.spaces.Box) and not space.is_bounded():
+            self.normals = Normals(~keys, (num_envs, self.size))
+
+    def __call__(self, position: int) -> Array:
+        """The actions (P, N, *shape) of the step with this number."""
+        uniforms = self.draws(position)
+        if self.draw_row is not None:
+            return self.draw_row(uniforms)
+        flat = self._of_box(uniforms, position) if self.sizes is None else uniforms * self.sizes
+        return flat.astype(self.type).reshape(*uniforms.shape[:2], *self.shape)
+
+    def _of_box(self, uniforms: NDArray[np.float64], position: int) -> Array:
+        below, above = np.isfinite(self.low), np.isfinite(self.high)
+        low, high = np.where(below, self.low, 0.0), np.where(above, self.high, 0.0)
+        bounded = low + (high - low) * uniforms
+        if self.normals is None:
+            return bounded
+        normal = self.normals(position).cpu().double().numpy()
+        one_sided = np.where(below, low + np.abs(normal), high - np.abs(normal))
+        return np.where(below & above, bounded, np.where(below | above, one_sided, normal))
+
+
+class EpsilonGreedy:
+    """With probability epsilon an action is uniform, otherwise greedy: Sutton and Barto (2018), section 2.2."""
+
+    def __init__(self, keys: streams.Bits, actions: int, num_envs: int):
+        """keys: the members' streams, (P,); actions: how many there are."""
+        self.actions = actions
+        self.draws = Draws(keys, (2, num_envs))
+
+    def explores(self, position: int, epsilon: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which environments (P, N) act uniformly at the step with this number."""
+        mask: NDArray[np.bool_] = self.draws(position)[:, 0] < epsilon
+        return mask
+
+    def uniform(self, position: int) -> NDArray[np.int64]:
+        """Their actions, (P, N)."""
+        return (self.draws(position)[:, 1] * self.actions).astype(np.int64)

@@ -1,0 +1,111 @@
+"""Running normalization of observations and rewards; the statistics are state, one set per member.
+
+The statistics of a step's N numbers are merged into the running ones exactly (Chan, Golub and LeVeque 1979, "Updating
+formulae and a pairwise algorithm for computing sample variances", eq. 2.1), and a fixed prior weight keeps the first
+steps finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..checkpoint.state import Tree
+
+Array = NDArray[np.float64]
+PRIOR_WEIGHT = 1e-4
+CLIP = 10.0
+
+
+class RunningMoments:
+    """Mean and variance of P members' streams of vectors, (P, D)."""
+
+    def __init__(self, members: int, size: int):
+        self.mean = np.zeros((members, size))
+        self.variance = np.ones((members, size))
+        self.count = np.full((members, 1), PRIOR_WEIGHT)
+
+    def update(self, batch: NDArray[Any]) -> None:
+        """Merges a batch (P, B, D)."""
+        number = batch.shape[1]
+        batch = batch.astype(np.float64)
+        mean = batch.mean(1)
+        variance = np.square(batch - mean[:, None]).mean(1)
+        total = self.count + number
+        delta = mean - self.mean
+        self.variance = (
+            self.variance * self.count + variance * number + delta**2 * self.count * number / total
+        ) / total
+        self.mean = self.mean + delta * number / total
+        self.count = total
+
+    def of(self, member: int) -> dict[str, Tensor]:
+        """One member's statistics by name; views, good until the next update."""
+        return {name: torch.from_numpy(getattr(self, name)[member]) for name in ("mean", "variance", "count")}
+
+    def member_state(self, member: int) -> Tree:
+        return {name: view.clone() for name, view in self.of(member).items()}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        for name in ("mean", "variance", "count"):
+            getattr(self, name)[member] = tree[name].numpy()
+
+
+class ObservationNormalizer:
+    """Observations (P, N, D) less their running mean, over their running standard deviation, clipped to ±10."""
+
+    def __init__(self, members: int, size: int):
+        self.moments = RunningMoments(members, size)
+
+    def __call__(self, obs: NDArray[np.float32], learn: bool) -> NDArray[np.float32]:
+        if learn:
+            self.moments.update(obs)
+        scale = 1 / np.sqrt(self.moments.variance + 1e-8)
+        normal = (obs - self.moments.mean[:, None]) * scale[:, None]
+        return np.clip(normal, -CLIP, CLIP).astype(np.float32)
+
+    def of_batch(self, obs: Tensor) -> Tensor:
+        """The same for a batch (P, ..., D), without learning from it."""
+        form = (len(obs), *[1] * (obs.ndim - 2), -1)
+        moments = self.moments.mean, 1 / np.sqrt(self.moments.variance + 1e-8)
+        mean, scale = (torch.from_numpy(x.astype(np.float32)).to(obs.device).view(form) for x in moments)
+        return ((obs - mean) * scale).clamp(-CLIP, CLIP)
+
+    def member_state(self, member: int) -> Tree:
+        return self.moments.member_state(member)
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        self.moments.load_member(member, tree)
+
+
+class RewardNormalizer:
+    """Rewards (P, N) over the running standard deviation of the discounted return, clipped to ±10; never shifted."""
+
+    def __init__(self, members: int, num_envs: int, gamma: Array):
+        """gamma: (P, 1)."""
+        self.gamma = gamma
+        self.moments = RunningMoments(members, 1)
+        self.returns = np.zeros((members, num_envs))
+
+    def __call__(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> NDArray[np.float32]:
+        self.returns = self.gamma * self.returns + rewards
+        self.moments.update(self.returns[:, :, None])
+        self.returns = self.returns * ~ended
+        scaled = rewards / np.sqrt(self.moments.variance + 1e-8)
+        return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
+
+    def forget(self, ended: NDArray[np.bool_]) -> None:
+        """Begins the return anew where an episode does, (P, N)."""
+        self.returns = self.returns * ~ended
+
+    def member_state(self, member: int) -> Tree:
+        return {"returns": torch.from_numpy(self.returns[member].copy()), **self.moments.member_state(member)}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        self.returns[member] = tree["returns"].numpy()
+        self.moments.load_member(member, tree)

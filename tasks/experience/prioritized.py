@@ -1,0 +1,170 @@
+"""Prioritized replay: Schaul et al. (2016), arXiv:1511.05952, proportional variant.
+
+The sum tree has FAN children per node instead of two, so that a memory of a million transitions is four levels deep and
+all draws of all members go down together. A node is always summed anew from its children, so the tree is a function of
+its leaves, and the leaves alone are state.
+
+Notation: P members, B batch; rows as in the replay memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...spaces import Space, categorical, integer, log_real, real
+from ..checkpoint.state import Tree
+from ..rng import streams
+from ..rng.draws import Draws
+from .replay_buffer import Index, Replay
+
+FAN = 32
+Sums = NDArray[np.float64]
+
+
+class SumTree:
+    """P sum trees over the same number of leaves.
+
+    Attributes:
+        levels: from the leaves to the roots, each (P, nodes, FAN): the children of the nodes of the level above.
+    """
+
+    def __init__(self, members: int, leaves: int):
+        self.leaves = leaves
+        self.levels: list[Sums] = []
+        nodes = leaves
+        while nodes > 1 or not self.levels:
+            nodes = -(-nodes // FAN)
+            self.levels.append(np.zeros((members, nodes, FAN)))
+        self.member = np.arange(members)[:, None]
+
+    @property
+    def total(self) -> Sums:
+        """The sums of all leaves, (P, 1)."""
+        total: Sums = self.levels[-1].sum(-1)
+        return total
+
+    def __getitem__(self, leaf: Index) -> Sums:
+        """The values of leaves (P, B)."""
+        values: Sums = self.levels[0][self.member, leaf // FAN, leaf % FAN]
+        return values
+
+    def set(self, leaf: Index, values: Sums) -> None:
+        """Changes leaves (P, B); where one occurs twice it takes one of the values that it is given last."""
+        place = leaf
+        for level in self.levels:
+            node, child = place // FAN, place % FAN
+            level[self.member, node, child] = values
+            place, values = node, level[self.member, node].sum(-1)
+
+    def find(self, target: Sums) -> Index:
+        """The leaves (P, B) at which the running sums first exceed the targets (P, B)."""
+        place = np.zeros(target.shape, np.int64)
+        for level in reversed(self.levels):
+            running = level[self.member, place].cumsum(-1)
+            target = np.minimum(target, np.nextafter(running[..., -1], 0))  # rounding must not lead too far
+            child = (running <= target[..., None]).sum(-1)
+            before = np.take_along_axis(running, np.maximum(child - 1, 0)[..., None], -1)[..., 0]
+            target = target - np.where(child > 0, before, 0.0)
+            place = place * FAN + child
+        return place
+
+    def member_leaves(self, member: int) -> Sums:
+        """One member's leaves; a view as far as they are contiguous."""
+        return self.levels[0][member].reshape(-1)[: self.leaves]
+
+    def clear(self) -> None:
+        """Sets all leaves to zero."""
+        for level in self.levels:
+            level[:] = 0
+
+    def load_leaves(self, member: int, leaves: Sums) -> None:
+        """Takes over one member's leaves."""
+        self.levels[0][member].reshape(-1)[: self.leaves] = leaves
+        for below, above in zip(self.levels, self.levels[1:], strict=False):
+            above[member].reshape(-1)[: below.shape[1]] = below[member].sum(-1)
+
+
+def replay_space() -> Space:
+    """How transitions are drawn: all alike, or in proportion to their priority to the power `alpha`."""
+    prioritized = {"name": "prioritized"}
+    return Space(
+        name=categorical("uniform", "prioritized", default="uniform", structural=True),
+        alpha=real(0.3, 0.9, default=0.6, accept=(0.0, 10.0), when=prioritized),
+        beta=real(0.2, 1.0, default=0.4, accept=(0.0, 1.0), when=prioritized),
+        beta_horizon=integer(1, 10**12, default=100_000, search=False, when=prioritized),
+        eps=log_real(1e-8, 1.0, default=1e-6, search=False, when=prioritized),
+    )
+
+
+class PrioritizedSampler:
+    """Draws transitions with probability p^alpha / Σ p^alpha, p = |δ| + eps; new ones have the largest p so far.
+
+    A transition can be drawn once its n-step return is whole. The batch is stratified: its i-th draw comes from the
+    i-th of B equal parts of the probability.
+    """
+
+    def __init__(self, replay: Replay, keys: streams.Bits, batch_size: int, n_step: int, hp: SimpleNamespace):
+        """keys: (P,); hp: the values of `replay_space`."""
+        self.replay, self.n_step, self.hp = replay, n_step, hp
+        self.draws = Draws(keys, (batch_size,))
+        self.strata = np.arange(batch_size)
+        self.tree = SumTree(len(keys), replay.rows)
+        self.largest = np.ones((len(keys), 1))  # of p^alpha
+        self.entered = self.start = 0  # steps of the memory that the tree knows, and the first of them that counts
+
+    def enter(self) -> None:
+        """Takes in what was written since the last call: at the largest priority, or none while it is unfinished."""
+        replay = self.replay
+        if replay.start != self.start:
+            self.tree.clear()
+            self.start = replay.start
+        oldest = replay.steps - replay.size
+        if self.n_step > 1:
+            self._set(np.arange(max(self.entered, oldest), replay.steps), np.zeros_like(self.largest))
+        unfinished = self.n_step - 1
+        self._set(np.arange(max(self.entered - unfinished, oldest), replay.steps - unfinished), self.largest)
+        self.entered = replay.steps
+
+    def _set(self, steps: Index, values: Sums) -> None:
+        """Gives all transitions of these steps a member's value, (P, 1)."""
+        num_envs = self.replay.num_envs
+        rows = (steps[:, None] % self.replay.slots * num_envs + np.arange(num_envs)).reshape(1, -1)
+        shape = (len(values), rows.size)
+        if rows.size:
+            self.tree.set(np.broadcast_to(rows, shape), np.broadcast_to(values, shape))
+
+    def rows(self, draw: int) -> Index:
+        """The rows (P, B) of the draw with this number."""
+        self.enter()
+        return self.tree.find((self.strata + self.draws(draw)) / len(self.strata) * self.tree.total)
+
+    def weights(self, rows: Index, env_steps: int) -> Tensor:
+        """Importance weights (P, B), the largest of a batch being 1; section 3.4. Beta grows to 1 by `beta_horizon`."""
+        progress = (env_steps / self.hp.beta_horizon.double()).clamp(max=1.0)
+        beta = self.hp.beta + (1 - self.hp.beta) * progress
+        priority = torch.from_numpy(self.tree[rows]).to(beta.device)
+        smallest = priority.amin(1, keepdim=True)
+        return (beta * (smallest / priority).log()).exp().float()
+
+    def update(self, rows: Index, errors: Tensor) -> None:
+        """Sets the priorities of drawn transitions to their temporal-difference errors (P, B)."""
+        priority = (self.hp.alpha * (errors.abs().double() + self.hp.eps).log()).exp().cpu().numpy()
+        self.tree.set(rows, priority)
+        self.largest = np.maximum(self.largest, priority.max(1, keepdims=True))
+
+    def member_state(self, member: int) -> Tree:
+        leaves = torch.from_numpy(self.tree.member_leaves(member).copy())
+        counters = {"largest": float(self.largest[member, 0]), "entered": self.entered, "start": self.start}
+        return {"priorities": leaves, **counters}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        self.tree.load_leaves(member, tree["priorities"].numpy())
+        self.largest[member] = tree["largest"]
+        self.entered, self.start = tree["entered"], tree["start"]

@@ -1,0 +1,150 @@
+"""Recorded actions, played again: a policy that looks at nothing until its record ends.
+
+    Recording.of(actions).save("walk.npz")                      # (T, ...) of one episode, or several of them
+    policy = Replayed.load("walk.npz", end="model", model=task.act)
+    policy.reset()
+    action = policy(observation)
+
+Notation: T steps, N environments; every environment has a record and a cursor of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TaskError
+
+Array = NDArray[Any]
+ENDS = ("raise", "loop", "model")
+
+
+class BadRecording(TaskError, ValueError):
+    """Recorded actions are not of the form that can be played."""
+
+
+class RecordingEnded(TaskError):
+    """All recorded actions were played."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The actions of N episodes.
+
+    Attributes:
+        actions: (N, T, ...), as the environment takes them; what lies after an episode's length is never played.
+        lengths: (N,), how many steps each has, at least one.
+    """
+
+    actions: Array
+    lengths: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        actions, lengths = self.actions, self.lengths
+        if actions.ndim < 2 or actions.dtype.kind not in "iufb":
+            raise BadRecording(
+                f"recorded actions are numbers of shape (N, T, ...), but got {actions.dtype} of shape {actions.shape}"
+            )
+        fits = lengths.shape == actions.shape[:1] and ((lengths >= 1) & (lengths <= actions.shape[1])).all()
+        if not fits or not len(lengths):
+            raise BadRecording(
+                f"of {len(actions)} recorded episodes each has a length from 1 to {actions.shape[1]}, "
+                f"but got {lengths.tolist()}"
+            )
+
+    @classmethod
+    def of(cls, *episodes: Sequence[Any] | Array) -> Self:
+        """One episode's actions (T, ...), or those of several, which may differ in length."""
+        arrays = [np.asarray(episode) for episode in episodes]
+        forms = {(array.shape[1:], array.dtype.kind) for array in arrays}
+        if len(forms) != 1 or not all(array.ndim and len(array) for array in arrays):
+            raise BadRecording(
+                f"recorded episodes have at least one action each, all of one shape, but got "
+                f"{[array.shape for array in arrays]}"
+            )
+        lengths = np.array([len(array) for array in arrays])
+        actions = np.zeros((len(arrays), lengths.max(), *arrays[0].shape[1:]), arrays[0].dtype)
+        for row, array in zip(actions, arrays, strict=True):
+            row[: len(array)] = array
+        return cls(actions, lengths)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the record as .npz."""
+        path = Path(path).with_suffix(".npz")
+        np.savez_compressed(path, actions=self.actions, lengths=self.lengths)
+        return path
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a record; nothing that is read can run code. BadRecording if it is none."""
+        try:
+            with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:  # which leaves a damaged one open
+                return cls(file["actions"], file["lengths"].astype(np.int64))
+        except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+            raise BadRecording(f"{path} must be an .npz file of recorded actions and lengths, but: {error}") from None
+
+
+class Replayed:
+    """A policy that plays a recording, each of N environments from its own cursor on; the record stays whole.
+
+    Args:
+        end: what follows the last action: "raise" RecordingEnded, "loop" to the first one, or ask the "model".
+        model: gives the action for one observation, such as `task.act`; goes with "model" only.
+    """
+
+    def __init__(self, recording: Recording, end: str = "raise", model: Callable[[Any], Any] | None = None):
+        if end not in ENDS:
+            raise BadRecording(f"what follows a record's end must be one of {', '.join(ENDS)}, but got {end!r}")
+        if (end == "model") != (model is not None):
+            raise BadRecording(f"a model goes with end='model', but got end={end!r} and {'a' if model else 'no'} model")
+        self.recording, self.end, self.model = recording, end, model
+        self.cursors = np.zeros(len(recording.lengths), np.int64)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], end: str = "raise", model: Callable[[Any], Any] | None = None) -> Self:
+        """The policy that plays a file."""
+        return cls(Recording.load(path), end, model)
+
+    def reset(self, where: Sequence[bool] | NDArray[np.bool_] | None = None) -> None:
+        """Begins again, everywhere or in the environments that are `where` (N,)."""
+        self.cursors[slice(None) if where is None else np.asarray(where, bool)] = 0
+
+    def __call__(self, observation: Any) -> Any:
+        """The next action for the one environment; a recording of several episodes plays by `batch`."""
+        if len(self.cursors) != 1:
+            raise BadRecording(f"this record has {len(self.cursors)} episodes, one for each environment; call batch()")
+        return self._next(0, observation)
+
+    def predict(self, observation: Any) -> tuple[Any, None]:
+        """The same, as Stable-Baselines3's policies answer."""
+        return self(observation), None
+
+    def batch(self, observations: Sequence[Any] | Array) -> Array:
+        """The next actions (N, ...) for observations of N environments."""
+        if len(observations) != len(self.cursors):
+            raise BadRecording(
+                f"a record of {len(self.cursors)} episodes plays in as many environments, but got "
+                f"{len(observations)} observations"
+            )
+        return np.stack([self._next(place, observation) for place, observation in enumerate(observations)])
+
+    def _next(self, place: int, observation: Any) -> Any:
+        cursor, length = int(self.cursors[place]), int(self.recording.lengths[place])
+        if cursor == length:
+            if self.model is not None:
+                return self.model(observation)
+            if self.end == "raise":
+                raise RecordingEnded(
+                    f"a record is played once, and the {length} actions of episode {place} are; "
+                    "reset() begins again, and end='loop' does so by itself"
+                )
+            cursor = 0
+        self.cursors[place] = cursor + 1
+        return self.recording.actions[place, cursor]

@@ -1,0 +1,208 @@
+"""A replay memory: the last transitions of N environments for each of P members, in a ring.
+
+A transition holds what really followed (next_obs), and tells an end of the world (terminated) from an end of time
+(truncated), so it never leads into another episode. The ring moves by one slot, of N transitions, per step.
+
+Notation: P members, N environments, B batch; a row is a slot and an environment in it, row = slot * N + environment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..checkpoint.chunks import Segmented
+from ..checkpoint.state import Tree
+from ..errors import StateMismatch
+from ..rng import streams
+from ..rng.draws import Draws
+
+EXACT_INTEGERS = 1 << 24  # integers up to this are kept exactly in float32
+Index = NDArray[np.int64]
+
+
+class Field(NamedTuple):
+    """One entry of a transition; bytes are kept as such, all other types in float32."""
+
+    shape: tuple[int, ...]
+    type: torch.dtype = torch.float32
+
+
+def transition_fields(obs: Field, action: Field) -> dict[str, Field]:
+    """The fields of (s, a, r, s'), by name."""
+    number = Field(())
+    return {"obs": obs, "next_obs": obs, "action": action, "reward": number, "terminated": number, "truncated": number}
+
+
+class Replay:
+    """The ring. All members write at the same place, since they are always at the same step.
+
+    Attributes:
+        slots: how many steps it holds; steps: how many were ever written; start: the first of them that counts.
+        numbers: (P, slots, N, numbers in a transition); images: fields of bytes, each (P, slots, N, ...).
+    """
+
+    scratch = ("_digests", "_known_at")
+
+    def __init__(
+        self,
+        members: int,
+        capacity: int,
+        num_envs: int,
+        fields: Mapping[str, Field],
+        device: torch.device | str = "cpu",
+    ):
+        """capacity: in transitions, rounded down to whole steps; device: where batches go, the memory is the host's."""
+        if capacity < num_envs:
+            raise ValueError(f"a memory must hold a step of its {num_envs} environments, but has room for {capacity}")
+        self.fields, self.members, self.num_envs, self.device = dict(fields), members, num_envs, torch.device(device)
+        self.slots = capacity // num_envs
+        self.rows, self.steps, self.start = self.slots * num_envs, 0, 0
+        place = (members, self.slots, num_envs)
+        self.columns: dict[str, int | slice] = {}  # where a field is among the numbers of a transition
+        width = 0
+        for name, field in self.fields.items():
+            if field.type != torch.uint8:
+                end = width + math.prod(field.shape)
+                self.columns[name] = slice(width, end) if field.shape else width
+                width = end
+        self._first = self.rows * np.arange(members)[:, None]  # of each member's rows among those of all
+        self.numbers = np.zeros((*place, width), np.float32)
+        self.images = {
+            name: np.zeros((*place, *field.shape), np.uint8)
+            for name, field in self.fields.items()
+            if field.type == torch.uint8
+        }
+        self._digests: list[dict[str, list[str | None]]] = [{} for _ in range(members)]
+        self._known_at = [0] * members  # the steps up to which a member's digests are true
+
+    @property
+    def size(self) -> int:
+        """Slots that hold transitions."""
+        return min(self.steps - self.start, self.slots)
+
+    def add(self, **values: NDArray[Any]) -> None:
+        """Writes one step's transitions, every field (P, N, ...), over the oldest ones."""
+        slot = self.steps % self.slots
+        here = self.numbers[:, slot]
+        for name, columns in self.columns.items():
+            value = values[name]
+            here[..., columns] = value if value.ndim <= 3 else value.reshape(self.members, self.num_envs, -1)
+        for name, image in self.images.items():
+            image[:, slot] = values[name]
+        self.steps += 1
+
+    def cut(self) -> None:
+        """Notes that the newest transitions were the last of their episodes, as a truncation does."""
+        self.numbers[:, self.newest(), :, self.columns["truncated"]] = 1
+        self._known_at = [min(known, self.steps - 1) for known in self._known_at]
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.start = self.steps
+
+    def newest(self, back: int = 0) -> int:
+        """The slot that was written `back` steps before the last one."""
+        return (self.steps - 1 - back) % self.slots
+
+    def row(self, place: Index) -> Index:
+        """Rows by their age: place 0 is the oldest."""
+        oldest = (self.steps - self.size) % self.slots * self.num_envs
+        rows: Index = (place + oldest) % self.rows
+        return rows
+
+    def batch(self, rows: Index, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """Fields of these rows (P, B), each (P, B, ...) and contiguous."""
+        index = torch.from_numpy((rows + self._first).reshape(-1))
+        picked: dict[str, Tensor] = {}
+        numbers = torch.from_numpy(self.numbers.reshape(-1, self.numbers.shape[-1])).index_select(0, index)
+        numbers = numbers.view(*rows.shape, -1).to(self.device)
+        for name in names:
+            shape, kind = self.fields[name]
+            if name in self.images:
+                image = torch.from_numpy(self.images[name]).flatten(0, 2).index_select(0, index)
+                picked[name] = image.view(*rows.shape, *shape).to(self.device)
+            else:
+                value = numbers[..., self.columns[name]].contiguous()
+                value = value if kind == torch.float32 else value.to(kind)
+                picked[name] = value if len(shape) < 2 else value.unflatten(-1, shape)
+        return picked
+
+    def returns(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
+        """What an n-step target needs of transitions (P, B): obs, action, reward, discount, next_obs.
+
+            reward = Σ_{k<m} γᵏ rₜ₊ₖ,   discount = γᵐ (1 - terminatedₜ₊ₘ₋₁),   next_obs = s'ₜ₊ₘ₋₁
+
+        where m = n_step, or less if the episode ended before: Sutton and Barto (2018), eq. 7.1; gamma is (P, 1). At a
+        truncation the sum stops but the bootstrap stays.
+        """
+        if n_step == 1:
+            batch = self.batch(rows, ("obs", "next_obs", "action", "reward", "terminated"))
+            batch["discount"] = gamma * (1 - batch.pop("terminated"))
+            return batch
+        window = (rows[:, None] + self.num_envs * np.arange(n_step)[:, None]) % self.rows  # (P, n, B)
+        ends = self.batch(window.reshape(len(rows), -1), ("reward", "terminated", "truncated"))
+        reward, terminated, truncated = (x.unflatten(1, (n_step, -1)).unbind(1) for x in ends.values())
+        alive = torch.ones_like(reward[0])
+        total, factor, bootstrap, last = torch.zeros_like(alive), gamma.expand_as(alive), alive, -alive
+        discount = alive
+        for k in range(n_step):
+            total = total + discount * alive * reward[k]
+            discount = torch.where(alive > 0, discount * factor, discount)
+            bootstrap = torch.where(alive > 0, 1 - terminated[k], bootstrap)
+            last = last + alive
+            alive = alive * (1 - torch.maximum(terminated[k], truncated[k]))
+        following = np.take_along_axis(window, last.long().cpu().numpy()[:, None], 1)[:, 0]
+        return {
+            **self.batch(rows, ("obs", "action")),
+            **self.batch(following, ("next_obs",)),
+            "reward": total,
+            "discount": discount * bootstrap,
+        }
+
+    def member_state(self, member: int) -> Tree:
+        """The ring is a view, so that a checkpoint copies and hashes only what was written since the last one."""
+        written, known = min(self.steps, self.slots), self._known_at[member]
+        changed = np.unique(np.arange(max(known, self.steps - self.slots), self.steps) % self.slots)
+        tree: Tree = {"steps": self.steps, "start": self.start}
+        for name, table in self._tables.items():
+            leaf = Segmented(torch.from_numpy(table[member]), self._digests[member].setdefault(name, []), written)
+            leaf.changed(changed)
+            tree[name] = leaf
+        self._known_at[member] = self.steps
+        return tree
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        at = (tree["steps"], tree["start"])
+        if member > 0 and at != (self.steps, self.start):
+            raise StateMismatch(f"memories must be at the same step, but got {at} and {(self.steps, self.start)}")
+        self.steps, self.start = at
+        for name, table in self._tables.items():
+            leaf = tree[name]
+            table[member] = (leaf.tensor if isinstance(leaf, Segmented) else leaf).numpy()
+            self._digests[member][name] = list(leaf.digests) if isinstance(leaf, Segmented) else []
+        self._known_at[member] = self.steps
+
+    @property
+    def _tables(self) -> dict[str, NDArray[Any]]:
+        return {"numbers": self.numbers, **self.images}
+
+
+class UniformSampler:
+    """Every transition of a member with equal probability, with replacement, from the member's own stream."""
+
+    def __init__(self, replay: Replay, keys: streams.Bits, batch_size: int, n_step: int):
+        """keys: (P,)."""
+        self.replay, self.n_step = replay, n_step
+        self.draws = Draws(keys, (batch_size,))
+
+    def rows(self, draw: int) -> Index:
+        """The rows (P, B) of the draw with this number; those with less than n - 1 followers are not among them."""
+        whole = (self.replay.size - self.n_step + 1) * self.replay.num_envs
+        return self.replay.row((self.draws(draw) * whole).astype(np.int64))

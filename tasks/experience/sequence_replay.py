@@ -1,0 +1,147 @@
+"""Sequences from a replay memory, for networks that remember: Kapturowski et al. (2019), R2D2, ICLR.
+
+A sequence begins at every L-th step, and what the networks remembered then was stored beside the transitions. Learning
+goes through `burn_in` steps without a gradient, so that the stored state, which older networks made, comes up to date,
+and learns from the L steps that follow; so every transition is learned from in exactly one sequence. A sequence goes
+on over the end of an episode, where everything is forgotten as it was while acting: no step is padding. The last step
+of an episode that was cut is masked, since what followed it is not in the sequence.
+
+Notation: P members, N environments, B sequences, T steps, L of them learned from, S numbers in a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checkpoint.state import Tree
+from ..rng import streams
+from ..rng.draws import Draws
+from .replay_buffer import Field, Index, Replay
+
+
+class Sequences:
+    """The states before every L-th step, in a ring beside the transitions, and the sequences drawn from both."""
+
+    def __init__(
+        self,
+        replay: Replay,
+        keys: streams.Bits,
+        state_size: int,
+        batch_size: int,
+        length: int,
+        burn_in: int,
+        n_step: int,
+    ):
+        """keys: the members' streams, (P,); batch_size: B * L, of the transitions learned from at once."""
+        self.replay, self.length, self.burn_in, self.n_step = replay, length, burn_in, n_step
+        self.draws = Draws(keys, (batch_size // length,))
+        room = (replay.slots // length + 1) * replay.num_envs
+        self.states = Replay(replay.members, room, replay.num_envs, {"state": Field((state_size,))}, replay.device)
+
+    def remember(self, state: Tensor) -> None:
+        """Takes what is remembered before a step, (P, N, S)."""
+        if self.replay.steps % self.length == 0:
+            self.states.add(state=state.cpu().numpy())
+
+    def starts(self, draw: int) -> tuple[Index, Index]:
+        """The numbers, and the environments, of the sequences (P, B) of the draw with this number."""
+        replay, window = self.replay, self.burn_in + self.length + self.n_step - 1
+        first = -(-(replay.steps - replay.size) // self.length)
+        whole = (replay.steps - window) // self.length + 1 - first
+        place = (self.draws(draw) * (whole * replay.num_envs)).astype(np.int64)
+        return first + place // replay.num_envs, place % replay.num_envs
+
+    def batch(self, draw: int, gamma: Tensor) -> dict[str, Tensor]:
+        """The sequences of the draw with this number, for discounts gamma (P, 1).
+
+        obs: what was seen, and what followed at last, (P, B, T, numbers), T = burn_in + L + n_step.
+        begins: 1 where an episode begins with that, (P, B, T).
+        memory: what was remembered before the first of them, (P, B, S).
+        action, reward, discount: of the L steps, with n-step returns as in `Replay.returns`, each (P, B * L, ...).
+        mask: 0 where a return was cut, and else what makes the mean of the rest a mean over all, (P, B * L).
+        """
+        number, env = self.starts(draw)
+        rows = self._rows(number, env)
+        members, count, steps = rows.shape
+        seen = self.replay.batch(rows.reshape(members, -1), ("obs", "reward", "terminated", "truncated"))
+        obs, reward, terminated, truncated = (x.unflatten(1, (count, steps)) for x in seen.values())
+        learned = rows[:, :, self.burn_in : self.burn_in + self.length].reshape(members, -1)
+        last = self.replay.batch(rows[:, :, -1], ("next_obs",))["next_obs"]
+        ended = torch.maximum(terminated, truncated)
+        nothing = torch.zeros_like(ended[..., :1])
+        at = self.states.batch(number % self.states.slots * self.states.num_envs + env, ("state",))
+        return {
+            "obs": torch.cat([obs, last.unsqueeze(2)], 2),
+            "begins": torch.cat([nothing, ended[..., :-1], nothing], 2),  # what followed at last is of that episode
+            "memory": at["state"],
+            **self.replay.batch(learned, ("action",)),
+            **self._returns(reward, terminated, truncated, gamma.unsqueeze(-1)),
+        }
+
+    def _rows(self, number: Index, env: Index) -> Index:
+        """The memory's rows (P, B, T - 1) of the sequences with these numbers in these environments, (P, B)."""
+        steps = number[..., None] * self.length + np.arange(self.burn_in + self.length + self.n_step - 1)
+        rows: Index = steps % self.replay.slots * self.replay.num_envs + env[..., None]
+        return rows
+
+    def _returns(self, reward: Tensor, terminated: Tensor, truncated: Tensor, gamma: Tensor) -> dict[str, Tensor]:
+        """reward, discount and mask of the steps learned from, from all steps' (P, B, T - 1); gamma is (P, 1, 1)."""
+        total, factor = torch.zeros_like(reward[..., : self.length]), torch.ones_like(gamma)
+        alive, bootstrap, mask = (torch.ones_like(total) for _ in range(3))
+        for k in range(self.n_step):
+            at = slice(self.burn_in + k, self.burn_in + k + self.length)
+            total = total + factor * alive * reward[..., at]
+            factor = factor * gamma
+            bootstrap = bootstrap - alive * bootstrap * terminated[..., at]
+            mask = mask - alive * truncated[..., at] * (1 - terminated[..., at])
+            alive = alive * (1 - torch.maximum(terminated[..., at], truncated[..., at]))
+        mask = mask.flatten(1)
+        counted = mask.sum(1, keepdim=True).clamp(min=1)
+        return {
+            "reward": total.flatten(1),
+            "discount": (factor * bootstrap).flatten(1),
+            "mask": mask * (mask.shape[1] / counted),
+        }
+
+    def member_state(self, member: int) -> Tree:
+        return self.states.member_state(member)
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        self.states.load_member(member, tree)
+
+
+def check_sequences(algorithm: str, values: Mapping[str, Any]) -> None:
+    """ValueError unless sequences can be drawn with these hyperparameters."""
+    model, batch, n = values["model"], values["batch_size"], values["n_step"]
+    length, burn_in, memory = model["sequence_length"], model["burn_in"], model["memory"]
+    if values["replay"]["name"] != "uniform":
+        raise ValueError(
+            f"{algorithm}: replay.name={values['replay']['name']} draws single transitions, but "
+            f"model.memory={memory} learns from sequences; take replay.name=uniform"
+        )
+    if batch % length:
+        near = max(2, round(batch / length)) * length
+        raise ValueError(
+            f"{algorithm}: with a memory, batch_size ({batch}) must be a multiple of "
+            f"model.sequence_length ({length}); try batch_size={near}"
+        )
+    if batch < 2 * length:
+        raise ValueError(
+            f"{algorithm}: with a memory, batch_size ({batch}) must be at least two sequences of "
+            f"model.sequence_length ({length}); raise the former or lower the latter"
+        )
+    if model["width"] < 2:
+        raise ValueError(f"{algorithm}: with a memory, model.width must be at least 2, but got {model['width']}")
+    # So many steps in a row hold a whole sequence, wherever they begin.
+    window, envs = burn_in + 2 * length + n - 2, values["num_envs"]
+    for name in ("learning_starts", "buffer_size"):
+        if window * envs > values[name]:
+            raise ValueError(
+                f"{algorithm}: with a memory, (model.burn_in + 2 model.sequence_length + n_step - 2) * num_envs "
+                f"({window * envs}) must be at most {name} ({values[name]}); raise the latter or lower the former"
+            )

@@ -1,0 +1,189 @@
+"""Action distributions of P members at once, sampled from given noise.
+
+Every function is elementwise or reduces the last axis only, so that a member's numbers do not depend on its neighbours.
+`params` is what the policy network puts out, (..., outputs); `noise` is drawn before a rollout, (..., noise_size),
+which leaves an addition and an argmax to each step.
+
+Only exp, log, tanh and arithmetic are used: torch computes sigmoid, softplus and pow with other last bits at the end of
+an array than in its middle, which would make a member's result depend on its place in the cohort.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedSpace
+
+LOG_2_PI = math.log(2 * math.pi)
+Array = np.ndarray
+
+
+class Distribution(Protocol):
+    """How a policy's outputs become actions.
+
+    Attributes:
+        outputs: how many numbers the network puts out per observation.
+        learned_std: how many further numbers, independent of the observation, follow them (log standard deviations).
+        noise_size: how many uniform random numbers an action takes.
+        action_shape, action_type: of one action.
+    """
+
+    outputs: int
+    learned_std: int
+    noise_size: int
+    action_shape: tuple[int, ...]
+    action_type: torch.dtype
+
+    def noise(self, uniforms: Array) -> Array:
+        """Uniform numbers in (0, 1), (..., noise_size), as the noise that `sample` adds."""
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        """An action for every row of params."""
+
+    def mode(self, params: Tensor) -> Tensor:
+        """The most probable action for every row of params: what evaluation does."""
+
+    def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """log π(a|s) and the entropy of π(·|s), (...)."""
+
+
+def gumbel(uniforms: Array) -> Array:
+    """Noise g = -log(-log u), for which argmax(logits + g) follows softmax(logits)."""
+    return -np.log(-np.log(uniforms))
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Normalized log-probabilities along the last axis."""
+    shifted = logits - logits.amax(-1, keepdim=True).detach()
+    return shifted - shifted.exp().sum(-1, keepdim=True).log()
+
+
+class Categorical:
+    """One choice of n."""
+
+    learned_std = 0
+    action_shape: tuple[int, ...] = ()
+    action_type = torch.int64
+
+    def __init__(self, n: int):
+        self.outputs = self.noise_size = n
+
+    def noise(self, uniforms: Array) -> Array:
+        return gumbel(uniforms)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        return (params + noise).argmax(-1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params.argmax(-1)
+
+    def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = log_softmax(params)
+        entropy = -(log_probs.exp() * log_probs).sum(-1)
+        return log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy
+
+
+class MultiCategorical:
+    """k choices, the i-th one of nvec[i], independent given the observation."""
+
+    learned_std = 0
+    action_type = torch.int64
+
+    def __init__(self, nvec: list[int]):
+        self.sizes = nvec
+        self.choices = [Categorical(n) for n in nvec]
+        self.outputs = self.noise_size = sum(nvec)
+        self.action_shape: tuple[int, ...] = (len(nvec),)
+
+    def noise(self, uniforms: Array) -> Array:
+        return gumbel(uniforms)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        return self.mode(params + noise)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return torch.stack([part.argmax(-1) for part in params.split(self.sizes, -1)], -1)
+
+    def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        parts = zip(self.choices, params.split(self.sizes, -1), actions.unbind(-1), strict=True)
+        log_probs, entropies = zip(*(choice.log_prob_and_entropy(p, a) for choice, p, a in parts), strict=True)
+        return torch.stack(log_probs, -1).sum(-1), torch.stack(entropies, -1).sum(-1)
+
+
+class Bernoulli:
+    """k bits, independent given the observation."""
+
+    learned_std = 0
+    action_type = torch.int8
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.outputs = self.noise_size = math.prod(shape)
+        self.action_shape = shape
+
+    def noise(self, uniforms: Array) -> Array:
+        return np.log(uniforms / (1 - uniforms))  # logistic: params + noise > 0 with probability 1 / (1 + exp(-params))
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        return self.mode(params + noise)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return (params > 0).to(torch.int8).unflatten(-1, self.action_shape)
+
+    def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        pair = log_softmax(torch.stack([torch.zeros_like(params), params], -1))  # log P(0), log P(1)
+        index = actions.flatten(-len(self.action_shape)).long().unsqueeze(-1)
+        return pair.gather(-1, index).squeeze(-1).sum(-1), -(pair.exp() * pair).sum(-1).sum(-1)
+
+
+class Gaussian:
+    """k independent normal variables; params are their means, then their log standard deviations.
+
+    Actions are not squashed: the environment clips them to its bounds, the policy gradient sees what was sampled.
+    """
+
+    action_type = torch.float32
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.outputs = self.learned_std = self.size = math.prod(shape)
+        self.noise_size = 2 * self.size
+        self.action_shape = shape
+
+    def noise(self, uniforms: Array) -> Array:
+        u, v = uniforms[..., : self.size], uniforms[..., self.size :]
+        return np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v)  # Box and Muller (1958)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        mean, log_std = params.split(self.size, -1)
+        return (mean + log_std.exp() * noise).unflatten(-1, self.action_shape)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params[..., : self.size].unflatten(-1, self.action_shape)
+
+    def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = params.split(self.size, -1)
+        z = (actions.flatten(-len(self.action_shape)) - mean) / log_std.exp()
+        log_prob = (-0.5 * z * z - log_std - 0.5 * LOG_2_PI).sum(-1)
+        return log_prob, (log_std + 0.5 * (1 + LOG_2_PI)).sum(-1)
+
+
+def distribution_for(space: gym.Space[Any], place: str) -> Distribution:
+    """The distribution over an action space; UnsupportedSpace names the space and the place otherwise."""
+    match space:
+        case gym.spaces.Discrete():
+            return Categorical(int(space.n))
+        case gym.spaces.MultiDiscrete() if space.nvec.ndim == 1:
+            return MultiCategorical([int(n) for n in space.nvec])
+        case gym.spaces.MultiBinary():
+            return Bernoulli((math.prod(space.shape),))  # a row of bits; the environment gives them their shape
+        case gym.spaces.Box() if space.shape and 0 not in space.shape and np.issubdtype(space.dtype, np.floating):
+            return Gaussian(tuple(space.shape))
+    raise UnsupportedSpace(
+        f"{place} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box (floats) spaces, but got {space}; "
+        "wrap the environment in a gymnasium.ActionWrapper that offers one of these"
+    )

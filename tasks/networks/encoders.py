@@ -1,0 +1,250 @@
+"""What makes features of what is seen: nothing of a vector, and one of several networks, `model.encoder`, of an image.
+
+    model.encoder   ML-Agents' vis_encode_type   images from   what it is
+    nature          nature_cnn                   36 x 36       three convolutions, of Mnih et al. (2015)
+    simple          simple                       20 x 20       two convolutions
+    impala          resnet                       1 x 1         the residual network of Espeholt et al. (2018)
+    small           match3                       5 x 5         two convolutions of stride 1, for grids of few cells
+    flat            fully_connected              1 x 1         no network of its own: every byte is one number
+
+All see bytes over 255. The perceptrons behind them (`model.width`, `model.layers`) take the place of the dense layers
+that the papers add.
+
+Notation: P members, B batch, H x W pixels of C channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ...spaces import Dimension, categorical
+from ..envs import EnvSpec, spaces_of
+from ..envs.encode import Observations
+from ..errors import UnsupportedSpace
+from ..rng import streams
+from .mlp import Parameters, orthogonal
+
+DEFAULT = "nature"
+Shapes = dict[str, tuple[int, ...]]
+
+
+class Encoder(Protocol):
+    """What stands before the other networks.
+
+    Attributes:
+        shapes: of one member's parameters by name; none if nothing is learned.
+        features: how many numbers it makes of an observation.
+    """
+
+    shapes: Shapes
+    features: int
+
+    def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
+        """The first weights, from the member's own stream."""
+
+    def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
+        """(P, B, ...) -> (P, B, features)."""
+
+
+class Unlearned:
+    """Observations as they are."""
+
+    def __init__(self, features: int):
+        self.shapes: Shapes = {}
+        self.features = features
+
+    def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
+        pass
+
+    def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
+        return obs
+
+
+class Flat(Unlearned):
+    """All bytes of an image in a row."""
+
+    smallest = 1
+
+    def __init__(self, prefix: str, image_shape: tuple[int, ...]):
+        super().__init__(math.prod(image_shape))
+
+    def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
+        """(P, B, H, W, C) bytes -> (P, B, features)."""
+        return obs.flatten(2).float() / 255
+
+
+class ImageNetwork:
+    """A network with filters, from (P, B, H, W, C) bytes to (P, B, features).
+
+    Members are convolved one after another: a grouped convolution over all is another algorithm with other bits.
+    """
+
+    smallest: ClassVar[int]  # pixels of a side that it needs
+
+    def __init__(self, prefix: str, image_shape: tuple[int, ...]):
+        height, width, channels = image_shape
+        if min(height, width) < self.smallest:
+            least = f"{self.smallest} x {self.smallest}"
+            raise ValueError(
+                f"{type(self).__name__} needs images of at least {least} pixels, but got {image_shape}; resize them"
+            )
+        self.prefix = prefix
+        self.shapes: Shapes = {}
+        self.gains: dict[str, float] = {}
+        self.features = self.build(height, width, channels)
+
+    def build(self, height: int, width: int, channels: int) -> int:
+        """Names the filters with `convolution`; the number of features."""
+        raise NotImplementedError
+
+    def convolution(self, name: str, inputs: int, outputs: int, kernel: int, gain: float = math.sqrt(2)) -> None:
+        """Names the filters of one layer, and says how large they begin."""
+        self.shapes[f"{self.prefix}.{name}.weight"] = (outputs, inputs, kernel, kernel)
+        self.shapes[f"{self.prefix}.{name}.bias"] = (outputs,)
+        self.gains[f"{self.prefix}.{name}.weight"] = gain
+
+    def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
+        """Orthogonal filters from the member's own stream, zero biases."""
+        for name, gain in self.gains.items():
+            shape = self.shapes[name]
+            matrix = orthogonal(streams.key(seed, "init", name), shape[0], math.prod(shape[1:]), gain)
+            parameters.views[name][member] = matrix.view(shape)
+
+    def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
+        """(P, B, H, W, C) bytes -> (P, B, features)."""
+        outputs = []
+        for member, batch in enumerate(obs):
+            x = batch.permute(0, 3, 1, 2).float() / 255
+            outputs.append(self.forward({name: tensors[name][member] for name in self.shapes}, x).flatten(1))
+        return torch.stack(outputs)
+
+    def forward(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """One member's (B, C, H, W) -> (B, channels, rows, columns)."""
+        raise NotImplementedError
+
+    def convolve(self, tensors: Mapping[str, Tensor], name: str, x: Tensor, stride: int = 1, pad: int = 0) -> Tensor:
+        """The layer of this name."""
+        weight, bias = (tensors[f"{self.prefix}.{name}.{part}"] for part in ("weight", "bias"))
+        return functional.conv2d(x, weight, bias, stride, pad)
+
+
+class Convolutions(ImageNetwork):
+    """Convolutions without padding, each with a relu."""
+
+    kernels: ClassVar[tuple[tuple[int, int, int], ...]]  # channels, kernel, stride
+
+    def __init_subclass__(cls) -> None:
+        cls.smallest = 1
+        for _, kernel, stride in reversed(cls.kernels):
+            cls.smallest = (cls.smallest - 1) * stride + kernel
+
+    def build(self, height: int, width: int, channels: int) -> int:
+        for layer, (outputs, kernel, stride) in enumerate(self.kernels):
+            self.convolution(f"conv{layer}", channels, outputs, kernel)
+            channels, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        return channels * height * width
+
+    def forward(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        for layer, (_, _, stride) in enumerate(self.kernels):
+            x = torch.relu(self.convolve(tensors, f"conv{layer}", x, stride))
+        return x
+
+
+class NatureCNN(Convolutions):
+    """The convolutions of Mnih et al. (2015), doi:10.1038/nature14236."""
+
+    kernels = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+
+
+class SimpleCNN(Convolutions):
+    """Two convolutions: those of Mnih et al. (2013), arXiv:1312.5602."""
+
+    kernels = ((16, 8, 4), (32, 4, 2))
+
+
+class SmallCNN(Convolutions):
+    """Two convolutions that see every cell and its neighbours; ML-Agents' have 35 and 144 channels."""
+
+    kernels = ((32, 3, 1), (64, 3, 1))
+
+
+class ImpalaCNN(ImageNetwork):
+    """The residual network of Espeholt et al. (2018), arXiv:1802.01561, figure 3, on the right, up to its last relu.
+
+    Three blocks, each a convolution, a maximum over 3 x 3 pixels with stride 2, and two residual blocks. Every
+    convolution is of 3 x 3 with padding, so an image of any size has features. What six residual blocks add begins
+    as large as what one of full size would: otherwise features would begin as large as the network is deep.
+    """
+
+    smallest = 1
+    channels = (16, 32, 32)
+    residuals = 2
+
+    def build(self, height: int, width: int, channels: int) -> int:
+        branch = math.sqrt(2 / (len(self.channels) * self.residuals))
+        for block, outputs in enumerate(self.channels):
+            self.convolution(f"block{block}.conv", channels, outputs, 3, gain=1.0)  # no relu comes before it
+            for residual in range(self.residuals):
+                self.convolution(f"block{block}.residual{residual}.conv0", outputs, outputs, 3)
+                self.convolution(f"block{block}.residual{residual}.conv1", outputs, outputs, 3, gain=branch)
+            channels, height, width = outputs, (height + 1) // 2, (width + 1) // 2
+        return channels * height * width
+
+    def forward(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        for block in range(len(self.channels)):
+            x = functional.max_pool2d(self.convolve(tensors, f"block{block}.conv", x, pad=1), 3, stride=2, padding=1)
+            for residual in range(self.residuals):
+                y = x
+                for conv in ("conv0", "conv1"):
+                    y = self.convolve(tensors, f"block{block}.residual{residual}.{conv}", torch.relu(y), pad=1)
+                x = x + y
+        return torch.relu(x)
+
+
+ENCODERS: dict[str, type[ImageNetwork] | type[Flat]] = {
+    "nature": NatureCNN,
+    "simple": SimpleCNN,
+    "impala": ImpalaCNN,
+    "small": SmallCNN,
+    "flat": Flat,
+}
+
+
+def encoder_choice() -> Dimension:
+    """The hyperparameter `model.encoder`; it says nothing at its default, since it came later than others."""
+    return categorical(*ENCODERS, default=DEFAULT, structural=True, search=False, silent=True)
+
+
+def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...]) -> Encoder:
+    """The encoder of observations (D,) or (H, W, C); model: the values of `model`; prefix: of its parameters' names."""
+    if len(obs_shape) == 1:
+        return Unlearned(obs_shape[0])
+    return ENCODERS[getattr(model, "encoder", DEFAULT)](prefix, obs_shape)
+
+
+def check_encoder(model: Mapping[str, Any], env: EnvSpec, place: str) -> None:
+    """UnsupportedSpace unless the encoder, of the values of `model`, can see what this environment shows."""
+    seen = Observations(spaces_of(env).observation, env.id)
+    name = model.get("encoder", DEFAULT)
+    if seen.kind == "vector":
+        if "encoder" in model:
+            raise UnsupportedSpace(
+                f"{place}: model.encoder sees images, but got {name!r} for vectors of "
+                f"{seen.shape[0]} numbers; leave model.encoder out"
+            )
+        return
+    height, width, least = *seen.shape[:2], ENCODERS[name].smallest
+    if min(height, width) < least:
+        others = [other for other, made in ENCODERS.items() if min(height, width) >= made.smallest]
+        raise UnsupportedSpace(
+            f"{place}: model.encoder {name!r} sees images of at least {least} x {least} pixels, but "
+            f"got {height} x {width}; set model.encoder to {' or '.join(others)}, or resize them "
+            "with a wrapper"
+        )

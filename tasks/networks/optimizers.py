@@ -1,0 +1,163 @@
+"""First-order optimizers of P members at once, every one with its own learning rate, on (P, D) parameter vectors.
+
+The learning rate is an argument of each step and no state of the optimizer: a new rate given to a loaded state works.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...spaces import Space, categorical, curve, integer, log_real, near_one, real
+from ..checkpoint.member_state import Stacked
+
+
+def optimizer_space(lr: float, eps: float = 1e-5, name: str = "adam") -> Space:
+    """The hyperparameters of an optimizer, with an algorithm's own default learning rate, epsilon and kind."""
+    momentum, betas = {"name": ("sgd", "rmsprop")}, {"name": ("adam", "adamw")}
+    return Space(
+        name=categorical("adam", "adamw", "sgd", "rmsprop", default=name, structural=True, search=False),
+        lr=log_real(3e-5, 1e-2, default=lr, accept=(0.0, 100.0)),
+        beta1=near_one(0.8, 0.99, default=0.9, accept=(0.0, 0.9999999), when=betas),
+        beta2=near_one(0.9, 0.9999, default=0.999, accept=(0.0, 0.9999999), when=betas),
+        alpha=near_one(0.9, 0.999, default=0.99, accept=(0.0, 0.9999999), when={"name": "rmsprop"}),
+        momentum=real(0.0, 0.99, default=0.0, when=momentum),
+        weight_decay=log_real(1e-6, 1e-1, default=1e-2, accept=(0.0, 1.0), when={"name": "adamw"}),
+        eps=log_real(1e-12, 1.0, default=eps, search=False, when={"name": ("adam", "adamw", "rmsprop")}),
+    )
+
+
+def schedule_space() -> Space:
+    """How the learning rate changes from its start over a fixed horizon of environment steps."""
+    return decay_space(("exponential", "cosine")).extend(warmup=integer(0, 10**12, default=0, search=False))
+
+
+def decay_space(floored: tuple[str, ...] = ("linear", "exponential", "cosine")) -> Space:
+    """How a coefficient changes over a fixed horizon of environment steps: factors on it, from 1 to `final`.
+
+    `points` are [[environment steps, factor], ...]; `floored`: the schedules that end at `final`, not at 0.
+    """
+    names = ("constant", "linear", "exponential", "cosine", "piecewise")
+    return Space(
+        name=categorical(*names, default="constant", structural=True, search=False),
+        horizon=integer(1, 10**12, default=100_000, search=False, when={"name": ("linear", "exponential", "cosine")}),
+        final=log_real(1e-3, 1.0, default=0.1, accept=(1e-12, 1.0), when={"name": floored}),
+        points=curve(0.0, 1000.0, default=[[0, 1.0], [100_000, 0.1]], when={"name": "piecewise"}),
+    )
+
+
+def schedule(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
+    """The factor on the learning rate, (P, 1), at these environment steps (P, 1); hp: the values of `schedule_space`.
+
+    The horizon is a hyperparameter and thus part of a checkpoint: training further than planned never bends it.
+    """
+    return decay(hp, env_steps) * ((env_steps + 1) / (hp.warmup + 1)).clamp(max=1.0)
+
+
+def decay(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
+    """The factor on a coefficient, (P, 1), at these environment steps (P, 1); hp: the values of `decay_space`."""
+    if hp.name == "constant":
+        return torch.ones_like(env_steps)
+    if hp.name == "piecewise":
+        steps, factors = zip(*hp.points, strict=True)
+        return torch.from_numpy(np.interp(env_steps.cpu().numpy(), steps, factors)).to(env_steps)
+    progress = (env_steps / hp.horizon).clamp(max=1.0)
+    if hp.name == "linear":
+        return 1 - (1 - getattr(hp, "final", 0.0)) * progress
+    if hp.name == "exponential":
+        return (progress * hp.final.log()).exp()
+    factor: Tensor = hp.final + (1 - hp.final) * 0.5 * (1 + torch.cos(math.pi * progress))
+    return factor
+
+
+class Clipped(NamedTuple):
+    """A gradient (P, D) as it was followed, and what it was multiplied with, (P, 1), if there was a limit."""
+
+    gradient: Tensor
+    factor: Tensor | None
+
+
+def clip_norm(gradient: Tensor, limit: Tensor | None) -> Clipped:
+    """Each member's gradient (P, D), scaled down to at most `limit` (P, 1) in Euclidean norm; in place."""
+    if limit is None:
+        return Clipped(gradient, None)
+    norm = gradient.square().sum(1, keepdim=True).sqrt()
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+    return Clipped(gradient.mul_(factor), factor)
+
+
+@contextmanager
+def flushed_denormals(tiny: float = 5e-324) -> Iterator[None]:
+    """Takes numbers below 1e-38 for zero: processors are up to a hundred times slower with them than with others."""
+    before = tiny * 1.0 == 0.0  # already so for this thread
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+class Optimizer(Stacked):
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), RMSprop, SGD"""
+
+    def __init__(self, vector: Tensor, hp: SimpleNamespace):
+        """vector: (P, D), changed in place by `step`; hp: the values of `optimizer_space`."""
+        self.vector, self.hp = vector, hp
+        self._direction: Callable[[Tensor], Tensor] = getattr(self, f"_{hp.name}")
+        moments = {
+            "adam": ("mean", "square"),
+            "adamw": ("mean", "square"),
+            "sgd": ("velocity",),
+            "rmsprop": ("square", "velocity"),
+        }
+        self.tensors = {name: torch.zeros_like(vector) for name in moments[hp.name]}
+        self.tensors["steps"] = torch.zeros(len(vector), 1, device=vector.device)
+        if "mean" in self.tensors:  # looked up in every step, and short steps notice
+            self._betas = [(1 - beta, beta.log()) for beta in (hp.beta1, hp.beta2)]
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
+        """One step down the gradient (P, D) with learning rates (P, 1); members not `active` (P, 1) stay untouched."""
+        if active is None:
+            self._step(gradient, lr)
+            return
+        before = [self.vector.clone(), *(tensor.clone() for tensor in self.tensors.values())]
+        self._step(gradient, lr)
+        for tensor, old in zip([self.vector, *self.tensors.values()], before, strict=True):
+            tensor.copy_(torch.where(active, tensor, old))
+
+    @flushed_denormals()  # the moments of a unit that died decay down to there, and stay
+    def _step(self, gradient: Tensor, lr: Tensor) -> None:
+        self.tensors["steps"] += 1
+        if self.hp.name == "adamw":
+            self.vector.mul_(1 - lr * self.hp.weight_decay)
+        self.vector.sub_(self._direction(gradient).mul_(lr))
+
+    def _adam(self, gradient: Tensor) -> Tensor:
+        mean, square, steps = self.tensors["mean"], self.tensors["square"], self.tensors["steps"]
+        (part_1, log_1), (part_2, log_2) = self._betas
+        mean.lerp_(gradient, part_1)
+        square.lerp_(gradient.square(), part_2)
+        correction_1 = 1 - (steps * log_1).exp()  # 1 - beta1 ** steps
+        correction_2 = 1 - (steps * log_2).exp()
+        scale = correction_2.sqrt()
+        return mean / (square.sqrt().add_(self.hp.eps * scale)).mul_(correction_1 / scale)
+
+    _adamw = _adam
+
+    def _sgd(self, gradient: Tensor) -> Tensor:
+        velocity = self.tensors["velocity"]
+        return velocity.mul_(self.hp.momentum).add_(gradient).clone()
+
+    def _rmsprop(self, gradient: Tensor) -> Tensor:
+        square, velocity = self.tensors["square"], self.tensors["velocity"]
+        square.lerp_(gradient.square(), 1 - self.hp.alpha)
+        velocity.mul_(self.hp.momentum).add_(gradient / square.sqrt().add_(self.hp.eps))
+        return velocity.clone()

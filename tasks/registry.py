@@ -1,0 +1,66 @@
+"""The registry of tasks by name: those of this package, and those that other packages offer."""
+
+from __future__ import annotations
+
+import importlib
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import Any
+
+from .task import Task
+
+ALGORITHMS = {
+    "a2c": ".algorithms.a2c:A2C",
+    "dqn": ".algorithms.dqn:DQN",
+    "ppo": ".algorithms.ppo:PPO",
+    "ppo2": ".algorithms.ppo2:PPO2",
+    "sac": ".algorithms.sac.sac:SAC",
+    "surrogate": ".algorithms.surrogate:Surrogate",
+    "svpg": ".algorithms.svpg:SVPG",
+    "svpg-ppo": ".algorithms.svpg:SVPGPPO",
+    "svpg-ppo2": ".algorithms.svpg:SVPGPPO2",
+}
+ENTRY_POINTS = "rekindle.tasks"  # the group in which other packages offer tasks: name = "package.module:Class"
+
+
+def names() -> list[str]:
+    """The names of all tasks: those of this package, and those that others offer through entry points."""
+    return sorted({*ALGORITHMS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+
+
+def load(name: str) -> type[Task]:
+    """The task with this name; ValueError names the near ones, or says what is wrong with what a package offers."""
+    points = entry_points(group=ENTRY_POINTS, name=name)
+    offers = [f"{point.value} of {point.dist.name if point.dist else 'an unknown package'}" for point in points]
+    if len(offers) + (name in ALGORITHMS) > 1:
+        every = [*offers, "Rekindle's own"] if name in ALGORITHMS else offers
+        raise ValueError(
+            f"tasks must have names of their own, but {name!r} is {' and '.join(sorted(every))}; give "
+            "yours another name, in its class and among its package's entry points"
+        )
+    if name in ALGORITHMS:
+        module, attribute = ALGORITHMS[name].split(":")
+        task: type[Task] = getattr(importlib.import_module(module, __package__), attribute)
+        return task
+    for point, offer in zip(points, offers, strict=True):
+        try:
+            offered = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"the task {name!r}, {offer}, cannot be imported: {error}") from error
+        return _checked(offered, name, offer)
+    near = get_close_matches(name, names(), n=1)
+    raise ValueError(
+        f"a task must be one of {', '.join(names())}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+    )
+
+
+def _checked(offered: Any, name: str, offer: str) -> type[Task]:
+    """What a package offers under this name; ValueError unless it is a task that is named so."""
+    if not (isinstance(offered, type) and issubclass(offered, Task)):
+        raise ValueError(f"an entry point must be a class derived from rekindle.Task, but {offer} is {offered!r}")
+    if (own := getattr(offered, "name", None)) != name:
+        raise ValueError(
+            f"a task must be offered under its own name, by which stored trials find it, but {offer} is "
+            f"named {own!r} and offered as {name!r}; make them equal"
+        )
+    return offered

@@ -1,0 +1,56 @@
+"""The last episodes of each member, whose mean changes more smoothly than that of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...spaces import Dimension, integer, maybe
+from ..checkpoint.state import Tree
+
+
+def window_size() -> Dimension:
+    """Over how many episodes `recent_return`, its min, median, max and std, and `recent_length` are; None: none are."""
+    return maybe(integer(1, 100_000, structural=True), default=None, search=False)
+
+
+class EpisodeWindow:
+    """Returns and lengths of P members' last `size` episodes, in training and without any normalization."""
+
+    def __init__(self, members: int, size: int):
+        self.size = size
+        self.returns, self.lengths = np.zeros((members, size)), np.zeros((members, size))
+        self.count = np.zeros((members, 1), np.int64)  # of all episodes so far; the next one's place is its remainder
+
+    def add(self, members: NDArray[np.int64], returns: NDArray[Any], lengths: NDArray[Any]) -> None:
+        """Episodes of these members, in the order in which they ended."""
+        for member, value, length in zip(members.tolist(), returns.tolist(), lengths.tolist(), strict=True):
+            place = int(self.count[member, 0]) % self.size
+            self.returns[member, place], self.lengths[member, place] = value, length
+            self.count[member] += 1
+
+    def metrics(self, member: int) -> dict[str, float]:
+        """The means over a member's window, and how returns spread in it; nothing before its first episode."""
+        known = min(int(self.count[member, 0]), self.size)
+        if not known:
+            return {}
+        returns, lengths = self.returns[member, :known], self.lengths[member, :known]
+        return {
+            "recent_return": float(returns.mean()),
+            "recent_length": float(lengths.mean()),
+            "recent_return_min": float(returns.min()),
+            "recent_return_median": float(np.median(returns)),
+            "recent_return_max": float(returns.max()),
+            "recent_return_std": float(returns.std()),
+        }
+
+    def member_state(self, member: int) -> Tree:
+        return {name: torch.from_numpy(getattr(self, name)[member].copy()) for name in ("returns", "lengths", "count")}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        for name in ("returns", "lengths", "count"):
+            getattr(self, name)[member] = tree[name].numpy()

@@ -1,0 +1,61 @@
+"""What the last bits may depend on besides a task's identity: recorded at every start, compared at every resume."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy
+import torch
+
+from ... import __version__
+
+Fingerprint = dict[str, Any]
+
+
+class InexactWarning(UserWarning):
+    """Training goes on, but its last bits are no function of the task alone."""
+
+
+def fingerprint(device: torch.device) -> Fingerprint:
+    """Versions, processor and device, as JSON. Training always uses one thread, so threads are no part of it."""
+    return {
+        "rekindle": __version__,
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "gymnasium": gymnasium.__version__,
+        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "products": "exact" if products_are_exact() else "by place in memory",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    }
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs, e.g. "torch 2.12.0 -> 2.13.0"; only names that both have are compared."""
+    return [f"{name} {before[name]} -> {now[name]}" for name in now if name in before and before[name] != now[name]]
+
+
+@functools.cache
+def products_are_exact() -> bool:
+    """Whether a matrix product has the same bits wherever its factors lie in memory; warns, once, if not.
+
+    The package sees to it with MKL_CBWR, which MKL reads before the first product of the process.
+    """
+    x, weight = (torch.linspace(-1, 1, 8 * n * m).view(8, n, m) for n, m in ((3, 17), (17, 33)))
+    together = torch.bmm(x, weight)
+    exact = all(
+        torch.equal(torch.bmm(x[i : i + 1].clone(), weight[i : i + 1].clone())[0], together[i]) for i in range(8)
+    )
+    if not exact:
+        warnings.warn(
+            "matrix products must not depend on where in memory their factors lie, but here they do, so a task trained "
+            "in a cohort may differ in its last bits from the same task alone: import rekindle before torch computes "
+            "anything, or start Python with MKL_CBWR=AUTO",
+            InexactWarning,
+            stacklevel=2,
+        )
+    return exact

@@ -1,0 +1,62 @@
+"""SIGTERM and SIGINT as a question asked between two steps, so that a stop never finds a state half-changed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, ClassVar, Self
+
+from ..errors import Stopped
+from .guard import is_control_flow
+
+
+class Interrupts:
+    """While entered in the main thread, the first SIGTERM or SIGINT only sets `pending`; a second one acts at once.
+
+    In other threads nothing is changed, since Python delivers signals to the main thread.
+    """
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+    _entered: ClassVar[list[Interrupts]] = []
+
+    @classmethod
+    def asked(cls) -> bool:
+        """Whether a signal is pending anywhere, for those who wait within a step and should not wait on."""
+        return any(interrupts.pending is not None for interrupts in cls._entered)
+
+    def __init__(self) -> None:
+        self.pending: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+            self._entered.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if self in self._entered:
+            self._entered.remove(self)
+        if error is None:
+            self.raise_if_pending()  # a signal after the last step's question
+        elif self.pending is not None and not is_control_flow(error):
+            signal.raise_signal(self.pending)  # an error came first: the signal goes to those who asked before
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.pending is not None:
+            raise KeyboardInterrupt
+        self.pending = signal.Signals(number)
+
+    def raise_if_pending(self) -> None:
+        """Raises KeyboardInterrupt after SIGINT and Stopped after SIGTERM."""
+        if self.pending == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.pending is not None:
+            raise Stopped(
+                "training was asked to stop by SIGTERM; the state is saved, and the same call carries on from it"
+            )

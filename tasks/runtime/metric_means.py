@@ -1,0 +1,87 @@
+"""The means, over an epoch, of what each iteration reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..checkpoint.state import Tree
+
+TOGETHER = 64  # reports that are read at once: to read numbers one by one takes longer than to compute them
+
+Report = tuple[list[str], Tensor, NDArray[np.bool_] | None]
+
+
+class Tally:
+    """Sums for P members, added up in the order in which they came, whenever they are read.
+
+    Attributes:
+        count: of all reports so far.
+    """
+
+    def __init__(self, members: int):
+        self.members, self.count = members, 0
+        self._sums: dict[str, NDArray[np.float64]] = {}
+        self._counts: dict[str, NDArray[np.int64]] = {}  # of the reports that told of it
+        self._unread: list[Report] = []
+
+    @torch.no_grad()
+    def add(self, report: Mapping[str, Tensor], which: NDArray[np.bool_] | None = None) -> None:
+        """Takes one report, (P,) each, in which those of the members count that are in `which`, (P,); None: all."""
+        self.count += 1
+        if report:
+            values = torch.stack([value.reshape(-1) for value in report.values()])
+            self._unread.append(([*report], values, None if which is None else which.copy()))
+        if len(self._unread) >= TOGETHER:
+            self._read()
+
+    def _read(self) -> None:
+        """Adds the reports to the sums, those with the same names together."""
+        unread, self._unread = self._unread, []
+        while unread:
+            names = unread[0][0]
+            same = next((i for i, (others, *_) in enumerate(unread) if others != names), len(unread))
+            reports, unread = unread[:same], unread[same:]
+            numbers = torch.stack([values for _, values, _ in reports]).to("cpu", torch.float64).numpy()
+            everybody = np.ones(self.members, np.bool_)
+            which = np.stack([everybody if some is None else some for *_, some in reports])
+            numbers = np.where(which[:, None], numbers, 0.0)
+            for place, name in enumerate(names):
+                total = self._sums.get(name, np.zeros(self.members))
+                for row in numbers[:, place]:  # one after the other, however many are read at once
+                    total = total + row
+                self._sums[name] = total
+                self._counts[name] = self._counts.get(name, 0) + which.sum(0)
+
+    def take(self) -> list[dict[str, float]]:
+        """Each member's means by name, and begins anew."""
+        self._read()
+        means = [
+            {
+                name: float(total[i] / self._counts[name][i])
+                for name, total in self._sums.items()
+                if self._counts[name][i]
+            }
+            for i in range(self.members)
+        ]
+        self._sums, self._counts, self.count = {}, {}, 0
+        return means
+
+    def member_state(self, member: int) -> Tree:
+        self._read()
+        told = {name: [float(total[member]), int(self._counts[name][member])] for name, total in self._sums.items()}
+        return {"count": self.count, **{name: each for name, each in told.items() if each[1]}}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        self._read()
+        told = dict(tree)
+        self.count = told.pop("count")
+        for name in self._sums.keys() | told.keys():
+            total, count = told.get(name, (0.0, 0))
+            self._sums.setdefault(name, np.zeros(self.members))[member] = total
+            self._counts.setdefault(name, np.zeros(self.members, np.int64))[member] = count

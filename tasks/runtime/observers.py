@@ -1,0 +1,73 @@
+"""Who listens to a training, and when it has come far enough.
+
+    listeners = Observers().on(show, priority=1).on(plot, every=10)
+    task.fit(1000, context=listeners, until=NoImprovement("episode_return", epochs=20))
+
+What ends a training early is a function of the metrics so far: a task that was interrupted, or that trains in a cohort,
+ends at the same epoch, and asking it once more to train changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from ..checkpoint.storage import Metrics
+
+if TYPE_CHECKING:
+    from ..cohort import Context, EpochEvent
+
+History = Sequence[tuple[int, Metrics]]
+Until = Callable[[History], bool]
+
+
+class Observers:
+    """Several listeners as one `context`: each is called at every so many epochs, those of higher priority first."""
+
+    def __init__(self) -> None:
+        self._listeners: list[tuple[int, int, Context]] = []
+
+    def on(self, listener: Context, *, every: int = 1, priority: int = 0) -> Self:
+        """Adds a listener, who is called with an EpochEvent; of equal priority the first to be added comes first."""
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"Observers: every must be a number of epochs of at least 1, but got {every!r}")
+        self._listeners = sorted([*self._listeners, (priority, every, listener)], key=lambda row: -row[0])
+        return self
+
+    def __call__(self, event: EpochEvent) -> None:
+        for _, every, listener in self._listeners:
+            if event.epoch % every == 0:
+                listener(event)
+
+
+@dataclass(frozen=True)
+class NoImprovement:
+    """Ends a training in which a metric has not become better for so many epochs.
+
+    Attributes:
+        metric: its name; epochs that do not report it count as any other, from the first one on that does.
+        epochs: how many without a better one end it.
+        least: a metric is better when it rises by more than this; falls, if it is to be minimized.
+        minimize: whether lower is better.
+    """
+
+    metric: str
+    epochs: int
+    least: float = 0.0
+    minimize: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 1:
+            raise ValueError(f"NoImprovement: epochs must be an integer of at least 1, but got {self.epochs!r}")
+        if not 0 <= self.least < math.inf:
+            raise ValueError(f"NoImprovement: least must be a number of at least 0, but got {self.least!r}")
+
+    def __call__(self, history: History) -> bool:
+        best, since = -math.inf, None
+        for epoch, metrics in history:
+            value = metrics.get(self.metric, math.nan) * (-1 if self.minimize else 1)
+            if value > best + (self.least if since is not None else 0.0):
+                best, since = value, epoch
+        return since is not None and history[-1][0] - since >= self.epochs

@@ -1,0 +1,73 @@
+"""Hyperparameters from files: what is shown of one task trains another, and what is no such file is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rekindle.studies.cli.assignments import spelled_out
+from studying import TINY
+
+Cli = Callable[..., tuple[int, str, str]]
+SETTINGS = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+
+
+def write(path: Path, content: Any) -> str:
+    path.write_text(json.dumps(content))
+    return f"@{path}"
+
+
+def test_what_is_named_beside_a_file_comes_on_top(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.json", {"gamma": 0.9, "optimizer": {"lr": 1e-3, "name": "sgd"}, "target_kl": None})
+    other = write(tmp_path / "other.json", {"hyperparameters": {"optimizer.lr": 2e-3}, "uid": "x"})
+    assert spelled_out([one, "gamma=0.5", other]) == [
+        "optimizer.lr=0.002",
+        'optimizer.name="sgd"',
+        "target_kl=null",
+        "gamma=0.5",
+    ]
+    assert spelled_out(["gamma=0.5"]) == ["gamma=0.5"]
+
+
+@pytest.mark.parametrize("command", ["train", "show"])
+def test_what_is_shown_of_a_task_trains_the_same_one_elsewhere(
+    sqlite_url: str, tmp_path: Path, cli: Cli, command: str
+) -> None:
+    asked = ["train", "ppo", "CartPole-v1", "--epochs", "2", "--json"]
+    more = ["--set", "optimizer.name=sgd", "--set", "max_grad_norm=null", "--set", "clip_coef_schedule.name=piecewise"]
+    out = cli(*asked, *SETTINGS, *more, "--storage", sqlite_url)[1]
+    first = json.loads(out)
+    file = tmp_path / "shown.json"
+    file.write_text(out if command == "train" else cli("show", first["uid"], "--storage", sqlite_url, "--json")[1])
+    status, out, errors = cli(*asked, "--set", f"@{file}", "--storage", f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    assert status == 0, errors
+    again = json.loads(out)
+    assert (again["uid"], again["digest"], again["resumed"]) == (first["uid"], first["digest"], False)
+    other = json.loads(cli(*asked, "--set", f"@{file}", "--set", "gamma=0.5", "--storage", sqlite_url)[1])
+    assert other["hyperparameters"] == {**first["hyperparameters"], "gamma": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "must be a file of JSON, but: Expecting property name"),
+        ("[1]", "must hold hyperparameters by name, but: values must be a dict by name"),
+        ('{"gama": 1}', "there is no hyperparameter 'gama'; did you mean gamma"),
+        ('{"gamma": 7}', "gamma must be a number in [0.0, 1.0], not 7"),
+        ("[" * 100_000, "must be a file of JSON"),
+        (None, "must be a file of JSON, but: [Errno 2]"),
+    ],
+)
+def test_what_is_no_such_file_is_one_line(
+    tmp_path: Path, sqlite_url: str, cli: Cli, content: str | None, message: str
+) -> None:
+    file = tmp_path / "values.json"
+    if content is not None:
+        file.write_text(content)
+    status, out, errors = cli("train", "ppo", "CartPole-v1", "--set", f"@{file}", "--storage", sqlite_url)
+    assert (status, out) == (2, "")
+    assert message in errors
+    assert errors.count("\n") == 1

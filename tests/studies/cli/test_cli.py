@@ -1,0 +1,364 @@
+"""The command line: real processes that are killed and carry on, JSON in its documented form, errors in one line."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import optuna
+import psutil
+import pytest
+from rekindle.studies.cli import json_views as report
+from rekindle.studies.cli import main, tables
+from rekindle.studies.cli.progress import look
+from rekindle.studies.engine.engine import Engine, start_study
+from rekindle.studies.storage.store import Store
+from rich.console import Console
+from studying import TINY, bits, run, tiny
+
+TRIALS, EPOCHS, STEPS = 6, (1, 8, 2), 512  # long enough to be killed in the middle
+CONFIG = functools.partial(tiny, TRIALS, EPOCHS, fixed={"epoch_steps": STEPS})
+TUNE = ["tune", "ppo", "CartPole-v1", "--trials", "6", "--generation", "4", "--cohort", "2", "--study", "s"]
+
+
+def settings(values: Mapping[str, Any] = TINY) -> list[str]:
+    return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+
+
+SHORT = [*TUNE, *settings(), "--epochs", "1:4:2"]  # the study that finished_url holds
+LONG = [*TUNE, *settings({**TINY, "epoch_steps": STEPS}), "--epochs", "1:8:2"]
+
+
+def start(url: str, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rekindle.studies.cli", *LONG, "--storage", url, *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The same study without an interruption, by one worker that is no process of its own."""
+    return run(f"sqlite:///{tmp_path_factory.mktemp('undisturbed') / 'a.db'}", CONFIG())
+
+
+@pytest.fixture
+def finished_url(sqlite_url: str) -> str:
+    run(sqlite_url, tiny())
+    return sqlite_url
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str]) -> None:
+    """Waits until something is the case, or the process has ended."""
+    deadline = time.monotonic() + 60
+    while not condition() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def epochs(url: str) -> int:
+    if not Path(url.removeprefix("sqlite:///")).exists():
+        return -1
+    with Store(url) as store:
+        return look(store, "s").epochs if store.studies() else -1
+
+
+def test_killed_at_random_moments_a_study_ends_as_if_nothing_had_happened(
+    sqlite_url: str, undisturbed: dict[str, Any]
+) -> None:
+    rng = random.Random(4)
+    for everybody in (True, False):
+        process = start(sqlite_url, "--workers", "2")
+        goal = max(epochs(sqlite_url), 0) + rng.randint(1, 12)
+        wait_for(lambda goal=goal: epochs(sqlite_url) >= goal, process)  # type: ignore[misc]
+        time.sleep(rng.uniform(0, 0.1))
+        crew = workers_of(process)
+        process.kill()
+        for worker in crew if everybody else ():
+            worker.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        _, alive = psutil.wait_procs(crew, timeout=30)  # those that are not killed end with their parent
+        assert alive == []
+    process = start(sqlite_url, "--workers", "2", "--json")
+    out, _ = process.communicate()
+    assert json.loads(out)["state"] == "complete"
+    with Store(sqlite_url) as store:
+        assert bits(store) == undisturbed
+
+
+def test_a_killed_worker_is_replaced_and_all_stop_when_asked(sqlite_url: str, undisturbed: dict[str, Any]) -> None:
+    process = start(sqlite_url, "--workers", "2")
+    wait_for(lambda: epochs(sqlite_url) >= 1, process)
+    victim, other = workers_of(process)
+    victim.kill()
+    wait_for(lambda: victim not in workers_of(process) and len(workers_of(process)) == 2, process)
+    crew = workers_of(process)
+    process.terminate()
+    _, errors = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert f"worker {victim.pid} was killed by SIGKILL; another one takes over" in errors
+    assert "stopped by SIGTERM; everything is saved" in errors
+    assert other in crew
+    assert not any(worker.is_running() for worker in crew)
+    with Store(sqlite_url) as store:
+        assert store.workers() == []
+    assert run(sqlite_url, CONFIG()) == undisturbed
+
+
+def test_two_that_start_the_same_study_at_once_share_it_and_one_may_leave(
+    sqlite_url: str, undisturbed: dict[str, Any]
+) -> None:
+    stays, leaves = (start(sqlite_url, "--workers", "1", "--json") for _ in range(2))
+    wait_for(lambda: epochs(sqlite_url) >= 2, leaves)
+    leaves.send_signal(signal.SIGINT)
+    _, errors = leaves.communicate()
+    assert (leaves.returncode, "stopped by SIGINT" in errors) == (128 + signal.SIGINT, True)
+    out, _ = stays.communicate()
+    assert stays.returncode == 0
+    assert json.loads(out)["state"] == "complete"
+    with Store(sqlite_url) as store:
+        assert bits(store) == undisturbed
+
+
+def test_optuna_finds_the_finished_study_in_its_own_tables(finished_url: str, cli: Callable[..., Any]) -> None:
+    for _ in range(2):  # the second time there is nothing to add
+        status, out, _ = cli(*SHORT, "--storage", finished_url, "--json")
+        assert status == 0
+        trials = json.loads(out)["trials"]
+        mirrored = optuna.load_study(storage=finished_url, study_name="s")
+        assert [trial.state.name.lower() for trial in mirrored.trials] == [trial["state"] for trial in trials]
+        assert [trial.user_attrs["rk_digest"] for trial in mirrored.trials] == [trial["digest"] for trial in trials]
+        assert mirrored.best_value == max(trial["return"] for trial in trials if trial["state"] == "complete")
+
+
+def test_a_study_of_optunas_own_is_left_as_it_is(finished_url: str, cli: Callable[..., Any]) -> None:
+    mine = optuna.create_study(storage=finished_url, study_name="s")
+    mine.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
+    status, _, errors = cli(*SHORT, "--storage", finished_url)
+    assert status == 0
+    assert "Optuna's tables were left as they are" in errors
+    assert len(mine.trials) == 1
+
+
+def test_the_json_of_a_study_has_the_documented_names(finished_url: str, cli: Callable[..., Any]) -> None:
+    status, out, errors = cli("trials", "s", "--storage", finished_url, "--json")
+    study = json.loads(out)
+    assert (status, errors) == (0, "")
+    assert study.keys() >= {  # names may be added, never taken away
+        *(
+            "format",
+            "study",
+            "state",
+            "task",
+            "env",
+            "seed",
+            "sampler",
+            "rungs",
+            "fixed",
+            "trials_total",
+            "counts",
+            "best",
+            "trials",
+        )
+    }
+    assert study["rungs"] == [1, 2, 4]
+    for trial in study["trials"]:
+        assert trial.keys() >= {
+            *("number", "uid", "state", "bracket", "epochs", "return", "digest", "hyperparameters", "error", "rungs")
+        }
+        assert trial["rungs"][-1].keys() >= {"rung", "epochs", "state", "return", "digest"}
+        assert len(trial["digest"]) == 64
+        assert trial["hyperparameters"]["model.width"] == 16
+
+
+def test_status_shows_every_study(finished_url: str, cli: Callable[..., Any]) -> None:
+    status, out, _ = cli("status", "--storage", finished_url, "--json")
+    found = json.loads(out)
+    assert status == 0
+    assert found.keys() >= {"format", "storage", "studies", "workers", "tasks"}
+    [study] = found["studies"]
+    assert (study["study"], study["state"], found["tasks"], found["workers"]) == ("s", "complete", 6, [])
+    assert "cartpole" in cli("status", "--storage", finished_url)[1].lower()
+
+
+def test_tables_of_studies_are_no_wider_than_a_terminal(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path / 'a.db'}") as store:
+        start_study(store, "cartpole", tiny(9, (1, 27, 3), scheduler="hyperband", generation=9))
+        Engine(store, "cartpole").advance()
+        rungs = [{"rung": rung, "return": 123.4, "state": "done"} for rung in range(4)]
+        study = report.study_json(store, "cartpole")
+        study["trials"] = [{**trial, "state": "complete", "rungs": rungs} for trial in study["trials"]]
+        for table in (tables.trials_table(study), tables.status_table(report.status_json(store))):
+            Console(width=80, file=(out := io.StringIO())).print(table)
+            lines = out.getvalue().splitlines()
+            assert max(len(line.rstrip()) for line in lines) <= 80
+            assert not any("…" in line for line in lines if "sqlite" not in line)
+
+
+def test_train_carries_on_and_show_tells_the_whole_story(
+    sqlite_url: str, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    def command(epochs: int, url: str = sqlite_url) -> list[str]:
+        values = settings({**TINY, "gamma": 0.98, "optimizer.lr": "1e-3"})
+        return [
+            "train",
+            "ppo",
+            "CartPole-v1",
+            "--epochs",
+            f"{epochs}",
+            "--seed",
+            "1",
+            *values,
+            "--storage",
+            url,
+            "--json",
+        ]
+
+    def train(*arguments: Any) -> dict[str, Any]:
+        status, out, _ = cli(*command(*arguments))
+        assert status == 0
+        return dict(json.loads(out))
+
+    first, further, again = train(2), train(5), train(5)
+    assert (first["resumed"], further["resumed"], again["resumed"]) == (False, True, True)
+    assert {**again, "resumed": False} == train(5, f"sqlite:///{tmp_path / 'other.db'}")
+    assert first["digest"] != further["digest"] == again["digest"]
+    assert further["hyperparameters"]["gamma"] == 0.98
+    status, out, _ = cli("show", first["uid"][:6], "--storage", sqlite_url, "--json")
+    shown = json.loads(out)
+    assert status == 0
+    for name in ("uid", "epochs", "return", "digest"):
+        assert shown[name] == further[name]
+    assert [row["epoch"] for row in shown["metrics"]] == [1, 2, 3, 4, 5]
+    assert [event["kind"] for event in shown["events"]].count("resume") >= 2
+    assert "checkpoints" in cli("show", first["uid"][:6], "--storage", sqlite_url)[1]
+    status, _, errors = cli(*command(1))
+    assert status == 2
+    assert "training only goes forward, but ppo on CartPole-v1, seed 1" in errors
+
+
+def test_a_complete_study_says_so(finished_url: str, cli: Callable[..., Any]) -> None:
+    status, out, errors = cli(*SHORT, "--storage", finished_url)
+    assert status == 0
+    assert "study s is complete; more --trials than 6 go on with it" in errors
+    assert "best trials of s" in out
+    assert "rekindle show" in out
+
+
+BAD = {
+    "unknown task": (["tune", "pppo", "CartPole-v1"], "did you mean ppo?"),
+    "unknown environment": (["tune", "ppo", "CartPoel-v1"], "CartPole"),
+    "unknown hyperparameter": (["tune", "ppo", "CartPole-v1", "--set", "gama=1"], "did you mean gamma"),
+    "value out of range": (["train", "ppo", "CartPole-v1", "--set", "gamma=2"], "gamma must be"),
+    "value of another type": (["train", "ppo", "CartPole-v1", "--set", "num_steps=many"], "num_steps must be"),
+    "value that is code": (["train", "ppo", "CartPole-v1", "--set", "gamma=__import__('os')"], "gamma must be"),
+    "NaN": (["train", "ppo", "CartPole-v1", "--set", "gamma=nan"], "gamma must be"),
+    "no value": (["train", "ppo", "CartPole-v1", "--set", "gamma"], "name=value"),
+    "epochs": (["tune", "ppo", "CartPole-v1", "--epochs", "27:1"], "epochs are low:high:base"),
+    "epochs of train": (["train", "ppo", "CartPole-v1", "--epochs", "1:27"], "--epochs 27"),
+    "trials": (["tune", "ppo", "CartPole-v1", "--trials", "0"], "must be a number of at least 1"),
+    "seed": (["tune", "ppo", "CartPole-v1", "--seed", "-1"], "seed"),
+    "sampler": (["tune", "ppo", "CartPole-v1", "--sampler", "tep"], "did you mean tpe?"),
+    "storage": (["tune", "ppo", "CartPole-v1", "--storage", "mongo://x"], "sqlite"),
+    "no database": (["status", "--storage", "sqlite:///nowhere.db"], "there is no database nowhere.db"),
+    "patience": (["status", "--patience", "soon"], "must be seconds, a number of at least 0"),
+    "lease": (["tune", "ppo", "CartPole-v1", "--lease", "0"], "lease_seconds must be above 0"),
+    "unknown command": (["tunne"], "tune"),
+    "no command": ([], "COMMAND"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_with_a_cure_and_leaves_no_database(
+    case: str, cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments, message = BAD[case]
+    status, out, errors = cli(*arguments)
+    assert status == 2
+    assert out == ""
+    assert message in errors
+    assert errors.count("\n") == 1, errors
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trials", "other"], "there is no study 'other'; there are 's'"),
+        (["worker", "--study", "other"], "there is no study 'other'"),
+        (["show", "zzz"], "begins with 'zzz'"),
+        (["show", ""], "begins 6"),
+        (["tune", "ppo", "CartPole-v1", "--study", "s", "--seed", "9"], "'s' differs in"),
+    ],
+)
+def test_what_a_database_does_not_hold_is_one_line_too(
+    arguments: list[str], message: str, finished_url: str, cli: Callable[..., Any]
+) -> None:
+    status, out, errors = cli(*arguments, "--storage", finished_url)
+    assert (status, out) == (2, "")
+    assert message in errors
+    assert errors.count("\n") == 1
+
+
+def test_debug_shows_where_an_error_comes_from(finished_url: str) -> None:
+    from rekindle.studies.errors import UnknownStudy
+
+    with pytest.raises(UnknownStudy):
+        main(["trials", "other", "--storage", finished_url, "--debug"])
+
+
+def test_help_is_quick_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from rekindle.studies.cli import main\ntry: main(['--help'])\nfinally: print(*sorted(sys.modules))"
+    )
+    began = time.process_time()
+    times = os.times()
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    after = os.times()
+    assert time.process_time() - began < 0.5
+    used = after.children_user + after.children_system - times.children_user - times.children_system
+    assert used < 0.5
+    loaded = set(found.stdout.splitlines()[-1].split())
+    assert not loaded & {"torch", "numpy", "optuna", "sqlalchemy", "rich", "gymnasium"}
+
+
+def test_a_training_ends_when_nothing_gets_better(sqlite_url: str, cli: Callable[..., Any]) -> None:
+    asked = ["train", "ppo", "CartPole-v1", "--epochs", "60", "--storage", sqlite_url, "--json", *settings()]
+    status, out, errors = cli(*asked, "--no-better", "entropy:3")
+    assert status == 0
+    result = json.loads(out)
+    assert 3 < result["epochs"] < 60
+    assert f"entropy has not risen for 3 epochs: ends after epoch {result['epochs']}" in errors
+    again = json.loads(cli(*asked, "--no-better", "entropy:3")[1])
+    assert (again["epochs"], again["digest"], again["resumed"]) == (result["epochs"], result["digest"], True)
+    status, out, errors = cli(*asked, "--no-better", "entropy")
+    assert (status, out) == (2, "")
+    assert "--no-better must be METRIC:N with N epochs, such as episode_return:20, but got 'entropy'" in errors
+
+
+def test_who_waits_for_more_than_there_was_is_told_that_nothing_was_learned(
+    sqlite_url: str, cli: Callable[..., Any]
+) -> None:
+    asked = ["train", "a2c", "CartPole-v1", "--epochs", "1", "--storage", sqlite_url, "--set", "epoch_steps=64"]
+    assert "nothing was learned" not in cli(*asked)[2]
+    status, _, errors = cli(*asked, "--set", "min_steps=5000")
+    assert status == 0
+    assert "nothing was learned: no gradient step came due in 1 epochs" in " ".join(errors.split())

@@ -1,0 +1,186 @@
+"""The engine: studies that are made, extended and carried forward by several at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rekindle.studies.engine.configuring import make_config
+from rekindle.studies.engine.engine import Engine, start_study
+from rekindle.studies.errors import StoreError, StudyMismatch, UnknownStudy
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import BadConfig
+from rekindle.tasks import load
+from studying import run, tiny
+
+
+def test_a_study_is_made_once_and_found_again(store: Store) -> None:
+    config = tiny()
+    assert start_study(store, "s", config) == start_study(store, "s", config) == config
+
+
+def test_a_study_grows_and_never_shrinks(store: Store) -> None:
+    start_study(store, "s", tiny(trials=6))
+    assert start_study(store, "s", tiny(trials=10)).trials == [6, 10]
+    assert start_study(store, "s", tiny(trials=8)).trials == [6, 10]
+    assert start_study(store, "s", tiny(trials=10)).trials == [6, 10]
+
+
+def test_processes_that_extend_a_study_at_once_all_do(url: str, child: Callable[..., Any]) -> None:
+    code = """
+import sys
+from dataclasses import replace
+from rekindle.studies.study.config import Config
+from rekindle.studies.engine.engine import start_study
+from rekindle.studies.storage.store import Store
+with Store(sys.argv[1]) as store:
+    config = Config.from_json(store.study("s").config, "s")
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(*start_study(store, "s", replace(config, trials=[int(line)])).trials, flush=True)
+"""
+    with Store(url) as store:
+        start_study(store, "s", tiny(trials=1))
+        processes = [child(code, url) for _ in range(4)]
+        assert [each.hear() for each in processes] == ["ready"] * 4
+        for turn in range(25):
+            before = store.study("s").config["trials"]
+            wanted = [10 * turn + place for place in range(2, 6)]
+            for each, trials in zip(processes, wanted, strict=True):
+                each.say(str(trials))
+            for each, trials in zip(processes, wanted, strict=True):
+                assert max(map(int, each.hear().split())) >= trials
+            after = store.study("s").config["trials"]
+            assert after[: len(before)] == before
+            assert after[-1] == wanted[-1]
+            assert after == sorted(set(after))
+            assert set(after[len(before) :]) <= set(wanted)
+
+
+def test_what_an_older_version_left_out_is_what_it_is_by_default(store: Store) -> None:
+    config = replace(tiny(), cohort=4, options={})
+    older = {key: value for key, value in config.to_json().items() if key not in ("options", "cohort", "direction")}
+    store.create_study("s", older)
+    assert start_study(store, "s", config) == config
+    assert store.study("s").config == older
+    with pytest.raises(StudyMismatch, match=r"cohort \(4, now 2\)"):
+        start_study(store, "s", replace(config, cohort=2))
+    assert start_study(store, "s", replace(config, trials=[9])).trials == [6, 9]
+    assert store.study("s").config == {**older, "trials": [6, 9]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"epochs": (1, 8, 2)}, "epochs"),
+        ({"sampler": "random"}, "sampler"),
+        ({"fixed": {"gamma": 0.9}}, "fixed.gamma"),
+        ({"fixed": {"gamma": 0.9}}, "space.gamma"),
+        ({"cohort": 1}, "cohort"),
+    ],
+)
+def test_another_study_of_the_same_name_is_an_error_that_names_what_differs(
+    store: Store, changes: dict[str, Any], named: str
+) -> None:
+    start_study(store, "s", tiny())
+    with pytest.raises(StudyMismatch, match=named.replace(".", r"\.")):
+        start_study(store, "s", tiny(**changes))
+    assert store.study("s").config == tiny().to_json()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trials": 0}, "trials must be an integer of at least 1, but got 0"),
+        ({"epochs": (0, 1)}, "low is 0"),
+        ({"epochs": (4, 1)}, "high is 1"),
+        ({"sampler": "tep"}, "did you mean tpe"),
+        ({"scheduler": "hyperbnd"}, "did you mean hyperband"),
+        (
+            {"scheduler": "hyperband", "epochs": [9]},
+            "different rungs, but epochs 9 make only one; write low:high, such as 1:9",
+        ),
+        ({"generation": 0}, "generation must be"),
+        ({"cohort": True}, "cohort must be"),
+        ({"fixed": {"gama": 1}}, "did you mean gamma"),
+    ],
+)
+def test_what_makes_no_study_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_config(load("ppo"), "CartPole-v1", **{"trials": 1, "epochs": [1, 2], **changes})
+    assert issubclass(BadConfig, ValueError)
+
+
+def test_workers_that_plan_at_once_plan_the_same(url: str) -> None:
+    config = tiny(trials=8)
+    with Store(url) as store:
+        start_study(store, "s", config)
+    seen: list[Any] = []
+
+    def look() -> None:
+        with Store(url) as mine:
+            seen.append([(item.trial.uid, item.segment) for item in Engine(mine, "s").advance()])
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 4
+    assert len(seen[0]) == 4
+    assert all(one == seen[0] for one in seen)
+
+
+def test_a_plan_that_was_cut_off_in_the_middle_is_completed(store: Store) -> None:
+    start_study(store, "s", tiny())
+    whole = [(item.trial.params, item.segment) for item in Engine(store, "s").advance()]
+    start_study(store, "t", tiny())
+    store.add_trials("t", store.trials("s"))  # and killed before the segments
+    assert [(item.trial.params, item.segment) for item in Engine(store, "t").advance()] == whole
+
+
+def test_trials_in_a_row_share_a_cohort(store: Store) -> None:
+    start_study(store, "s", tiny(fixed={"model.activation": "relu"}, generation=4, cohort=2))
+    engine = Engine(store, "s")
+    first, second, third, fourth = map(engine.structure, engine.advance())
+    assert first == second
+    assert third == fourth
+
+
+def test_a_study_of_another_version_of_the_task_is_refused(store: Store) -> None:
+    config = replace(tiny(), task_version=99)
+    store.create_study("s", config.to_json())
+    with pytest.raises(StudyMismatch, match="ppo 99, but 1 is installed"):
+        Engine(store, "s")
+
+
+def test_a_configuration_of_another_version_is_refused(store: Store) -> None:
+    store.create_study("s", {**tiny().to_json(), "version": 7})
+    with pytest.raises(StoreError, match="version 1, but got 7"):
+        Engine(store, "s")
+
+
+def test_an_unknown_study_is_an_error_that_names_those_there_are(store: Store) -> None:
+    store.create_study("cartpole", {})
+    with pytest.raises(UnknownStudy, match="cartpole"):
+        Engine(store, "cartpol")
+
+
+def test_an_extended_study_is_the_one_that_was_asked_for_at_once(url: str, tmp_path: Any) -> None:
+    run(url, tiny(trials=4))
+    extended = run(url, tiny(trials=8))
+    at_once = run(f"sqlite:///{tmp_path / 'other.db'}", tiny(trials=8))
+    assert extended == at_once
+
+
+def test_two_studies_with_the_same_trials_train_them_once(url: str) -> None:
+    first = run(url, tiny())
+    with Store(url) as store:
+        uids = [task.uid for task in store.tasks()]
+    assert run(url, tiny(), name="t") == first
+    with Store(url) as store:
+        assert [task.uid for task in store.tasks()] == uids

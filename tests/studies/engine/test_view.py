@@ -1,0 +1,231 @@
+"""A study as one process knows it: what is read when something has changed, and that nothing is missed."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from rekindle.studies.cli.progress import Watch, look
+from rekindle.studies.engine.engine import Engine, start_study
+from rekindle.studies.engine.view import View
+from rekindle.studies.errors import StudyMismatch, UnknownStudy
+from rekindle.studies.storage import queries
+from rekindle.studies.storage import trials as ledger
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.sql.schema import metadata
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep import fsck
+from studying import tiny
+
+
+@pytest.fixture
+def other(url: str, store: Store) -> Iterator[Store]:
+    """A second process's store on the same database."""
+    with Store(url) as other:
+        yield other
+
+
+def rows(number: int) -> tuple[Trial, Segment]:
+    return Trial(number, f"u{number}", {"gamma": 0.9}, {"bracket": 0}), Segment(number, 0, 1)
+
+
+def finish(store: Store, number: int, rung: int = 0, uid: str | None = None) -> None:
+    with store.open(uid or f"u{number}", {}) as lease:
+        store.finish_segment(lease, "s", number, rung, score=float(number), digest="d")
+
+
+def test_a_study_in_which_nothing_has_happened_is_one_small_query(store: Store, other: Store) -> None:
+    start_study(store, "s", tiny())
+    view = View(other, "s")
+    statements: list[str] = []
+
+    def note(*arguments: Any) -> None:
+        statements.append(arguments[2])
+
+    sa.event.listen(other._database._engine, "before_cursor_execute", note)
+    assert view.refresh() is None
+    read = [statement for statement in statements if "rk_" in statement]
+    assert len(read) == 1
+    assert "config" not in read[0]
+
+
+def test_what_has_changed_is_read_once_and_nothing_else(store: Store, other: Store) -> None:
+    start_study(store, "s", tiny(trials=9))
+    view = View(other, "s")
+    pairs = [rows(number) for number in range(9)]
+    store.carry_forward("s", trials=[trial for trial, _ in pairs], segments=[segment for _, segment in pairs])
+    changes = view.refresh()
+    assert changes is not None
+    assert (len(changes.trials), len(changes.segments), len(view.ready)) == (9, 9, 9)
+    finish(store, 4)
+    store.finish_trial("s", 7, "pruned")
+    changes = view.refresh()
+    assert changes is not None
+    assert [(row.number, row.score) for row in changes.segments] == [(4, 4.0)]
+    assert [(row.number, row.state) for row in changes.trials] == [(7, "pruned")]
+    assert view.refresh() is None
+    assert (4, 0) not in view.ready
+
+
+def test_a_whole_study_reads_each_row_as_often_as_it_was_written(store: Store, other: Store) -> None:
+    start_study(store, "s", tiny(trials=24, sampler="random"))
+    view, engine, read = View(other, "s"), Engine(store, "s"), 0
+    while True:
+        ready = engine.advance()
+        changes = view.refresh()
+        read += len(changes.trials) + len(changes.segments) if changes else 0
+        if engine.complete:
+            break
+        for item in ready[:3]:
+            finish(store, item.segment.number, item.segment.rung, item.trial.uid)
+    assert view.trials == {trial.number: trial for trial in store.trials("s")}
+    assert view.segments == {(row.number, row.rung): row for row in store.segments("s")}
+    assert view.plan().complete
+    assert read <= 2 * (len(view.trials) + len(view.segments))
+
+
+def test_of_many_writers_at_once_no_row_is_missed(url: str) -> None:
+    with Store(url) as store:
+        start_study(store, "s", tiny(trials=200))
+    writers, each = 4, 12
+
+    def write(place: int) -> None:
+        with Store(url) as mine:
+            for number in range(place, writers * each, writers):
+                trial, segment = rows(number)
+                mine.carry_forward("s", trials=[trial], segments=[segment])
+                finish(mine, number)
+                mine.finish_trial("s", number, "complete")
+
+    threads = [threading.Thread(target=write, args=(place,)) for place in range(writers)]
+    with Store(url) as store:
+        view = View(store, "s")
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            view.refresh()
+        view.refresh()
+        assert view.trials == {trial.number: trial for trial in store.trials("s")}
+        assert view.segments == {(row.number, row.rung): row for row in store.segments("s")}
+        assert {trial.state for trial in view.trials.values()} == {"complete"}
+        assert len(view.trials) == writers * each
+        assert view.ready == set()
+
+
+def test_a_study_that_is_extended_is_planned_anew(store: Store, other: Store) -> None:
+    config = tiny(trials=4, epochs=(1, 1), sampler="random")
+    start_study(store, "s", config)
+    engine = Engine(other, "s")
+    for item in engine.advance():
+        finish(store, item.segment.number, item.segment.rung, item.trial.uid)
+    assert engine.advance() == []
+    assert engine.complete
+    start_study(store, "s", replace(config, trials=[6]))
+    assert [item.segment.number for item in engine.advance()] == [4, 5]
+    assert engine.config.trials == [4, 6]
+
+
+def test_that_rows_were_taken_away_is_seen(store: Store, other: Store) -> None:
+    start_study(store, "s", tiny())
+    pairs = [rows(number) for number in range(3)]
+    store.carry_forward("s", trials=[trial for trial, _ in pairs], segments=[segment for _, segment in pairs])
+    view, watch = View(other, "s"), Watch(other, "s")
+    store.finish_trial("s", 1, "pruned")
+    view.refresh()
+    assert (1, 0) in view.ready
+    [finding] = [each for each in fsck.check(store) if each.kind == "segment-open"]
+    [repair] = fsck.repair(store, [finding])
+    assert repair.done
+    view.refresh()
+    assert (view.ready, view.segments.keys()) == ({(0, 0), (2, 0)}, {(0, 0), (2, 0)})
+    store._database.write(lambda c: ledger.revise(c, "s", rewrite=True))
+    store._database.write(lambda c: c.execute(metadata.tables["rk_segment"].delete()))
+    changes = view.refresh()
+    assert changes is not None
+    assert changes.whole
+    assert (view.segments, view.ready) == ({}, set())
+    assert watch.look().rungs == look(store, "s").rungs
+
+
+def test_a_plan_that_holds_only_as_long_as_nothing_changes_is_dropped_if_something_has(store: Store) -> None:
+    start_study(store, "s", tiny())
+    view = View(store, "s")
+    trial, segment = rows(0)
+    assert store.carry_forward("s", trials=[trial], segments=[segment], since=view.revision)
+    assert not store.carry_forward("s", finished=[(0, "pruned")], since=view.revision)
+    assert store.trials("s")[0].state == "running"
+    view.refresh()
+    assert store.carry_forward("s", finished=[(0, "pruned")], since=view.revision)
+
+
+def test_what_is_carried_forward_is_there_as_a_whole_or_not_at_all(store: Store) -> None:
+    start_study(store, "s", tiny())
+    trial, segment = rows(0)
+    with pytest.raises(Exception, match="there is no trial 5"):
+        store.carry_forward("s", trials=[trial], segments=[segment], finished=[(5, "pruned")])
+    assert (store.trials("s"), store.segments("s")) == ([], [])
+    with pytest.raises(UnknownStudy, match="no study 't'"):
+        store.carry_forward("t", trials=[trial])
+    with pytest.raises(UnknownStudy, match="no study 't'"):
+        View(store, "t")
+
+
+def test_a_change_of_a_configuration_that_is_refused_changes_nothing(store: Store) -> None:
+    config = start_study(store, "s", tiny())
+    before = View(store, "s").revision
+
+    def refuse(stored: Any) -> Any:
+        raise StudyMismatch("no")
+
+    with pytest.raises(StudyMismatch, match="no"):
+        store.change_study("s", refuse)
+    assert start_study(store, "s", config) == config
+    assert View(store, "s").revision == before
+
+
+def test_what_is_asked_at_each_look_goes_through_indexes(sqlite_url: str) -> None:
+    """Of SQLite, whose plans do not depend on how many rows there are."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+        asked.append((statement, parameters))
+
+    with Store(sqlite_url) as store:
+        start_study(store, "s", tiny())
+        store.add_trials("s", [rows(0)[0]])
+        sa.event.listen(store._database._engine, "before_cursor_execute", note)
+        store._database.read(lambda c: ledger.changes(c, "s", 0))
+        store._database.read(queries.holders)
+        store.reached(["a", "b"])
+        store.held()
+        sa.event.remove(store._database._engine, "before_cursor_execute", note)
+        looks = [(statement, parameters) for statement, parameters in asked if statement.startswith("SELECT")]
+        assert len(looks) == 7
+        for statement, parameters in looks:
+            steps = store._database.read(
+                lambda c, s=statement, p=parameters: c.exec_driver_sql(f"EXPLAIN QUERY PLAN {s}", p).all()
+            )
+            assert not [step[3] for step in steps if step[3].startswith("SCAN")], statement
+
+
+@pytest.mark.parametrize("scheduler", ["halving", "hyperband", "asha", "none"])
+def test_a_watch_shows_what_a_first_look_shows(store: Store, other: Store, scheduler: str) -> None:
+    rng = random.Random(1)
+    start_study(store, "s", tiny(trials=8, scheduler=scheduler, sampler="random"))
+    watch, engine = Watch(other, "s"), Engine(store, "s")
+    while True:
+        ready = engine.advance()
+        seen, fresh = watch.look(), look(store, "s")
+        assert replace(seen, when=0.0) == replace(fresh, when=0.0)
+        assert sum(seen.counts.values()) == len(seen.last) == 8
+        if engine.complete:
+            break
+        for item in rng.sample(ready, min(2, len(ready))):
+            finish(store, item.segment.number, item.segment.rung, item.trial.uid)
+    assert seen.complete
+    assert seen.best is not None

@@ -1,0 +1,313 @@
+"""Hunts by several processes, on PostgreSQL, and of populations, whose trials go on from each other's states."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hunting import run_killed
+from orion.client import build_experiment, get_experiment
+from orion.client.runner import prepare_trial_working_dir
+from orion.core.utils.exceptions import LazyWorkers
+from orion.core.worker.trial import Trial
+from rekindle import PPO, fidelity
+from rekindle.studies.cli.commands.lineage import replayed
+from rekindle.studies.engine.lineage import lineage
+from rekindle.studies.orion import OrionObjective, hunt, storage_of
+from rekindle.studies.orion.algorithms import algorithm_config
+from rekindle.studies.orion.db import RekindleSQL
+from rekindle.studies.orion.parents import NoParent, parent_of
+from rekindle.studies.storage.store import Store
+from rekindle.tasks.algorithms.ppo import PPOLearner
+from rekindle.tasks.errors import Diverged
+
+TINY: dict[str, Any] = {"epoch_steps": 256, "num_envs": 2, "num_steps": 128, "num_minibatches": 1, "update_epochs": 1}
+MODEL = {"width": 16, "layers": 1, "activation": "tanh"}
+SEARCH = ["optimizer.lr", "gamma"]
+HALF = {
+    "of_type": "TruncateExploit",
+    "min_forking_population": 2,
+    "truncation_quantile": 0.5,
+    "candidate_pool_ratio": 0.5,
+}
+COUPLE = {"pbt": {"population_size": 2, "generations": 2, "exploit": HALF}}  # the worse one always copies the better
+
+
+def start(url: str, algorithm: Any = "random", **options: Any) -> Any:
+    options = {"name": "h", "max_trials": 3, "search": SEARCH, "idle_timeout": 20, **TINY, "model": MODEL, **options}
+    return hunt(PPO, "CartPole-v1", storage=url, algorithm=algorithm, **options)
+
+
+def told(trial: Trial) -> dict[str, Any]:
+    return {result.name.removeprefix("rk_"): result.value for result in trial.results}
+
+
+def values_of(trial: Trial) -> dict[str, Any]:
+    return {name: value for name, value in trial.params.items() if name != "epochs"}
+
+
+# Populations
+
+
+def check_population(store: Store, trials: list[Trial]) -> int:
+    """Every trial ended as its lineage says it must; returns how many had other hyperparameters than their parents."""
+    by_id = {trial.id: trial for trial in trials}
+    for trial in trials:
+        row = told(trial)
+        if trial.parent is None:
+            assert row["resumed"] == 0
+            continue
+        parent = by_id[trial.parent]
+        before = told(parent)
+        assert row["resumed"] == before["epochs"] < row["epochs"]
+        promoted = values_of(trial) == values_of(parent)
+        assert (row["uid"] == before["uid"]) == promoted
+        if not promoted:
+            *_, link, _ = lineage(store, row["uid"])
+            assert link.uid == before["uid"]
+    uids = {told(trial)["uid"] for trial in trials}
+    assert all(replayed(store, uid)["equal"] for uid in uids)
+    return sum(len(lineage(store, uid)) > 1 for uid in uids)
+
+
+def test_a_population_goes_on_from_its_parents_states(url: str) -> None:
+    trials = start(url, COUPLE, epochs=fidelity(1, 4, 2), max_trials=6).fetch_trials_by_status("completed")
+    assert sorted(told(trial)["epochs"] for trial in trials) == [1, 1, 2, 2, 4, 4]
+    with Store(url) as store:
+        assert check_population(store, trials) > 0
+
+
+def test_a_branch_ends_the_same_when_its_parents_state_is_gone_or_it_went_further_before(sqlite_url: str) -> None:
+    trials = start(sqlite_url, COUPLE, epochs=fidelity(1, 4, 2), max_trials=6).fetch_trials_by_status("completed")
+    parents = {trial.id: trial for trial in trials}
+    branched = next(t for t in trials if t.parent and values_of(t) != values_of(parents[t.parent]))
+    elsewhere = sqlite_url.replace("store.db", "copy.db")
+    with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as all_of_it:
+        all_of_it.execute("VACUUM INTO ?", (elsewhere.removeprefix("sqlite:///"),))
+    all_of_it.close()
+    with Store(elsewhere) as store:
+        for uid in (told(branched)["uid"], told(parents[branched.parent])["uid"]):
+            with store.open(uid, lineage(store, uid)[-1].identity) as lease:
+                lease.discard()
+    options = {"search": SEARCH, "epochs": fidelity(1, 4, 2), **TINY, "model": MODEL}
+    for place, resumed in ((elsewhere, "epochs"), (sqlite_url, "resumed")):
+        mine = OrionObjective(PPO, "CartPole-v1", storage=place, **options)
+        again = {row["name"].removeprefix("rk_"): row["value"] for row in mine(trial=branched, **branched.params)}
+        mine.close()
+        assert {**again, "resumed": 0} == {**told(branched), "resumed": 0}, resumed
+
+
+def test_a_parent_that_is_not_in_the_database_is_an_error_and_no_new_beginning(url: str) -> None:
+    client = start(url, max_trials=1)
+    [trial] = client.fetch_trials()
+    assert parent_of(url, client.id, trial.id) is None
+    child = trial.branch(params={"one_minus_gamma": 0.01})
+    mine = OrionObjective(PPO, "CartPole-v1", storage=url, search=SEARCH, **TINY, model=MODEL)
+    with pytest.raises(NoParent, match="keep Orion's experiments and the tasks in one database"):
+        mine(trial=child, **child.params)
+    mine.close()
+
+
+def test_a_promoted_trial_needs_no_parent_that_an_earlier_version_of_its_experiment_has(sqlite_url: str) -> None:
+    for algorithm, needs in (("asha", False), ("pbt", True)):
+        client = build_experiment(
+            algorithm,
+            space={"x": "uniform(0, 1)", "e": "fidelity(1, 4)"},
+            algorithm=algorithm,
+            storage=storage_of(sqlite_url),
+        )
+        child = client.insert({"x": 0.5, "e": 1}).branch(params={"e": 4})
+        client._experiment.register_trial(child)
+        client.storage._db.remove("trials", {"experiment": client.id, "parent": None})
+        if needs:
+            with pytest.raises(NoParent):
+                parent_of(sqlite_url, client.id, child.id)
+        else:
+            assert parent_of(sqlite_url, client.id, child.id) is None
+        client.storage._db.close_connection()
+
+
+@pytest.mark.parametrize(("low", "high", "base", "generations"), [(1, 27, 3, 7), (1, 100, 2, 10), (1, 2, 2, 1)])
+def test_no_generation_of_a_population_is_empty(low: int, high: int, base: int, generations: int) -> None:
+    assert algorithm_config("pbt", 3, fidelity(low, high, base)) == {"pbt": {"seed": 3, "generations": generations}}
+
+
+def test_a_population_searches_what_may_change_and_nothing_else(sqlite_url: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="num_steps decides shapes or loop counts"):
+        hunt(
+            PPO,
+            "CartPole-v1",
+            name="h",
+            storage=sqlite_url,
+            max_trials=2,
+            algorithm="pbt",
+            epochs=fidelity(1, 4, 2),
+            search=["num_steps"],
+        )
+    assert not list(tmp_path.iterdir())
+
+
+# Several processes
+
+
+def test_the_processes_of_a_hunt_share_its_trials(postgres_url: str) -> None:
+    epochs = fidelity(1, 2, 2)
+    client = start(postgres_url, {"hyperband": {"repetitions": 1}}, epochs=epochs, max_trials=30, workers=2)
+    rows = [told(trial) for trial in client.fetch_trials_by_status("completed")]
+    assert sorted((row["epochs"], row["resumed"]) for row in rows) == [(1, 0), (1, 0), (2, 0), (2, 0), (2, 1)]
+
+
+def _work(url: str, max_trials: int) -> None:
+    start(url, {"asha": {"seed": 1}}, epochs=fidelity(1, 4, 2), max_trials=max_trials, idle_timeout=60)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("sqlite_url", 4), ("postgres_url", 8)])
+def test_a_hunt_is_exact_however_many_processes_train_it_and_some_are_killed(
+    request: pytest.FixtureRequest, wait_until: Callable[..., None], kind: str, count: int
+) -> None:
+    url = request.getfixturevalue(kind)
+    client = build_experiment("watch", space={"x": "uniform(0, 1)"}, storage=storage_of(url))
+    run_killed(partial(_work, url, 12), client.storage._db, 12, count, 2, wait_until, 200)
+    trials = get_experiment("h", storage=storage_of(url)).fetch_trials()
+    rows = [told(trial) for trial in trials if trial.status == "completed"]
+    assert len(rows) == 12
+    assert {trial.status for trial in trials} <= {"completed", "new"}
+    assert len({(row["uid"], row["epochs"]) for row in rows}) == 12
+    longest = max(rows, key=lambda row: row["epochs"])
+    with Store(url) as store:
+        assert replayed(store, longest["uid"])["digest"] == longest["digest"]
+    client.storage._db.close_connection()
+
+
+def test_a_worker_waits_for_others_but_not_for_nobody(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture, wait_until: Callable[..., None]
+) -> None:
+    caplog.set_level(logging.INFO, "rekindle")
+    start(sqlite_url, max_trials=1)
+    other = build_experiment("h", storage=storage_of(sqlite_url), max_trials=2)
+    trial = other.suggest()
+    found: list[Any] = []
+    worker = threading.Thread(target=lambda: found.append(start(sqlite_url, max_trials=2, idle_timeout=1)))
+    worker.start()
+    wait_until(lambda: "until other workers have trained 1 trials" in caplog.text, 100)
+    other.release(trial)
+    worker.join(60)
+    assert [each.status for each in found[0].fetch_trials()] == ["completed", "completed"]
+
+
+def test_a_hunt_whose_algorithm_waits_for_a_broken_trial_ends_with_an_error(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise Diverged("the loss became nan")
+
+    monkeypatch.setattr(PPOLearner, "run_epoch", fails)
+    hyperband = {"hyperband": {"repetitions": 1}}
+    with pytest.raises(LazyWorkers, match="idle"):
+        start(sqlite_url, hyperband, epochs=fidelity(1, 2, 2), max_trials=20, idle_timeout=1)
+
+
+# The command line
+
+
+@pytest.fixture
+def orion_says(tmp_path: Path) -> Callable[..., str]:
+    """Runs the real executable."""
+    folder = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "ORION_STORAGE_TYPE": "rekindlestorage",
+        "ORION_DB_TYPE": "rekindlesql",
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "PYTHONWARNINGS": "ignore",
+        "OMP_NUM_THREADS": "1",
+        "ORION_EXECUTOR": "singleexecutor",
+        "XDG_CONFIG_HOME": str(tmp_path),
+    }
+
+    def says(url: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [str(folder / "orion"), *arguments],
+            env={**environment, "ORION_DB_ADDRESS": url},
+            cwd=tmp_path,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    return says
+
+
+def test_the_orion_command_trains_a_population_on_postgresql(
+    orion_says: Callable[..., str], postgres_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pbt.yaml").write_text(
+        "experiment:\n  algorithm:\n    pbt: {seed: 1, population_size: 2, generations: 1, exploit: {of_type: "
+        "TruncateExploit, min_forking_population: 2, truncation_quantile: 0.5, candidate_pool_ratio: 0.5}}\n"
+    )
+    settings = [f"--set:{name}={value}" for name, value in TINY.items()]
+    priors = ["--set:optimizer.lr~loguniform(1e-5, 1e-2)", "--epochs~fidelity(1, 2, 2)"]
+    said = orion_says(
+        postgres_url,
+        "hunt",
+        "-n",
+        "pbt",
+        "-c",
+        "pbt.yaml",
+        "--exp-max-trials",
+        "4",
+        "rekindle",
+        "train",
+        "ppo",
+        "CartPole-v1",
+        *settings,
+        *priors,
+    )
+    trials = get_experiment("pbt", storage=storage_of(postgres_url)).fetch_trials_by_status("completed")
+    assert len(trials) == 4, said
+    with Store(postgres_url) as store:
+        by_id = {trial.id: trial for trial in trials}
+        assert [told(t)["resumed"] == told(by_id[t.parent])["epochs"] for t in trials if t.parent] == [True, True]
+        branched = [uid for uid in {told(t)["uid"] for t in trials} if len(lineage(store, uid)) == 2]
+        assert [replayed(store, uid)["equal"] for uid in branched] == [True]
+    assert list(tmp_path.glob("pbt-v1*")) == []
+
+
+def test_a_promoted_trial_needs_no_directory_of_its_parents(sqlite_url: str, tmp_path: Path) -> None:
+    """As when another machine promotes it, or the hunt that trained the lower rung was stopped."""
+    client = build_experiment(
+        "c",
+        space={"x": "uniform(0, 1)"},
+        storage=storage_of(sqlite_url),
+        max_trials=5,
+        working_dir=str(tmp_path / "gone"),
+    )
+    lower = client.insert({"x": 0.5}, results=[{"name": "r", "type": "objective", "value": 1.0}])
+    client._experiment.register_trial(client.get_trial(lower).branch(params={"x": 0.25}))
+    client.working_dir = str(tmp_path / "here")
+    for program, spared in ((["rekindle", "train"], True), (["./mine.py"], False)):
+        client._experiment.metadata["user_args"] = program
+        promoted = client.suggest()
+        assert promoted.parent == lower.id
+        if spared:
+            prepare_trial_working_dir(client, promoted)
+            assert Path(promoted.working_dir).is_dir()
+            shutil.rmtree(tmp_path / "here")
+        else:
+            with pytest.raises(FileNotFoundError):
+                prepare_trial_working_dir(client, promoted)
+        client.release(promoted)
+    database = client.storage._db
+    assert isinstance(database, RekindleSQL)
+    database.close_connection()

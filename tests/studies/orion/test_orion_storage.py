@@ -1,0 +1,489 @@
+"""Orion's storage without its holes: real hunts of the released Orion, with workers that are killed and paused."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hunting import FORK, run_killed
+from orion.client import build_experiment
+from orion.client.experiment import ExperimentClient
+from orion.core.io.database import DatabaseError, DuplicateKeyError
+from orion.core.utils.exceptions import WaitingForTrials
+from orion.core.worker.trial import Trial
+from orion.core.worker.trial_pacemaker import TrialPacemaker
+from orion.storage.base import FailedUpdate, LockAcquisitionTimeout, setup_storage
+from rekindle.studies.orion.attempts import note_failure
+from rekindle.studies.orion.db import RekindleSQL
+from rekindle.studies.orion.lock import AlgorithmLockLost
+from rekindle.studies.orion.state import UnreadableState, dump_state, load_state
+from rekindle.studies.orion.storage import RekindleStorage
+
+OPEN: list[RekindleStorage] = []  # to be closed after each test
+ELSEWHERE = "far.away:boot:1:1#0"  # the token of a process on another machine
+REALS = {"x": "uniform(0, 1, precision=9)", "y": "loguniform(1e-3, 1.0)"}
+RUNGS = {**REALS, "epochs": "fidelity(1, 4, 2)"}
+ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "random": ({"random": {"seed": 1}}, REALS),
+    "tpe": ({"tpe": {"seed": 1, "n_initial_points": 4}}, REALS),
+    "asha": ({"asha": {"seed": 1}}, RUNGS),
+    "hyperband": ({"hyperband": {"seed": 1, "repetitions": 1}}, RUNGS),
+    "evolutiones": ({"evolutiones": {"seed": 1, "nums_population": 4}}, RUNGS),
+    "pbt": ({"pbt": {"seed": 1, "population_size": 5}}, RUNGS),
+    "gridsearch": ({"gridsearch": {"n_values": 3}}, REALS),
+}
+
+
+@pytest.fixture(autouse=True)
+def _settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A worker that gives no sign of life for five seconds has lost its trial; all workers use one directory."""
+    monkeypatch.setenv("ORION_HEARTBEAT", "1")  # Orion reads these where nothing else is configured
+    monkeypatch.setenv("ORION_WORKING_DIR", str(tmp_path / "trials"))
+    yield
+    for thread in threading.enumerate():  # Orion's own are no daemons: a test that fails would never end
+        if isinstance(thread, TrialPacemaker):
+            thread.stop()
+    while OPEN:
+        storage = OPEN.pop()
+        storage._holdings.rows().clear()
+        storage._db.close_connection()
+
+
+class Ahead(datetime):
+    """The clock of a machine whose time is wrong by an hour."""
+
+    @classmethod
+    def utcnow(cls) -> datetime:
+        return datetime.utcnow() + timedelta(hours=1)
+
+
+def config(url: str, **options: Any) -> dict[str, Any]:
+    return {
+        "type": "rekindlestorage",
+        "database": {"type": "rekindlesql", "host": url},
+        "lock_seconds": 10.0,
+        **options,
+    }
+
+
+def client(url: str, name: str = "random", max_trials: int = 10, **options: Any) -> ExperimentClient:
+    algorithm, space = copy.deepcopy(ALGORITHMS[name])
+    storage = config(url, **options)
+    worker = build_experiment(name, space=space, algorithm=algorithm, max_trials=max_trials, storage=storage)
+    OPEN.append(worker.storage)
+    return worker
+
+
+def objective(x: float, y: float, epochs: float = 1) -> list[dict[str, Any]]:
+    return [{"name": "loss", "type": "objective", "value": x * y / epochs}]
+
+
+def hunt(worker: ExperimentClient, function: Callable[..., Any] = objective, **options: Any) -> None:
+    with worker.tmp_executor("singleexecutor"):
+        worker.workon(function, idle_timeout=100, **options)
+
+
+def change(storage: RekindleStorage, collection: str, **data: Any) -> None:
+    """What another machine's worker might have written."""
+    assert storage._db.write(collection, data, {}) > 0
+
+
+# Whose trial it is
+
+
+def test_a_trial_whose_program_was_killed_is_not_broken_and_one_that_failed_is(url: str) -> None:
+    worker = client(url)
+
+    def end(trial: Trial, failed: bool = False) -> str:
+        if failed:
+            note_failure(url, worker.id, trial.id)  # as `rekindle train` does, unless it is killed
+        worker.release(trial, status="broken")  # as Orion does when a program's exit status is not 0
+        return str(worker.get_trial(trial).status)
+
+    assert end(worker.suggest()) == "broken"  # a function of Python's, which raised
+    change(worker.storage, "experiments", metadata={**worker.metadata, "user_args": ["/bin/rekindle", "train", "ppo"]})
+    assert end(worker.suggest(), failed=True) == "broken"
+    seen = []
+    for _ in range(5):
+        trial = worker.suggest()
+        seen.append((trial.id, end(trial)))
+    assert seen == [(trial.id, "interrupted")] * 4 + [(trial.id, "broken")]
+
+
+def test_a_result_of_a_trial_that_was_given_to_another_is_refused(url: str) -> None:
+    late, other = client(url), client(url)
+    trial = late.suggest()
+    change(late.storage, "trials", worker=ELSEWHERE, heartbeat=datetime(2020, 1, 1))  # as if paused for long elsewhere
+    trial.worker = ELSEWHERE
+    [lost] = other._experiment.fetch_lost_trials()
+    assert lost.id == trial.id
+    taken = other._experiment.reserve_trial()
+    assert taken.id == trial.id
+    with pytest.raises(RuntimeError, match="has been lost"):
+        late.observe(trial, objective(0.5, 0.5))
+    other._maintain_reservation(taken)
+    other.observe(taken, objective(0.25, 1.0))
+    [row] = other.fetch_trials()
+    assert (row.status, row.objective.value, row.worker) == ("completed", 0.25, taken.worker)
+
+
+def test_a_trial_that_was_lost_is_neither_released_nor_kept_alive_by_its_old_worker(url: str) -> None:
+    storage, experiment = (worker := client(url)).storage, worker._experiment
+    trial = worker.suggest()
+    old = Trial(**trial.to_dict())
+    change(storage, "trials", worker=ELSEWHERE)
+    assert storage.update_heartbeat(storage.get_trial(old)) == 0, "it now belongs to another"
+    assert storage.update_heartbeat(old) == 0, "it is no longer this worker's"
+    for status in ("completed", "interrupted", "broken"):
+        with pytest.raises(FailedUpdate, match="another worker has it"):
+            storage.set_trial_status(old, status, was="reserved")
+    with pytest.raises(FailedUpdate, match="released, given to another worker, or deleted"):
+        storage.push_trial_results(old)
+    assert experiment.fetch_trials_by_status("reserved") == [old]
+    worker._release_reservation(trial)
+
+
+def test_a_worker_that_shows_life_in_time_keeps_its_trial(url: str) -> None:
+    storage = (worker := client(url)).storage
+    trial = worker.suggest()
+    change(storage, "trials", worker=ELSEWHERE, heartbeat=datetime(2020, 1, 1))
+    [lost] = storage.fetch_lost_trials(worker._experiment)
+    change(storage, "trials", heartbeat=storage._db.now())
+    with pytest.raises(FailedUpdate):
+        storage.set_trial_status(lost, "interrupted")
+    assert storage.fetch_lost_trials(worker._experiment) == []
+    worker._release_reservation(trial)
+
+
+def test_trials_are_kept_alive_at_the_pace_of_the_configuration(
+    sqlite_url: str, wait_until: Callable[..., None]
+) -> None:
+    worker = client(sqlite_url)
+    trial = worker.suggest()
+    before = worker.get_trial(trial).heartbeat
+    wait_until(lambda: worker.get_trial(trial).heartbeat > before, 10)
+    assert worker.storage.fetch_lost_trials(worker._experiment) == []
+    worker.release(trial)
+    assert worker.storage._holdings.rows() == {}
+
+
+def test_a_trial_that_is_reserved_by_name_gets_a_datetime_as_heartbeat(url: str) -> None:
+    worker = client(url)
+    trial = worker.insert({"x": 0.5, "y": 0.5})
+    worker.reserve(trial)  # Orion's client gives the integer 120
+    row = worker.get_trial(trial)
+    assert (row.status, type(row.heartbeat), row.worker) == ("reserved", datetime, trial.worker)
+    assert worker.storage.fetch_lost_trials(worker._experiment) == []
+    worker.observe(trial, objective(0.5, 0.5))
+    assert worker.get_trial(trial).status == "completed"
+
+
+def test_integers_that_orions_own_storage_left_as_heartbeats_do_no_harm(url: str) -> None:
+    worker = client(url)
+    trial = worker.suggest()
+    change(worker.storage, "trials", heartbeat=120, worker=ELSEWHERE)
+    assert worker.storage.fetch_lost_trials(worker._experiment) == []
+    change(worker.storage, "trials", start_time=datetime(2020, 1, 1))
+    assert len(worker.storage.fetch_lost_trials(worker._experiment)) == 1
+    worker._release_reservation(trial)
+
+
+def test_the_clock_of_a_worker_does_not_count(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = client(url), client(url)
+    trial = right.suggest()
+    module = types.SimpleNamespace(datetime=Ahead, timedelta=timedelta)
+    for name in ("orion.storage.legacy", "orion.core.worker.experiment"):
+        monkeypatch.setattr(f"{name}.datetime", module)
+    assert wrong.storage.fetch_lost_trials(wrong._experiment) == []
+    other = wrong.suggest()
+    assert other.id != trial.id
+    monkeypatch.undo()
+    monkeypatch.setenv("ORION_HEARTBEAT", "1")
+    assert right.storage.fetch_lost_trials(right._experiment) == []
+    for worker, each in ((right, trial), (wrong, other)):
+        worker.release(each)
+
+
+def _dies(url: str) -> None:
+    """Is killed while it has a trial reserved, the algorithm locked, and a suggestion registered but not written."""
+    worker = client(url, lock_seconds=1000)
+    worker.insert({"x": 0.5, "y": 0.5}, reserve=True)
+    with worker._experiment.acquire_algorithm_lock() as algorithm:
+        worker._experiment.register_trial(algorithm.suggest(1)[0])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_a_killed_process_of_this_machine_held_is_free_at_once(url: str) -> None:
+    worker = client(url)
+    victim = FORK.Process(target=_dies, args=(url,))
+    victim.start()
+    victim.join()
+    assert [t.status for t in worker.fetch_trials()] == ["reserved", "new"]
+    assert worker.storage.get_algorithm_lock_info(uid=worker.id).locked == 1
+    hunt(worker, max_trials=5)
+    assert [t.status for t in worker.fetch_trials()] == ["completed"] * 5
+
+
+# The lock on the algorithm
+
+
+def test_a_lock_whose_holder_shows_no_life_is_taken_over_and_its_late_state_dropped(url: str) -> None:
+    paused, other = client(url), client(url)
+    with pytest.raises(AlgorithmLockLost, match="given to another worker"):  # noqa: SIM117, PT012
+        with paused.storage.acquire_algorithm_lock(uid=paused.id) as held:
+            paused.storage._holdings.rows().clear()  # no more signs of life
+            change(paused.storage, "algo", owner=ELSEWHERE)
+            with (
+                pytest.raises(LockAcquisitionTimeout, match=r"for 0\.2 s"),
+                other.storage.acquire_algorithm_lock(uid=other.id, timeout=0.2),
+            ):
+                pass
+            change(paused.storage, "algo", heartbeat=paused.storage._db.now() - timedelta(seconds=11))
+            with other.storage.acquire_algorithm_lock(uid=other.id, timeout=1) as taken:
+                taken.set_state({"who": "other"})
+            held.set_state({"who": "paused"})
+    info = other.storage.get_algorithm_lock_info(uid=other.id)
+    assert (info.state, info.locked) == ({"who": "other"}, 0)
+
+
+def test_a_lock_is_kept_for_as_long_as_its_holder_lives(url: str) -> None:
+    holder, other = client(url, lock_seconds=0.6), client(url, lock_seconds=0.6)
+    with holder.storage.acquire_algorithm_lock(uid=holder.id) as held:
+        change(holder.storage, "algo", owner="far.away:boot:1:1#" + "0" * 16)
+        token, (collection, row) = holder.storage._holdings.rows().popitem()
+        row["owner"] = "far.away:boot:1:1#" + "0" * 16  # its own process counts as one elsewhere, which only time ends
+        holder.storage._holdings.rows()[token] = (collection, row)
+        with pytest.raises(LockAcquisitionTimeout), other.storage.acquire_algorithm_lock(uid=other.id, timeout=1.5):
+            pass
+        held.set_state({"n": 1})
+    assert other.storage.get_algorithm_lock_info(uid=other.id).state == {"n": 1}
+
+
+def test_an_exception_leaves_the_state_as_it_was_and_frees_the_lock(url: str) -> None:
+    storage = (worker := client(url)).storage
+    for fault in (ValueError, KeyboardInterrupt):
+        with pytest.raises(fault), storage.acquire_algorithm_lock(uid=worker.id) as held:  # noqa: PT012
+            held.set_state({"half": "done"})
+            raise fault
+    with storage.acquire_algorithm_lock(uid=worker.id, timeout=1) as held:
+        assert held.state is None
+        assert storage.release_algorithm_lock(uid=worker.id) == 1, "orion db release says that it worked"
+        assert storage.release_algorithm_lock(uid=worker.id) == 0
+        change(storage, "algo", locked=1, owner=storage._db.read("algo")[0]["owner"])
+
+
+def test_no_crash_leaves_an_experiment_without_its_lock(url: str) -> None:
+    storage = setup_storage(config(url))
+    storage.create_experiment({"name": "a", "version": 1, "algorithm": {"random": {}}})
+    with pytest.raises(DuplicateKeyError):
+        storage.create_experiment({"name": "a", "version": 1})
+    assert storage._db.count("algo") == storage._db.count("experiments") == 1
+    assert storage.get_algorithm_lock_info(uid=1).configuration == {"random": {}}
+
+
+# What is stored
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.system, ("touch /tmp/was-run",)
+
+
+def test_a_hostile_state_is_refused_and_not_run(url: str) -> None:
+    worker = client(url)
+    for hostile, said in [(pickle.dumps(Evil()), "names posix:system"), (b"\x80\x04junk", "damaged"), (b"", "damaged")]:
+        change(worker.storage, "algo", state=hostile)
+        with pytest.raises(DatabaseError, match=said):
+            worker.suggest()
+        assert worker.storage.get_trial(uid="x", experiment_uid=1) is None
+    assert not os.path.exists("/tmp/was-run")
+    assert worker.storage._db.read("algo")[0]["locked"] == 0
+
+
+def test_a_class_of_a_users_algorithm_is_read_when_it_is_trusted() -> None:
+    state = dump_state({"mine": FailedUpdate("x")})
+    with pytest.raises(UnreadableState, match=r"'trusted': \['orion.storage.base:FailedUpdate'\]"):
+        load_state(state)
+    assert isinstance(load_state(state, ["orion.storage.base:FailedUpdate"])["mine"], FailedUpdate)
+
+
+def test_the_storage_can_be_pickled_and_its_copy_holds_nothing(url: str) -> None:
+    worker = client(url)
+    trial = worker.suggest()
+    twin = pickle.loads(pickle.dumps(worker.storage))
+    assert (twin.exact, twin.lock_seconds, twin._holdings.rows()) == (True, 10.0, {})
+    assert twin.get_trial(trial).worker == trial.worker
+    worker.observe(trial, objective(0.1, 0.1))
+    assert twin.count_completed_trials(worker._experiment) == 1
+
+
+def test_only_the_sql_database_will_do() -> None:
+    with pytest.raises(DatabaseError, match="type rekindlesql, but got ephemeraldb"):
+        setup_storage({"type": "rekindlestorage", "database": {"type": "ephemeraldb"}})
+
+
+# Exactly so many trials
+
+
+def test_no_more_trials_are_taken_than_are_wanted(url: str) -> None:
+    workers = [client(url, max_trials=3) for _ in range(4)]
+    trials = [worker.suggest() for worker in workers[:3]]
+    with pytest.raises(WaitingForTrials, match="at work"):
+        workers[3].suggest()
+    workers[0].release(trials[0])
+    assert workers[3].suggest().id == trials[0].id
+    change(workers[0].storage, "trials", heartbeat=datetime(2020, 1, 1), worker=ELSEWHERE)
+    assert workers[0].suggest().status == "reserved", "a place whose worker is silent is filled"
+
+
+def test_an_algorithm_hears_of_results_whose_worker_died_before_it_told_it(url: str) -> None:
+    dead, other = client(url, "hyperband"), client(url, "hyperband")
+    trial = dead.suggest()
+    trial.results = [Trial.Result(name="loss", type="objective", value=0.5)]
+    dead._experiment.update_completed_trial(trial)  # and not: dead._producer.observe(trial)
+    dead._release_reservation(trial)
+    dead.storage._holdings.rows().clear()
+    change(dead.storage, "untold", worker=ELSEWHERE, heartbeat=datetime(2020, 1, 1))
+    hunt(other)
+    with other._experiment.acquire_algorithm_lock() as algorithm:
+        assert algorithm.has_observed(trial)
+    assert other.storage._db.read("untold") == []
+
+
+def test_what_a_worker_could_not_tell_the_algorithm_others_tell(url: str) -> None:
+    worker, other = client(url), client(url)
+    trial = worker.suggest()
+    with other.storage.acquire_algorithm_lock(uid=other.id):
+        trial.results = [Trial.Result(name="loss", type="objective", value=0.5)]
+        worker._experiment.update_completed_trial(trial)
+        worker._release_reservation(trial)
+        assert [row[0] for row in worker.storage._holdings.rows().values()] == ["untold"]
+        with pytest.raises(LockAcquisitionTimeout), worker._experiment.acquire_algorithm_lock(timeout=0.1):
+            pass
+    assert worker.storage._holdings.rows() == {}
+    change(worker.storage, "untold", worker=ELSEWHERE, heartbeat=datetime(2020, 1, 1))
+    with other._experiment.acquire_algorithm_lock() as algorithm:
+        assert algorithm.has_observed(trial)
+    assert other.storage._db.count("untold") == 0
+
+
+# Hunts to the end
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_hunt_is_the_hunt_of_orions_own_storage(sqlite_url: str, name: str) -> None:
+    algorithm, space = copy.deepcopy(ALGORITHMS[name])
+    own = {"type": "legacy", "database": {"type": "EphemeralDB"}}
+    theirs = build_experiment(name, space=space, algorithm=algorithm, max_trials=8, storage=own)
+    ours = client(sqlite_url, name, max_trials=8)
+    for each in (theirs, ours):
+        hunt(each)
+    seen = [
+        [(t.params, t.objective.value) for t in each.fetch_trials_by_status("completed")] for each in (theirs, ours)
+    ]
+    assert seen[0] == seen[1]
+    assert len(seen[1]) == 8
+    state = dump_state(ours._experiment.algorithm.state_dict)
+    assert dump_state(load_state(state)) == dump_state(pickle.loads(state))
+
+
+def _slow(x: float, y: float, epochs: float = 1) -> list[dict[str, Any]]:
+    time.sleep(random.uniform(0.0, 0.04))
+    return objective(x, y, epochs)
+
+
+def _work(url: str, name: str, max_trials: int) -> None:
+    hunt(client(url, name, max_trials), _slow)
+
+
+def run_workers(
+    url: str, name: str, max_trials: int, count: int, kills: int, wait_until: Callable[..., None], seconds: float
+) -> ExperimentClient:
+    """Hunts with so many processes, some of which are killed, to the end."""
+    watcher = client(url, name, max_trials)
+    run_killed(
+        partial(_work, url, name, max_trials), watcher.storage._db, max_trials, count, kills, wait_until, seconds
+    )
+    return watcher
+
+
+def check_end(watcher: ExperimentClient, max_trials: int) -> None:
+    completed = watcher.fetch_trials_by_status("completed")
+    assert len(completed) == max_trials
+    assert {t.status for t in watcher.fetch_trials()} <= {"completed", "new"}
+    assert all(t.objective is not None for t in completed)
+    assert len({t.id for t in completed}) == max_trials
+    with watcher._experiment.acquire_algorithm_lock(timeout=1):
+        pass
+
+
+def test_four_processes_on_sqlite_end_with_the_exact_number_although_some_are_killed(
+    sqlite_url: str, wait_until: Callable[..., None]
+) -> None:
+    check_end(run_workers(sqlite_url, "random", 12, 4, 2, wait_until, 100), 12)
+
+
+def test_eight_processes_on_postgresql_end_with_the_exact_number_although_some_are_killed(
+    postgres_url: str, wait_until: Callable[..., None]
+) -> None:
+    check_end(run_workers(postgres_url, "tpe", 16, 8, 2, wait_until, 100), 16)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", ["random", "tpe", "asha", "hyperband"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_long_hunts_end_exactly_however_often_their_workers_are_killed(
+    request: pytest.FixtureRequest, wait_until: Callable[..., None], kind: str, name: str
+) -> None:
+    url = request.getfixturevalue({"sqlite": "sqlite_url", "postgresql": "postgres_url"}[kind])
+    trials, kills = {"random": (60, 12), "tpe": (40, 8), "asha": (30, 6), "hyperband": (7, 3)}[name]  # 7 are all of it
+    watcher = run_workers(url, name, trials, 4 if kind == "sqlite" else 8, kills, wait_until, 300)
+    check_end(watcher, trials)
+
+
+SCRIPT = """#!{python} -I
+import json, os, sys
+loss = float(sys.argv[sys.argv.index("-x") + 1]) ** 2
+with open(os.environ["ORION_RESULTS_PATH"], "w") as file:  # what orion.client.report_objective does
+    json.dump([dict(name="loss", type="objective", value=loss)], file)
+"""
+
+
+def test_the_orion_command_hunts_in_the_database_that_its_environment_names(sqlite_url: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(python=sys.executable))
+    script.chmod(0o755)
+    environment = {
+        **os.environ,
+        "ORION_STORAGE_TYPE": "rekindlestorage",
+        "ORION_DB_TYPE": "rekindlesql",
+        "ORION_DB_ADDRESS": sqlite_url,
+        "PYTHONWARNINGS": "ignore",
+        "ORION_EXECUTOR": "singleexecutor",
+        "XDG_CONFIG_HOME": str(tmp_path),
+        "HOME": str(tmp_path),
+    }
+
+    command = [str(Path(sys.executable).with_name("orion")), "hunt", "-n", "shell", "--exp-max-trials", "2"]
+    command += [str(script), "-x~uniform(0, 1)"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    watcher = build_experiment("shell", storage=config(sqlite_url))
+    assert [t.objective.value == t.params["/x"] ** 2 for t in watcher.fetch_trials()] == [True, True]
+    assert isinstance(watcher.storage, RekindleStorage)
+    assert isinstance(watcher.storage._db, RekindleSQL)
+    assert list(tmp_path.glob("**/*.pkl")) == []

@@ -1,0 +1,250 @@
+"""Optuna's samplers by name: the same suggestions in whatever order a study is trained, and nothing else on the way."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import optuna
+import pytest
+from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
+from rekindle.studies.engine.configuring import load_task, make_config
+from rekindle.studies.errors import StoreError
+from rekindle.studies.samplers.grid import grid
+from rekindle.studies.samplers.registry import KNOWN, check_sampler, make_sampler, sampler_name
+from rekindle.studies.samplers.suggest import suggest
+from rekindle.studies.schedulers.registry import plan
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.searching import closed
+from rekindle.tasks import load
+
+MIXED = Space(
+    name=categorical("adam", "sgd", default="adam", structural=True),
+    momentum=real(0.0, 0.99, default=0.5, when={"name": "sgd"}),
+    lr=log_real(1e-5, 1e-1, default=1e-3),
+    gamma=near_one(0.9, 0.9999, default=0.99),
+    width=ordinal(16, 32, 64, default=32, structural=True),
+    clip=maybe(real(0.1, 1.0), default=None),
+)
+SMALL = Space(lr=log_real(1e-5, 1e-1), clip=maybe(real(0.1, 1.0)))  # the Gaussian process takes a second for each
+FINITE = Space(
+    name=categorical("adam", "sgd", default="adam", structural=True),
+    momentum=ordinal(0.5, 0.9, when={"name": "sgd"}, structural=True),
+    layers=integer(1, 3),
+    gamma=real(0.9, 1.0, step=0.05),
+)
+GRID = Space(lr=log_real(1e-5, 1e-1), layers=integer(1, 100), clip=maybe(ordinal(0.1, 0.2, 0.5)))
+SPACES = {"gp": SMALL, "bruteforce": FINITE, "grid": GRID}
+
+
+def config(sampler: str, **changes: Any) -> Config:
+    space = SPACES.get(sampler, MIXED)
+    form = {"task": "ppo", "task_version": 1, "env": {}, "seed": 0, "space": space.priors(), "fixed": {}}
+    form |= {"epochs": [1, 9, 3], "trials": [6 if sampler == "gp" else 24], "generation": 3 if sampler == "gp" else 6}
+    return Config(**(form | {"cohort": 3, "sampler": sampler} | changes))
+
+
+def score_of(number: int, rung: int) -> float | None:
+    return None if number == 4 else float((number * 7919 + rung * 104729) % 1009)
+
+
+def study(config: Config, rng: random.Random) -> dict[int, dict[str, Any]]:
+    """The hyperparameters of all trials of a study whose segments are finished in random order, some at a time."""
+    trials: dict[int, Trial] = {}
+    segments: dict[tuple[int, int], Segment] = {}
+    while not (step := plan(config, trials.values(), segments.values())).complete:
+        for number, state in step.finished:
+            trials[number] = replace(trials[number], state=state)
+        if step.ask is not None:
+            for number, values in zip(step.ask, suggest(config, trials.values(), step), strict=True):
+                trials[number] = Trial(number, f"u{number}", flatten(values), {"bracket": step.bracket})
+        segments |= {(row.number, row.rung): row for row in step.segments}
+        ready = sorted(key for key, row in segments.items() if row.state == "ready")
+        for number, rung in rng.sample(ready, rng.randint(0, len(ready))):
+            value = score_of(number, rung)
+            state = "failed" if value is None else "done"
+            segments[number, rung] = replace(segments[number, rung], state=state, score=value)
+            if value is None:
+                trials[number] = replace(trials[number], state="failed")
+    return {number: trial.params for number, trial in trials.items()}
+
+
+@pytest.mark.parametrize("sampler", sorted(KNOWN))
+def test_a_study_is_the_same_in_whatever_order_it_is_trained(
+    sampler: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    optuna.logging.enable_propagation()
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with caplog.at_level(logging.WARNING):
+            found = [study(config(sampler), random.Random(seed)) for seed in range(1 if sampler == "gp" else 3)]
+            again = study(config(sampler), random.Random(7))
+    finally:
+        optuna.logging.disable_propagation()
+        optuna.logging.set_verbosity(before)
+    assert all(each == again for each in found)
+    assert (capfd.readouterr().err, caplog.text) == ("", "")  # no warning escapes
+    space = SPACES.get(sampler, MIXED)
+    assert all(flatten(space.validate(values)) == values for values in again.values())
+    assert study(config(sampler, seed=1), random.Random(7)) != again
+
+
+@pytest.mark.parametrize("sampler", ["random", "qmc"])
+def test_samplers_that_learn_nothing_read_nothing(sampler: str) -> None:
+    class Unread(list[Trial]):
+        def __iter__(self) -> Any:
+            raise AssertionError("the history was read")
+
+    step = plan(config(sampler), [], [])
+    assert len(suggest(config(sampler), Unread(), step)) == 6
+
+
+def test_quasi_monte_carlo_spreads_over_every_dimension() -> None:
+    space = Space(x=real(0.0, 1.0), y=log_real(1e-4, 1.0), kind=categorical("a", "b", "c", "d"))
+    one = config("qmc", space=space.priors(), trials=[64], generation=8, cohort=1)
+    found = study(one, random.Random(0)).values()
+    assert sorted(int(16 * values["x"]) for values in found) == sorted([*range(16)] * 4)
+    assert sorted(values["kind"] for values in found) == sorted("abcd" * 16)
+    assert {int(values["y"] < 1e-2) for values in found} == {0, 1}
+
+
+def test_brute_force_tries_everything_once() -> None:
+    total = 3 * 3 * (1 + 2)
+    found = study(config("bruteforce", trials=[total], epochs=[1, 1, 3]), random.Random(0))
+    assert len({tuple(sorted(values.items())) for values in found.values()}) == total
+
+
+def test_a_grid_has_the_ends_of_ranges_and_only_what_applies() -> None:
+    space = Space(
+        name=categorical("adam", "sgd", default="adam", structural=True),
+        momentum=real(0.0, 0.9, when={"name": "sgd"}),
+        lr=log_real(1e-5, 1e-1),
+        gamma=near_one(0.9, 0.999),
+        width=ordinal(16, 32, 64, 128),
+        layers=integer(1, 9),
+        steps=integer(2, 3),
+        clip=maybe(real(0.1, 0.3)),
+    )
+    total = (1 + 3) * 3 * 3 * 4 * 3 * 2 * (1 + 3)
+    one = config("grid", space=space.priors(), trials=[total], epochs=[1, 1, 3], options={"grid_points": 3})
+    check_sampler(one)
+    found = list(study(one, random.Random(0)).values())
+    assert len({tuple(sorted(values.items())) for values in found}) == total == len(grid(one))
+
+    def values(name: str) -> list[Any]:
+        return sorted({values[name] for values in found if values.get(name) is not None})
+
+    assert values("lr") == pytest.approx([1e-5, 1e-3, 1e-1])
+    assert values("gamma") == pytest.approx([0.9, 0.99, 0.999])
+    assert (values("width"), values("layers"), values("steps")) == ([16, 32, 64, 128], [1, 5, 9], [2, 3])
+    assert (values("clip"), values("momentum")) == (pytest.approx([0.1, 0.2, 0.3]), pytest.approx([0.0, 0.45, 0.9]))
+
+
+def test_a_study_is_as_large_as_its_grid() -> None:
+    ppo = load("ppo")
+    fixed = closed(ppo("CartPole-v1").get_space(), ["optimizer.lr", "model.activation"])
+    make = partial(make_config, ppo, "CartPole-v1", epochs=[1], fixed=fixed, sampler="GridSampler")
+    assert make(trials=None).trials == [5 * 4]
+    assert make(trials=None, options={"grid_points": 2}).trials == [2 * 4]
+    assert make(trials=7).trials == [7]
+    with pytest.raises(BadConfig, match="it has 20 points and there are to be 21 trials; leave --trials out"):
+        make(trials=21)
+    with pytest.raises(BadConfig, match="--grid-points must be at least 2 and at most 10,000, but got 1"):
+        make(trials=None, options={"grid_points": 1})
+    with pytest.raises(
+        BadConfig, match=r"at most 10,000 points, but .*5 of optimizer\.lr, .* others make more; search"
+    ):
+        make(trials=None, fixed={})
+    with pytest.raises(BadConfig, match="the sampler is random; add --sampler grid"):
+        make(trials=4, sampler="random", options={"grid_points": 2})
+
+
+def test_cma_es_closes_in_on_what_is_best() -> None:
+    space = Space(x=real(-1.0, 1.0), lr=log_real(1e-6, 1.0))
+    one = config("cmaes", space=space.priors(), trials=[96], generation=8, epochs=[1, 1, 3])
+    trials: dict[int, Trial] = {}
+    segments: list[Segment] = []
+    while (step := plan(one, trials.values(), segments)).ask is not None:
+        for number, values in zip(step.ask, suggest(one, trials.values(), step), strict=True):
+            trials[number] = Trial(number, f"u{number}", values)
+            score = -((values["x"] - 0.7) ** 2) - abs(values["lr"] - 1e-3)
+            segments.append(Segment(number, 0, 1, "done", score))
+    first, last = ([abs(trials[n].params["x"] - 0.7) for n in numbers] for numbers in (range(8, 24), range(80, 96)))
+    assert sum(last) < 0.2 * sum(first)
+
+
+def test_a_generation_is_a_bracket_of_the_scheduler() -> None:
+    one = config("nsgaii", scheduler="hyperband", trials=[40])
+    found = study(one, random.Random(0))
+    assert study(one, random.Random(1)) == found
+    assert study(replace(one, seed=1), random.Random(0)) != found
+
+
+def test_genetic_samplers_cross_the_elite_of_all_brackets_before() -> None:
+    space = Space(**{name: ordinal(*range(1000)) for name in "abcdefgh"})
+    one = config("nsgaii", space=space.priors(), trials=[24], generation=6, cohort=1, epochs=[1, 1, 3])
+    found = study(one, random.Random(0))
+    ranked = sorted((n for n in range(6) if n != 4), key=lambda n: -(score_of(n, 0) or 0.0))
+    known = {name: {found[n][name] for n in ranked} for name in "abcdefgh"}
+    inherited = [found[n][name] in known[name] for n in range(6, 12) for name in "ah"]
+    assert sum(inherited) >= 8  # and one in eight mutates
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("tpe", "tpe"),
+        ("TPESampler", "tpe"),
+        ("CMA-ES", "cmaes"),
+        ("CmaEsSampler", "cmaes"),
+        ("Brute_Force", "bruteforce"),
+        ("NSGAIISampler", "nsgaii"),
+        ("GPSampler", "gp"),
+    ],
+)
+def test_a_sampler_has_the_name_that_optuna_gives_it(text: str, name: str) -> None:
+    assert sampler_name(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tpp", "sampler must be one of tpe, random, .*, but got 'tpp'; did you mean tpe?"),
+        ("PartialFixedSampler", "--set NAME=VALUE"),
+    ],
+)
+def test_other_names_are_refused_with_the_nearest(text: str, message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        sampler_name(text)
+
+
+def test_every_sampler_of_optuna_has_an_answer() -> None:
+    classes = [name for name in optuna.samplers.__all__ if name.endswith("Sampler") and not name.startswith("Base")]
+    for name in classes:
+        if name == "PartialFixedSampler":
+            continue
+        assert isinstance(make_sampler(config(sampler_name(name)), 8), optuna.samplers.BaseSampler), name
+
+
+def test_what_a_sampler_cannot_do_is_said_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        BadConfig, match=r"finite space, but .*optimizer\.lr, .* gamma, .*clip_value, .* may take any value"
+    ):
+        make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1], sampler="bruteforce")
+    with pytest.raises(BadConfig, match="at least 2, but --generation is 1"):
+        make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1], sampler="NSGA-II", generation=1)
+    check_sampler(config("cmaes"))
+    load_task(config("cmaes"))
+    monkeypatch.setitem(sys.modules, "cmaes", None)
+    with pytest.raises(BadConfig, match=r"needs the package cmaes, which is not installed: pip install 'rekindle\[cma"):
+        make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1], sampler="cmaes")
+    with pytest.raises(StoreError, match=r"goes on with what it began with, but sampler cmaes needs"):
+        load_task(config("cmaes"))
+    with pytest.raises(StoreError, match=r"sampler must be one of tpe, .* but got 'annealing'"):
+        load_task(config("annealing"))

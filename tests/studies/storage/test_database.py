@@ -1,0 +1,210 @@
+"""What goes wrong with a database, said in words: the law, the value and the cure, and never a password."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from rekindle.studies.errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
+from rekindle.studies.storage.sql.database import Database
+from rekindle.studies.storage.sql.retry import Patience
+from rekindle.studies.storage.store import Store
+from rekindle.tasks.checkpoint.storage import Write
+
+SECRET = "tr0ub4dor"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("studies.db", r"such as sqlite:///studies.db .* got 'studies.db'; did you mean sqlite:///studies.db\?"),
+        ("", "a storage is a URL such as"),
+        ("sqlite3:///studies.db", r"got sqlite3://; did you mean sqlite://\?"),
+        ("mysql://user@host/name", r"SQLite .* and PostgreSQL .* only, but got mysql://; give one of these$"),
+        ("mysql+pymysql://user@host/name", r"only, but got mysql\+pymysql://; give one of these$"),
+        ("mssql://user@host/name", "only, but got mssql://; give one of these$"),
+        (
+            "postgresql+psycopg2://user@host/name",
+            r"but got postgresql\+psycopg2://; did you mean postgresql\+psycopg://",
+        ),
+        ("sqlite://", "outlives its process, but got a SQLite database in memory; name a file"),
+        ("sqlite:///:memory:", "in memory"),
+        ("sqlite://studies.db", "three slashes: sqlite:///relative.db"),
+        ("sqlite:////nowhere/at/all/studies.db", "must exist, but /nowhere/at/all does not: mkdir -p /nowhere/at/all"),
+        ("sqlite:////tmp", r"a file, but /tmp is a directory; did you mean sqlite:////tmp/studies.db\?"),
+        ("postgresql://user@host:port/name", "a storage is a URL such as"),
+    ],
+)
+def test_a_wrong_url_is_refused_with_the_cure(url: str, message: str) -> None:
+    with pytest.raises(BadURL, match=message) as error:
+        Store(url)
+    assert isinstance(error.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        (
+            f"postgresql://me:{SECRET}@127.0.0.1:9/name",
+            r"no answer from postgresql\+psycopg://me:\*\*\*@127.0.0.1:9/name",
+        ),
+        (f"postgresql://127.0.0.1:9/name?user=me&password={SECRET}", "no answer from .*; check that the server runs"),
+        (f"postgres//me:{SECRET}@host/name", "a storage is a URL"),
+        (f"postgresql://me:{SECRET}@host:port/name", "a storage is a URL"),
+        (f"mysql://me:{SECRET}@host/name", "SQLite or PostgreSQL|SQLite .* (or|and) PostgreSQL"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message) as error:
+        Store(url)
+    assert SECRET not in "".join(traceback.format_exception(error.value))
+
+
+def test_a_password_is_not_in_the_name_of_a_store(postgres_url: str) -> None:
+    with Store(postgres_url.replace("postgres@", f"postgres:{SECRET}@")) as store:  # the test server trusts everybody
+        assert SECRET not in repr(store) + store.url
+        assert "***" in store.url
+
+
+def test_a_database_that_the_server_does_not_have_is_said_so(postgres_url: str) -> None:
+    with pytest.raises(StoreUnreachable, match=r'the server refuses: .*"nothing" does not exist; check user, password'):
+        Store(postgres_url.replace("test_", "nothing?x=").partition("?x=")[0] + "?" + postgres_url.partition("?")[2])
+
+
+def test_a_relative_file_stays_the_same_file_when_the_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    with Store("sqlite:///studies.db") as store:
+        monkeypatch.chdir("sub")
+        store._database.close()
+        store.open("a", {})
+    assert [path.name for path in tmp_path.rglob("*.db")] == ["studies.db"]
+
+
+def test_a_read_only_database_is_read_and_its_writes_are_refused(url: str, tmp_path: Path) -> None:
+    with Store(url) as store:
+        store.open("a", {"seed": 1})
+    if url.startswith("sqlite"):
+        url = f"sqlite:///file:{tmp_path / 'store.db'}?mode=ro&uri=true"
+    else:
+        url += "&options=-cdefault_transaction_read_only%3Don"
+    with Store(url) as store:
+        assert store.tasks()[0].identity == {"seed": 1}
+        with pytest.raises(StoreReadOnly, match=r"must be writable: .*read-?only"):
+            store.open("a", {"seed": 1})
+
+
+def test_a_full_disk_loses_nothing_and_the_same_write_works_later(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        pages = store._database.read(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar_one())
+
+        def limit(connection: Any, record: object) -> None:
+            connection.execute(f"PRAGMA max_page_count = {pages + 8}")
+
+        sa.event.listen(store._database._engine, "connect", limit)
+        store._database.close()
+        lease = store.open("a", {})
+        store.save([Write(lease, 1, b"{}")])
+        big = Write(lease, 2, b"{}", {"0" * 64: bytes(1_000_000)}, metrics=[(2, {"return": 1.0})])
+        with pytest.raises(StoreFull, match=r"no room to write: .*full; free some space .* then run the same again"):
+            store.save([big])
+        assert (store.tasks()[0].epochs, store.metrics("a")) == (1, [])
+        sa.event.remove(store._database._engine, "connect", limit)
+        store._database.close()
+        store.save([big])
+        assert store.tasks()[0].epochs == 2
+
+
+def test_a_limit_on_the_size_of_files_is_a_full_disk(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        lease = store.open("a", {})
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+            with pytest.raises(StoreFull, match="no room to write"):
+                store.save([Write(lease, 1, b"{}", {"0" * 64: bytes(1_000_000)})])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            signal.signal(signal.SIGXFSZ, handler)
+        assert lease.load() is None
+        store.save([Write(lease, 1, b"{}")])
+
+
+@pytest.mark.parametrize("content", [b"this is no database, but long enough to be looked at" * 100, os.urandom(5000)])
+def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "notes.txt").write_bytes(content)
+    with pytest.raises(StoreUnreachable, match=r"no sound SQLite database: .*notes.txt.* name another file"):
+        Store(f"sqlite:///{tmp_path / 'notes.txt'}")
+    assert (tmp_path / "notes.txt").read_bytes() == content
+
+
+BLOCK = """
+import sys
+from rekindle.studies.storage.sql.retry import Patience
+from rekindle.studies.storage.store import Store
+def block(connection):
+    print("blocked", flush=True)
+    sys.stdin.readline()
+Store(sys.argv[1])._database.write(block)
+"""
+
+
+def test_a_locked_database_is_waited_for_and_not_for_ever(
+    sqlite_url: str, child: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rekindle.studies.storage.sql.database._BUSY_SECONDS", 0.05)
+    with Store(sqlite_url, patience=0.2) as store:
+        blocker = child(BLOCK, sqlite_url)
+        assert blocker.hear() == "blocked"
+        assert store.tasks() == []  # readers never wait
+        with pytest.raises(StoreLocked, match=r"other processes kept the database busy: .*locked"):
+            store.open("a", {})
+        blocker.say()
+        store._database.patience = Patience(60)
+        store.open("a", {})
+
+
+def test_a_transaction_is_whole(url: str) -> None:
+    def stop(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("INSERT INTO t VALUES (1)")
+        raise KeyError
+
+    database = Database(url, 1.0)
+    database.write(lambda c: c.exec_driver_sql("CREATE TABLE t (x INTEGER)"))
+    with pytest.raises(KeyError):
+        database.write(stop)
+    assert database.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM t").scalar_one()) == 0
+    database.close()
+
+
+def test_a_reader_sees_one_moment(url: str) -> None:
+    database = Database(url, 1.0)
+    database.write(lambda c: c.exec_driver_sql("CREATE TABLE t (x INTEGER)"))
+
+    def look(connection: sa.Connection) -> list[int]:
+        def look_once() -> int:
+            return int(connection.exec_driver_sql("SELECT count(*) FROM t").scalar_one())
+
+        before = look_once()
+        database.write(lambda c: c.exec_driver_sql("INSERT INTO t VALUES (1)"))
+        return [before, look_once()]
+
+    assert database.read(look) == [0, 0]
+    database.close()
+
+
+def test_a_statement_that_is_wrong_is_not_tried_again(url: str) -> None:
+    database = Database(url, 60.0)
+    with pytest.raises(StoreError, match=r"the database refused: .*nowhere"):
+        database.read(lambda c: c.exec_driver_sql("SELECT * FROM nowhere"))
+    database.close()

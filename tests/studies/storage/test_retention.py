@@ -1,0 +1,134 @@
+"""What a study's trials keep, and what `rekindle show` says of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from rekindle.studies.errors import StoreError
+from rekindle.studies.storage.sql.schema import event
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import Config
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.gc import gc
+from studying import TINY, bits, run, tiny
+
+Cli = Callable[..., tuple[int, str, str]]
+SET = [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
+
+
+def keeping(mode: str | None) -> Config:
+    return replace(tiny(trials=4), options={} if mode is None else {"snapshots": mode})
+
+
+def results(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in ("trials", "segments")}
+
+
+@pytest.mark.parametrize("mode", ["best", "best:2", "all", "1", "no"])
+def test_a_study_has_the_same_results_whatever_it_keeps(tmp_path: Any, mode: str) -> None:
+    plain = run(f"sqlite:///{tmp_path / 'plain.db'}", keeping(None))
+    url = f"sqlite:///{tmp_path / 'kept.db'}"
+    assert results(run(url, keeping(mode))) == results(plain)
+    with Store(url) as store:
+        assert check(store) == []
+        rows = {trial.uid: store.checkpoints(trial.uid) for trial in store.trials("s")}
+        metrics = {uid: dict(store.metrics(uid)) for uid in rows}
+    if mode == "no":
+        assert not any(rows.values())
+    for uid, found in rows.items():
+        if mode == "1":
+            assert len(found) == 1
+        if mode.startswith("best"):
+            returns = {epoch: row["return"] for epoch, row in metrics[uid].items() if "return" in row}
+            assert max(returns, key=lambda epoch: (returns[epoch], -epoch)) in [row.epochs for row in found]
+
+
+def test_a_study_can_keep_otherwise_when_it_is_carried_on(sqlite_url: str) -> None:
+    before = run(sqlite_url, keeping(None))
+    again = run(sqlite_url, keeping("best"))
+    assert again == before
+    with Store(sqlite_url) as store:
+        assert store.study("s").config["options"] == {"snapshots": "best"}
+    run(sqlite_url, keeping("1"))
+    with Store(sqlite_url) as store:
+        assert store.study("s").config["options"] == {"snapshots": "1"}
+        assert bits(store)["trials"] == before["trials"]
+
+
+@pytest.mark.parametrize("options", [{"snapshots": "bset"}, {"snapshots": {"best": 1}}, {"warm_start": 5}])
+def test_a_row_with_options_that_mean_nothing_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match="the configuration of study 's' is not one: its options is"):
+        Config.from_json({**keeping("best").to_json(), "options": options}, "s")
+
+
+def train(url: str, *more: str) -> list[str]:
+    return ["train", "ppo", "CartPole-v1", "--storage", url, *SET, "--json", *more]
+
+
+def test_show_says_which_checkpoints_are_kept_and_why(sqlite_url: str, cli: Cli) -> None:
+    arguments = train(sqlite_url, "--epochs", "7", "--set", "optimizer.lr=0.01", "--snapshots", "best:2")
+    trained = json.loads(cli(*arguments)[1])
+    shown = json.loads(cli("show", trained["uid"], "--storage", sqlite_url, "--json")[1])
+    returns = {row["epoch"]: row["return"] for row in shown["metrics"] if "return" in row}
+    assert returns.keys() == {2, 4, 6, 7}
+    best = max(returns, key=lambda epoch: (returns[epoch], -epoch))
+    why = {row["epochs"]: row["kept"] for row in shown["checkpoints"]}
+    assert why[7].startswith("latest")
+    assert f"best return, {returns[best]:.5g}" in why[best]
+    assert "best return" in cli("show", trained["uid"], "--storage", sqlite_url)[1]
+
+
+def test_show_says_what_a_branch_needs(sqlite_url: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = train(sqlite_url, "--epochs", "4", "--snapshots", "all")
+    monkeypatch.setattr("rekindle.tasks.cohort.SAVING_SHARE", 1e9)  # at every epoch's end
+    uid = json.loads(cli(*arguments)[1])["uid"]
+    status, out, _ = cli("fork", uid, "--at", "2", "--set", "gamma=0.9", "--storage", sqlite_url, "--json")
+    assert status == 0
+    other = json.loads(out)["uid"]
+    why = {
+        row["epochs"]: row["kept"]
+        for row in json.loads(cli("show", uid, "--storage", sqlite_url, "--json")[1])["checkpoints"]
+    }
+    assert why[2] == f"what {other[:8]} started from"
+    first = json.loads(cli("show", other, "--storage", sqlite_url, "--json")[1])["checkpoints"][0]
+    assert (first["epochs"], first["kept"]) == (2, "what it started from")
+
+
+def test_show_survives_an_event_of_another_version(sqlite_url: str, cli: Cli) -> None:
+    uid = json.loads(cli(*train(sqlite_url, "--epochs", "1", "--snapshots", "best"))[1])["uid"]
+    with Store(sqlite_url) as store:
+        data = {"snapshots": {"newest": 2}}
+        store._database.write(lambda c: c.execute(event.update().where(event.c.kind == "init").values(data=data)))
+        assert store._database.read(lambda c: c.scalar(sa.select(sa.func.count()).select_from(event)))
+    assert cli("show", uid, "--storage", sqlite_url)[0] == 0
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_a_mode_that_means_nothing_is_refused_before_a_database_is_made(tmp_path: Any, cli: Cli, command: str) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    status, _, errors = cli(command, "ppo", "CartPole-v1", "--storage", url, "--snapshots", "bset")
+    assert status == 2
+    assert "did you mean best" in errors
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_what_a_study_keeps_is_no_garbage(tmp_path: Any) -> None:
+    kept: dict[Any, list[int]] = {}
+    for mode in ("all", "best", None):
+        url = f"sqlite:///{tmp_path / str(mode)}.db"
+        run(url, replace(keeping(mode), scheduler="none"))
+        with Store(url) as store:
+            before = {trial.uid: [row.epochs for row in store.checkpoints(trial.uid)] for trial in store.trials("s")}
+            gc(store, dry_run=False)
+            after = {uid: [row.epochs for row in store.checkpoints(uid)] for uid in before}
+            kept[mode] = [len(epochs) for epochs in after.values()]
+            if mode is not None:
+                assert after == before
+            assert check(store) == []
+    assert sum(kept["all"]) >= sum(kept["best"]) >= len(kept["best"])
+    assert max(kept[None]) <= 2

@@ -1,0 +1,428 @@
+"""Warm starts by the command line and in studies: exact, stored once, carried on without their source."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+import sqlalchemy as sa
+from rekindle import Objective
+from rekindle.spaces import unflatten
+from rekindle.studies.engine.engine import start_study
+from rekindle.studies.engine.lineage import LineageError, lineage, retrain
+from rekindle.studies.storage.branches import Start
+from rekindle.studies.storage.sql.schema import blob, checkpoint
+from rekindle.studies.storage.store import Store
+from rekindle.studies.storage.stored_policies import put_policy
+from rekindle.studies.study.config import Config
+from rekindle.studies.upkeep.exporting import export_study
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.gc import gc
+from rekindle.studies.upkeep.importing import import_study
+from rekindle.studies.workers.worker import Worker
+from rekindle.tasks import PPO
+from rekindle.tasks.checkpoint.storage import policy_uid
+from safetensors import safe_open
+from studying import TINY, bits, run, tiny
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def settings(**changes: Any) -> list[str]:
+    values = {**TINY, **{name.replace("__", "."): value for name, value in changes.items()}}
+    return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+
+
+SET = settings()
+
+
+def train(url: str, *more: str, epochs: int = 2, **changes: Any) -> list[str]:
+    command = ["train", "ppo", "CartPole-v1", "--storage", url, *settings(**changes)]
+    return [*command, "--epochs", str(epochs), "--json", *more]
+
+
+def given(seed: int = 9, epochs: int = 2) -> PPO:
+    task = PPO("CartPole-v1", seed=seed).init(**unflatten(TINY))
+    task.fit(epochs)
+    return task
+
+
+def warm(start: Any, epochs: int, seed: int = 0) -> PPO:
+    task = PPO("CartPole-v1", seed=seed, warm_start=start).init(**unflatten(TINY))
+    task.fit(epochs)
+    return task
+
+
+def test_a_task_starts_from_a_checkpoint_of_another(sqlite_url: str, cli: Cli) -> None:
+    first = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])
+    status, out, errors = cli(*train(sqlite_url, "--warm-start", f"{first['uid'][:8]}@2"))
+    assert status == 0
+    result = json.loads(out)
+    whole = warm(given(), 2)
+    assert (result["uid"], result["digest"], result["resumed"]) == (whole.uid, whole.digest, False)
+    assert f"of {first['uid']}@2: 8 loaded" in errors
+    shown = json.loads(cli("show", result["uid"], "--storage", sqlite_url, "--json")[1])
+    assert [row["until"] for row in shown["lineage"]] == [0, 2]
+    assert shown["lineage"][0]["uid"].startswith("policy/")
+    assert shown["checkpoints"][0]["kept"] == "what it started from"
+    assert json.loads(cli("status", "--storage", sqlite_url, "--json")[1])["tasks"] == 2
+    with Store(sqlite_url) as store:
+        assert check(store) == []
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npz"])
+def test_a_command_carries_on_when_its_file_is_gone(sqlite_url: str, tmp_path: Path, cli: Cli, form: str) -> None:
+    file = tmp_path / f"policy.{form}"
+    if form == "npz":
+        np.savez(file, **{name: tensor.numpy() for name, tensor in given().model.items()})
+    else:
+        given().save_policy(file)
+    first = json.loads(cli(*train(sqlite_url, "--warm-start", str(file), epochs=1))[1])
+    file.unlink()
+    status, out, errors = cli(*train(sqlite_url, "--warm-start", str(file), epochs=3))
+    assert status == 0
+    assert f"there is no file {file}; task {first['uid']} began with it, and carries on" in " ".join(errors.split())
+    result = json.loads(out)
+    assert (result["uid"], result["resumed"]) == (first["uid"], True)
+    assert result["digest"] == warm(given(), 3).digest
+
+
+def test_a_source_that_has_changed_is_another_start_and_that_is_said(sqlite_url: str, cli: Cli) -> None:
+    source = json.loads(cli(*train(sqlite_url, "--seed", "9", epochs=1))[1])["uid"]
+    first = json.loads(cli(*train(sqlite_url, "--warm-start", source, epochs=1))[1])["uid"]
+    cli(*train(sqlite_url, "--seed", "9", epochs=2))
+    status, out, errors = cli(*train(sqlite_url, "--warm-start", source, epochs=1))
+    assert status == 0
+    assert json.loads(out)["uid"] != first
+    assert f"is another policy now than the one that task {first} began with" in " ".join(errors.split())
+    again = json.loads(cli(*train(sqlite_url, "--warm-start", f"{source}@1", epochs=1))[1])
+    assert (again["uid"], again["resumed"]) == (first, True)
+
+
+def test_the_best_checkpoint_can_be_named(sqlite_url: str, cli: Cli) -> None:
+    source = json.loads(cli(*train(sqlite_url, "--seed", "9", "--snapshots", "best", epochs=6))[1])["uid"]
+    shown = json.loads(cli("show", source, "--storage", sqlite_url, "--json")[1])
+    [best] = [row["epochs"] for row in shown["checkpoints"] if "best" in row["kept"]]
+    status, out, _ = cli(*train(sqlite_url, "--warm-start", f"{source}@best", epochs=1))
+    assert status == 0
+    assert json.loads(out)["digest"] == warm(given(epochs=best), 1).digest
+
+
+@pytest.mark.parametrize(
+    ("policy", "changes", "message"),
+    [
+        ("nowhere.npz", {}, "there is no file nowhere.npz"),
+        ("beef", {}, "no task of"),
+        ("SOURCE@7", {}, "has none at epoch 7; those that are: (1, )?2"),
+        ("SOURCE@last", {}, "a checkpoint is named UID, UID@EPOCH or UID@best, but got"),
+        ("SOURCE", {"model__width": 32}, r"mismatched actor\.0\.weight: \(4, 16\), not \(4, 32\)"),
+    ],
+)
+def test_what_cannot_be_a_start_is_refused_before_any_training(
+    sqlite_url: str, cli: Cli, policy: str, changes: dict[str, Any], message: str
+) -> None:
+    source = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
+    status, _, errors = cli(*train(sqlite_url, "--warm-start", policy.replace("SOURCE", source), **changes))
+    assert status == 2
+    assert re.search(message, " ".join(errors.split()))
+    with Store(sqlite_url) as store:
+        assert [row.uid for row in store.tasks()] == [source]
+
+
+def test_a_part_is_taken_only_when_asked(sqlite_url: str, cli: Cli) -> None:
+    source = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
+    assert cli(*train(sqlite_url, "--warm-start", source, model__layers=2))[0] == 2
+    status, _, errors = cli(*train(sqlite_url, "--warm-start", source, "--partial", model__layers=2))
+    assert status == 0
+    assert "4 loaded, 4 mismatched, 4 missing" in errors
+    status, _, errors = cli(*train(sqlite_url, "--partial"))
+    assert (status, errors) == (2, "rekindle: error: --partial goes with --warm-start, which is not given\n")
+
+
+def test_a_stored_policy_is_shown_and_taken_like_a_checkpoint(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    file = given().save_policy(tmp_path / "policy.safetensors")
+    first = json.loads(cli(*train(sqlite_url, "--warm-start", str(file), epochs=1))[1])
+    shown = json.loads(cli("show", first["uid"], "--storage", sqlite_url, "--json")[1])
+    policy = shown["lineage"][0]["uid"]
+    assert cli("show", policy, "--storage", sqlite_url)[0] == 0
+    again = json.loads(cli(*train(sqlite_url, "--warm-start", policy, epochs=1))[1])
+    assert (again["uid"], again["resumed"]) == (first["uid"], True)
+    status, _, errors = cli("evaluate", policy, "--storage", sqlite_url)
+    assert status == 2
+    assert f"but {policy} is only a policy; rekindle train --warm-start takes it" in errors
+
+
+def test_a_killed_task_carries_on_from_its_start_with_the_same_bits(sqlite_url: str, tmp_path: Path) -> None:
+    file = given().save_policy(tmp_path / "policy.safetensors")
+    arguments = train(sqlite_url, "--warm-start", str(file), "--snapshots", "best:10", epochs=40, epoch_steps=512)
+    command = [sys.executable, "-m", "rekindle.studies.cli", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("epoch 3/") for line in process.stderr)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    file.unlink()
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(result.stdout)
+    values = unflatten({**TINY, "epoch_steps": 512})
+    whole = PPO("CartPole-v1", warm_start=given()).init(**values)
+    whole.fit(40)
+    assert (found["resumed"], found["digest"]) == (True, whole.digest)
+
+
+# Studies
+
+
+def warmed(store: Store, start: Any) -> Config:
+    task = PPO("CartPole-v1", warm_start=start).init(**unflatten(TINY))
+    return replace(tiny(trials=4), options={"warm_start": put_policy(store, task, "given")})
+
+
+def test_every_trial_of_a_study_starts_with_the_policy_bit_for_bit(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    with Store(url) as store:
+        config = warmed(store, given())
+    found = run(url, config)
+    with Store(url) as store:
+        assert check(store) == []
+        trials = store.trials("s")
+        segments = {(row.number, row.rung): row for row in store.segments("s")}
+        assert len({store.checkpoints(trial.uid)[0].digest for trial in trials}) == 1
+    for trial in trials[:2]:
+        alone = PPO("CartPole-v1", warm_start=given()).init(**unflatten(trial.params))
+        alone.fit(segments[trial.number, 0].epochs)
+        assert alone.uid == trial.uid
+        assert alone.digest == segments[trial.number, 0].digest
+    other = f"sqlite:///{tmp_path / 'b.db'}"
+    with Store(other) as store:
+        assert warmed(store, given()) == config
+    assert run(other, config, workers=3) == found
+
+
+def test_a_warm_trial_can_be_replayed_and_trained_again(url: str, cli: Cli) -> None:
+    with Store(url) as store:
+        config = warmed(store, given())
+    run(url, config)
+    with Store(url) as store:
+        assert check(store) == []
+        trial = store.trials("s")[0]
+        [link] = lineage(store, trial.uid)
+        assert link.policy is not None
+        assert retrain([link], 1).digest == store.segments("s")[0].digest
+    assert cli("replay", trial.uid, "--storage", url)[0] == 0
+
+
+def test_a_population_can_start_warm_and_branches_follow(sqlite_url: str, cli: Cli) -> None:
+    first = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
+    arguments = [
+        "tune",
+        "ppo",
+        "CartPole-v1",
+        *SET,
+        "--scheduler",
+        "pbt",
+        "--population",
+        "4",
+        "--interval",
+        "1",
+        "--exploit",
+        "tournament",
+        "--epochs",
+        "3",
+        "--workers",
+        "1",
+        "--study",
+        "p",
+        "--json",
+        "--warm-start",
+        first,
+        "--storage",
+        sqlite_url,
+    ]
+    status, out, _ = cli(*arguments)
+    assert status == 0
+    branches = [trial for trial in json.loads(out)["trials"] if trial["branch"]]
+    assert branches
+    assert cli("replay", branches[-1]["uid"], "--storage", sqlite_url)[0] == 0
+
+
+def test_tune_starts_warm_and_carries_on_without_its_source(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    file = given().save_policy(tmp_path / "policy.safetensors")
+    arguments = [
+        "tune",
+        "ppo",
+        "CartPole-v1",
+        *SET,
+        "--epochs",
+        "1:2:2",
+        "--generation",
+        "2",
+        "--cohort",
+        "2",
+        "--workers",
+        "1",
+        "--study",
+        "t",
+        "--json",
+        "--storage",
+        sqlite_url,
+    ]
+    status, out, errors = cli(*arguments, "--trials", "2", "--warm-start", str(file))
+    assert status == 0
+    file.unlink()
+    status, again, errors = cli(*arguments, "--trials", "4", "--warm-start", str(file))
+    assert status == 0
+    assert "study t began with it, and carries on" in " ".join(errors.split())
+    assert json.loads(again)["trials"][:2] == json.loads(out)["trials"]
+    assert len(json.loads(again)["trials"]) == 4
+    status, _, errors = cli(*arguments, "--trials", "4")
+    assert status == 2
+    assert "options.warm_start" in errors
+
+
+def test_a_study_that_searches_the_networks_form_cannot_start_warm(sqlite_url: str, cli: Cli) -> None:
+    first = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
+    status, _, errors = cli("tune", "ppo", "CartPole-v1", "--storage", sqlite_url, "--warm-start", first)
+    assert status == 2
+    assert "a warm start decides the form of the networks, but model.width, model.layers" in errors
+    assert "--set model.width=" in errors
+
+
+def test_an_imported_study_knows_what_its_trials_started_from(tmp_path: Path, cli: Cli) -> None:
+    url, other = (f"sqlite:///{tmp_path / name}.db" for name in "ab")
+    with Store(url) as store:
+        config = warmed(store, given())
+    found = run(url, config)
+    with Store(url) as store, Store(other) as there:
+        export_study(store, "s", tmp_path / "s.zip")
+        import_study(there, tmp_path / "s.zip")
+        assert bits(there) == found
+        assert check(there) == []
+        uid = there.trials("s")[0].uid
+    assert cli("replay", uid, "--storage", other)[0] == 0
+
+
+def test_a_policy_that_nothing_needs_goes_once_it_is_old(url: str) -> None:
+    def age(store: Store) -> None:
+        store._database.write(lambda connection: connection.execute(checkpoint.update().values(created=0.0)))
+
+    def collected(store: Store) -> list[list[int]]:
+        before = stored(store)
+        garbage = [each for each in gc(store, dry_run=False) if each.uid.startswith("policy/")]
+        assert sum(each.size for each in garbage) == before - stored(store)
+        assert check(store) == []
+        return [list(each.epochs) for each in garbage]
+
+    with Store(url) as store:
+        config = warmed(store, given())
+        for seed in (1, 2):
+            warmed(store, given(seed))
+        assert collected(store) == []  # somebody may be about to start from one
+        start_study(store, "s", config)
+        digest = warmed(store, given(1)).options["warm_start"]
+        assert store.branch("branch", {"start": digest}, Start(policy_uid(digest), 0, digest))
+        age(store)
+        assert [each.uid for each in gc(store, studies=["s"])] == []
+        assert collected(store) == [[0]]  # of seed 2
+        assert collected(store) == []
+        assert Worker(store, "s").run()
+        assert len(store.checkpoints(policy_uid(warmed(store, given(2)).options["warm_start"]))) == 1  # stored anew
+
+
+def stored(store: Store) -> int:
+    """Bytes of all blobs."""
+    return store._database.read(lambda connection: connection.scalar(sa.select(sa.func.sum(blob.c.size))) or 0)
+
+
+def test_a_study_whose_policy_is_gone_says_so(sqlite_url: str) -> None:
+    config = replace(tiny(trials=4), options={"warm_start": "0" * 64})
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        with pytest.raises(LineageError, match=r"no policy 000000000000 is stored; give --warm-start again"):
+            Worker(store, "s").run()
+
+
+def test_an_optuna_study_starts_warm(sqlite_url: str) -> None:
+    source = given()
+    study = optuna.create_study(direction="maximize")
+    objective = Objective(PPO, "CartPole-v1", epochs=1, storage=sqlite_url, warm_start=source, **unflatten(TINY))
+    study.optimize(objective, n_trials=1)
+    found = study.trials[0].user_attrs
+    with Store(sqlite_url) as store:
+        [row] = store.tasks([found["rk_uid"]])
+    assert row.identity is not None
+    alone = PPO("CartPole-v1", warm_start=source).init(**unflatten(row.identity["hyperparameters"]))
+    alone.fit(1)
+    assert (alone.uid, alone.digest) == (found["rk_uid"], found["rk_digest"])
+
+
+# A checkpoint that is looked at, and used elsewhere
+
+
+def test_a_checkpoint_is_evaluated_and_its_policy_exported(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    uid = json.loads(cli(*train(sqlite_url, "--seed", "9", "--snapshots", "best", epochs=6))[1])["uid"]
+    returns = {
+        row["epoch"]: row["return"]
+        for row in json.loads(cli("show", uid, "--storage", sqlite_url, "--json")[1])["metrics"]
+    }
+    best = max(returns, key=lambda epoch: (returns[epoch], -epoch))
+    for name, epochs in {uid[:8]: 6, f"{uid}@best": best, f"{uid}@6": 6}.items():
+        status, out, _ = cli("evaluate", name, "--storage", sqlite_url, "--json")
+        assert status == 0
+        assert [json.loads(out)[each] for each in ("epochs", "return")] == [epochs, returns[epochs]]
+    file = tmp_path / "policies" / "best.safetensors"
+    status, out, _ = cli("export-policy", f"{uid}@best", str(file), "--storage", sqlite_url, "--json")
+    assert status == 0
+    assert json.loads(out)["parameters"] == sum(tensor.numel() for tensor in given().parameters())
+    warm_one = warm(file, 0)
+    assert warm_one.evaluate() == returns[best]
+    assert " return " in cli("evaluate", uid, "--storage", sqlite_url)[1]
+    found = json.loads(cli("evaluate", uid, "--episodes", "5", "--stochastic", "--storage", sqlite_url, "--json")[1])
+    assert found["deterministic"] is False
+    assert found["min"] <= found["median"] <= found["top_quartile"] <= found["max"]
+    assert found["min"] <= found["return"] <= found["max"]
+    assert found["return"] != returns[6]
+
+
+def test_an_exported_policy_says_that_it_is_weights_only(tmp_path: Path) -> None:
+    task = given()
+    file = task.save_policy(tmp_path / "policy.safetensors")
+    with safe_open(file, "np") as opened:
+        about = opened.metadata()
+        assert set(opened.keys()) == set(task.model)
+    assert about["contents"].startswith("weights only, not resumable")
+    assert (about["uid"], about["epochs"], about["task"], about["env"]) == (task.uid, "2", "ppo", "CartPole-v1")
+    with pytest.raises(ValueError, match=r"a policy is written in safetensors form, .* call it policy\.safetensors"):
+        task.save_policy(tmp_path / "policy.pt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("evaluate", "beef"), "no task of"),
+        (("evaluate", "UID@9"), "has none at epoch 9"),
+        (("evaluate", "UID@best"), "none of task .* has one; train it with --snapshots best"),
+        (("evaluate", "UID", "--episodes", "0"), "episodes must be at least 1, but got 0"),
+        (("export-policy", "UID", "policy.onnx"), r"call it policy\.safetensors"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_said(
+    sqlite_url: str, cli: Cli, arguments: tuple[str, ...], message: str
+) -> None:
+    with Store(sqlite_url) as store:
+        task = PPO("CartPole-v1", storage=store).init(**unflatten(TINY))
+        task.fit(1)
+        task.finish()
+    status, _, errors = cli(*(each.replace("UID", task.uid) for each in arguments), "--storage", sqlite_url)
+    assert status == 2
+    assert re.search(message, " ".join(errors.split()))

@@ -1,0 +1,144 @@
+"""Studies, trials and segments, and workers that claim them, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from rekindle.studies.errors import LeaseLost, ResultMismatch, StoreError, StudyMismatch, TaskBusy, UnknownStudy
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
+
+CONFIG = {"task": "ppo", "space": {"gamma": [0.9, 0.999]}, "trials": 16, "none": None}
+
+
+@pytest.fixture
+def planned(store: Store) -> Store:
+    """A study of three trials, each with a segment to its first rung."""
+    store.create_study("cartpole", CONFIG)
+    store.add_trials("cartpole", [Trial(n, f"uid{n}", {"gamma": 0.9 + n / 100}, {"group": 0}) for n in range(3)])
+    store.add_segments("cartpole", [Segment(n, 0, 9) for n in range(3)])
+    return store
+
+
+def test_a_study_is_made_once_and_keeps_its_configuration(store: Store) -> None:
+    made = store.create_study("cartpole", CONFIG)
+    assert store.create_study("cartpole", CONFIG) == made == store.study("cartpole")
+    assert store.studies() == [made]
+    other = {**CONFIG, "space": {"gamma": [0.5, 0.9]}, "trials": 32}
+    with pytest.raises(
+        StudyMismatch, match=r"'cartpole' differs in trials .*, space.gamma \(\[0.9, 0.999\], now \[0.5, 0.9\]\); use"
+    ):
+        store.create_study("cartpole", other)
+    with pytest.raises(StudyMismatch, match=r"extra \('absent', now 1\)"):
+        store.create_study("cartpole", {**CONFIG, "extra": 1})
+    assert store.study("cartpole").config == CONFIG
+
+
+def test_what_may_be_extended_is_updated(store: Store) -> None:
+    store.create_study("cartpole", CONFIG)
+    store.create_study("cartpole", {**CONFIG, "trials": 32}, extend=["trials"])
+    assert store.study("cartpole").config["trials"] == 32
+
+
+def test_an_unknown_study_is_answered_with_those_that_there_are(store: Store) -> None:
+    with pytest.raises(UnknownStudy, match="no study 'pendulum'; there is none in this storage yet"):
+        store.study("pendulum")
+    store.create_study("cartpole", CONFIG)
+    for call in (store.study, lambda name: store.add_trials(name, []), lambda name: store.add_segments(name, [])):
+        with pytest.raises(UnknownStudy, match="no study 'pendulum'; there are 'cartpole'"):
+            call("pendulum")
+
+
+def test_rows_are_added_if_they_are_not_there(planned: Store) -> None:
+    planned.add_trials("cartpole", [Trial(2, "another", {}), Trial(3, "uid3", {"gamma": 0.93})])
+    planned.add_segments("cartpole", [Segment(2, 0, 1), Segment(2, 1, 27)])
+    trials = planned.trials("cartpole")
+    assert [(trial.number, trial.uid, trial.state) for trial in trials] == [(n, f"uid{n}", "running") for n in range(4)]
+    assert (trials[1].params, trials[1].attrs) == ({"gamma": 0.91}, {"group": 0})
+    assert trials[1].created is not None
+    segments = planned.segments("cartpole")
+    assert [(segment.number, segment.rung, segment.epochs) for segment in segments] == [
+        (0, 0, 9),
+        (1, 0, 9),
+        (2, 0, 9),
+        (2, 1, 27),
+    ]
+
+
+def test_a_segment_is_finished_once_under_its_lease(planned: Store, write: Callable[..., Any]) -> None:
+    lease = planned.open("uid0", {})
+    planned.save([write(lease, 9)])
+    for _ in range(2):
+        planned.finish_segment(lease, "cartpole", 0, 0, score=475.0, digest="d", metrics=[(9, {"evaluation": 475.0})])
+    assert planned.segments("cartpole")[0] == Segment(0, 0, 9, "done", 475.0, "d")
+    assert planned.metrics("uid0") == [(9, {"return": 9.0, "evaluation": 475.0})]
+    with pytest.raises(ResultMismatch, match=r"segment 0 of trial 0 of study 'cartpole' is finished once, with .*475"):
+        planned.finish_segment(lease, "cartpole", 0, 0, score=476.0, digest="d")
+    with pytest.raises(ResultMismatch, match="there is no segment 5 of trial 0"):
+        planned.finish_segment(lease, "cartpole", 0, 5, score=1.0)
+    with pytest.raises(ValueError, match="got NaN; fail the trial instead"):
+        planned.finish_segment(lease, "cartpole", 0, 0, score=math.nan)
+    lease.release()
+    with pytest.raises(LeaseLost):
+        planned.finish_segment(lease, "cartpole", 0, 0, score=475.0, digest="d")
+
+
+def test_a_failed_trial_keeps_its_traceback(planned: Store) -> None:
+    lease = planned.open("uid1", {})
+    planned.fail_trial(lease, "cartpole", 1, 0, "Traceback: loss is NaN")
+    trial = planned.trials("cartpole")[1]
+    assert (trial.state, trial.error) == ("failed", "Traceback: loss is NaN")
+    assert trial.finished is not None
+    assert planned.segments("cartpole")[1].state == "failed"
+
+
+def test_any_worker_may_finish_a_trial_and_all_agree(planned: Store) -> None:
+    for _ in range(2):
+        planned.finish_trial("cartpole", 2, "pruned")
+    assert planned.trials("cartpole")[2].state == "pruned"
+    with pytest.raises(ResultMismatch, match=r"trial 2 of study 'cartpole' is finished once, with .*pruned.*complete"):
+        planned.finish_trial("cartpole", 2, "complete")
+
+
+def test_a_claim_takes_what_is_free_in_order(planned: Store) -> None:
+    held = planned.open("uid1", {})
+    leases = planned.claim("cartpole", ["uid2", "uid1", "uid0"])
+    assert [lease.uid for lease in leases] == ["uid2", "uid0"]
+    assert planned.claim("cartpole", ["uid0", "uid1", "uid2"]) == []
+    held.release()
+    assert planned.claim("cartpole", ["uid1"], limit=0) == []
+    assert [lease.uid for lease in planned.claim("cartpole", ["uid0", "uid1", "new"], limit=1)] == ["uid1"]
+    assert planned.events("uid1")[-1].data["study"] == "cartpole"
+
+
+def test_a_claimed_lease_is_handed_to_the_task_that_opens_it_once(planned: Store) -> None:
+    (lease,) = planned.claim("cartpole", ["uid0"])
+    assert planned.open("uid0", {"seed": 1}) is lease
+    assert planned.tasks(["uid0"])[0].identity == {"seed": 1}
+    with pytest.raises(TaskBusy):
+        planned.open("uid0", {"seed": 1})
+    lease.release()
+    (lease,) = planned.claim("cartpole", ["uid0"])
+    lease.release()
+    with planned.open("uid0", {"seed": 1}) as again:
+        assert again is not lease
+
+
+def test_workers_are_the_living_processes_that_hold_something(planned: Store) -> None:
+    assert planned.workers() == []
+    lease = planned.open("uid0", {})
+    assert planned.workers() == [planned.tasks(["uid0"])[0].owner]
+    lease.release()
+    assert planned.workers() == []
+
+
+def test_trials_of_one_study_are_not_those_of_another(planned: Store) -> None:
+    planned.create_study("other", CONFIG)
+    planned.add_trials("other", [Trial(0, "uid0", {})])
+    assert len(planned.trials("other")) == 1
+    assert len(planned.trials("cartpole")) == 3
+    with pytest.raises(StoreError):
+        planned.add_segments("other", [Segment(7, 0, 1)])  # no such trial

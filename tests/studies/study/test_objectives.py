@@ -1,0 +1,326 @@
+"""Several objectives: fronts by arithmetic, whole studies, and what is refused before anything is trained."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from rekindle.spaces import unflatten
+from rekindle.studies.cli import main
+from rekindle.studies.cli.json_views import study_json
+from rekindle.studies.cli.progress import look
+from rekindle.studies.engine.configuring import make_population
+from rekindle.studies.engine.optuna_mirror import finished, mirror
+from rekindle.studies.errors import DamagedRow
+from rekindle.studies.schedulers.asha import AsynchronousHalving
+from rekindle.studies.schedulers.seeds import collapse, seed_options
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.config_form import what_is_wrong
+from rekindle.studies.study.objectives import (
+    best_first,
+    crowding,
+    dominates,
+    fronts,
+    objective_options,
+    objectives_of,
+    ranking,
+    undominated,
+)
+from rekindle.studies.upkeep.exporting import export_study
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.fsck_repair import repair
+from rekindle.studies.upkeep.importing import import_study
+from rekindle.studies.workers.worker import Worker
+from rekindle.tasks import load
+from studying import TINY, run, run_by_three, tiny
+
+RETURN_AND_SIZE = objective_options(["return", "model_size"])
+OPEN = {name: value for name, value in TINY.items() if name != "model.width"}
+
+
+def searched(**options: Any) -> Config:
+    """A tiny study in which the width, and so the size, is searched."""
+    config = tiny(**{"cohort": 1, "options": RETURN_AND_SIZE, **options})
+    space = {**config.space, "model.width": "ordinal(4, 8, 16, default=16, structural=True)"}
+    fixed = {name: value for name, value in config.fixed.items() if name != "model.width"}
+    return Config(**{**config.to_json(), "space": space, "fixed": fixed})
+
+
+def test_objectives_have_directions() -> None:
+    assert objective_options([]) == objective_options(["return"]) == {}
+    found = objective_options(["return", "model_size", "env_steps_per_second", "episode_length:minimize"])
+    assert found == {
+        "objectives": {
+            "return": "maximize",
+            "model_size": "minimize",
+            "env_steps_per_second": "maximize",
+            "episode_length": "minimize",
+        }
+    }
+    assert objectives_of(tiny()) == {"return": "maximize"}
+
+
+def test_another_aggregate_of_the_episodes_can_be_sought(sqlite_url: str) -> None:
+    config = tiny(trials=1, options=objective_options(["return_median", "return_top_quartile"]))
+    run(sqlite_url, config)
+    with Store(sqlite_url) as store:
+        study = study_json(store, "s")
+        [trial] = study["trials"]
+        task = config.make_task(load("ppo"), unflatten(trial["hyperparameters"]), None)
+    task.fit(trial["epochs"])
+    returns = sorted(task.returns())
+    assert study["objectives"] == {"return_median": "maximize", "return_top_quartile": "maximize"}
+    assert {name: trial["objectives"][name] for name in study["objectives"]} == {
+        "return_median": (returns[9] + returns[10]) / 2,
+        "return_top_quartile": pytest.approx(sum(returns[15:]) / 5),
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["model_size", "return", "return"], "return is named again"),
+        (["episode_length"], "episode_length:maximize or :minimize"),
+        (["model_size:down"], "direction of an objective must be one of maximize, minimize, but got 'down'"),
+        ([""], "'' is not one of return, return_median, .*, model_size, env_steps_per_second"),
+    ],
+)
+def test_objectives_that_make_no_sense_are_refused(texts: list[str], message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        objective_options(texts)
+
+
+def test_what_cannot_be_sought_is_said_before_anything_is_trained() -> None:
+    with pytest.raises(BadConfig, match=r"sampler cmaes takes one objective, but got 2; use tpe, .*nsgaii"):
+        tiny(sampler="cmaes", options=RETURN_AND_SIZE)
+    with pytest.raises(BadConfig, match=r"objective must be one of .*; did you mean approx_kl\?"):
+        tiny(options=objective_options(["approx_kll:minimize"]))
+    assert tiny(options=objective_options(["approx_kl:minimize"])).options["objectives"] == {"approx_kl": "minimize"}
+    with pytest.raises(BadConfig, match="copy those with the best return, but --objective asks for model_size"):
+        make_population(load("ppo"), "CartPole-v1", epochs=4, **objective_options(["model_size"]))
+
+
+@pytest.mark.parametrize("objectives", [[], {}, {"return": "up"}, {"return": 1}, {1: "maximize"}])
+def test_objectives_in_a_stored_configuration_are_checked(objectives: Any) -> None:
+    assert "options" in what_is_wrong({**tiny().to_json(), "options": {"objectives": objectives}})
+
+
+def test_fronts_are_those_of_the_definition() -> None:
+    rng = random.Random(0)
+    for _ in range(20):
+        points = [[rng.randint(0, 5) for _ in range(3)] for _ in range(30)]
+        found = fronts(points)
+        assert sorted(itertools.chain(*found)) == list(range(30))
+        left = set(range(30))
+        for front in found:
+            assert front == sorted(i for i in left if not any(dominates(points[j], points[i]) for j in left))
+            left -= set(front)
+        assert undominated(points) == found[0]
+
+
+def test_dominance() -> None:
+    assert dominates([1, 1], [1, 0])
+    assert not dominates([1, 1], [1, 1])
+    assert not dominates([2, 0], [1, 1])
+
+
+def test_what_lies_apart_comes_first_within_a_front() -> None:
+    points = [[0.0, 4.0], [1.0, 3.0], [1.5, 2.5], [4.0, 0.0], [0.0, 0.0]]
+    assert crowding(points[:4]) == [math.inf, 1.5 / 4 + 1.5 / 4, 3 / 4 + 3 / 4, math.inf]
+    assert ranking(points) == [0, 3, 2, 1, 4]
+    assert crowding([[1.0, 2.0]] * 3) == [0.0, 0.0, 0.0]
+    assert ranking([[1.0], [3.0], [3.0], [2.0]]) == [1, 2, 3, 0]
+
+
+def test_one_objective_is_ranked_by_its_score() -> None:
+    rows = [Segment(n, 0, 1, "done", score) for n, score in enumerate([1.0, 3.0, 3.0, 2.0])]
+    assert [row.number for row in best_first(tiny(), [*rows[::-1], Segment(9, 0, 1)])] == [1, 2, 3, 0]
+
+
+def test_asha_promotes_the_front_of_those_that_have_finished() -> None:
+    config = tiny(trials=6, epochs=(1, 2, 2), scheduler="asha", options=RETURN_AND_SIZE, generation=6)
+    scheduler = AsynchronousHalving(config)
+    scheduler.observe([Trial(n, f"u{n}", {}) for n in range(6)], [Segment(n, 0, 1) for n in range(6)])
+    sizes_and_returns = [(50, 10.0), (60, 5.0), (10, 3.0), (20, 1.0), (5, 2.0), (40, 9.0)]
+    promoted = []
+    for number, (size, score) in enumerate(sizes_and_returns):
+        measured = {"return": score, "model_size": float(size)}
+        scheduler.observe([], [Segment(number, 0, 1, "done", score, objectives=measured)])
+        following = scheduler.plan().segments
+        promoted.append([row.number for row in following])
+        scheduler.observe([], following)
+    # Of five, two: the ends of the front {0, 2, 4}. Of six, three: also 5, with 7/8 + 40/45 against 7/8 + 35/45 of 2.
+    assert promoted == [[], [0], [], [2], [4], [5]]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "scheduler"),
+    [("tpe", "none"), ("nsgaii", "none"), ("nsgaiii", "halving"), ("tpe", "halving"), ("random", "hyperband")],
+)
+def test_any_number_of_workers_finds_the_same_front(tmp_path: Path, sampler: str, scheduler: str) -> None:
+    config = searched(trials=8, epochs=(1, 2, 2), sampler=sampler, scheduler=scheduler, seed=2)
+    alone = run(f"sqlite:///{tmp_path / 'alone.db'}", config)
+    url = f"sqlite:///{tmp_path / 'many.db'}"
+    assert run_by_three(url, config) == alone
+    with Store(url) as store:
+        shown = study_json(store, "s")
+    assert shown["objectives"] == {"return": "maximize", "model_size": "minimize"}
+    trials = {trial["number"]: trial for trial in shown["trials"]}
+    longest = [trial for trial in trials.values() if trial["epochs"] == 2]
+    points = {trial["number"]: [trial["return"], -trial["objectives"]["model_size"]] for trial in longest}
+    expected = {n for n, mine in points.items() if not any(dominates(other, mine) for other in points.values())}
+    assert set(shown["front"]) == expected
+    assert shown["best"] == trials[shown["front"][0]]
+    assert len({trial["objectives"]["model_size"] for trial in longest}) > 1
+
+
+def test_the_size_is_that_of_the_networks(sqlite_url: str) -> None:
+    run(sqlite_url, searched(trials=3, epochs=(1,), scheduler="none"))
+    with Store(sqlite_url) as store:
+        for trial, row in zip(store.trials("s"), store.segments("s"), strict=True):
+            width = trial.params["model.width"]
+            actor, critic = (4 * width + width + (width + 1) * out for out in (2, 1))
+            assert row.objectives == {"return": row.score, "model_size": actor + critic}
+            assert store.metrics(trial.uid)[-1][1]["model_size"] == actor + critic
+
+
+def test_one_objective_may_be_any_metric_and_the_score_rises_with_it(sqlite_url: str) -> None:
+    run(sqlite_url, tiny(options=objective_options(["episode_length:minimize"])))
+    with Store(sqlite_url) as store:
+        shown, rows = study_json(store, "s"), store.segments("s")
+    assert all(row.score == -(row.objectives or {})["episode_length"] for row in rows)
+    complete = [trial for trial in shown["trials"] if trial["state"] == "complete"]
+    assert shown["best"]["objectives"]["episode_length"] == min(t["objectives"]["episode_length"] for t in complete)
+    assert shown["best"]["return"] == shown["best"]["objectives"]["return"] > 0
+
+
+def test_speed_is_measured_without_touching_the_training(sqlite_url: str, tmp_path: Path) -> None:
+    plain = run(sqlite_url, tiny(trials=2, epochs=(2,), sampler="random", scheduler="none"))
+    timed = run(
+        f"sqlite:///{tmp_path / 'timed.db'}",
+        tiny(
+            trials=2,
+            epochs=(2,),
+            sampler="random",
+            scheduler="none",
+            options=objective_options(["return", "env_steps_per_second"]),
+        ),
+    )
+    assert timed["trials"] == plain["trials"]
+    assert timed["checkpoints"] == plain["checkpoints"]
+    assert all(row.objectives["env_steps_per_second"] > 0 for row in timed["segments"])
+
+
+def test_a_metric_that_is_never_reported_fails_its_trial_and_says_so(sqlite_url: str) -> None:
+    config = tiny(trials=1, epochs=(1,), options=objective_options(["approx_kl:minimize"]))
+    run(sqlite_url, Config(**{**config.to_json(), "options": {"objectives": {"approx_kll": "minimize"}}}))
+    with Store(sqlite_url) as store:
+        [trial] = store.trials("s")
+    assert trial.state == "failed"
+    assert "in 1 epochs it reported approx_kl, " in (trial.error or "")
+    assert "and no approx_kll" in (trial.error or "")
+
+
+def test_the_aggregate_of_seeds_is_of_each_objective_in_its_direction() -> None:
+    options = seed_options(4, "top_quartile") | objective_options(["return", "episode_length:minimize"])
+    values = [{"return": float(n), "episode_length": float(10 + n)} for n in range(4)]
+    rows = [Segment(n, 0, 1, "done", float(n), "d", values[n]) for n in range(4)]
+    [row] = collapse(tiny(options=options), [], rows)[1]
+    assert row.objectives == {"return": 3.0, "episode_length": 10.0}
+    assert row.score == 3.0
+
+
+def test_optuna_sees_all_objectives_and_a_file_keeps_them(sqlite_url: str, tmp_path: Path) -> None:
+    import optuna
+
+    before = run(sqlite_url, searched(trials=4, epochs=(1,), scheduler="none"))
+    with Store(sqlite_url) as store:
+        assert mirror(store, sqlite_url, "s") == 4
+        export_study(store, "s", tmp_path / "s.study")
+    with Store(f"sqlite:///{tmp_path / 'copy.db'}") as copy:
+        import_study(copy, tmp_path / "s.study")
+        assert copy.segments("s") == before["segments"]
+    shown = optuna.load_study(study_name="s", storage=sqlite_url)
+    assert [direction.name for direction in shown.directions] == ["MAXIMIZE", "MINIMIZE"]
+    expected = [[row.objectives["return"], row.objectives["model_size"]] for row in before["segments"]]
+    assert [trial.values for trial in shown.trials] == expected
+
+
+def test_the_command_line_takes_objectives_and_shows_the_front(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [
+        "tune",
+        "ppo",
+        "CartPole-v1",
+        "--study",
+        "s",
+        "--trials",
+        "6",
+        "--epochs",
+        "1",
+        "--generation",
+        "3",
+        "--cohort",
+        "1",
+        "--scheduler",
+        "none",
+        "--objective",
+        "return",
+        "--objective",
+        "model_size",
+        "--workers",
+        "1",
+        "--storage",
+        sqlite_url,
+    ]
+    command += [part for name, value in OPEN.items() for part in ("--set", f"{name}={value}")]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "Pareto front of s: maximize return, minimize model_size" in said
+    assert main(["trials", "s", "--storage", sqlite_url, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert set(shown["front"]) <= set(range(6))
+    assert main(["trials", "s", "--storage", sqlite_url]) == 0
+    table = capsys.readouterr().out
+    assert table.count(" * ") == len(shown["front"])
+    assert main(["status", "--storage", sqlite_url]) == 0
+    assert main([*command, "--objective", "model_siz"]) == 2
+    assert "'model_siz' is not one of return, return_median" in capsys.readouterr().err
+
+
+def test_a_result_that_lacks_an_objective_is_named_as_damage(sqlite_url: str) -> None:
+    config = searched(trials=2, epochs=(1,), scheduler="none")
+    run(sqlite_url, config)
+    with Store(sqlite_url) as store:
+        rows = store.segments("s")
+        raw = sa.text("UPDATE rk_segment SET objectives = :text WHERE number = 1").bindparams(text='{"return":1.0}')
+        store._database.write(lambda c: c.execute(raw))
+        with pytest.raises(DamagedRow, match="all objectives that its study seeks, but one has no model_size"):
+            study_json(store, "s")
+        with pytest.raises(DamagedRow, match="one has no return"):
+            best_first(config, [rows[0], replace(rows[1], objectives=None)])
+        with pytest.raises(DamagedRow, match="one has no model_size"):
+            finished(config, store.trials("s"), store.segments("s"))
+        findings = check(store)
+        assert [(each.kind, each.what) for each in findings] == [("segment-result", "it has no model_size")]
+        repair(store, findings)
+        assert Worker(store, "s").run()
+        assert store.segments("s") == rows
+
+
+def test_progress_shows_what_was_measured(sqlite_url: str) -> None:
+    run(sqlite_url, tiny(options=objective_options(["episode_length:minimize"])))
+    with Store(sqlite_url) as store:
+        best = look(store, "s").best
+        assert best is not None
+        assert best[0] == min((row.objectives or {})["episode_length"] for row in store.segments("s"))

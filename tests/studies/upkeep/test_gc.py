@@ -1,0 +1,214 @@
+"""Dropping checkpoints: what a trial's state calls for stays, and what somebody needs; the rest goes when told."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_study as sample
+import sqlalchemy as sa
+from rekindle.studies.cli import main
+from rekindle.studies.errors import UnknownStudy
+from rekindle.studies.storage.branches import Start
+from rekindle.studies.storage.retention import Keep
+from rekindle.studies.storage.rows import Trial
+from rekindle.studies.storage.sql.schema import blob
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.gc import Policy, gc
+from rekindle.studies.upkeep.shrinking import shrink
+from rekindle.tasks.checkpoint.state import pack
+from rekindle.tasks.checkpoint.storage import Write
+from sample_study import filled as filled
+from sample_study import filled_url as filled_url
+from sample_study import rows, uid
+from sample_study import templates as templates
+
+COMPLETE, FAILED, RUNNING, PRUNED = map(uid, range(4))
+
+
+def epochs(store: Store) -> dict[str, list[int]]:
+    return {row.uid: [each.epochs for each in store.checkpoints(row.uid)] for row in store.tasks()}
+
+
+def stored(store: Store) -> int:
+    """Bytes of all blobs."""
+    return int(rows(store, sa.select(sa.func.coalesce(sa.func.sum(blob.c.size), 0)))[0][0])
+
+
+def test_a_dry_run_changes_nothing_and_says_what_would_go(filled: Store) -> None:
+    before, size = epochs(filled), stored(filled)
+    planned = gc(filled)
+    assert (epochs(filled), stored(filled)) == (before, size)
+    assert {each.uid: list(each.epochs) for each in planned} == {
+        COMPLETE: [1],
+        FAILED: [1, 2, 3],
+        RUNNING: [1],
+        PRUNED: [1],
+    }
+    dropped = gc(filled, dry_run=False)
+    assert [each.to_json() for each in dropped] == [each.to_json() for each in planned]
+    assert sum(each.size for each in dropped) == size - stored(filled)
+    assert gc(filled) == []
+
+
+def test_trials_keep_what_their_state_calls_for(filled: Store) -> None:
+    gc(filled, dry_run=False)
+    assert epochs(filled) == {COMPLETE: [2, 3], FAILED: [], RUNNING: [2, 3], PRUNED: [2, 3]}  # the second is the best
+    gc(filled, Policy(finished=Keep(latest=1), running=Keep(latest=1)), dry_run=False)
+    assert epochs(filled) == {COMPLETE: [3], FAILED: [], RUNNING: [3], PRUNED: [3]}
+
+
+def test_what_stays_is_sound_and_metrics_and_events_stay(filled: Store) -> None:
+    gc(filled, dry_run=False)
+    assert check(filled) == []
+    assert [epoch for epoch, _ in filled.metrics(FAILED)] == [1, 2, 3]
+    assert filled.tasks([FAILED])[0].epochs == 0
+    [event] = [event for event in filled.events(FAILED) if event.kind == "collected"]
+    assert event.data["epochs"] == [1, 2, 3]
+    saved = filled.load(COMPLETE)
+    assert saved is not None
+    assert saved.digest == pack(sample.state(0, 3)).digest
+
+
+def test_what_several_trials_share_stays_as_long_as_one_needs_it(filled: Store) -> None:
+    filled.create_study("other", {**sample.CONFIG, "seed": 1})
+    filled.add_trials("other", [Trial(0, FAILED, {})])
+    gc(filled, dry_run=False)
+    assert epochs(filled)[FAILED] == [2, 3]
+
+
+def test_a_blob_that_others_name_is_neither_counted_nor_dropped(filled: Store) -> None:
+    with filled.open("twin", {"twin": True}) as lease:
+        sample.save(filled, lease, 1, 3)  # the same state as that of the failed trial
+    [failed] = [each for each in gc(filled) if each.uid == FAILED]
+    size = stored(filled)
+    gc(filled, dry_run=False)
+    assert filled.load("twin") is not None
+    assert check(filled) == []
+    [alone] = {row.size for row in rows(filled, sa.select(blob.c.size).limit(1))}
+    assert failed.size == 2 * alone
+    assert size - stored(filled) == 5 * alone
+
+
+def test_what_a_branch_starts_from_stays(filled: Store) -> None:
+    [_, second, _] = filled.checkpoints(FAILED)
+    assert filled.branch("branch", {"start": second.digest}, Start(FAILED, 2, second.digest))
+    gc(filled, dry_run=False)
+    assert epochs(filled)[FAILED] == [2]
+    assert epochs(filled)["branch"] == [2]
+    assert check(filled) == []
+
+
+def test_what_a_living_process_holds_is_left_alone(filled: Store) -> None:
+    sample.hold(filled, FAILED, "elsewhere:boot:1:1", 60)
+    assert FAILED not in {each.uid for each in gc(filled, dry_run=False)}
+    assert epochs(filled)[FAILED] == [1, 2, 3]
+
+
+def test_tasks_of_no_study_are_left_alone(filled: Store) -> None:
+    with filled.open("free", {"free": True}) as lease:
+        for epoch in (1, 2, 3):
+            sample.save(filled, lease, 7, epoch)
+    gc(filled, dry_run=False)
+    assert epochs(filled)["free"] == [1, 2, 3]
+
+
+def test_one_study_may_be_cleaned_by_itself(filled: Store) -> None:
+    filled.create_study("other", {**sample.CONFIG, "seed": 1})
+    assert gc(filled, studies=["other"]) == []
+    assert len(gc(filled, studies=[sample.NAME])) == 4
+    with pytest.raises(UnknownStudy, match="'other', 'study'"):
+        gc(filled, studies=["typo"])
+
+
+def test_a_state_that_was_dropped_is_trained_again(filled: Store) -> None:
+    gc(filled, dry_run=False)
+    with filled.open(FAILED, {"task": "ppo", "number": 1}) as lease:
+        assert lease.load() is None
+        sample.save(filled, lease, 1, 1)
+    assert check(filled) == []
+
+
+def test_the_command_lists_first_and_drops_with_yes(filled_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str) -> Any:
+        assert main(["gc", "--storage", filled_url, *words]) == 0
+        return capsys.readouterr().out
+
+    listed = json.loads(run("--json"))
+    assert (listed["dry_run"], listed["checkpoints"], len(listed["tasks"])) == (True, 6, 4)
+    assert "--yes drops them" in run()
+    assert json.loads(run("--json", "--yes"))["bytes"] == listed["bytes"] > 0
+    assert "0 checkpoints of 0 tasks" in run()
+
+
+def bulky(store: Store, number: int = 50) -> None:
+    """Checkpoints of a failed trial, a quarter of a megabyte each."""
+    with store.open(FAILED, {"task": "ppo", "number": 1}) as lease:
+        for epoch in range(4, 4 + number):
+            content = os.urandom(1 << 18)
+            name = hashlib.sha256(content).hexdigest()
+            store.save([Write(lease, epoch, b"%d" % epoch, {name: content}, keep=Keep(latest=None))])
+
+
+def test_a_sqlite_file_becomes_as_small_as_what_it_holds(
+    filled: Store, sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bulky(filled)
+    if not filled.url.startswith("sqlite"):
+        gc(filled, dry_run=False)
+        assert shrink(filled) is None
+        return
+    path = Path(filled.url.removeprefix("sqlite:///"))
+    assert main(["gc", "--storage", filled.url, "--yes", "--json"]) == 0
+    file = json.loads(capsys.readouterr().out)["file"]
+    assert file["before"] > 50 << 18
+    assert file["after"] == path.stat().st_size < 1 << 18
+    assert "free pages given back" in file["how"]
+    assert check(filled) == []
+    again = shrink(filled)
+    assert again is not None
+    assert (again.before, again.how) == (again.after, "nothing in it is free")
+
+
+def test_a_file_of_an_earlier_version_is_written_anew_once(sqlite_url: str) -> None:
+    path = Path(sqlite_url.removeprefix("sqlite:///"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE other (x)")
+    connection.close()
+    with Store(sqlite_url) as store:
+        sample.fill(store)
+        bulky(store, 8)
+        gc(store, dry_run=False)
+        first = shrink(store)
+        assert first is not None
+        assert first.how == "written anew; from now on space comes back without that"
+        assert first.before > 8 << 18 > first.after
+        bulky(store, 8)
+        gc(store, dry_run=False)
+        second = shrink(store)
+        assert second is not None
+        assert "free pages given back" in second.how
+        assert check(store) == []
+
+
+def test_a_file_that_others_write_is_shrunk_another_time(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rekindle.studies.storage.sql.database._BUSY_SECONDS", 0.05)
+    with Store(sqlite_url) as store:
+        sample.fill(store)
+        bulky(store, 8)
+        gc(store, dry_run=False)
+        other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        shrunk = shrink(store)
+        assert shrunk is not None
+        assert "others kept it busy" in shrunk.how
+        other.close()
+        shrunk = shrink(store)
+        assert shrunk is not None
+        assert shrunk.after < 8 << 18

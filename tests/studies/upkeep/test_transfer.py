@@ -1,0 +1,224 @@
+"""A study as one file: there and back on any database, twice as once, and nothing else than what was exported."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_study as sample
+import sqlalchemy as sa
+from rekindle.studies.cli import main
+from rekindle.studies.errors import (
+    DamagedCheckpoint,
+    IdentityMismatch,
+    StoreError,
+    StudyMismatch,
+    TaskBusy,
+    UnknownStudy,
+)
+from rekindle.studies.storage.rows import Trial
+from rekindle.studies.storage.sql.schema import blob, event, segment, study, task, trial
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.upkeep.gc import gc
+from rekindle.studies.upkeep.transfer import export_study, import_study
+from sample_study import execute, rows, uid
+from sample_study import filled as filled
+from sample_study import filled_url as filled_url
+from sample_study import templates as templates
+
+
+@pytest.fixture
+def file(templates: dict[str, str], tmp_path: Path) -> Path:
+    """The study, exported."""
+    with Store(templates["sqlite"], keep=sample.ALL) as store:
+        export_study(store, sample.NAME, tmp_path / "study.rekindle")
+    return tmp_path / "study.rekindle"
+
+
+def content(store: Store) -> Any:
+    """All that is stored of a study."""
+    uids = [uid(number) for number in range(4)]
+    states = {each: store.load(each) for each in uids}
+    return (
+        store.study(sample.NAME),
+        store.trials(sample.NAME),
+        store.segments(sample.NAME),
+        [(row.uid, row.identity, row.epochs, row.created) for row in store.tasks()],
+        {each: [(row.epochs, row.digest, row.created, row.blobs) for row in store.checkpoints(each)] for each in uids},
+        json.dumps({each: store.metrics(each) for each in uids}),  # NaN is not itself
+        {each: store.events(each) for each in uids},
+        {
+            each: saved and {name: saved.fetch(name) for name in store.checkpoints(each)[-1].blobs}
+            for each, saved in states.items()
+        },
+    )
+
+
+def test_a_study_is_the_same_there_and_back(filled: Store, file: Path, store: Store, tmp_path: Path) -> None:
+    export_study(filled, sample.NAME, tmp_path / "own.rekindle")
+    done = import_study(store, tmp_path / "own.rekindle")
+    assert (done.study, done.trials, done.tasks, done.checkpoints, done.new) == (sample.NAME, 4, 4, 12, 12)
+    assert content(store) == content(filled)
+    assert [*store.study(sample.NAME).config["space"]] == ["lr", "clip"]  # suggestions depend on the order
+    assert check(store) == []
+
+
+def test_equal_content_is_equal_bytes(filled: Store, store: Store, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in "abc"]
+    export_study(filled, sample.NAME, paths[0])
+    export_study(filled, sample.NAME, paths[1])
+    import_study(store, paths[0])
+    export_study(store, sample.NAME, paths[2])  # from another database, maybe of another kind
+    assert len({path.read_bytes() for path in paths}) == 1
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".part") == []
+
+
+def test_importing_twice_is_importing_once(store: Store, file: Path) -> None:
+    import_study(store, file)
+    before = content(store)
+    assert import_study(store, file).new == 0
+    assert content(store) == before
+    assert check(store) == []
+
+
+def test_what_was_dropped_comes_back(filled: Store, file: Path) -> None:
+    gc(filled, dry_run=False)
+    assert import_study(filled, file).new == 3  # the failed trial's; the others' later ones are still there
+    assert check(filled) == []
+
+
+def test_an_import_that_was_interrupted_is_run_again(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rekindle.studies.upkeep import importing
+
+    real = importing._task
+
+    def interrupted(connection: Any, archive: Any, row: Any, mine: Any) -> int:
+        if row["uid"] == uid(2):
+            raise KeyboardInterrupt
+        return real(connection, archive, row, mine)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(importing, "_task", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            import_study(store, file)
+    assert store.studies() == []
+    assert check(store) == []
+    assert import_study(store, file).new == 6
+    assert check(store) == []
+
+
+CHANGES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: trial.update().where(trial.c.number == 2).values(params={"lr": 1}), "trial 2 differs in params"),
+    (lambda: trial.delete().where(trial.c.number == 9), "trial 9 is only in the database"),
+    (lambda: segment.update().where(segment.c.number == 0).values(score=0.5), "segment 0 of trial 0 differs in score"),
+    (lambda: study.update().values(config={**sample.CONFIG, "seed": 1}), "config differs in seed"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES, ids=[message for _, message in CHANGES])
+def test_a_study_of_other_content_is_refused_by_what_differs(
+    filled: Store, file: Path, change: Callable[[], Any], message: str
+) -> None:
+    if "only in" in message:
+        filled.add_trials(sample.NAME, [Trial(9, "nine", {})])
+    else:
+        execute(filled, change())
+    before = content(filled)
+    with pytest.raises(StudyMismatch, match=message):
+        import_study(filled, file)
+    assert content(filled) == before
+
+
+def test_a_task_of_another_identity_is_refused(store: Store, file: Path) -> None:
+    store.open(uid(0), {"task": "other"}).release()
+    with pytest.raises(IdentityMismatch, match="another identity"):
+        import_study(store, file)
+    assert store.studies() == []
+
+
+def test_a_task_with_another_state_is_refused(store: Store, file: Path) -> None:
+    with store.open(uid(1), {"task": "ppo", "number": 1}) as lease:
+        sample.save(store, lease, 5, 2)
+    with pytest.raises(StudyMismatch, match="after 2 epochs task uid-1 has the digest"):
+        import_study(store, file)
+
+
+def test_a_task_that_is_being_trained_is_left_to_its_process(store: Store, file: Path) -> None:
+    store.open(uid(3), {"task": "ppo", "number": 3}).release()
+    sample.hold(store, uid(3), "elsewhere:boot:17:1", 60)
+    with pytest.raises(TaskBusy, match="17 on elsewhere"):
+        import_study(store, file)
+
+
+def test_a_damaged_study_is_not_exported(filled: Store, tmp_path: Path) -> None:
+    name = next(iter(filled.checkpoints(uid(0))[-1].blobs))
+    execute(filled, blob.update().where(blob.c.digest == name).values(data=b"no"))
+    with pytest.raises(DamagedCheckpoint, match="fsck --repair"):
+        export_study(filled, sample.NAME, tmp_path / "study.rekindle")
+    assert [path.name for path in tmp_path.iterdir() if "rekindle" in path.name] == []
+
+
+def test_what_cannot_be_exported_is_refused(filled: Store, tmp_path: Path) -> None:
+    with pytest.raises(UnknownStudy, match="'study'"):
+        export_study(filled, "typo", tmp_path / "study.rekindle")
+    with pytest.raises(StoreError, match="directory that is there"):
+        export_study(filled, sample.NAME, tmp_path / "nowhere" / "study.rekindle")
+
+
+def test_passwords_are_not_exported(filled: Store, tmp_path: Path) -> None:
+    url = "postgresql://me:hunter2@host/db"
+    execute(filled, trial.update().where(trial.c.number == 1).values(error=f"cannot reach {url}"))
+    execute(filled, event.insert().values(uid=uid(0), created=1.0, kind="note", data={"said": [f"at {url}"]}))
+    export_study(filled, sample.NAME, tmp_path / "study.rekindle")
+    assert b"hunter2" not in (tmp_path / "study.rekindle").read_bytes()
+    assert b"me:***@host" in (tmp_path / "study.rekindle").read_bytes()
+    execute(filled, task.update().where(task.c.uid == uid(0)).values(identity={"env": {"kwargs": {"db": url}}}))
+    with pytest.raises(StoreError, match="holds no password") as caught:
+        export_study(filled, sample.NAME, tmp_path / "other.rekindle")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_file_is_a_zip_of_plain_parts(file: Path) -> None:
+    with zipfile.ZipFile(file) as opened:
+        names = opened.namelist()
+        assert {info.compress_type for info in opened.infolist()} == {zipfile.ZIP_STORED}
+        assert json.loads(opened.read("study.json"))["format"] == "rekindle study"
+        assert len([name for name in names if name.startswith("blobs/")]) == 12
+        assert [json.loads(line)["number"] for line in opened.read("trials.jsonl").splitlines()] == [0, 1, 2, 3]
+
+
+def test_the_commands_export_and_import(
+    filled_url: str, sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "study.rekindle")
+    assert main(["export", sample.NAME, path, "--storage", filled_url, "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert (written["trials"], written["bytes"]) == (4, Path(path).stat().st_size)
+    assert main(["import", path, "--storage", sqlite_url]) == 0
+    assert "4 trials, 4 tasks, 12 checkpoints (12 of them new)" in capsys.readouterr().out
+    assert main(["fsck", "--storage", sqlite_url]) == 0
+    assert "is sound" in capsys.readouterr().out
+    assert main(["import", str(tmp_path / "none"), "--storage", sqlite_url]) == 2
+    with Store(sqlite_url) as store:
+        execute(store, trial.update().values(params={}))
+    assert main(["import", path, "--storage", sqlite_url]) == 2
+    assert "differs in params" in capsys.readouterr().err
+
+
+def test_fsck_says_what_it_finds_and_repairs_when_told(filled_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Store(filled_url) as store:
+        execute(store, task.update().where(task.c.uid == uid(0)).values(epochs=1))
+    assert main(["fsck", "--storage", filled_url]) == 1
+    assert "with --repair cures" in capsys.readouterr().out
+    assert main(["fsck", "--storage", filled_url, "--repair", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["kind"] for each in told["findings"]] == ["task-epochs"]
+    assert [each["done"] for each in told["repairs"]] == [True]
+    assert told["left"] == []
+    with Store(filled_url) as store:
+        assert rows(store, sa.select(task.c.epochs).where(task.c.uid == uid(0)))[0][0] == 3

@@ -1,0 +1,211 @@
+"""Workers on a real Ray: the same studies as without it, whatever of it is killed."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from rekindle.studies.cli import main as cli
+from rekindle.studies.cli.progress import Progress
+from rekindle.studies.engine.engine import start_study
+from rekindle.studies.storage.store import Store
+from rekindle.studies.workers.ray_workers import RayWorker, cluster
+from rekindle.studies.workers.supervisor import Interrupted, Tuning, WorkersFailed
+from rich.console import Console
+from studying import bits, run, tiny
+
+TUNE = ["tune", "ppo", "CartPole-v1", "--trials", "2", "--epochs", "1", "--workers", "1", "--set", "epoch_steps=128"]
+
+
+def process_of(worker: RayWorker) -> psutil.Process | None:
+    """The process in which a worker trains, once it runs."""
+    found = re.match(r"(\d+) on", worker.name)
+    return psutil.Process(int(found[1])) if found else None
+
+
+def tune(store: Store, study: str, count: int, hire: Callable[[], RayWorker]) -> Tuning:
+    """Runs a study, with nothing to see of it."""
+    with Progress(Console(file=io.StringIO()), study, "here") as progress:
+        tuning = Tuning(store, study, count, hire, progress)
+        tuning.run()
+    return tuning
+
+
+ON_RAY = """
+import io, signal, sys
+from rekindle.studies.cli.progress import Progress
+from rekindle.studies.workers.ray_workers import RayWorker, cluster
+from rekindle.studies.storage.store import Store
+from rekindle.studies.workers.supervisor import Tuning, WorkersFailed
+from rich.console import Console
+
+url = sys.argv[1]
+before = signal.getsignal(signal.SIGTERM)
+with Store(url) as store, cluster(url, "s", workers=1, address=None, cpus=1, gpus=0) as (count, hire):
+    assert (count, signal.getsignal(signal.SIGTERM)) == (1, before)
+    with Progress(Console(file=io.StringIO()), "s", "here") as progress:
+        Tuning(store, "s", count, hire, progress).run()
+        lost = Tuning(store, "t", 1, lambda: RayWorker(1, 0, url, "no study", 1, []), progress)
+        for wrong in (lost.run, cluster(url, "s", workers=1, address=None, cpus=9, gpus=0).__enter__):
+            try:
+                wrong()
+            except (ValueError, WorkersFailed) as error:
+                print(error)
+"""
+
+
+def test_a_study_on_ray_is_the_same_study(sqlite_url: str, tmp_path: Path) -> None:
+    """In a process of its own, which keeps Ray's threads away from other tests."""
+    undisturbed = run(f"sqlite:///{tmp_path / 'undisturbed.db'}", tiny(3, (1, 2, 2)))
+    with Store(sqlite_url) as store:
+        for study in "st":
+            start_study(store, study, tiny(3, (1, 2, 2)))
+        command = [sys.executable, "-W", "error", "-c", ON_RAY, sqlite_url]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert bits(store) == undisturbed
+    lost, tight = done.stdout.splitlines()
+    assert re.search("one ended with: rekindle: error: .*no study", lost)
+    assert re.search("9 CPUs and 0 GPUs, but no machine .* that one has is 1 CPUs, 0 GPUs", tight)
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    with socket.socket() as nobody:  # has the port, and does not listen
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(WorkersFailed, match=f"no Ray cluster answers at {address}: .*ray start --head"):
+            cluster("postgresql://", "s", workers=1, address=address, cpus=1, gpus=0).__enter__()
+
+
+@pytest.mark.slow
+def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_stopped(
+    sqlite_url: str, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    config = tiny(6, (1, 9, 3), fixed={"epoch_steps": 2048})
+    undisturbed = run(f"sqlite:///{tmp_path / 'undisturbed.db'}", config)
+    said, left = io.StringIO(), list[psutil.Process]()
+
+    def disturb(tuning: Tuning) -> None:
+        """Kills a worker's process, then the actor that holds another one, then asks the parent to stop."""
+        wait_until(lambda: tuning.through >= 1 and all(map(process_of, tuning.crew)), 100)
+        first, second = tuning.crew
+        victim, spared = process_of(first), process_of(second)
+        victim.kill()
+        left.append(spared)
+        spared.parent().kill()
+        wait_until(lambda: {first, second}.isdisjoint(tuning.crew) and all(map(process_of, tuning.crew)), 100)
+        left.extend(map(process_of, tuning.crew))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        with cluster(sqlite_url, "s", workers=2, address=None, cpus=1, gpus=0) as (count, hire):
+            with Progress(Console(file=said), "s", "here") as progress:
+                tuning = Tuning(store, "s", count, hire, progress)
+                thread = threading.Thread(target=disturb, args=(tuning,))
+                thread.start()
+                with pytest.raises(Interrupted, match="everything is saved"):
+                    tuning.run()
+                thread.join()
+            assert said.getvalue().count("was killed by SIGKILL; another one takes over") == 2
+            wait_until(lambda: not any(process.is_running() for process in left))
+            tune(store, "s", count, hire)
+            assert bits(store) == undisturbed
+
+
+@pytest.mark.slow
+def test_the_command_tunes_on_ray_stops_when_asked_and_leaves_no_ray_behind(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "rekindle.studies.cli",
+        "tune",
+        "ppo",
+        "CartPole-v1",
+        "--trials",
+        "2",
+        "--workers",
+        "1",
+        "--epochs",
+        "1:9",
+        "--set",
+        "epoch_steps=32768",
+        "--engine",
+        "ray",
+        "--storage",
+        "sqlite:///a.db",
+    ]
+    before = {process.pid for process in psutil.process_iter() if "raylet" in process.name()}
+    stopped = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert stopped.stderr is not None
+    assert any(re.search(r"epochs: [1-9]", line) for line in stopped.stderr)
+    stopped.send_signal(signal.SIGINT)
+    assert "stopped by SIGINT; everything is saved" in stopped.communicate()[1]
+    assert stopped.returncode == 130
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "2 trials" in done.stdout) == (0, True), done.stderr
+    assert {process.pid for process in psutil.process_iter() if "raylet" in process.name()} <= before
+
+
+@pytest.mark.slow
+def test_a_cluster_that_dies_is_no_reason_to_wait_for_ever(sqlite_url: str, wait_until: Callable[..., None]) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", tiny(2, (9, 9, 3), fixed={"epoch_steps": 65536}))
+        with cluster(sqlite_url, "s", workers=1, address=None, cpus=1, gpus=0) as (count, hire):
+
+            def disturb(tuning: Tuning) -> None:
+                wait_until(lambda: all(map(process_of, tuning.crew)), 100)
+                [raylet] = [each for each in psutil.Process().children(recursive=True) if each.name() == "raylet"]
+                raylet.kill()
+
+            with Progress(Console(file=io.StringIO()), "s", "here") as progress:
+                tuning = Tuning(store, "s", count, hire, progress)
+                thread = threading.Thread(target=disturb, args=(tuning,))
+                thread.start()
+                with pytest.raises(WorkersFailed, match="no machine of the Ray cluster is alive any more"):
+                    tuning.run()
+                thread.join()
+
+
+# What makes no sense is said before Ray is started, and before a study is made
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--engine", "ray", "--address", "10.0.0.1:6379"], "SQLite is for one, .* use PostgreSQL"),
+        (["--address", "10.0.0.1:6379"], "--address say what Ray gives a worker; add --engine ray"),
+        (["--cpus-per-worker", "2", "--gpus-per-worker", "1"], "--cpus-per-worker and --gpus-per-worker say"),
+        (["--engine", "ray", "--cpus-per-worker", "-1"], "must be a number above 0, such as 1 or 0.5, but got '-1'"),
+        (["--engine", "dask"], "invalid choice: 'dask'"),
+    ],
+)
+def test_an_engine_that_cannot_work_is_refused(
+    sqlite_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    try:
+        status = cli.main([*TUNE, "--storage", sqlite_url, *more])
+    except SystemExit as error:
+        status = int(str(error))
+    assert status == 2
+    assert re.search(said, capfd.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_ray_the_error_says_how_to_install_it(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['ray'] = None; from rekindle.studies import cli; sys.exit(cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *TUNE, "--engine", "ray"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'rekindle[ray]'" in done.stderr
+    assert not list(tmp_path.iterdir())

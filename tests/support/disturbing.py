@@ -1,0 +1,428 @@
+"""Workers that are killed, paused, preempted and misled about the time, on a database that fails now and then."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rekindle.studies.errors import StoreError
+from rekindle.studies.storage.locks.fencing import TAKEOVER
+from rekindle.studies.storage.store import Store
+from skewed import skewed
+
+# Forks workers, each of which is `rekindle worker`, from a process that has imported everything: a new one in 50 ms.
+# They write down each epoch that they train, before they can be killed for it.
+NURSERY = """
+import json, os, signal, sys
+import optuna
+from rekindle.studies.cli import main as cli, commands
+from rekindle.studies.workers import worker
+from rekindle.studies.samplers import suggest
+from rekindle.tasks.learner import Learner
+from rekindle.tasks.algorithms.ppo import PPO
+
+counter, deaths = (os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) for path in sys.argv[1:3])
+run_epoch = Learner.run_epoch
+
+def counted(learner, *arguments, **more):
+    metrics = run_epoch(learner, *arguments, **more)
+    if metrics is not None:
+        os.write(counter, b"%d\\n" % learner.members)
+    return metrics
+
+def bury(*_):
+    try:
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            os.write(deaths, b"%d %d\\n" % (found[0], os.waitstatus_to_exitcode(found[1])))
+    except ChildProcessError:
+        pass
+
+Learner.run_epoch = counted
+os.setpgid(0, 0)
+signal.signal(signal.SIGCHLD, bury)
+print("ready", flush=True)
+for line in sys.stdin:
+    argv, log = json.loads(line)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    pid = os.fork()
+    if not pid:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    if not pid:
+        out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.dup2(out, 1), os.dup2(out, 2)
+        status = 1
+        try:
+            status = cli.main(argv)
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    print(pid, flush=True)
+os.killpg(0, signal.SIGKILL)
+"""
+
+
+class Nursery:
+    """Starts workers.
+
+    Args:
+        directory: for their logs.
+        skew: seconds by which their clocks are wrong.
+    """
+
+    def __init__(self, directory: Path, skew: int = 0):
+        self.directory, self.skew = directory, skew
+        self.logs = itertools.count()
+        self.epochs, self.deaths = directory / f"epochs{skew}", directory / f"deaths{skew}"
+        environment, beginning = skewed(directory, skew) if skew else ({**os.environ}, "")
+        command = [sys.executable, "-c", beginning + NURSERY, str(self.epochs), str(self.deaths)]
+        environment["OMP_NUM_THREADS"] = "1"
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._hear() == "ready"
+
+    def start(self, argv: list[str]) -> int:
+        """The pid of a new worker."""
+        assert self.process.stdin is not None
+        log = self.directory / f"worker{self.skew}-{next(self.logs)}.log"
+        self.process.stdin.write(json.dumps([argv, str(log)]) + "\n")
+        self.process.stdin.flush()
+        return int(self._hear())
+
+    def statuses(self) -> dict[int, int]:
+        """How those that have ended did, by pid."""
+        lines = self.deaths.read_text().split("\n") if self.deaths.exists() else []
+        return {int(line.split()[0]): int(line.split()[1]) for line in lines if line}
+
+    def close(self) -> None:
+        """Ends all of its workers, and itself."""
+        self.process.communicate("")
+
+    def _hear(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+class Disk:
+    """A small file system of its own, which can be filled to the brim."""
+
+    def __init__(self, directory: Path, megabytes: int):
+        self.directory, self.filler = directory, directory / "filler"
+        directory.chmod(0o755)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=755", "none", str(directory)]
+        self.own = subprocess.run(mount, capture_output=True, check=False).returncode == 0  # only root may
+
+    def fill(self) -> None:
+        """Leaves no room."""
+        with suppress(OSError), self.filler.open("wb", buffering=0) as file:
+            for size in (1 << 20, 1 << 12):
+                with suppress(OSError):
+                    while True:
+                        file.write(bytes(size))
+
+    def empty(self) -> None:
+        """Gives the room back."""
+        self.filler.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Takes the file system away."""
+        if self.own:
+            subprocess.run(["umount", "-l", str(self.directory)], check=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@dataclass
+class Figures:
+    """What happened to a study."""
+
+    seed: int
+    faults: Counter[str] = field(default_factory=Counter)
+    takeovers: Counter[str] = field(default_factory=Counter)
+    needed: int = 0  # epochs
+    trained: int = 0
+    refused: int = 0  # writes that came too late
+    waits: int = 0
+    longest: int = 0  # seconds
+    retries: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
+        takeovers = ", ".join(f"{count} {why}" for why, count in sorted(self.takeovers.items()))
+        lost = self.trained - self.needed
+        return (
+            f"seed {self.seed}: {self.faults.total()} faults in {self.seconds:.0f} s ({faults}); "
+            f"{self.takeovers.total()} takeovers ({takeovers}); {self.needed} epochs needed, {lost} trained twice; "
+            f"{self.refused} late writes refused; {self.waits} waits for the database, the longest {self.longest} s"
+        )
+
+
+@dataclass
+class Member:
+    """A worker of the crew."""
+
+    nursery: Nursery
+    pid: int
+    paused: bool = False
+    leaving: bool = False  # was told to end
+
+    def send(self, number: signal.Signals) -> None:
+        if not self.ended:  # its number may be another process's by now
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    @property
+    def ended(self) -> bool:
+        return self.pid in self.nursery.statuses()
+
+
+class Chaos:
+    """Works on a study with a crew that is disturbed until the study is complete.
+
+    Args:
+        url, study: which.
+        crew: how many workers.
+        seed: of the faults, of their moments and of their lengths.
+        lease: seconds.
+        disk: on which the database is.
+        server: the PostgreSQL server, or None.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        study: str,
+        directory: Path,
+        *,
+        crew: int,
+        seed: int,
+        lease: float,
+        disk: Disk,
+        server: Any = None,
+    ):
+        self.url, self.study, self.directory = url, study, directory
+        self.lease, self.disk, self.server = lease, disk, server
+        self.random, self.figures = random.Random(seed), Figures(seed)
+        self.crew_size = crew
+        self.crew: list[Member] = []
+        self.all: list[Member] = []
+        self.agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self.turn = itertools.count()
+        self.busy: set[str] = set()  # faults of the database that last
+
+    def run(self, disturb: float, finish: float) -> Figures:
+        """Disturbs for so many seconds at most, then lets the crew come to the end."""
+        began = time.monotonic()
+        with self._nurseries() as self.nurseries, Store(self.url, patience=0.5) as store:
+            try:
+                for place in range(self.crew_size):
+                    self._start(place)
+                self._disturb(store, began + disturb)
+                self._calm(store, began + disturb + finish)
+            finally:
+                for member in self.all:
+                    member.send(signal.SIGKILL)
+            self.figures.seconds = time.monotonic() - began
+            self._check_ends()
+        self._count()
+        return self.figures
+
+    @contextmanager
+    def _nurseries(self) -> Iterator[list[Nursery]]:
+        hour = self.random.choice([-3600, 3600])
+        nurseries = [Nursery(self.directory), Nursery(self.directory, hour)]
+        try:
+            yield nurseries
+        finally:
+            for nursery in nurseries:
+                nursery.close()
+
+    # Faults
+
+    def _disturb(self, store: Store, until: float) -> None:
+        kinds: list[str] = []
+        following = time.monotonic() + 1.0
+        while time.monotonic() < until and not self._complete(store):
+            self._keep_agenda()
+            if time.monotonic() >= following:
+                if not kinds:  # each kind comes up, again and again
+                    kinds = [*self._kinds()]
+                    self.random.shuffle(kinds)
+                getattr(self, kinds.pop())()
+                following = time.monotonic() + self.random.expovariate(4.0 / self.lease)
+            time.sleep(0.02)
+
+    def _kinds(self) -> list[str]:
+        database = ["lock"] if self.server is None else ["crash"]
+        return ["kill", "kill", "kill", "pause", "pause", "preempt", *database, *(["fill"] if self.disk.own else [])]
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self.agenda, (time.monotonic() + seconds, next(self.turn), action))
+
+    def _keep_agenda(self) -> None:
+        while self.agenda and self.agenda[0][0] <= time.monotonic():
+            heapq.heappop(self.agenda)[2]()
+
+    def _victim(self) -> Member | None:
+        living = [member for member in self.crew if not member.paused and not member.leaving]
+        return self.random.choice(living) if living else None
+
+    def _start(self, place: int) -> None:
+        nursery = self.nurseries[place == 0]  # the clock of the first one is wrong
+        argv = [
+            "worker",
+            "--storage",
+            self.url,
+            "--study",
+            self.study,
+            "--workers",
+            str(self.crew_size),
+            "--lease",
+            str(self.lease),
+            "--patience",
+            "60",
+        ]
+        member = Member(nursery, nursery.start(argv))
+        self.all.append(member)
+        if place < len(self.crew):
+            self.crew[place] = member
+        else:
+            self.crew.append(member)
+
+    def _end(self, name: str, number: signal.Signals) -> None:
+        if (member := self._victim()) is not None:
+            self.figures.faults[name] += 1
+            member.leaving = True
+            member.send(number)
+            place = self.crew.index(member)
+            self._later(self.random.uniform(0.0, 0.3) * self.lease, lambda: self._start(place))
+
+    def kill(self) -> None:
+        self._end("SIGKILL", signal.SIGKILL)
+
+    def preempt(self) -> None:
+        self._end("SIGTERM", signal.SIGTERM)
+
+    def pause(self) -> None:
+        if (member := self._victim()) is None:
+            return
+        self.figures.faults["SIGSTOP"] += 1
+        member.paused = True
+        member.send(signal.SIGSTOP)
+
+        def go_on() -> None:
+            member.send(signal.SIGCONT)
+            member.paused = False
+
+        self._later(self.random.uniform(0.2, 2.5) * self.lease, go_on)
+
+    def lock(self) -> None:
+        if self.busy:
+            return
+        connection = sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=0.2, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            connection.close()
+            return
+        self.figures.faults["database locked"] += 1
+        self._lasts("lock", connection.close)
+
+    def crash(self) -> None:
+        if not self.busy:
+            self.figures.faults["server killed"] += 1
+            self.server.kill()
+            self._lasts("crash", self.server.start)
+
+    def fill(self) -> None:
+        if not self.busy:
+            self.figures.faults["disk full"] += 1
+            self.disk.fill()
+            self._lasts("fill", self._make_room)
+
+    def _make_room(self) -> None:
+        self.disk.empty()
+        if self.server is not None:  # it ends where it finds no room for its log
+            self.server.start()
+
+    def _lasts(self, name: str, end: Callable[[], None]) -> None:
+        self.busy.add(name)
+
+        def over() -> None:
+            end()
+            self.busy.discard(name)
+
+        self._later(self.random.uniform(0.3, 2.0) * self.lease, over)
+
+    # The end
+
+    def _complete(self, store: Store) -> bool:
+        with suppress(StoreError):
+            return {trial.state for trial in store.trials(self.study)} <= {"complete", "pruned", "failed"} and bool(
+                self._ended()
+            )
+        return False
+
+    def _ended(self) -> list[Member]:
+        """Those who have seen the end of the study."""
+        return [member for member in self.all if member.nursery.statuses().get(member.pid) == 0]
+
+    def _calm(self, store: Store, deadline: float) -> None:
+        """Lets everybody be until the study is complete and all have seen it."""
+        while self.agenda:
+            heapq.heappop(self.agenda)[2]()
+        while not all(member.ended for member in self.crew):
+            assert time.monotonic() < deadline, f"no end with seed {self.figures.seed}: {self._last_words()}"
+            for place, member in enumerate(self.crew):
+                if member.ended and member.nursery.statuses()[member.pid] != 0:
+                    self._start(place)
+            time.sleep(0.1)
+
+    def _check_ends(self) -> None:
+        killed = {-signal.SIGKILL, 128 + signal.SIGTERM, -signal.SIGTERM, 0}  # the third before it could listen
+        found = {member.pid: member.nursery.statuses().get(member.pid, -signal.SIGKILL) for member in self.all}
+        wrong = {pid: status for pid, status in found.items() if status not in killed}
+        assert not wrong, f"workers ended with {wrong} (seed {self.figures.seed}): {self._last_words()}"
+
+    def _logs(self) -> Iterator[tuple[str, str]]:
+        for path in sorted(self.directory.glob("worker*.log")):
+            yield path.name, path.read_text()
+
+    def _last_words(self) -> str:
+        return "\n".join(f"{name}: {text[-1500:]}" for name, text in self._logs() if text.count("\n") > 1)
+
+    def _count(self) -> None:
+        figures, text = self.figures, "\n".join(text for _, text in self._logs())
+        figures.refused = text.count("was taken over by another process")
+        figures.waits = text.count("waiting for the database")
+        figures.retries = text.count("is tried again")
+        figures.longest = max([0, *map(int, re.findall(r"the database is back after (\d+) s", text))])
+        counters = [nursery.epochs for nursery in self.nurseries if nursery.epochs.exists()]
+        figures.trained = sum(int(line) for counter in counters for line in counter.read_text().split())
+        with Store(self.url) as store:
+            reached: dict[str, int] = {}
+            uids = {trial.number: trial.uid for trial in store.trials(self.study)}
+            for row in store.segments(self.study):
+                reached[uids[row.number]] = max(reached.get(uids[row.number], 0), row.epochs)
+            figures.needed = sum(reached.values())
+            for uid in reached:
+                for event in store.events(uid):
+                    if event.kind == TAKEOVER:
+                        figures.takeovers[event.data["why"]] += 1

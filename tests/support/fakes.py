@@ -1,0 +1,72 @@
+"""What several tests stand on: an environment whose values are known, and a policy that does as it is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from rekindle.tasks.networks.distributions import Categorical
+from torch import Tensor
+
+
+class Corridor(gym.Env[Any, Any]):
+    """A walk from place 0, or from a random place before `spread`, to place `length`, where the episode ends.
+
+    Action 1 goes one place on, action 0 stays; a step is paid with the place that it leads to. Who always goes on gets
+    1 + 2 + ... + length from place 0.
+    """
+
+    def __init__(self, length: int = 3, spread: int = 1) -> None:
+        self.length, self.spread, self.place = length, spread, 0
+        self.observation_space = spaces.Box(0, 1000, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(self.spread))
+        return self.show(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.place += int(action)
+        return self.show(), float(self.place), self.place >= self.length, False, {}
+
+    def show(self) -> Any:
+        return np.array([self.place, 1], np.float32)
+
+
+class Remembering(Corridor):
+    """A corridor that shows how many episodes it has had, so that it can be restored at the ends of epochs only."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.episodes += 1
+        return super().reset(seed=seed)
+
+    def show(self) -> Any:
+        return np.array([self.place, self.episodes], np.float32)
+
+
+gym.register("Remembering-v0", entry_point=Remembering, max_episode_steps=100)
+gym.register("Corridor-v0", entry_point=Corridor, max_episode_steps=100)
+
+
+class Told:
+    """A policy for two actions that takes the one it was told, whatever it sees and whatever the noise."""
+
+    def __init__(self, action: int) -> None:
+        self.distribution = Categorical(2)
+        self.params = torch.tensor([0.0, 1e6 if action else -1e6])
+        self.seen: list[Tensor] = []
+
+    def policy(self, obs: Tensor) -> Tensor:
+        self.seen.append(obs.clone())
+        return self.params.expand(*obs.shape[:2], 2)
+
+
+def place_value(obs: Tensor) -> Tensor:
+    """A critic that says 10 times the place, (P, B) for observations (P, B, 2)."""
+    return 10 * obs[..., 0]

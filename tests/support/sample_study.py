@@ -1,0 +1,197 @@
+"""A small study whose states are real, for the tests of what keeps databases in order."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+import torch
+from rekindle.studies.storage.locks.leases import StoreLease
+from rekindle.studies.storage.locks.owner import Owner
+from rekindle.studies.storage.retention import Keep
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.sql.schema import Now, metadata, task
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import Config
+from rekindle.tasks.checkpoint.state import pack
+from rekindle.tasks.checkpoint.storage import Write
+
+if TYPE_CHECKING:
+    from conftest import Postgres
+
+NAME = "study"
+ALL = Keep(latest=None)
+STATES = ("complete", "failed", "running", "pruned")
+RUNGS = (2, 3)
+CONFIG = Config(
+    task="ppo",
+    task_version=1,
+    env={"id": "CartPole-v1"},
+    seed=0,
+    fixed={},
+    epochs=[2, 3, 3],
+    trials=[4],
+    space={"lr": "loguniform(1e-5, 1e-2)", "clip": "uniform(0.1, 0.3)"},
+).to_json()
+# What a trial scores at the end of epochs 1, 2, 3, 4: the second is the best.
+RETURNS = (1.0, 4.0, 3.0, 2.0)
+
+
+def state(number: int, epoch: int) -> dict[str, Any]:
+    return {"net": {"w": torch.full((20,), number + epoch / 10)}, "steps": epoch, "frozen": torch.arange(50)}
+
+
+def save(store: Store, lease: StoreLease, number: int, epoch: int) -> str:
+    """A checkpoint of trial ``number``, and its digest."""
+    packed = pack(state(number, epoch))
+    metrics = [(epoch, {"return": RETURNS[epoch - 1], "loss": float("nan")})]
+    store.save([Write(lease, epoch, packed.manifest, packed.blobs, packed.digest, metrics, [("mark", {"at": epoch})])])
+    return packed.digest
+
+
+def uid(number: int) -> str:
+    return f"uid-{number}"
+
+
+def fill(store: Store, epochs: int = 3, name: str = NAME) -> None:
+    """A study with a trial of each state, each with a checkpoint after each of its epochs."""
+    store.create_study(name, CONFIG)
+    store.add_trials(name, [Trial(n, uid(n), {"lr": 0.001 * (n + 1)}, {"bracket": 0}) for n in range(len(STATES))])
+    for number, end in enumerate(STATES):
+        with store.open(uid(number), {"task": "ppo", "number": number}) as lease:
+            digests = [save(store, lease, number, epoch) for epoch in range(1, epochs + 1)]
+            finish(store, lease, number, end, digests, name)
+
+
+def finish(store: Store, lease: StoreLease, number: int, end: str, digests: list[str], name: str = NAME) -> None:
+    for rung, reached in enumerate(RUNGS):
+        store.add_segments(name, [Segment(number, rung, reached)])
+        if rung and end == "failed":
+            store.fail_trial(lease, name, number, rung, "ValueError: boom")
+        elif not rung or end != "running":
+            digest = digests[min(reached, len(digests)) - 1]
+            store.finish_segment(lease, name, number, rung, score=RETURNS[reached - 1], digest=digest)
+    if end in ("complete", "pruned"):
+        store.finish_trial(name, number, end)
+
+
+def execute(store: Store, statement: Any) -> Any:
+    return store._database.write(lambda connection: connection.execute(statement).rowcount)
+
+
+def rows(store: Store, query: Any) -> list[Any]:
+    return store._database.read(lambda connection: list(connection.execute(query)))
+
+
+def without_foreign_keys(store: Store, *statements: Any) -> None:
+    """Executes what the database itself would refuse."""
+
+    def work(connection: sa.Connection) -> None:
+        sqlite = connection.dialect.name == "sqlite"
+        if not sqlite:
+            connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        for statement in statements:
+            connection.execute(statement)
+
+    if store.url.startswith("sqlite"):
+        engine = store._database._engine
+        with engine.connect() as connection:
+            raw = connection.connection.driver_connection
+            assert raw is not None
+            raw.rollback()
+            raw.execute("PRAGMA foreign_keys=OFF")
+            try:
+                raw.execute("BEGIN IMMEDIATE")
+                for statement in statements:
+                    text = statement.compile(engine, compile_kwargs={"literal_binds": True})
+                    raw.execute(str(text))
+                raw.execute("COMMIT")
+            finally:
+                raw.execute("PRAGMA foreign_keys=ON")
+    else:
+        store._database.write(work)
+
+
+def dead_owner() -> str:
+    """A process of this machine that has ended."""
+    here = Owner.current()
+    return str(Owner(here.host, here.boot, os.getpid(), "1"))
+
+
+def hold(store: Store, of: str, owner: str, seconds: float) -> None:
+    """Writes down that a process holds a task."""
+    values = {"lease_owner": owner, "lease_epoch": task.c.lease_epoch + 1, "lease_expires": Now() + seconds}
+    execute(store, task.update().where(task.c.uid == of).values(**values))
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> dict[str, str]:
+    """The URLs of databases that hold the study, in PostgreSQL with a copy of each table in a schema of its own."""
+    urls = {
+        "sqlite": f"sqlite:///{tmp_path_factory.mktemp('template') / 'store.db'}",
+        "postgresql": postgres.new_database(),
+    }
+    for url in urls.values():
+        with Store(url, keep=ALL) as store:
+            fill(store)
+    with psycopg.connect(urls["postgresql"]) as connection:
+        connection.execute("CREATE SCHEMA original")
+        for table in metadata.sorted_tables:
+            connection.execute(f"CREATE TABLE original.{table} AS TABLE {table}")
+    return urls
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def filled_url(request: pytest.FixtureRequest, templates: dict[str, str], tmp_path: Path) -> str:
+    """A database of each kind that holds the study."""
+    template = templates[request.param]
+    if request.param == "sqlite":
+        path = tmp_path / "filled.db"
+        shutil.copy(template.removeprefix("sqlite:///"), path)
+        return f"sqlite:///{path}"
+    with psycopg.connect(template) as connection:
+        connection.execute(f"TRUNCATE {', '.join(map(str, metadata.sorted_tables))}")
+        for table in metadata.sorted_tables:
+            connection.execute(f"INSERT INTO {table} SELECT * FROM original.{table}")
+    return template
+
+
+@pytest.fixture
+def filled(filled_url: str) -> Iterator[Store]:
+    with Store(filled_url, keep=ALL) as store:
+        yield store
+
+
+# For the tests of what somebody else may have written.
+MIB = 1 << 20
+DEEP = "[" * 100_000
+NESTED = "[" * 500 + "]" * 500
+
+
+@contextmanager
+def bounded(seconds: int = 20, memory: int = 0) -> Iterator[None]:
+    """Fails if it takes longer, or more memory of Python's if that is to be watched, which takes time."""
+
+    def hang(*_: object) -> None:
+        raise AssertionError(f"not done within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, hang)
+    signal.alarm(seconds)
+    if memory:
+        tracemalloc.start()
+    try:
+        yield
+        assert not memory or tracemalloc.get_traced_memory()[1] < memory
+    finally:
+        tracemalloc.stop()
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,101 @@
+"""What the tests of studies share: a tiny configuration, and everything of a finished study that must be equal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rekindle.studies.cli.progress import look
+from rekindle.studies.engine.configuring import make_config
+from rekindle.studies.engine.engine import start_study
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import Config
+from rekindle.studies.workers.supervisor import WorkerProcess
+from rekindle.studies.workers.worker import Worker
+from rekindle.tasks import load
+
+TINY = {  # hyperparameters of trainings that take milliseconds
+    "epoch_steps": 64,
+    "num_envs": 2,
+    "num_steps": 32,
+    "num_minibatches": 2,
+    "update_epochs": 1,
+    "model.width": 16,
+    "model.layers": 1,
+    "model.activation": "tanh",
+}
+
+
+def tiny(trials: int = 6, epochs: tuple[int, ...] = (1, 4, 2), **options: Any) -> Config:
+    fixed = {**TINY, **options.pop("fixed", {})}
+    env = options.pop("env", "CartPole-v1")
+    options = {"generation": 4, "cohort": 2, **options}
+    return make_config(load("ppo"), env, trials=trials, epochs=epochs, fixed=fixed, **options)
+
+
+def run(url: str, config: Config, name: str = "s", **options: Any) -> dict[str, Any]:
+    """A study from beginning to end, with one worker in this process."""
+    with Store(url) as store:
+        start_study(store, name, config)
+        assert Worker(store, name, **options).run()
+        return bits(store, name)
+
+
+def run_by_three(url: str, config: Config, name: str = "s") -> dict[str, Any]:
+    """The same with three workers at once."""
+    with Store(url) as store:
+        start_study(store, name, config)
+        work(url, 3, name)
+        return bits(store, name)
+
+
+def work(url: str, workers: int, name: str = "s") -> None:
+    """Several workers carry the study to its end, each with a store of its own."""
+    through: list[bool] = []
+
+    def one() -> None:
+        with Store(url) as store:
+            through.append(Worker(store, name, workers=workers).run())
+
+    threads = [threading.Thread(target=one) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert through == [True] * workers
+
+
+def run_and_be_killed(
+    url: str, config: Config, goals: tuple[int, int], wait_until: Callable[..., None]
+) -> dict[str, Any]:
+    """The same with two processes: when so many epochs are trained both are killed, and then one of the next two."""
+    with Store(url) as store:
+        start_study(store, "s", config)
+        for goal, victims in zip(goals, (2, 1), strict=True):
+            crew = [WorkerProcess(url, "s", 2) for _ in range(2)]
+            wait_until(lambda goal=goal: look(store, "s").epochs >= goal, 120)  # type: ignore[misc]
+            for worker in crew[:victims]:
+                worker.process.kill()
+                worker.wait(10)
+                assert worker.status in (-signal.SIGKILL, 0)  # 0: it was through just now
+        wait_until(lambda: crew[1].status is not None, 120)
+        crew[1].wait(10)
+        assert crew[1].status == 0, list(crew[1].last_words)
+        return bits(store)
+
+
+def bits(store: Store, name: str = "s") -> dict[str, Any]:
+    """All of a study that does not depend on who did it, and when."""
+    trials = store.trials(name)
+    return {
+        "trials": [(t.number, t.uid, t.params, t.attrs, t.state, t.error) for t in trials],
+        "segments": store.segments(name),
+        "metrics": {t.uid: store.metrics(t.uid) for t in trials if t.state != "failed"},
+        "checkpoints": {
+            t.uid: [(last.epochs, last.digest) for last in store.checkpoints(t.uid)[-1:]]
+            for t in trials
+            if t.state != "failed"
+        },
+    }

@@ -1,0 +1,324 @@
+"""SAC with a memory: exactness, what is remembered, what its gradients go through, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from masked import MASKED
+from rekindle import SAC, Cohort, EnvSpec
+from rekindle.spaces import unflatten
+from rekindle.tasks.algorithms.sac.actions import Sample
+from rekindle.tasks.algorithms.sac.sac import SACLearner
+from rekindle.tasks.testing import ExactnessSuite
+from support_path import SUPPORT
+from torch import Tensor
+
+SMALL: dict[str, Any] = {
+    "epoch_steps": 96,
+    "learning_starts": 48,
+    "batch_size": 32,
+    "buffer_size": 200,
+    "num_steps": 4,
+    "num_updates": 1,
+    "optimizer.lr": 0.003,
+    "tau": 0.05,
+    "max_grad_norm": 0.5,
+    "model.width": 16,
+    "entropy.alpha": 0.2,
+    "model.memory": "lstm",
+    "model.sequence_length": 8,
+    "model.burn_in": 4,
+}
+
+
+class TestOnMaskedCartPole(ExactnessSuite):
+    task = SAC
+    env = MASKED
+    hyperparameters: ClassVar = SMALL
+    variants: ClassVar = (
+        {
+            "model.memory": "gru",
+            "n_step": 3,
+            "num_envs": 3,
+            "buffer_size": 151,
+            "learning_starts": 90,
+            "model.burn_in": 5,
+            "scale_reward": True,
+            "model.width": 17,
+            "normalize_obs": True,
+        },
+        {"max_grad_norm": None, "model.burn_in": 0, "entropy.learn": False},
+    )
+    inert = frozenset({"entropy.alpha", "entropy.target"})
+    path = (SUPPORT,)
+    cohort_size = 3
+
+
+class TestOnPendulum(ExactnessSuite):
+    task = SAC
+    env = EnvSpec("Pendulum-v1", max_episode_steps=20)  # many truncations
+    hyperparameters: ClassVar = {**SMALL, "model.memory": "gru"}
+    variants: ClassVar = (
+        {"model.memory": "lstm", "target_update_interval": 5, "num_envs": 2, "num_updates": 2, "use_sde": True},
+    )
+    inert = frozenset({"entropy.alpha", "entropy.choice_target"})
+    cohort_size = 3
+
+
+class TestOnHybridWalk(ExactnessSuite):
+    task = SAC
+    env = "own_envs:HybridWalk-v0"
+    hyperparameters: ClassVar = SMALL
+    inert = frozenset({"entropy.alpha"})
+    path = (SUPPORT,)
+    cohort_size = 3
+
+
+def learner(env: Any = MASKED, members: int = 2, filled: bool = True, **changes: Any) -> Any:
+    """A learner that has filled its memory, and learned nothing yet."""
+    tasks = [SAC(env, seed=seed).init(**unflatten({**SMALL, **changes})) for seed in range(members)]
+    made = SACLearner(tasks[0].env, range(members), [task.hyperparameters or {} for task in tasks])
+    while filled and made.filling:
+        made.iterate()
+    return made
+
+
+KINDS = ["lstm", "gru"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_learning_goes_through_what_was_remembered_while_acting(kind: str) -> None:
+    made = learner(
+        **{"model.memory": kind, "num_envs": 3, "buffer_size": 600, "learning_starts": 540, "epoch_steps": 600}
+    )
+    sequences, networks = made.sequences, made.policy
+    _, batch = made.draw()
+    assert batch["begins"].any()
+    assert batch["memory"].any()
+    number, env = sequences.starts(0)
+    size = networks.state_size
+    seen = batch["obs"], batch["begins"], batch["memory"][..., :size]
+    states = networks.cores[0](networks.actor.views, *seen)
+    critic_states = networks.cores[1](networks._online, *networks._of_twins(batch)).unflatten(0, (2, 2))
+    later = number + 1  # whose states were stored 8 steps on
+    rows = later % sequences.states.slots * 3 + env
+    known = torch.from_numpy(later * 8 < made.replay.steps)
+    stored = sequences.states.batch(rows, ("state",))["state"]
+    going_on = (1 - batch["begins"][:, :, 8]).unsqueeze(-1)  # what was stored is forgotten already
+    torch.testing.assert_close((states[:, :, 7] * going_on)[known], stored[..., :size][known])
+    for twin in range(2):
+        mine = (critic_states[:, twin, :, 7] * going_on)[known]
+        torch.testing.assert_close(mine, stored[..., (1 + twin) * size : (2 + twin) * size][known])
+
+
+def test_the_state_holds_what_is_remembered() -> None:
+    made = learner()
+    state = made.member_state(1)
+    assert state["memory"]["state"].shape == (1, 3 * 2 * 16)
+    assert state["memory"]["state"].any()
+    assert state["sequences"]["numbers"].tensor.any()
+    plain = SAC(MASKED).init(batch_size=32, learning_starts=48, epoch_steps=96)
+    assert not {"memory", "sequences"} & plain.state_dict()["learner"].keys()
+
+
+def test_what_is_remembered_ends_with_the_episode() -> None:
+    made = learner(EnvSpec("Pendulum-v1", max_episode_steps=20), scale_reward=True)
+    while made.replay.steps % 20:
+        made.iterate()
+    assert not made.memory.tensors["state"].any()
+    made.iterate()
+    assert made.memory.tensors["state"].any()
+    assert made.rewards.returns.any()
+    made.cut()  # environments are made anew
+    assert not made.memory.tensors["state"].any()
+    assert not made.rewards.returns.any()
+
+
+def changed(batch: dict[str, Tensor], where: Tensor) -> dict[str, Tensor]:
+    """The batch with other rewards, discounts and actions at these rows (P, R)."""
+    other = {name: batch[name].clone() for name in batch}
+    other["reward"][where] = 1e3
+    other["discount"][where] = 7.0
+    other["action"][where] = 1 - other["action"][where]
+    return other
+
+
+def test_what_is_masked_counts_nowhere() -> None:
+    made, same = learner(), learner()
+    _, batch = made.draw()
+    counts = torch.ones(2, 32)
+    counts[0, 3:17] = 0
+    counts[1, 31] = 0
+    batch["mask"] = counts * 32 / counts.sum(1, keepdim=True)
+    other = changed(batch, counts == 0)
+    lr = torch.full((2, 1), 0.01)
+    report, _ = made.update(batch, lr)
+    theirs, _ = same.update(other, lr)
+    for name in ("actor_vector", "critic_vector", "target_vector"):
+        assert torch.equal(getattr(made.policy, name), getattr(same.policy, name))
+    assert torch.equal(made.coefficients.log_alpha, same.coefficients.log_alpha)
+    for name, value in report.items():
+        assert torch.equal(value, theirs[name]), name
+    assert torch.equal(made.loss(batch)[0], made.loss(other)[0])
+
+
+def test_losses_are_means_over_what_counts_alone() -> None:
+    made = learner()
+    _, batch = made.draw()
+    errors = made.errors(batch, following_of(made, batch), made.alpha)[0]
+    counts = torch.ones(2, 32)
+    counts[:, 5:29] = 0
+    batch["mask"] = counts * 32 / counts.sum(1, keepdim=True)
+    kept = errors[:, :, [0, 1, 2, 3, 4, 29, 30, 31]]
+    torch.testing.assert_close(made.loss(batch)[0], kept.square().sum(1).mean(1) / 2)
+
+
+def following_of(made: Any, batch: dict[str, Tensor]) -> Sample:
+    outputs = made.policy.policy(batch)
+    return Sample(made.actions, outputs, torch.zeros(*outputs.shape[:2], made.actions.numbers)).rows(32, 64)
+
+
+def remembered(made: Any, core: int, tensors: Any, obs: Tensor, begins: Tensor, state: Tensor) -> Tensor:
+    """The memory at every step of sequences, by autograd, where nothing comes through the burn-in."""
+    core, first = made.policy.cores[core], made.policy.burn_in
+    if first:
+        state = core(tensors, obs[:, :, :first], begins[..., :first], state)[:, :, -1].detach()
+    return core(tensors, obs[:, :, first:], begins[..., first:], state)[..., : made.policy.width]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("changes", [{"model.burn_in": 0}, {"n_step": 3}])
+def test_the_policys_gradient_is_autograds_through_time(kind: str, changes: dict[str, Any]) -> None:
+    made = learner(**{"model.memory": kind, "num_envs": 2, **changes})
+    policy = made.policy
+    _, batch = made.draw()
+    outputs = policy.policy(batch)
+    slopes = torch.randn(2, 32, outputs.shape[-1], generator=torch.Generator().manual_seed(0))
+    gradient = policy.policy_gradient(slopes)
+    seen = batch["obs"], batch["begins"], batch["memory"][..., : policy.state_size]
+    memory = remembered(made, 0, policy.actor.leaves, *seen)
+    n = made.hp.n_step
+    head = policy._pi.layers(policy.actor.leaves)
+    mine = policy._pi(head, memory[:, :, :8].flatten(1, 2))
+    torch.testing.assert_close(outputs[:, :32], mine)
+    torch.testing.assert_close(outputs[:, 32:], policy._pi(head, memory[:, :, n : n + 8].flatten(1, 2)))
+    expected = policy.actor.gradient((mine * slopes).sum((1, 2)))
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("env", [MASKED, "Pendulum-v1"])
+def test_the_critics_gradient_is_autograds_through_time(env: str) -> None:
+    made = learner(env)
+    policy = made.policy
+    policy.target_vector.mul_(1.5)
+    _, batch = made.draw()
+    numbers, _ = made.actions.unit(batch["action"])
+    q, target = (x.clone() for x in policy.q_and_target(batch, numbers, -numbers))
+    slopes = torch.randn(q.shape, generator=torch.Generator().manual_seed(0))
+    gradient = policy.critic_gradient(slopes)
+    torch.testing.assert_close(policy.q(batch, numbers), q)
+    obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in policy._of_twins(batch))
+    leaves = policy.critics.leaves
+    memory = remembered(made, 1, leaves, obs, begins, state)
+    every = torch.cat([numbers.repeat_interleave(2, 0), -numbers.repeat_interleave(2, 0)])
+    at = torch.cat([memory[:4, :, :8], memory[4:, :, 1:9]]).flatten(1, 2)
+    values = policy._q(policy._q.layers(leaves), torch.cat([at, every], -1)).unflatten(0, (4, 2))
+    torch.testing.assert_close(q, values[:2])
+    torch.testing.assert_close(target, values[2:])
+    losses = (values[:2] * slopes).sum((2, 3)).flatten()
+    expected = policy.critics.gradient(torch.cat([losses, torch.zeros(4)]))[:4].reshape(2, -1)
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_acting_follows_what_is_remembered_and_evaluation_changes_nothing() -> None:
+    task = SAC(MASKED).init(**unflatten(SMALL))
+    task.fit(1)
+    digest, first = task.digest, task.evaluate(4)
+    assert task.evaluate(4) == first
+    assert task.digest == digest
+    made: Any = task.build_learner([task])
+    rng = np.random.default_rng(0)
+    play, outputs = made.player(3), []
+    for _ in range(6):
+        obs = rng.standard_normal((1, 3, 2)).astype(np.float32)
+        play(obs)
+        outputs.append(made.player(3)(obs))
+    with torch.no_grad():
+        assert np.array_equal(made.act(obs), outputs[-1])  # from the beginning, each time
+
+
+def test_a_memory_goes_on_through_a_refill() -> None:
+    made = learner(num_envs=2, buffer_size=100)
+    for _ in range(20):
+        made.iterate()
+    before = made.memory.tensors["state"].clone()
+    made.refill()
+    assert torch.equal(made.memory.tensors["state"], before)
+    updates = made.progress.updates
+    while made.filling:
+        made.iterate()
+    assert made.progress.updates == updates
+    _, batch = made.draw()
+    assert batch["memory"].any()
+    made.iterate()
+    assert made.progress.updates == updates + 1
+
+
+LEARNING: dict[str, Any] = {
+    "model.width": 64,
+    "optimizer.lr": 1e-3,
+    "num_envs": 4,
+    "num_steps": 2,
+    "num_updates": 2,
+    "learning_starts": 1000,
+    "epoch_steps": 2000,
+    "tau": 0.01,
+    "entropy.alpha": 0.2,
+    "batch_size": 128,
+    "n_step": 3,
+    "eval_interval": 1,
+}
+
+
+@pytest.mark.slow
+def test_a_task_that_needs_a_memory_is_solved_with_one_only() -> None:
+    scores = {}
+    for memory, more in (("gru", {"model.sequence_length": 8, "model.burn_in": 8}), ("none", {})):
+        hp = unflatten({**LEARNING, "model.memory": memory, **more})
+        tasks = [SAC(MASKED, seed=seed).init(**hp) for seed in range(3)]
+        Cohort(tasks).fit(3)
+        scores[memory] = sorted(max(row["eval_return"] for _, row in task.history) for task in tasks)
+    assert scores["gru"][0] > 300, scores
+    assert scores["none"][-1] < 100, scores
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"batch_size": 33},
+            r"with a memory, batch_size \(33\) must be a multiple of model.sequence_length \(8\); try "
+            r"batch_size=32",
+        ),
+        ({"batch_size": 9}, r"must be a multiple of model.sequence_length \(8\); try batch_size=16"),
+        ({"batch_size": 8}, r"with a memory, batch_size \(8\) must be at least two sequences of model.sequence_length"),
+        (
+            {"model.sequence_length": 32, "batch_size": 64, "learning_starts": 64},
+            r"\(model.burn_in \+ 2 model.sequence_length \+ n_step - 2\) \* num_envs \(67\) must be at most "
+            r"learning_starts \(64\)",
+        ),
+        ({"num_envs": 5}, r"\* num_envs \(95\) must be at most learning_starts \(48\)"),
+        (
+            {"replay.name": "prioritized"},
+            r"replay.name=prioritized draws single transitions, but model.memory=lstm learns",
+        ),
+        ({"model.memory": "none"}, r"model.sequence_length applies only when model.memory"),
+        ({"model.width": 1}, r"with a memory, model.width must be at least 2"),
+    ],
+)
+def test_what_a_memory_cannot_do_is_refused_before_any_training(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SAC(MASKED).init(**unflatten({**SMALL, **changes}))

@@ -1,0 +1,190 @@
+"""Which checkpoints are kept: the latest, the best, all, none; and that no state depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rekindle.studies.storage.store import Store
+from rekindle.tasks import PPO, Cohort, TaskError
+from rekindle.tasks.checkpoint.retention import Keep, snapshots
+from rekindle.tasks.checkpoint.state import difference
+
+SMALL: dict[str, Any] = {
+    "num_steps": 16,
+    "num_envs": 3,
+    "num_minibatches": 2,
+    "update_epochs": 4,
+    "epoch_steps": 96,
+    "optimizer": {"lr": 0.01},
+    "model": {"width": 16, "layers": 1},
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(f"sqlite:///{tmp_path / 'studies.db'}") as store:
+        yield store
+
+
+def make(storage: Store | None = None, mode: Any = None, seed: int = 1) -> PPO:
+    return PPO("CartPole-v1", seed=seed, storage=storage, snapshots=mode).init(**SMALL)
+
+
+def kept(store: Store, task: PPO) -> list[int]:
+    return [row.epochs for row in store.checkpoints(task.uid)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "keep"),
+    [
+        ("latest", Keep()),
+        ("best", Keep(best=1, every=1)),
+        ("best:5", Keep(best=1, every=5)),
+        ("every:5", Keep(spaced=5)),
+        ("all", Keep(latest=None)),
+        ("no", None),
+        (3, Keep(latest=3)),
+        ("3", Keep(latest=3)),
+        (Keep(latest=1, best=4), Keep(latest=1, best=4)),
+    ],
+)
+def test_a_mode_says_what_is_kept(mode: Any, keep: Keep | None) -> None:
+    assert snapshots(mode) == keep
+
+
+@pytest.mark.parametrize("mode", ["bset", "", 0, -1, True, "best:0", "every:0", "every", "latest:2", "1.5", ":"])
+def test_a_mode_that_means_nothing_is_refused_before_any_training(mode: Any) -> None:
+    with pytest.raises(ValueError, match=r"snapshots must be latest, best, .* or how many of the latest"):
+        PPO("CartPole-v1", snapshots=mode)
+
+
+def test_a_misspelled_mode_gets_a_hint() -> None:
+    with pytest.raises(ValueError, match="got 'bset'; did you mean best"):
+        snapshots("bset")
+
+
+def test_the_best_is_told_from_measured_epochs_only_and_the_earlier_of_equals() -> None:
+    keep = Keep(best=1, every=2)
+    rows = [(1, {}), (2, {"return": 5.0}), (3, {}), (4, {"return": 5.0}), (5, {"return": float("nan")})]
+    assert [keep.is_among_best(rows[:n]) for n in range(6)] == [False, False, True, False, False, False]
+    assert keep.ranked(dict(rows)) == [2, 4]
+
+
+@pytest.mark.parametrize(("mode", "epochs"), [("latest", [5, 6]), (1, [6]), (4, [3, 4, 5, 6])])
+def test_so_many_of_the_latest_are_kept(
+    store: Store, mode: Any, epochs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rekindle.tasks.cohort.SAVING_SHARE", 1e9)  # at every epoch's end
+    task = make(store, mode)
+    task.fit(6)
+    assert kept(store, task) == epochs
+
+
+@pytest.mark.parametrize("share", [1e-9, 1e9])  # of the time goes into checkpoints, so that they are rare, or all made
+def test_checkpoints_evenly_apart_stay_beside_the_latest(
+    store: Store, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rekindle.tasks.cohort.SAVING_SHARE", share)
+    together = [make(store, "every:3", seed=seed) for seed in (1, 2)]
+    Cohort(together).fit(8)
+    for task in together:
+        assert [epoch for epoch in kept(store, task) if epoch < 7] == [3, 6]
+        assert kept(store, task)[-1] == 8
+    alone = make(seed=2)
+    alone.fit(6)
+    saved = store.load(together[1].uid, 6)
+    assert saved is not None
+    assert saved.digest == alone.digest
+
+
+def test_those_evenly_apart_are_no_reason_to_keep_the_beginning() -> None:
+    assert [epoch for epoch in range(9) if Keep(spaced=4).is_spaced(epoch)] == [4, 8]
+    assert not any(Keep().is_spaced(epoch) for epoch in range(9))
+    assert Keep(latest=1, spaced=4).dropped(range(10), {}) == {0, 1, 2, 3, 5, 6, 7}
+
+
+def test_the_best_checkpoint_stays_beside_the_latest_and_can_be_used(store: Store) -> None:
+    task = make(store, "best")
+    task.fit(8)
+    returns = {epoch: row["return"] for epoch, row in task.history}
+    best = max(returns, key=lambda epoch: (returns[epoch], -epoch))
+    assert best in kept(store, task)
+    assert kept(store, task)[-1] == 8
+    then = task.best()
+    assert (then.epochs, then.uid, then.storage) == (best, task.uid, None)
+    assert then.evaluate() == returns[best]
+    alone = make()
+    alone.fit(best)
+    assert difference(then.state_dict(), alone.state_dict()) == []
+
+
+def test_the_best_is_found_again_by_another_process(store: Store) -> None:
+    task = make(store, "best")
+    task.fit(8)
+    best = task.best().epochs
+    task.finish()
+    again = make(store)
+    assert again.resumed
+    assert again.best().epochs == best
+
+
+def test_no_state_depends_on_what_is_kept(store: Store) -> None:
+    alone, best = make(), make(store, "best:2")
+    alone.fit(5)
+    best.fit(5)
+    assert alone.digest == best.digest
+    assert [epoch for epoch, row in best.history if "return" in row] == [2, 4]
+    assert [{k: v for k, v in row.items() if k != "return"} for _, row in best.history] == [
+        row for _, row in alone.history
+    ]
+
+
+def test_members_of_a_cohort_keep_each_its_own(store: Store) -> None:
+    modes = ["best", None, "no", 1]
+    tasks = [make(store, mode, seed) for seed, mode in enumerate(modes)]
+    Cohort(tasks).fit(6)
+    assert [("return" in row) for task in tasks for _, row in task.history[:1]] == [True, False, False, False]
+    assert kept(store, tasks[2]) == []
+    assert kept(store, tasks[3]) == [6]
+    alone = make(store, "best", seed=7)
+    alone.fit(6)
+    together = make(None, "best", seed=0)
+    together.fit(6)
+    assert together.digest == tasks[0].digest
+    returns = dict(tasks[0].history)
+    first = max(returns, key=lambda epoch: (returns[epoch]["return"], -epoch))
+    assert first in kept(store, tasks[0])
+
+
+def test_nothing_is_stored_and_a_task_that_stopped_starts_anew(store: Store) -> None:
+    task = make(store, "no")
+    task.fit(2)
+    task.finish()
+    assert kept(store, task) == []
+    assert [epoch for epoch, _ in store.metrics(task.uid)] == [1, 2]
+    again = make(store, "no")
+    assert (again.resumed, again.epochs) == (False, 0)
+    again.fit(2)
+    assert again.digest == task.digest
+
+
+def test_a_checkpoint_that_is_there_is_used_also_by_a_task_that_stores_none(store: Store) -> None:
+    first = make(store)
+    first.fit(1)
+    first.finish()
+    second = make(store, "no")
+    assert (second.resumed, second.epochs) == (True, 1)
+    second.fit(2)
+    second.finish()
+    assert kept(store, second) == [1]
+
+
+def test_what_was_never_evaluated_has_no_best(store: Store) -> None:
+    task = make(store)
+    task.fit(1)
+    for each in (task, make()):
+        with pytest.raises(TaskError, match=r"must have a checkpoint with the metric 'return' .*snapshots=\"best\""):
+            each.best()

@@ -1,0 +1,367 @@
+"""Any Gymnasium environment: stepped, saved, and carried on in a new process as if nothing had happened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rekindle.tasks.checkpoint import state
+from rekindle.tasks.envs import Envs, EnvSpec, EnvSpecError, make_envs
+from rekindle.tasks.envs.encode import Actions
+from rekindle.tasks.envs.gym.envs import GymEnvs, reset_seed
+from rekindle.tasks.envs.gym.selftest import Restore, self_test
+from rekindle.tasks.errors import StateMismatch, UnsupportedSpace
+from rekindle.tasks.rng import streams
+from support_path import SUPPORT
+
+NORMALIZED = [{"entry_point": "gymnasium.wrappers:NormalizeObservation"}]
+DOUBLED = [{"entry_point": "own_envs:Doubled", "kwargs": {"factor": 3.0}}]
+COUNTED = [{"entry_point": "gymnasium.wrappers:NormalizeReward"}]
+UNTIL = [{"threshold": 2, "require_reset": i < 3} for i in range(9)]
+LESSONS = {
+    "wind": {"gaussian": [0.5, 0.1]},
+    "spread": {"lessons": [{"value": i, "completion_criteria": until} for i, until in enumerate(UNTIL)]},
+}
+# spec, mode, whether every episode has a new environment
+SPECS = {
+    "cartpole": (EnvSpec("CartPole-v1"), "snapshot", None),
+    "pendulum": (EnvSpec("Pendulum-v1"), "snapshot", None),
+    "pendulum with kwargs": (EnvSpec("Pendulum-v1", {"g": 9.0}), "replay", False),
+    "lander": (EnvSpec("LunarLander-v3"), "replay", False),
+    "continuous lander": (EnvSpec("LunarLander-v3", {"continuous": True}), "replay", False),
+    "bipedal walker": (EnvSpec("BipedalWalker-v3"), "replay", True),
+    "inverted pendulum": (EnvSpec("InvertedPendulum-v5"), "snapshot", False),
+    "hopper": (EnvSpec("Hopper-v5"), "snapshot", False),
+    "ant": (EnvSpec("Ant-v5"), "replay", False),
+    "pong": (EnvSpec("ALE/Pong-v5", {"obs_type": "grayscale", "repeat_action_probability": 0.0}), "snapshot", False),
+    "frozen lake": (EnvSpec("FrozenLake-v1"), "replay", False),
+    "dict": (EnvSpec("own_envs:DictWalk-v0"), "replay", False),
+    "wrapped dict": (EnvSpec("own_envs:DictWalk-v0", wrappers=DOUBLED), "replay", False),
+    "image": (EnvSpec("own_envs:ImageWalk-v0"), "replay", False),
+    "normalized": (EnvSpec("InvertedPendulum-v5", wrappers=NORMALIZED), "restart", False),
+    "lessons": (EnvSpec("own_envs:LessonWalk-v0", parameters=LESSONS), "replay", False),
+    "lessons restarted": (EnvSpec("own_envs:LessonWalk-v0", wrappers=COUNTED, parameters=LESSONS), "restart", False),
+    "curriculum": (EnvSpec("own_envs:Curriculum-v0"), "restart", False),
+}
+STEPS = 60
+
+
+@pytest.fixture(autouse=True)
+def own_envs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+
+
+def choose(envs: Envs, step: int, seeds: list[int]) -> np.ndarray:
+    """Random actions that depend on a member's seed and the step only."""
+    codec = Actions(envs.action_space, "test")
+    width = int(np.prod(codec.learner_shape)) * envs.num_envs
+    draws = streams.uniform(streams.keys(seeds, "act")[:, None], step * width + np.arange(width))
+    shape = (len(seeds), envs.num_envs, *codec.learner_shape)
+    return codec.pick(draws.reshape(-1, width // envs.num_envs)).reshape(shape)
+
+
+def run(envs: Envs, seeds: list[int], begin: int, end: int) -> list[str]:
+    """Steps, and each member's digest of all that was seen."""
+    hashes = [hashlib.sha256() for _ in seeds]
+    for k in range(begin, end):
+        seen = (envs.obs, *envs.step(choose(envs, k, seeds)), envs.obs)
+        for i, h in enumerate(hashes):
+            for array in seen:
+                h.update(np.ascontiguousarray(array[i]).tobytes())
+    return [h.hexdigest() + state.digest(envs.member_state(i)) for i, h in enumerate(hashes)]
+
+
+def save(envs: Envs, i: int, folder: Path) -> None:
+    packed = state.pack(envs.member_state(i))
+    folder.mkdir()
+    (folder / "manifest").write_bytes(packed.manifest)
+    for name, blob in packed.blobs.items():
+        (folder / name).write_bytes(blob)
+
+
+# Runs in a new process: loads each state into the last place of a cohort of two, goes on, prints the digests.
+CARRY_ON = f"""
+import json, sys
+from pathlib import Path
+import numpy as np
+sys.path.insert(0, {SUPPORT!r})
+import test_envs_gym as t
+answers = {{}}
+for name in sys.argv[2:]:
+    spec, *_ = t.SPECS[name]
+    folder = Path(sys.argv[1]) / name
+    tree = t.state.unpack((folder / "manifest").read_bytes(), lambda blob: (folder / blob).read_bytes())
+    envs = t.make_envs(spec, [8, 7], 3)
+    t.run(envs, [8, 7], 0, 20)  # used environments, another member's episodes
+    envs.load_member(1, tree)
+    envs.begin_epoch(np.array([1, 1]))
+    answers[name] = t.run(envs, [8, 7], t.STEPS, 2 * t.STEPS)[1]
+    envs.close()
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def carried_on(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """By name, the digests of going on without and with a new process in between."""
+    folder = tmp_path_factory.mktemp("states")
+    here = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SUPPORT)
+        for name, (spec, *_) in SPECS.items():
+            envs = make_envs(spec, [7], 3)
+            run(envs, [7], 0, STEPS)
+            save(envs, 0, folder / name)
+            envs.begin_epoch(np.array([1]))
+            here[name] = run(envs, [7], STEPS, 2 * STEPS)[0]
+            envs.close()
+    command = [sys.executable, "-W", "error", "-c", CARRY_ON, str(folder), *SPECS]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert answer.returncode == 0, answer.stderr
+    there = json.loads(answer.stdout)
+    return {name: (here[name], there[name]) for name in SPECS}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_new_process_goes_on_bit_for_bit(name: str, carried_on: dict[str, tuple[str, str]]) -> None:
+    uninterrupted, resumed = carried_on[name]
+    assert resumed == uninterrupted
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_self_test_finds_the_way(name: str) -> None:
+    spec, mode, renew = SPECS[name]
+    envs = make_envs(spec, [1], 1)
+    assert (envs.mode, envs.exact) == (mode, True), envs.why
+    if isinstance(envs, GymEnvs):
+        assert envs.restore.renew == renew
+    assert envs.member_state(0)["mode"] == mode
+    assert envs.member_state(0)["exact"] is True
+    envs.close()
+
+
+@pytest.mark.parametrize("id", ["ALE/Pong-v5", "ale_py:Pong-v4"])
+def test_sticky_actions_and_frames_skipped_at_random_are_no_part_of_an_emulator_s_state(id: str) -> None:
+    restore = self_test(EnvSpec(id, {"obs_type": "ram"}))
+    assert (restore.mode, restore.exact) == ("replay", True)
+
+
+def test_an_environment_that_ignores_its_seed_is_labelled_not_exact() -> None:
+    envs = make_envs(EnvSpec("own_envs:Lottery-v0"), [1], 2)
+    assert (envs.mode, envs.exact) == ("restart", False)
+    assert "two new environments with the same seed and actions differ in the observation at step 0" in envs.why
+    envs.step(choose(envs, 0, [1]))
+    tree = envs.member_state(0)
+    envs.begin_epoch(np.array([1]))
+    envs.load_member(0, tree)
+    envs.begin_epoch(np.array([2]))
+    envs.step(choose(envs, 1, [1]))
+
+
+@pytest.mark.parametrize("name", ["lander", "bipedal walker", "inverted pendulum", "dict", "curriculum"])
+def test_a_member_of_five_equals_the_same_member_alone(name: str) -> None:
+    spec, seeds = SPECS[name][0], [3, 1, 4, 15, 9]
+    cohort = make_envs(spec, seeds, 3)
+    together = [run(cohort, seeds, 0, 50)]
+    cohort.begin_epoch(np.full(5, 1))
+    together.append(run(cohort, seeds, 50, 80))
+    for i in (0, 3):
+        alone = make_envs(spec, seeds[i : i + 1], 3)
+        assert run(alone, seeds[i : i + 1], 0, 50) == [together[0][i]]
+        alone.begin_epoch(np.array([1]))
+        assert run(alone, seeds[i : i + 1], 50, 80) == [together[1][i]]
+        alone.close()
+    cohort.close()
+
+
+@pytest.mark.parametrize("name", ["hopper", "frozen lake", "normalized"])
+def test_reset_is_as_newly_made(name: str) -> None:
+    envs = make_envs(SPECS[name][0], [5], 2)
+    first = run(envs, [5], 0, 30)
+    envs.begin_epoch(np.array([4]))
+    run(envs, [5], 30, 40)
+    envs.reset()
+    assert run(envs, [5], 0, 30) == first
+    envs.close()
+
+
+@pytest.mark.parametrize("id", ["Hopper-v5", "own_envs:DictWalk-v0"])
+def test_the_time_limit_is_part_of_the_state(id: str) -> None:
+    spec = EnvSpec(id, max_episode_steps=4)
+    envs = make_envs(spec, [1], 2)
+    run(envs, [1], 0, 3)
+    other = make_envs(spec, [2], 2)
+    other.load_member(0, envs.member_state(0))
+    assert other.step(choose(other, 3, [1])).truncated.all()
+    assert other.take_episodes().length_sum.tolist() == [8]
+
+
+def test_loading_does_not_change_what_the_learner_holds() -> None:
+    envs = make_envs(EnvSpec("own_envs:DictWalk-v0"), [1, 2], 2)
+    tree = envs.member_state(0)
+    run(envs, [1, 2], 0, 5)
+    held, copy = envs.obs, envs.obs.copy()
+    envs.load_member(1, tree)
+    assert np.array_equal(held, copy)
+    assert not np.array_equal(envs.obs, copy)
+    assert np.array_equal(envs.obs[0], copy[0])
+
+
+def test_next_obs_is_what_followed_and_obs_what_comes_next() -> None:
+    envs = make_envs(EnvSpec("own_envs:BoxWalk-v0"), [1], 4)
+    for k in range(40):
+        step = envs.step(choose(envs, k, [1]))
+        ended = step.terminated | step.truncated
+        assert np.array_equal(step.next_obs[~ended], envs.obs[~ended])
+        assert (step.next_obs[ended] != envs.obs[ended]).any(-1).all()
+        assert (np.abs(step.next_obs[step.terminated]).max(-1) > 3).all()
+        assert (np.abs(envs.obs) <= 3).all()
+
+
+def test_seeds_of_training_and_evaluation_never_meet() -> None:
+    train = {reset_seed("train", seed, n, e) for seed in range(5) for n in range(8) for e in range(50)}
+    other = {reset_seed("evaluation", seed, n, e) for seed in range(5) for n in range(8) for e in range(50)}
+    assert len(train) == len(other) == 2000
+    assert {seed % 2 for seed in train} == {0}
+    assert {seed % 2 for seed in other} == {1}
+    assert 0 <= min(train | other) <= max(train | other) < 2**31
+
+
+def test_a_state_of_another_mode_is_refused() -> None:
+    spec = EnvSpec("own_envs:DictWalk-v0")
+    recorded = make_envs(spec, [1], 2).member_state(0)
+    restarting = GymEnvs(spec, [1], 2, "train", 0, Restore("restart", True, "it is tested"))
+    with pytest.raises(StateMismatch, match="recorded in replay mode, but this process restores by restart"):
+        restarting.load_member(0, recorded)
+
+
+def test_a_state_of_another_environment_is_refused() -> None:
+    recorded = make_envs(EnvSpec("own_envs:DictWalk-v0"), [1], 2).member_state(0)
+    with pytest.raises(StateMismatch, match=r"DictWalk.*cannot be loaded into .*BoxWalk"):
+        make_envs(EnvSpec("own_envs:BoxWalk-v0"), [1], 2).load_member(0, recorded)
+    with pytest.raises(StateMismatch, match="of 2 environments does not fit 3"):
+        make_envs(EnvSpec("own_envs:DictWalk-v0"), [1], 3).load_member(0, recorded)
+
+
+def test_a_replay_that_leads_elsewhere_is_refused() -> None:
+    envs = make_envs(EnvSpec("own_envs:DictWalk-v0"), [1], 2)
+    run(envs, [1], 0, 9)
+    tree = envs.member_state(0)
+    tree["actions"][-1] = 3 if tree["actions"][-1] != 3 else 1
+    with pytest.raises(StateMismatch, match="replaying the running episode of environment 1"):
+        envs.load_member(0, tree)
+    envs.load_member(0, tree, strict=False)
+    assert (envs.exact, envs.member_state(0)["exact"]) == (False, False)
+    assert envs.elapsed.tolist() == [tree["elapsed"][0], 0]
+    assert np.array_equal(envs.obs[0, 0], tree["obs"][0])
+    run(envs, [1], 9, 20)
+
+
+def test_in_restart_mode_an_epoch_must_follow_loading() -> None:
+    envs = make_envs(EnvSpec("own_envs:Curriculum-v0"), [1], 2)
+    envs.load_member(0, envs.member_state(0))
+    with pytest.raises(RuntimeError, match="begin_epoch must follow load_member"):
+        envs.step(choose(envs, 0, [1]))
+
+
+def test_states_share_nothing_with_the_environments() -> None:
+    envs = make_envs(EnvSpec("Hopper-v5"), [1], 2)
+    run(envs, [1], 0, 5)
+    tree = envs.member_state(0)
+    copy = state.copy(tree)
+    run(envs, [1], 5, 15)
+    assert state.difference(tree, copy) == []
+    envs.load_member(0, tree)
+    run(envs, [1], 5, 15)
+    assert state.difference(tree, copy) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "kind"),
+    [("DictWalk", (), "i"), ("BoxWalk", (2,), "f"), ("RowsWalk", (2,), "i"), ("BitsWalk", (4,), "i")],
+)
+def test_every_kind_of_action_is_taken(name: str, shape: tuple[int, ...], kind: str) -> None:
+    envs = make_envs(EnvSpec(f"own_envs:{name}-v0"), [1, 2], 3)
+    actions = choose(envs, 0, [1, 2])
+    assert actions.shape == (2, 3, *shape)
+    assert actions.dtype.kind == kind
+    envs.step(actions)
+    wrong = make_envs(EnvSpec(f"own_envs:{name}-v0"), [1, 2], 3)
+    with pytest.raises(ValueError, match=r"actions for .* must be .* of shape"):
+        wrong.step(actions[:1])
+    with pytest.raises(ValueError, match="must be"):
+        wrong.step(actions.astype(np.int64 if kind == "f" else np.float32))
+
+
+def test_box_actions_are_clipped_where_there_are_bounds() -> None:
+    envs = make_envs(EnvSpec("own_envs:BoxWalk-v0"), [1], 1)
+    free = make_envs(EnvSpec("own_envs:BoxWalk-v0"), [1], 1)
+    step, clipped = (e.step(np.array([[[a, 50.0]]], np.float32)) for e, a in ((envs, 9.0), (free, 2.0)))
+    assert np.array_equal(step.next_obs, clipped.next_obs)
+
+
+def test_what_cannot_be_seen_or_done_is_named() -> None:
+    with pytest.raises(UnsupportedSpace, match=r"TextWalk.*observation_space\['said'\]\[0\] is Text"):
+        make_envs(EnvSpec("own_envs:TextWalk-v0"), [1], 1)
+    with pytest.raises(UnsupportedSpace, match=r"GraphActionWalk.*action_space is Dict"):
+        make_envs(EnvSpec("own_envs:GraphActionWalk-v0"), [1], 1)
+
+
+@pytest.mark.parametrize(
+    ("id", "words"),
+    [
+        ("Cartpole-v1", "Did you mean: `CartPole`"),
+        ("CartPole-v9", "provides versioned environments"),
+        ("LunarLander-v1", "use `LunarLander-v3`"),
+        ("no_such_module:Env-v0", "no_such_module"),
+        ("own_envs:Missing-v0", "Missing"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
+def test_an_unknown_environment_is_named(id: str, words: str) -> None:
+    with pytest.raises(EnvSpecError, match=words):
+        make_envs(EnvSpec(id), [1], 1)
+
+
+def test_wrong_arguments_and_wrappers_are_named() -> None:
+    with pytest.raises(EnvSpecError, match=r"LunarLander-v3 cannot be made with kwargs \{'gravitas': 1\}"):
+        make_envs(EnvSpec("LunarLander-v3", {"gravitas": 1}), [1], 1)
+    for entry_point, kwargs in (("own_envs:Nothing", {}), ("nowhere:Doubled", {}), ("own_envs:Doubled", {"by": 3})):
+        with pytest.raises(EnvSpecError, match=entry_point.partition(":")[2]):
+            make_envs(EnvSpec("FrozenLake-v1", wrappers=[{"entry_point": entry_point, "kwargs": kwargs}]), [1], 1)
+
+
+@pytest.mark.parametrize(
+    ("id", "package", "extra"),
+    [
+        ("LunarLander-v3", "Box2D", "box2d"),
+        ("Hopper-v5", "mujoco", "mujoco"),
+        ("ALE/Pong-v5", "ale_py", "atari"),
+        ("envpool/CartPole-v1", "envpool", "envpool"),
+    ],
+)
+def test_a_missing_package_names_the_extra(id: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [m for m in sys.modules if m.startswith((f"gymnasium.envs.{extra}", package))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(EnvSpecError, match=rf"pip install rekindle\[{extra}\]"):
+        make_envs(EnvSpec(id, {"frame_skip": 4} if extra in ("mujoco", "envpool") else {}), [1], 1)
+
+
+def test_the_self_test_is_deterministic_and_leaves_global_random_state_alone() -> None:
+    spec = EnvSpec("LunarLander-v3")
+    before, torch_before = np.random.get_state()[1].copy(), torch.get_rng_state()
+    self_test.cache_clear()
+    first = self_test(spec)
+    self_test.cache_clear()
+    assert self_test(spec) == first
+    assert self_test(spec) is self_test(EnvSpec("LunarLander-v3"))
+    assert np.array_equal(before, np.random.get_state()[1])
+    assert torch.equal(torch_before, torch.get_rng_state())

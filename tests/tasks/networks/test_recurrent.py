@@ -1,0 +1,254 @@
+"""Policies with a memory: exactness, torch's own cells, what is forgotten when, and a task that needs to remember."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from masked import MASKED
+from rekindle import A2C, PPO, PPO2, SVPG, Cohort, EnvSpec
+from rekindle.tasks.networks.mlp import Parameters
+from rekindle.tasks.networks.recurrent import Core, sigmoid
+from rekindle.tasks.testing import ExactnessSuite
+from support_path import SUPPORT
+from torch import Tensor
+
+SMALL: dict[str, Any] = {
+    "epoch_steps": 64,
+    "num_steps": 16,
+    "num_envs": 4,
+    "model.width": 16,
+    "optimizer.lr": 0.02,
+    "max_grad_norm": 0.1,
+}
+EPOCHS: dict[str, Any] = {"update_epochs": 2, "num_minibatches": 2, "clip_coef": 0.1}
+
+
+class TestPPO(ExactnessSuite):
+    task = PPO
+    env = "CartPole-v1"
+    hyperparameters: ClassVar = {**SMALL, **EPOCHS, "model.memory": "lstm"}
+    variants: ClassVar = (
+        {"normalize_obs": True},
+        {
+            "model.memory": "gru",
+            "critic.name": "separate",
+            "critic.update_epochs": 1,
+            "critic.num_minibatches": 2,
+            "num_envs": 2,
+            "model.width": 17,
+        },
+    )
+    inert = frozenset({"model.std_init", "vf_coef"})
+    cohort_size = 4
+
+
+class TestPPO2OnPendulum(ExactnessSuite):
+    task = PPO2
+    env = EnvSpec("Pendulum-v1", max_episode_steps=20)  # many truncations
+    hyperparameters: ClassVar = {**SMALL, **EPOCHS, "model.memory": "gru"}
+    inert = frozenset({"model.std_init"})  # acts on the first state only
+    cohort_size = 4
+
+
+class TestA2C(ExactnessSuite):
+    task = A2C
+    env = MASKED
+    hyperparameters: ClassVar = {**SMALL, "num_steps": 5, "num_envs": 1, "model.memory": "lstm"}
+    variants: ClassVar = ({}, {"num_envs": 2, "num_minibatches": 2})
+    inert = frozenset({"model.std_init"})
+    path = (SUPPORT,)
+    cohort_size = 3
+
+
+def core(kind: str, inputs: int = 3, width: int = 5, members: int = 2) -> tuple[Core, Parameters]:
+    made = Core("memory", kind, inputs, width)
+    parameters = Parameters(made.shapes, members)
+    for member in range(members):
+        made.initialize(parameters, member, member)
+    return made, parameters
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_the_cells_are_those_of_torch(kind: str) -> None:
+    made, parameters = core(kind)
+    x = torch.randn(2, 4, 9, 3, generator=torch.Generator().manual_seed(0))
+    states = made(parameters.views, x, torch.zeros(2, 4, 9), torch.zeros(2, 4, made.state_size))
+    # torch has its gates as i, f, g, o; ours have g last, for one sigmoid
+    order = {"lstm": [0, 1, 3, 2], "gru": [0, 1, 2]}[kind]
+    for member in range(2):
+        theirs = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[kind](3, 5, batch_first=True)
+
+        def rows(name: str, member: int = member) -> Tensor:
+            gates = parameters.views[f"memory.{name}"][member].split(5, 1)
+            return torch.cat([gates[i] for i in order], 1).T
+
+        with torch.no_grad():
+            theirs.weight_ih_l0.copy_(rows("input.weight"))
+            theirs.weight_hh_l0.copy_(rows("hidden.weight"))
+            theirs.bias_ih_l0.copy_(rows("input.bias")[:, 0])
+            theirs.bias_hh_l0.zero_()
+            outputs, _ = theirs(x[member])
+        torch.testing.assert_close(states[member, :, :, :5], outputs)
+
+
+def test_the_sigmoid_is_torchs_and_its_slope_is_finite_everywhere() -> None:
+    x = torch.tensor([-1e4, -90.0, -1.0, 0.0, 2.0, 90.0, 1e4], requires_grad=True)
+    torch.testing.assert_close(sigmoid(x), torch.sigmoid(x))
+    (slope,) = torch.autograd.grad(sigmoid(x).sum(), x)
+    assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("sequences", [1, 2, 3])
+def test_a_members_gradient_is_the_same_in_company(kind: str, sequences: int) -> None:
+    def gradients(members: list[int]) -> list[Tensor]:
+        made, parameters = core(kind, 4, 17, len(members))
+        generator = torch.Generator().manual_seed(0)
+        x, before, weights = (
+            torch.randn(4, sequences, *shape, generator=generator)[members].clone()
+            for shape in ((16, 4), (made.state_size,), (16, made.state_size))
+        )
+        states = made(parameters.leaves, x, torch.zeros(len(members), sequences, 16), before)
+        return list(torch.autograd.grad((states * weights).sum(), list(parameters.leaves.values())))
+
+    for together, alone in zip(gradients([0, 1, 2, 3]), gradients([0]), strict=True):
+        assert torch.equal(together[0], alone[0])
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_nothing_is_remembered_over_the_beginning_of_an_episode(kind: str) -> None:
+    made, parameters = core(kind)
+    x = torch.randn(2, 1, 6, 3, generator=torch.Generator().manual_seed(0))
+    begins = torch.zeros(2, 1, 6)
+    before = torch.randn(2, 1, made.state_size, generator=torch.Generator().manual_seed(1))
+    begins[:, :, 3] = 1
+    states = made(parameters.views, x, begins, before)
+    fresh = made(parameters.views, x[:, :, 3:], torch.zeros(2, 1, 3), torch.zeros_like(before))
+    torch.testing.assert_close(states[:, :, 3:], fresh)
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad(made(parameters.views, x, begins, before)[:, :, 3:].sum(), x)
+    assert not gradient[:, :, :3].any()
+
+
+def learner_and_rollout(kind: str = "lstm", steps: int = 40, env: Any = "CartPole-v1") -> tuple[Any, Any]:
+    """Two members, and a rollout in which many episodes end."""
+    model = {"memory": kind, "width": 8}
+    common = {"num_steps": steps, "num_envs": 4, "model": model, "num_minibatches": 2}
+    tasks = [PPO(env, seed=seed).init(**common) for seed in range(2)]
+    learner: Any = tasks[0].build_learner(tasks)
+    learner.play()
+    return learner, learner.play()
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_learning_goes_through_what_was_remembered_while_acting(kind: str) -> None:
+    learner, rollout = learner_and_rollout(kind)
+    assert rollout.ended.any()
+    assert rollout.memory.any()
+    batch = learner.prepare(rollout)
+    _, report = learner.loss(batch)
+    assert report["approx_kl"].abs().max() < 1e-6  # the same policy on the same memories
+    # ... and acting ends with what learning ends with: the last state, forgotten where the last step ended an episode.
+    states = learner.policy.sequences(batch["obs"], batch["begins"], batch["memory"])[2]
+    expected = states[:, :, -1] * (1 - rollout.ended[-1]).unsqueeze(-1)
+    torch.testing.assert_close(learner.memory.tensors["state"], expected.detach())
+
+
+def test_minibatches_hold_whole_sequences() -> None:
+    learner, rollout = learner_and_rollout()
+    batch = learner.prepare(rollout)
+    for part in learner.minibatches(batch, learner.hp, learner.order_keys):
+        assert part["memory"].shape[1] == 2
+        for member in range(2):
+            for row, memory in zip(part["obs"][member].unflatten(0, (2, 40)), part["memory"][member], strict=True):
+                places = [n for n in range(4) if torch.equal(row, rollout.obs[member, :-1, n])]
+                assert len(places) == 1
+                assert torch.equal(memory, rollout.memory[member, places[0]])
+
+
+def test_a_cut_episode_is_worth_what_follows_with_what_was_remembered_then() -> None:
+    learner, rollout = learner_and_rollout(env=EnvSpec("Pendulum-v1", max_episode_steps=7))
+    assert rollout.cuts
+    _, values, next_values, begins = learner.remember(rollout)
+    for t, mask, final in rollout.cuts[-2:]:
+        for p, n in zip(*np.nonzero(mask), strict=True):
+            seen = [rollout.obs[p, s, n] for s in range(t + 1)] + [torch.from_numpy(final[p, n])]
+            flags = torch.cat([begins[: t + 1, p, n], torch.zeros(1)])
+            alone = torch.stack(seen).expand(2, -1, -1), flags.expand(2, -1), rollout.memory[:, n : n + 1]
+            value = learner.policy.sequences(*alone, learning=False)[1][p, -1]
+            torch.testing.assert_close(next_values[t, p, n], value)
+    torch.testing.assert_close(next_values[:-1][rollout.ended[:-1] == 0], values[1:][rollout.ended[:-1] == 0])
+
+
+def test_evaluation_remembers_from_the_beginning_and_changes_nothing() -> None:
+    task = PPO("CartPole-v1").init(model={"memory": "gru"}, epoch_steps=256, num_steps=32)
+    task.fit(1)
+    digest, first = task.digest, task.evaluate(4)
+    assert task.evaluate(4) == first
+    assert task.digest == digest
+    learner: Any = task.build_learner([task])
+    act, obs = learner.player(4), learner.envs.obs[:, :4]
+    act(obs)
+    assert torch.equal(torch.from_numpy(learner.act(obs)), torch.from_numpy(learner.player(4)(obs)))
+
+
+def test_a_player_remembers_its_episode_and_no_other() -> None:
+    task = PPO("CartPole-v1").init(model={"memory": "lstm"}, epoch_steps=256, num_steps=32)
+    task.fit(1)
+    learner: Any = task.build_learner([task])
+    hidden = learner.player(1)
+    shown = [np.array([x, 0.5, -x, 0.1], np.float32) for x in (0.0, 2.0, -2.0, 1.0, -1.0)]
+    play = task.player()
+    assert [play(obs) for obs in shown] == [int(hidden(obs[None, None])[0, 0]) for obs in shown]
+    assert task.player()(shown[3]) == task.act(shown[3])
+
+
+def test_a_memory_can_be_a_particles() -> None:
+    task = SVPG("CartPole-v1").init(model={"memory": "gru", "width": 8}, num_particles=2, epoch_steps=64)
+    task.fit(1)
+    assert task.metrics["particle_distance"] > 0
+
+
+@pytest.mark.parametrize(
+    ("task", "hyperparameters", "message"),
+    [
+        (PPO, {"num_envs": 6}, r"PPO: with a memory, num_envs \(6\) must be divisible by num_minibatches \(4\); try "),
+        (PPO2, {"num_envs": 2}, r"PPO2: with a memory, num_envs \(2\) must be divisible by num_minibatches \(4\)"),
+        (A2C, {"num_minibatches": 3}, r"A2C: with a memory, num_envs \(8\) must be divisible by num_minibatches \(3\)"),
+        (
+            PPO,
+            {"critic.name": "separate", "critic.num_minibatches": 16},
+            r"must be divisible by critic.num_minibatches",
+        ),
+        (PPO, {"model.memory": "lstmm"}, "memory"),
+    ],
+)
+def test_what_a_memory_cannot_do_is_refused_before_any_training(task: Any, hyperparameters: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        task("CartPole-v1").init(**{"model.memory": "lstm", **hyperparameters})
+
+
+# Actor and critic share the memory, so the critic's error must not drown the policy's: rewards are normalized.
+RECURRENT: dict[str, Any] = {
+    "num_envs": 16,
+    "num_steps": 32,
+    "model.width": 32,
+    "optimizer.lr": 3e-3,
+    "normalize_reward": True,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "kind"), [(PPO, "lstm"), (PPO, "gru"), (PPO2, "lstm"), (A2C, "gru")])
+def test_a_task_that_needs_a_memory_is_solved_with_one_only(task: Any, kind: str) -> None:
+    changes = dict(RECURRENT) if task is not A2C else {**RECURRENT, "optimizer.name": "adam", "num_steps": 16}
+    scores = {}
+    for memory in (kind, "none"):
+        tasks = [task(MASKED, seed=seed).init(**changes, **{"model.memory": memory}) for seed in range(5)]
+        Cohort(tasks).fit(20 if task is A2C else 10)
+        scores[memory] = sorted(each.evaluate() for each in tasks)
+    assert scores[kind][2] > 300, scores
+    assert scores["none"][-1] < 150, scores
