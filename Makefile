@@ -11,7 +11,7 @@ PINS := pyproject.toml constraints.txt
 help:  ## the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
-tune: $(VENV)/.installed  ## tune PPO on CartPole-v1; the same command again carries on
+tune: $(VENV)/.installed  ## tune PPO on CartPole-v1; rerun to resume
 	$(BIN)/rekindle tune ppo CartPole-v1 --trials 16 --epochs 1:27 --study cartpole --storage sqlite:///studies.db
 
 test: lint  ## ruff, mypy and the tests

@@ -1,4 +1,4 @@
-"""What the README tells a newcomer to run does run."""
+"""Tests of what the README and the pages of docs/ tell a newcomer to run, and of their links."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN_HERE = PAGES[0], ROOT / "docs" / "guide.md"  # the others' blocks have tests of their own
 
 
 def blocks(language: str) -> list[str]:
-    """The README's code blocks in a language."""
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    """The code blocks in a language."""
+    texts = "".join(page.read_text() for page in RUN_HERE)
+    return re.findall(rf"```{language}\n(.*?)```", texts, re.DOTALL)
 
 
 @pytest.mark.parametrize("code", blocks("python"), ids=["a task and a cohort", "an Optuna study"])
@@ -29,7 +32,28 @@ def test_the_commands_parse() -> None:
 
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("rekindle ")]
     commands = [shlex.split(line, comments=True) for line in lines]
-    assert len(commands) >= 16
+    assert len(commands) >= 30
     for program, *arguments in commands:
         assert program == "rekindle"
         make_parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text())
+    for link in links:
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(PAGES[0].read_text().splitlines()) <= 150
+
+
+def test_the_glossary_has_one_meaning_for_at_most_25_words() -> None:
+    words = re.findall(r"^\| ([\w ]+) \|", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
+    assert 0 < len(words) == len(set(words)) <= 25
