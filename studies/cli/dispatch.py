@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from ..redact import printable
-from . import under_orion as orion_trial
+from .commands import under_orion as orion_trial
 from .parser import USAGE, make_parser
 
 FAILED = 1

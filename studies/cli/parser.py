@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from importlib.metadata import version
 from typing import Any, NoReturn
 
-from ... import __version__
-from . import options
-from . import under_orion as orion_trial
-from .commands import policy, upkeep
+from .commands import options, policy, upkeep
+from .commands import under_orion as orion_trial
 
 URL_VARIABLE = "REKINDLE_STORAGE"
 DEFAULT_URL = "sqlite:///rekindle.db"
@@ -30,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
         "can be stopped and carried on exactly.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"rekindle {__version__}")
+    parser.add_argument("--version", action="version", version=f"rekindle {version('rekindle')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
 
     tune = _command(commands, "tune", "search good hyperparameters; the same command again carries on")

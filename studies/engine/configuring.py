@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...spaces import Space, flatten, unflatten, with_priors
+from ...spaces import Space, SpaceError, flatten, unflatten, with_priors
 from ...spaces.dimension import Maybe
+from ...spaces.errors import near
 from ...spaces.space import ENABLED
+from ...spaces.values import REQUIRED, Nested, Value
 from ..errors import StoreError, StudyMismatch
-from ..samplers.registry import check_sampler, grid_size, sampler_name
+from ..samplers.registry import KNOWN, check_sampler, grid_size, sampler_name
 from ..schedulers.pb2 import check_bandit
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
 from ..study.config import SCHEDULERS, BadConfig, Config, check_count, check_epochs, choose
-from ..study.objectives import check_objectives
+from ..study.objectives import ALWAYS, DIRECTIONS, objectives_of
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
@@ -70,6 +72,19 @@ def make_config(
     return config
 
 
+def check_objectives(config: Config, algorithm: type[Task]) -> None:
+    """Raises BadConfig if the study cannot have its objectives; trains an epoch if only the task knows."""
+    objectives = objectives_of(config)
+    if len(objectives) > 1 and not KNOWN[config.sampler].objectives:
+        several = ", ".join(name for name, sampler in KNOWN.items() if sampler.objectives)
+        raise BadConfig(f"sampler {config.sampler} takes one objective, but got {len(objectives)}; use {several}")
+    own = objectives.keys() - DIRECTIONS.keys() - set(ALWAYS)
+    if own:
+        known = [*DIRECTIONS, *ALWAYS, *config.make_task(algorithm, config.fixed, None).fit(1)]
+        for name in sorted(own):
+            choose("an objective", name, list(dict.fromkeys(known)))
+
+
 def open_space(algorithm: type[Task], fixed: Mapping[str, Any], priors: Mapping[str, str]) -> Space:
     """What a study searches: all that is searched by itself and not fixed, and what has a prior of the user's."""
     open = with_priors(algorithm.learner.hyperparameters.fix(fixed), priors)
@@ -81,6 +96,28 @@ def open_space(algorithm: type[Task], fixed: Mapping[str, Any], priors: Mapping[
                 "set that, or search it too"
             )
     return searched
+
+
+def defaults_except(space: Space, search: Sequence[str]) -> Nested:
+    """Return the defaults of all hyperparameters but `search`, where they apply.
+
+    SpaceError names what is not in the space, or applies only to other values than the defaults.
+    """
+    flat = space.flat()
+    for name in search:
+        if name not in flat:
+            raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{near(name, flat)}")
+    found: dict[str, Value] = {}
+    for row in space.rows:
+        decided = [condition for condition in row.conditions if condition.path not in search]
+        if not (applies := all(condition.holds(found) for condition in decided)) and row.path in search:
+            raise SpaceError(
+                f"search: {row.path} applies only when {' and '.join(map(str, row.conditions))}, which is "
+                "not the default; fix that, or search it too"
+            )
+        if applies and row.path not in search and (default := row.dimension.default) is not REQUIRED:
+            found[row.path] = default
+    return unflatten(found)
 
 
 def make_population(

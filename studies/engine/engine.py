@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...spaces import flatten, unflatten
 from ..schedulers.racing import at_once
-from ..schedulers.registry import Branch, Plan
 from ..schedulers.seeds import collapse, seeds_of
 from ..storage.branches import Start
 from ..storage.rows import Segment, Trial
 from ..storage.trials import check_same
 from ..study.config import Config
 from ..study.objectives import objectives_of
+from ..study.plan import Branch, Plan
 from .configuring import load_task
 from .view import View
 

@@ -14,10 +14,9 @@ from sqlalchemy import make_url
 from ...spaces.drivers.to_optuna import distributions, params
 from ..errors import StoreError, TaskBusy
 from ..schedulers.seeds import collapse
-from ..storage.rows import Segment, Trial
+from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.objectives import DEFAULT, objectives_of, value_of
-from ..study.plan import score_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 from ...spaces.drivers.to_orion import from_params
 from ...spaces.ranges import Fidelity
 from ...tasks.errors import Diverged, Stopped
+from ..engine.configuring import defaults_except
 from ..errors import LeaseLost, StudyMismatch
 from ..storage.store import Store
 from ..study.config import check_epochs
-from ..study.searching import only
 from .parents import parent_of
 from .trial import INTERRUPTED, Results, train, whole
 
@@ -90,7 +90,7 @@ class OrionObjective:
         first = task(env, seed=seed, **fixed)  # checks all that was given
         self.env, space = first.env, first.get_space()
         if search is not None:
-            space = only(space, search)
+            space = space.fix(defaults_except(space, search))
         check_epochs([epochs.low, epochs.high] if isinstance(epochs, Fidelity) else [epochs])
         if isinstance(epochs, Fidelity):
             space = space.extend(**{FIDELITY: epochs})

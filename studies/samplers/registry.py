@@ -22,8 +22,7 @@ from ...spaces.dimension import Maybe
 from ...spaces.ranges import NearOne, Normal, Real
 from ...tasks.rng import streams
 from ...tasks.runtime.warning_filters import changed_filters
-from ..study.config import BadConfig, Config, choose
-from ..study.config_form import MOST_GRID_POINTS
+from ..study.config import MOST_GRID_POINTS, BadConfig, Config, choose
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler

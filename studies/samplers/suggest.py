@@ -18,10 +18,10 @@ from ...spaces import Space, SpaceError, flatten
 from ...spaces.drivers.to_optuna import distributions, params
 from ...spaces.drivers.to_optuna import suggest as suggest_values
 from ...tasks.runtime.warning_filters import changed_filters
-from ..schedulers.registry import Plan, Seen
 from ..storage.rows import Segment, Trial
 from ..study.config import BadConfig, Config
 from ..study.objectives import objectives_of, point
+from ..study.plan import Plan, Seen
 from .nsga import BRACKET
 from .registry import KNOWN, make_sampler
 

@@ -21,10 +21,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 
 from ..samplers.registry import learns
-from ..storage.rows import Segment, Trial
+from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.objectives import best_first, objectives_of
-from ..study.plan import Plan, Seen, score_of
+from ..study.plan import Plan, Seen
 
 Place = tuple[float, int]  # (-score, number): the best first, ties to the lower number
 

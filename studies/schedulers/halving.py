@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..samplers.registry import learns
-from ..storage.rows import Segment, Trial
+from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.objectives import best_first
-from ..study.plan import Plan, Seen, score_of
+from ..study.plan import Plan, Seen
 
 
 @dataclass(frozen=True)

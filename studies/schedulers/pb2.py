@@ -26,9 +26,9 @@ from ...spaces import flatten
 from ...spaces.dimension import Dimension
 from ...spaces.values import Value
 from ...tasks.rng import streams
-from ..storage.rows import Segment, Trial
+from ..storage.rows import Segment, Trial, score_of
 from ..study.config import BadConfig, Config
-from ..study.plan import Branch, score_of
+from ..study.plan import Branch
 from .explore import ATTEMPTS
 from .quantiles import LAST, has_scale, quantile
 from .seeds import collapse, seeds_of

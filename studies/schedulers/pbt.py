@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ...tasks.rng import streams
-from ..storage.rows import Segment, Trial
+from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
-from ..study.plan import Branch, Plan, score_of
+from ..study.plan import Branch, Plan
 
 if TYPE_CHECKING:
     pass

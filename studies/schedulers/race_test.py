@@ -16,8 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..storage.rows import Segment
-from ..study.plan import score_of
+from ..storage.rows import Segment, score_of
 
 LEVEL = 0.05  # of significance
 FIRST = 2  # seeds before the first test

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..storage.rows import Segment
+from ..storage.rows import Segment, score_of
 from ..study.config import BadConfig, Config
-from ..study.plan import Plan, score_of
+from ..study.plan import Plan
 from .race_test import FIRST, Heat, race
 from .seeds import Replicated, collapse, races, seeds_of
 

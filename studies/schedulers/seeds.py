@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..storage.rows import Segment, Trial
-from ..study.aggregates import AGGREGATES
+from ..storage.rows import Segment, Trial, score_of
 from ..study.config import BadConfig, Config, check_count, choose
-from ..study.objectives import MINIMIZE, objectives_of, value_of
-from ..study.plan import Branch, Plan, Scheduler, score_of
+from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
+from ..study.plan import Branch, Plan, Scheduler
 from .race_test import FIRST
 
 

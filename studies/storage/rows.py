@@ -116,3 +116,9 @@ class Result:
     digest: str | None = None
     metrics: Sequence[tuple[int, Metrics]] = ()
     objectives: Mapping[str, float] | None = None
+
+
+def score_of(segment: Segment) -> float:
+    """The score of a segment that is done."""
+    assert segment.score is not None
+    return segment.score

@@ -15,18 +15,37 @@ apart from the others comes first. With one objective the higher score comes fir
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedRow
-from ..storage.rows import Segment
-from .aggregates import AGGREGATES
+from ..storage.rows import Segment, score_of
 from .config import BadConfig, Config, choose
-from .plan import score_of
 
 if TYPE_CHECKING:
     from ...tasks.task import Task
+
+
+def iqm(scores: Sequence[float]) -> float:
+    """Interquartile mean: without the lowest and the highest quarter; Agarwal et al. (2021), arXiv:2108.13264."""
+    cut = len(scores) // 4
+    return statistics.fmean(sorted(scores)[cut : len(scores) - cut])
+
+
+def top_quartile(scores: Sequence[float]) -> float:
+    """Mean of the highest quarter, of one score at least."""
+    return statistics.fmean(sorted(scores)[-max(1, len(scores) // 4) :])
+
+
+AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "iqm": iqm,
+    "top_quartile": top_quartile,
+}
+
 
 RETURN = "return"  # the metric under which an evaluation is stored with its epoch
 MODEL_SIZE, SPEED = "model_size", "env_steps_per_second"
@@ -59,22 +78,6 @@ def objective_options(texts: Sequence[str]) -> dict[str, Any]:
         direction = choose("direction of an objective", direction, (MAXIMIZE, MINIMIZE)) if colon else DIRECTIONS[name]
         found[name] = direction
     return {} if found in ({}, DEFAULT) else {"objectives": found}
-
-
-def check_objectives(config: Config, algorithm: type[Task]) -> None:
-    """Raises BadConfig if the study cannot have its objectives; trains an epoch if only the task knows."""
-    objectives = objectives_of(config)
-    if len(objectives) > 1:
-        from ..samplers.registry import KNOWN
-
-        if not KNOWN[config.sampler].objectives:
-            several = ", ".join(name for name, sampler in KNOWN.items() if sampler.objectives)
-            raise BadConfig(f"sampler {config.sampler} takes one objective, but got {len(objectives)}; use {several}")
-    own = objectives.keys() - DIRECTIONS.keys() - set(ALWAYS)
-    if own:
-        known = [*DIRECTIONS, *ALWAYS, *config.make_task(algorithm, config.fixed, None).fit(1)]
-        for name in sorted(own):
-            choose("an objective", name, list(dict.fromkeys(known)))
 
 
 def objectives_of(config: Config) -> dict[str, str]:

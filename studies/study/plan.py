@@ -87,9 +87,3 @@ class Scheduler(Protocol):
 
     def entrants(self) -> list[int]:
         """How many trials train to each rung, if none fails."""
-
-
-def score_of(segment: Segment) -> float:
-    """The score of a segment that is done."""
-    assert segment.score is not None
-    return segment.score

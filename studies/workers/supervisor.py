@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Protocol
 
-from ..cli.progress import Progress, Watch
+from ..engine.watch import Snapshot, Watch
 from ..errors import StoreError
 from ..storage.store import Store
 
@@ -50,6 +50,22 @@ class Hand(Protocol):
 
     def wait(self, seconds: float) -> None:
         """Waits for its end, and kills it if it takes too long."""
+
+
+class Display(Protocol):
+    """Shows people how far the study is, such as a terminal.
+
+    Attributes:
+        workers: the number of worker processes that run.
+    """
+
+    workers: int
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show the newest snapshot."""
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
 
 
 class WorkerProcess:
@@ -137,7 +153,7 @@ class Interrupted(Exception):
 class Tuning:
     """Runs a study to its end with so many workers, each of which `hire` starts."""
 
-    def __init__(self, store: Store, study: str, workers: int, hire: Callable[[], Hand], progress: Progress):
+    def __init__(self, store: Store, study: str, workers: int, hire: Callable[[], Hand], progress: Display):
         self.store, self.study, self.workers, self.hire, self.progress = store, study, workers, hire, progress
         self.crew: list[Hand] = []
         self.deaths, self.through = 0, -1

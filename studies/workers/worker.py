@@ -6,11 +6,14 @@ trial is trained by one of them at a time, and carried on by another one from it
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 from ...tasks.checkpoint.storage import Write
@@ -24,7 +27,6 @@ from ..storage.locks.leases import StoreLease
 from ..storage.locks.owner import Owner
 from ..storage.store import Store
 from ..storage.troubles import History
-from .stopping import StopSignals
 from .training import TaskStorage as TaskStorage
 from .training import Training
 
@@ -201,6 +203,31 @@ def _apart(uids: list[str], share: int, workers: int) -> list[str]:
 
 def _last_line(error: BaseException) -> str:
     return report(error).strip().splitlines()[-1]
+
+
+class StopSignals:
+    """While entered, SIGTERM and SIGINT ask the worker to stop; so does the end of stdin, a parent's pipe, if asked."""
+
+    def __init__(self, until_stdin_ends: bool = False):
+        self.asked: signal.Signals | None = None
+        if until_stdin_ends:
+            threading.Thread(target=self._wait_for_parent, daemon=True).start()
+
+    def __enter__(self) -> StopSignals:
+        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = signal.Signals(number)
+
+    def _wait_for_parent(self) -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run_worker(

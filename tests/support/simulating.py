@@ -9,10 +9,11 @@ from typing import Any
 
 from rekindle.spaces import flatten, unflatten
 from rekindle.studies.engine.configuring import make_population
-from rekindle.studies.schedulers.registry import Branch, Plan, plan, scheduler
+from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.schedulers.seeds import seeds_of
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.study.config import Config
+from rekindle.studies.study.plan import Branch, Plan
 from rekindle.tasks import load
 from studying import TINY
 

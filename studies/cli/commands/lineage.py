@@ -16,9 +16,9 @@ from ...engine.lineage import Link, NotEqual, lineage, retrain, task_of
 from ...storage.branches import Start
 from ...storage.store import Store
 from ...workers.training import TaskStorage
-from .. import json_views as report
-from .. import tables
-from ..terminal import FAILED, existing_store, new_console, note, print_json, whole_uid
+from ..output import json_views as report
+from ..output import tables
+from ..output.terminal import FAILED, existing_store, new_console, note, print_json, whole_uid
 from .study import fit_task
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...study.aggregates import AGGREGATES
+from ...study.objectives import AGGREGATES
 
 if TYPE_CHECKING:
     from ....tasks.task import Task
@@ -95,7 +95,7 @@ def _task(arguments: argparse.Namespace) -> Task:
     from ....tasks.warm_start import is_policy
     from ...engine.lineage import lineage, retrain, task_of
     from ...storage.stored_policies import NoPolicy, checkpoint_of
-    from ..terminal import existing_store, whole_uid
+    from ..output.terminal import existing_store, whole_uid
 
     with existing_store(arguments) as store:
         uid, saved = checkpoint_of(store, arguments.checkpoint, whole_uid)
@@ -113,9 +113,9 @@ def _task(arguments: argparse.Namespace) -> Task:
 
 
 def _print(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
-    from .. import json_views as report
-    from .. import tables
-    from ..terminal import new_console, print_json
+    from ..output import json_views as report
+    from ..output import tables
+    from ..output.terminal import new_console, print_json
 
     if arguments.json:
         return print_json({"format": report.FORMAT, **result})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ....spaces import flatten, unflatten
-from ...engine.configuring import make_config, make_population, open_space
+from ...engine.configuring import defaults_except, make_config, make_population, open_space
 from ...engine.engine import start_study
 from ...errors import StoreError
 from ...schedulers.seeds import seed_options
@@ -22,10 +22,9 @@ from ...storage.locks.owner import Owner, cores
 from ...storage.store import Store
 from ...study.config import Config, parse_epochs
 from ...study.objectives import objective_options
-from ...study.searching import closed
-from .. import json_views as report
-from .. import tables
-from ..terminal import FAILED, existing_store, new_console, note, open_store, print_json, whole_uid
+from ..output import json_views as report
+from ..output import tables
+from ..output.terminal import FAILED, existing_store, new_console, note, open_store, print_json, whole_uid
 
 if TYPE_CHECKING:
     from ....tasks.cohort import EpochEvent
@@ -39,9 +38,10 @@ LEARNING_CURVE = ("epoch", "env_steps", "episode_return", "return", "loss", "app
 def tune(arguments: argparse.Namespace) -> int:
     """Runs a study to its end with workers of its own, and shows the best trials."""
     from ....tasks import load
+    from ...engine.watch import look
     from ...workers.supervisor import Tuning
-    from ..progress import Progress, look
-    from ..warm_start import check_start, is_given, keeping, warmed
+    from ..output.progress import Progress
+    from .warm_start import check_start, is_given, keeping, warmed
 
     _check_engine(arguments)
     check_start(arguments)
@@ -107,7 +107,7 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     priors = _priors(arguments.prior)
     if arguments.search:
         space = open_space(algorithm, fixed, priors)
-        fixed = dict(unflatten(flatten(closed(space, [*arguments.search, *priors])) | flatten(fixed)))
+        fixed = dict(unflatten(flatten(defaults_except(space, [*arguments.search, *priors])) | flatten(fixed)))
     options = seed_options(arguments.seeds, arguments.aggregate, arguments.racing)
     options |= objective_options(arguments.objective)
     options |= {} if arguments.grid_points is None else {"grid_points": arguments.grid_points}
@@ -204,7 +204,7 @@ def train(arguments: argparse.Namespace) -> int:
     """Trains one task, from its last checkpoint if there is one."""
     from ....tasks import load
     from ...workers.training import TaskStorage
-    from ..warm_start import check_start, is_given, warm_start
+    from .warm_start import check_start, is_given, warm_start
 
     check_start(arguments)
     algorithm = load(arguments.task)
@@ -366,6 +366,6 @@ def _env(text: str) -> Any:
 
 def _values(algorithm: type[Task], arguments: argparse.Namespace) -> dict[str, Any]:
     """The nested values of --set, checked, and what --demonstrations decides."""
-    from ..warm_start import counted
+    from .warm_start import counted
 
     return counted(algorithm.learner.hyperparameters.parse(*arguments.set), arguments)

@@ -53,7 +53,7 @@ def add_parsers(commands: Any, command: Callable[..., argparse.ArgumentParser]) 
 def fsck(arguments: argparse.Namespace) -> int:
     """Examines the storage, and repairs it if told; 1 if something stays wrong."""
     from ...upkeep.fsck import check, repair
-    from ..terminal import existing_store
+    from ..output.terminal import existing_store
 
     with existing_store(arguments) as store:
         findings = check(store)
@@ -87,7 +87,7 @@ def gc(arguments: argparse.Namespace) -> int:
     """Says what nothing needs any more; drops it with --yes."""
     from ...upkeep.gc import gc as collect
     from ...upkeep.shrinking import shrink
-    from ..terminal import existing_store
+    from ..output.terminal import existing_store
 
     with existing_store(arguments) as store:
         garbage = collect(store, studies=arguments.study, dry_run=not arguments.yes)
@@ -123,7 +123,7 @@ def gc(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """Writes a study to a file."""
     from ...upkeep.transfer import export_study
-    from ..terminal import existing_store
+    from ..output.terminal import existing_store
 
     with existing_store(arguments) as store:
         done = export_study(store, arguments.study, arguments.file)
@@ -133,7 +133,7 @@ def export(arguments: argparse.Namespace) -> int:
 def load(arguments: argparse.Namespace) -> int:
     """Reads a study from a file."""
     from ...upkeep.transfer import import_study
-    from ..terminal import open_store
+    from ..output.terminal import open_store
 
     if not arguments.file.is_file():  # before a database is made
         raise ValueError(f"there is no file {arguments.file}; `rekindle export STUDY FILE` writes one")

@@ -18,10 +18,11 @@ from typing import Any
 import optuna
 import psutil
 import pytest
-from rekindle.studies.cli import json_views as report
-from rekindle.studies.cli import main, tables
-from rekindle.studies.cli.progress import look
+from rekindle.studies.cli import main
+from rekindle.studies.cli.output import json_views as report
+from rekindle.studies.cli.output import tables
 from rekindle.studies.engine.engine import Engine, start_study
+from rekindle.studies.engine.watch import look
 from rekindle.studies.storage.store import Store
 from rich.console import Console
 from studying import TINY, bits, run, tiny

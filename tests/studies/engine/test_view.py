@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from rekindle.studies.cli.progress import Watch, look
 from rekindle.studies.engine.engine import Engine, start_study
 from rekindle.studies.engine.view import View
+from rekindle.studies.engine.watch import Watch, look
 from rekindle.studies.errors import StudyMismatch, UnknownStudy
 from rekindle.studies.storage import queries
 from rekindle.studies.storage import trials as ledger

@@ -18,7 +18,7 @@ from orion.core.worker.trial import Trial
 from rekindle import PPO, fidelity
 from rekindle.spaces import SpaceError
 from rekindle.studies.cli import main as cli
-from rekindle.studies.cli import under_orion as orion_trial
+from rekindle.studies.cli.commands import under_orion as orion_trial
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
 from rekindle.studies.storage.store import Store

@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
-from rekindle.studies.engine.configuring import load_task, make_config
+from rekindle.studies.engine.configuring import defaults_except, load_task, make_config
 from rekindle.studies.errors import StoreError
 from rekindle.studies.samplers.grid import grid
 from rekindle.studies.samplers.registry import KNOWN, check_sampler, make_sampler, sampler_name
@@ -20,7 +20,6 @@ from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.study.config import BadConfig, Config
-from rekindle.studies.study.searching import closed
 from rekindle.tasks import load
 
 MIXED = Space(
@@ -148,7 +147,7 @@ def test_a_grid_has_the_ends_of_ranges_and_only_what_applies() -> None:
 
 def test_a_study_is_as_large_as_its_grid() -> None:
     ppo = load("ppo")
-    fixed = closed(ppo("CartPole-v1").get_space(), ["optimizer.lr", "model.activation"])
+    fixed = defaults_except(ppo("CartPole-v1").get_space(), ["optimizer.lr", "model.activation"])
     make = partial(make_config, ppo, "CartPole-v1", epochs=[1], fixed=fixed, sampler="GridSampler")
     assert make(trials=None).trials == [5 * 4]
     assert make(trials=None, options={"grid_points": 2}).trials == [2 * 4]

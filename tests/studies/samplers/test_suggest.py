@@ -13,9 +13,9 @@ from rekindle.spaces.drivers.to_optuna import suggest as suggest_values
 from rekindle.studies.samplers.registry import KNOWN, make_sampler
 from rekindle.studies.samplers.suggest import Spelled, history, suggest
 from rekindle.studies.samplers.tpe import TPE
-from rekindle.studies.schedulers.registry import Plan
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.plan import Plan
 
 SPACE = Space(
     name=categorical("adam", "sgd", default="adam", structural=True),

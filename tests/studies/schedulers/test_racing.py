@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from rekindle.studies.cli import main
-from rekindle.studies.cli.json_views import rank, study_json
+from rekindle.studies.cli.output.json_views import rank, study_json
 from rekindle.studies.engine.configuring import make_config, make_population
 from rekindle.studies.schedulers.race_test import LEVEL, chi2_tail, losers, race, t_tails
 from rekindle.studies.schedulers.racing import at_once

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rekindle.studies.errors import StoreError
 from rekindle.studies.schedulers.hyperband import brackets
-from rekindle.studies.schedulers.registry import Plan, Seen, entrants, plan, priority
+from rekindle.studies.schedulers.registry import entrants, plan, priority
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.study.config import BadConfig, Config, parse_epochs
+from rekindle.studies.study.plan import Plan, Seen
 from simulating import Told
 
 

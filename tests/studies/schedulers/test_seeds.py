@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
-from rekindle.studies.cli.json_views import study_json
+from rekindle.studies.cli.output.json_views import study_json
 from rekindle.studies.engine.configuring import make_population
 from rekindle.studies.schedulers.registry import entrants, plan
 from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.aggregates import AGGREGATES, iqm, top_quartile
 from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.objectives import AGGREGATES, iqm, top_quartile
 from rekindle.tasks import load
 from simulating import simulate
 from studying import TINY, run, run_by_three, tiny

@@ -14,17 +14,16 @@ import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
-from rekindle.studies.cli.json_views import study_json
-from rekindle.studies.cli.progress import look
+from rekindle.studies.cli.output.json_views import study_json
 from rekindle.studies.engine.configuring import make_population
 from rekindle.studies.engine.optuna_mirror import finished, mirror
+from rekindle.studies.engine.watch import look
 from rekindle.studies.errors import DamagedRow
 from rekindle.studies.schedulers.asha import AsynchronousHalving
 from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config
-from rekindle.studies.study.config_form import what_is_wrong
+from rekindle.studies.study.config import BadConfig, Config, what_is_wrong
 from rekindle.studies.study.objectives import (
     best_first,
     crowding,

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from rekindle.studies.cli import main as cli
-from rekindle.studies.cli.progress import Progress
+from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.engine.engine import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.ray_workers import RayWorker, cluster
@@ -43,7 +43,7 @@ def tune(store: Store, study: str, count: int, hire: Callable[[], RayWorker]) ->
 
 ON_RAY = """
 import io, signal, sys
-from rekindle.studies.cli.progress import Progress
+from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.workers.ray_workers import RayWorker, cluster
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.supervisor import Tuning, WorkersFailed

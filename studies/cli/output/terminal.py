@@ -11,10 +11,10 @@ from typing import Any
 
 from rich.console import Console
 
-from ..engine.optuna_mirror import UID as MIRROR
-from ..redact import printable
-from ..storage.sql.retry import Patience
-from ..storage.store import Store
+from ...engine.optuna_mirror import UID as MIRROR
+from ...redact import printable
+from ...storage.sql.retry import Patience
+from ...storage.store import Store
 
 FAILED = 1  # the exit status of what was asked for rightly, and did not succeed
 

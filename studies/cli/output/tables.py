@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ...spaces import flatten
-from ..redact import printable
-from ..study.objectives import DEFAULT, RETURN
+from ....spaces import flatten
+from ...redact import printable
+from ...study.objectives import DEFAULT, RETURN
 from .json_views import STATES, Json, rank
 
 

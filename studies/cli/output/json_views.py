@@ -10,21 +10,21 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ...tasks.checkpoint.storage import POLICY
-from ..engine.optuna_mirror import UID as MIRROR
-from ..schedulers.registry import plan
-from ..schedulers.seeds import collapse, races, seeds_of
-from ..storage.branches import BRANCH
-from ..storage.locks.owner import Owner
-from ..storage.retention import reasons
-from ..storage.rows import Segment, Trial
-from ..storage.trials import SEGMENT_STATES
-from ..study.config import Config
-from ..study.objectives import DEFAULT, objectives_of, point, ranking, undominated, value_of
-from ..study.objectives import RETURN as RETURN
+from ....tasks.checkpoint.storage import POLICY
+from ...engine.optuna_mirror import UID as MIRROR
+from ...schedulers.registry import plan
+from ...schedulers.seeds import collapse, races, seeds_of
+from ...storage.branches import BRANCH
+from ...storage.locks.owner import Owner
+from ...storage.retention import reasons
+from ...storage.rows import Segment, Trial
+from ...storage.trials import SEGMENT_STATES
+from ...study.config import Config
+from ...study.objectives import DEFAULT, objectives_of, point, ranking, undominated, value_of
+from ...study.objectives import RETURN as RETURN
 
 if TYPE_CHECKING:
-    from ..storage.store import Store
+    from ...storage.store import Store
 
 FORMAT = 1
 Json = dict[str, Any]

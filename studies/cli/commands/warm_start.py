@@ -8,20 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...spaces import unflatten
-from ...tasks.checkpoint.retention import snapshots
-from ...tasks.checkpoint.storage import policy_uid
-from ...tasks.identity import uid_of
-from ...tasks.signals.demonstrations import Demonstrations, apart
-from ...tasks.warm_start import WarmStart
-from ..errors import UnknownStudy
-from ..storage.branches import Start
-from ..storage.store import Store
-from ..storage.stored_policies import begun, find, load_policy, put_policy
-from ..study.config import BadConfig, Config
+from ....spaces import unflatten
+from ....tasks.checkpoint.retention import snapshots
+from ....tasks.checkpoint.storage import policy_uid
+from ....tasks.identity import uid_of
+from ....tasks.signals.demonstrations import Demonstrations, apart
+from ....tasks.warm_start import WarmStart
+from ...errors import UnknownStudy
+from ...storage.branches import Start
+from ...storage.store import Store
+from ...storage.stored_policies import begun, find, load_policy, put_policy
+from ...study.config import BadConfig, Config
 
 if TYPE_CHECKING:
-    from ...tasks.task import Task
+    from ....tasks.task import Task
 
 Say = Callable[[str], None]
 
@@ -67,7 +67,7 @@ def counted(values: dict[str, Any], arguments: argparse.Namespace) -> dict[str, 
 
 def _remembered(arguments: argparse.Namespace) -> int | None:
     """How many steps the file demonstrated when it was there."""
-    from .terminal import existing_store
+    from ..output.terminal import existing_store
 
     try:
         store = existing_store(arguments)
@@ -144,7 +144,7 @@ def _own(store: Store, name: str) -> str | None:
 
 
 def _found(store: Store, arguments: argparse.Namespace) -> Given:
-    from .terminal import whole_uid
+    from ..output.terminal import whole_uid
 
     source = None if arguments.warm_start is None else find(store, arguments.warm_start, whole_uid)
     shown = None if arguments.demonstrations is None else Demonstrations.load(arguments.demonstrations)

@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..orion.trial import INTERRUPTED, say, train, whole
+from ...orion.trial import INTERRUPTED, say, train, whole
 
 if TYPE_CHECKING:
     import argparse
 
-    from ...spaces import Space
-    from ...tasks.checkpoint.storage import Storage
-    from ...tasks.cohort import EpochEvent
-    from ...tasks.task import Task
-    from ..orion.trial import Results
-    from ..storage.branches import Start
+    from ....spaces import Space
+    from ....tasks.checkpoint.storage import Storage
+    from ....tasks.cohort import EpochEvent
+    from ....tasks.task import Task
+    from ...orion.trial import Results
+    from ...storage.branches import Start
 
 RESULTS_VARIABLE = "ORION_RESULTS_PATH"  # Orion sets it for the programs it runs, and reads the file when they end
 INTERRUPT_VARIABLE = "ORION_INTERRUPT_CODE"
@@ -52,8 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     again = int(os.environ.get(INTERRUPT_VARIABLE, INTERRUPTED))
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(again))  # while nothing is trained; see Interrupts
 
-    from ...tasks.errors import Stopped
-    from ..errors import LeaseLost
+    from ....tasks.errors import Stopped
+    from ...errors import LeaseLost
 
     try:
         found = _train(arguments)
@@ -70,9 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> Results:
-    from ...tasks import load
-    from ..storage.sql.retry import Patience
-    from ..storage.store import Store
+    from ....tasks import load
+    from ...storage.sql.retry import Patience
+    from ...storage.store import Store
     from .warm_start import check_start, counted, is_given, warm_start
 
     check_start(arguments)
@@ -119,24 +119,24 @@ def _parent() -> Start | None:
     """Where the trial ended from which Orion branched this one."""
     if (place := _place()) is None:
         return None
-    from ..orion.parents import parent_of
+    from ...orion.parents import parent_of
 
     return parent_of(*place)
 
 
 def _note_failure() -> None:
     """Says in Orion's database that the trial failed by itself, and was not killed."""
-    from ..errors import StoreError
+    from ...errors import StoreError
 
     if (place := _place()) is not None:
-        from ..orion.attempts import note_failure
+        from ...orion.attempts import note_failure
 
         with suppress(StoreError):  # then it is tried again, which finds out
             note_failure(*place)
 
 
 def _epochs(text: str) -> int:
-    from ..study.config import check_epochs, parse_epochs
+    from ...study.config import check_epochs, parse_epochs
 
     with suppress(ValueError, OverflowError):
         return check_epochs([whole(float(text))])[0]
@@ -151,7 +151,7 @@ def _epochs(text: str) -> int:
 
 def _active(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values without those that do not apply: Orion knows no conditions and gives every hyperparameter one."""
-    from ...spaces import flatten, unflatten
+    from ....spaces import flatten, unflatten
 
     given = flatten(values)
     applying = flatten(space.decide(lambda path, dimension: given.get(path, dimension.default)))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 from rekindle.spaces import SpaceError
-from rekindle.studies.study.searching import only
+from rekindle.studies.engine.configuring import defaults_except
 from rekindle.tasks import load
 
 
 def test_what_is_not_searched_has_its_default() -> None:
     dqn = load("dqn")("CartPole-v1")
-    space = only(dqn.get_space(), ["optimizer.lr", "replay.name"])
+    space = dqn.get_space().fix(defaults_except(dqn.get_space(), ["optimizer.lr", "replay.name"]))
     conditional = ["replay.alpha", "replay.beta", "replay.beta_horizon", "replay.eps"]
     assert [name for name, dimension in space.flat().items() if dimension.search] == [
         "optimizer.lr",
@@ -20,8 +20,8 @@ def test_what_is_not_searched_has_its_default() -> None:
     with pytest.raises(
         SpaceError, match=r"'optimizer\.lrr' is not a hyperparameter that is open; did you mean optimizer\.lr"
     ):
-        only(dqn.get_space(), ["optimizer.lrr"])
+        defaults_except(dqn.get_space(), ["optimizer.lrr"])
     with pytest.raises(
         SpaceError, match=r"replay\.alpha applies only when replay\.name is 'prioritized', which is not the"
     ):
-        only(dqn.get_space(), ["replay.alpha"])
+        defaults_except(dqn.get_space(), ["replay.alpha"])
