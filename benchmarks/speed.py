@@ -1,6 +1,6 @@
 """Environment steps per second beside Stable-Baselines3, in one run, on one thread, with the same settings.
 
-    python benchmarks/speed.py [ppo] [a2c] [dqn] [sac] [--repeat 3]
+    python benchmarks/speed.py [ppo] [a2c] [dqn] [sac] [--repeat 3] [--against CHECKOUT]
 
 PPO, A2C: CartPole-v1, 8 environments, two networks of 64-64; PPO 128 steps, 4 epochs x 4 minibatches, Adam; A2C
 5 steps, one gradient step, RMSprop. DQN: CartPole-v1, one environment, 64-64, 4 steps per gradient step on a batch of
@@ -9,6 +9,8 @@ fast it would be if nothing but its matrix products took time is shown beside it
 
 All take turns, and the median of each is compared. A cohort's figure is the sum over its members. Steps are divided by
 seconds of processor time, so that other work on the machine counts less.
+
+With --against the other side is Rekindle in another checkout, of an older version for example, row by row.
 """
 
 from __future__ import annotations
@@ -16,22 +18,25 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import rekindle
 import torch
-from rekindle.benchmarks.peers import stable_baselines
 from rekindle.spaces import flatten, unflatten
 from rekindle.tasks import load
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is timed: `steps` of a peer and of one task, and as many in all of a cohort."""
+    """One comparison: `steps` of a peer and of one task, and as many in all of a cohort."""
 
     title: str
     task: str
@@ -75,6 +80,8 @@ SETTINGS: dict[str, list[Setting]] = {
 
 def their_speed(setting: Setting) -> float:
     """Steps per second of Stable-Baselines3, once it has begun to learn."""
+    from rekindle.benchmarks.peers import stable_baselines
+
     task = load(setting.task)(setting.env).init(**unflatten(setting.hyperparameters))
     assert task.hyperparameters is not None
     hp = flatten(task.hyperparameters)
@@ -95,6 +102,55 @@ def our_speed(setting: Setting, members: int) -> float:
     share = setting.steps * 4 // members if members > 1 else setting.steps
     group.fit(2 + max(1, share // setting.hyperparameters["epoch_steps"]))
     return members * (tasks[0].env_steps - before) / (time.process_time() - start)
+
+
+@contextmanager
+def speed_in(checkout: Path) -> Iterator[Callable[[str, int, int], float]]:
+    """A function (algorithm, index of its setting, members) -> steps per second of another checkout."""
+    from rekindle.benchmarks.checkouts import importable
+
+    command = [sys.executable, "-c", "import speed; speed.answer()"]
+    with (
+        importable(checkout, __file__) as environment,
+        subprocess.Popen(
+            command, env=environment, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+
+        def measure(algorithm: str, index: int, members: int) -> float:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(f"{algorithm} {index} {members}\n")
+            child.stdin.flush()
+            return float(child.stdout.readline())
+
+        yield measure
+        child.stdin.close()
+
+
+def answer() -> None:
+    """Measure what each line of stdin asks for; see `speed_in`."""
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        algorithm, index, members = line.split()
+        print(our_speed(SETTINGS[algorithm][int(index)], int(members)), flush=True)
+
+
+def compare_checkouts(algorithms: Sequence[str], other: Path, repeat: int) -> None:
+    """Print the speeds of this checkout and another one, which take turns."""
+    own = Path(rekindle.__file__).resolve().parent
+    print(f"{'env steps/s':44}{other.name:>12}{own.name:>12}{'ratio':>8}")
+    with ExitStack() as stack:
+        sides = [stack.enter_context(speed_in(checkout)) for checkout in (other, own)]
+        for algorithm in algorithms:
+            for index, setting in enumerate(SETTINGS[algorithm]):
+                for members in setting.cohorts:
+                    figures = [[side(algorithm, index, members) for side in sides] for _ in range(repeat)]
+                    before, after = (statistics.median(column) for column in zip(*figures, strict=True))
+                    ratio = statistics.median(new / old for old, new in figures)
+                    print(f"{setting.title + f', {members}':44}{before:12,.0f}{after:12,.0f}{ratio:8.2f}", flush=True)
 
 
 def products_of_sac(width: int, batch: int, obs: int = 3, actions: int = 1) -> list[tuple[int, int, int, int]]:
@@ -136,7 +192,7 @@ def speed_of_products(setting: Setting) -> float:
 
 
 def compare(setting: Setting, repeat: int) -> None:
-    """Prints the figures of one setting."""
+    """Print the figures of one setting."""
     base = "Stable-Baselines3"
     runs: dict[str, Callable[[], float]] = {base: partial(their_speed, setting)}
     for members in setting.cohorts:
@@ -158,10 +214,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithms", nargs="*", default=list(SETTINGS), help=f"{', '.join(SETTINGS)} (all)")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with another checkout instead")
     options = parser.parse_args()
     if unknown := [name for name in options.algorithms if name not in SETTINGS]:
         parser.error(f"the algorithms are {', '.join(SETTINGS)}, but got {', '.join(unknown)}")
     torch.set_num_threads(1)
+    if options.against is not None:
+        return compare_checkouts(options.algorithms, options.against, options.repeat)
     for algorithm in options.algorithms:
         for setting in SETTINGS[algorithm]:
             compare(setting, options.repeat)
