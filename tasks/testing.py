@@ -48,14 +48,13 @@ print(task.digest)
 """
 
 
-class ExactnessSuite:
-    """What "resumable" means, as tests.
+class VariantSuite:
+    """The tests of resuming that every variant of an algorithm must pass.
 
     Attributes:
         task, env, hyperparameters: what is tested; small, so that an epoch takes a fraction of a second.
         variants: further hyperparameters, each laid over `hyperparameters`, so that together they use the whole space.
         inert: tuned hyperparameters that act on the first state only, or too rarely to be seen in an epoch.
-        path: folders that a new process needs to import the task and the environment.
     """
 
     task: ClassVar[type[Task]]
@@ -63,7 +62,6 @@ class ExactnessSuite:
     hyperparameters: ClassVar[dict[str, Any]] = {}
     variants: ClassVar[Sequence[dict[str, Any]]] = ({},)
     inert: ClassVar[frozenset[str]] = frozenset()
-    path: ClassVar[Sequence[str]] = ()
     cohort_size: ClassVar[int] = 8
 
     def make(self, seed: int = 3, **changes: Any) -> Task:
@@ -93,30 +91,6 @@ class ExactnessSuite:
             assert difference(third.state_dict(), whole.state_dict()) == []
             assert third.metrics == whole.metrics
             assert third.evaluate(3) == whole.evaluate(3)
-
-    def test_resuming_in_a_new_process_equals_not_stopping(self) -> None:
-        whole, first = self.make(), self.make()
-        whole.fit(2)
-        first.fit(1)
-        packed = pack(first.state_dict())
-        with tempfile.TemporaryDirectory() as folder:
-            for name, data in {"manifest": packed.manifest, **packed.blobs}.items():
-                (Path(folder) / name).write_bytes(data)
-            env, values = json.dumps(first.env.to_json()), json.dumps(first.hyperparameters)
-            arguments = [folder, type(first).__module__, type(first).__name__, env, str(first.seed), values, "2"]
-            result = subprocess.run(
-                [sys.executable, "-c", CONTINUE, *arguments],
-                capture_output=True,
-                text=True,
-                env=self._environment(),
-                check=False,
-            )
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.strip() == whole.digest
-
-    def _environment(self) -> dict[str, str]:
-        folders = [*self.path, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
 
     def test_loading_brings_back_everything_that_training_changes(self) -> None:
         for changes in self.variants:
@@ -175,6 +149,40 @@ class ExactnessSuite:
     def _apart(self, member: int, changes: Mapping[str, Any]) -> dict[str, Any]:
         """The changes, with another learning rate for every member."""
         return {**flatten(changes), "optimizer.lr": 1e-3 * (member + 1)}
+
+
+class ExactnessSuite(VariantSuite):
+    """The whole exactness suite: inherited once for each task, while further variants inherit VariantSuite.
+
+    Attributes:
+        path: folders that a new process needs to import the task and the environment.
+    """
+
+    path: ClassVar[Sequence[str]] = ()
+
+    def test_resuming_in_a_new_process_equals_not_stopping(self) -> None:
+        whole, first = self.make(), self.make()
+        whole.fit(2)
+        first.fit(1)
+        packed = pack(first.state_dict())
+        with tempfile.TemporaryDirectory() as folder:
+            for name, data in {"manifest": packed.manifest, **packed.blobs}.items():
+                (Path(folder) / name).write_bytes(data)
+            env, values = json.dumps(first.env.to_json()), json.dumps(first.hyperparameters)
+            arguments = [folder, type(first).__module__, type(first).__name__, env, str(first.seed), values, "2"]
+            result = subprocess.run(
+                [sys.executable, "-c", CONTINUE, *arguments],
+                capture_output=True,
+                text=True,
+                env=self._environment(),
+                check=False,
+            )
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.strip() == whole.digest
+
+    def _environment(self) -> dict[str, str]:
+        folders = [*self.path, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
 
     def test_a_member_that_joins_late_is_not_changed_by_it(self) -> None:
         early, late, alone = self.make(0), self.make(1), self.make(1)

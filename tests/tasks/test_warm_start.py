@@ -16,7 +16,7 @@ from rekindle.studies.storage.store import Store
 from rekindle.tasks import DQN, PPO, SAC, SVPG, Cohort, StateMismatch, Task
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import NotInitialized
-from rekindle.tasks.testing import ExactnessSuite
+from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from rekindle.tasks.warm_start import WarmStart
 
 SMALL: dict[str, Any] = {
@@ -164,7 +164,7 @@ def test_a_policy_of_another_environment_of_the_same_form_can_be_taken() -> None
 # Exactness
 
 
-class Warm(ExactnessSuite):
+class Warm(VariantSuite):
     """The suite on tasks that start with another one's policy."""
 
     cohort_size = 3
@@ -178,7 +178,7 @@ class Warm(ExactnessSuite):
         return self.task(self.env, seed=seed, warm_start=self._policy).init(**values)
 
 
-class TestWarmPPO(Warm):
+class TestWarmPPO(Warm, ExactnessSuite):
     task = PPO
     hyperparameters: ClassVar = {
         "epoch_steps": 256,

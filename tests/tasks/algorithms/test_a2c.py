@@ -8,7 +8,7 @@ import pytest
 import torch
 from rekindle import A2C, Cohort
 from rekindle.tasks.errors import UnsupportedSpace
-from rekindle.tasks.testing import ExactnessSuite
+from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from torch import Tensor
 
 SMALL: dict[str, Any] = {"epoch_steps": 128, "num_envs": 4, "optimizer.lr": 0.01, "max_grad_norm": 0.1}
@@ -35,7 +35,7 @@ class TestOnCartPole(ExactnessSuite):
     cohort_size = 5
 
 
-class TestOnPendulum(ExactnessSuite):
+class TestOnPendulum(VariantSuite):
     task = A2C
     env = "Pendulum-v1"
     hyperparameters: ClassVar = SMALL

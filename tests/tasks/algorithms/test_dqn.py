@@ -13,7 +13,7 @@ from rekindle.tasks.algorithms.dqn import DQNLearner, huber
 from rekindle.tasks.checkpoint.state import difference, settled
 from rekindle.tasks.envs import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace
-from rekindle.tasks.testing import ExactnessSuite
+from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 
 SMALL: dict[str, Any] = {
     "epoch_steps": 128,
@@ -68,14 +68,14 @@ class TestOnCartPole(ExactnessSuite):
     )
 
 
-class TestOnLunarLander(ExactnessSuite):
+class TestOnLunarLander(VariantSuite):
     task = DQN
     env = "LunarLander-v3"
     hyperparameters: ClassVar = {**SMALL, "epoch_steps": 64, "exploration.horizon": 100}
     cohort_size = 3
 
 
-class TestOnFrozenLake(ExactnessSuite):
+class TestOnFrozenLake(VariantSuite):
     task = DQN
     env = "FrozenLake-v1"
     hyperparameters: ClassVar = {**SMALL, "epoch_steps": 96, "model.duelling": True, "max_grad_norm": 0.01}

@@ -9,8 +9,7 @@ import pytest
 import torch
 from rekindle import PPO, EnvSpec, Store
 from rekindle.tasks.algorithms.ppo import clipped_surrogate
-from rekindle.tasks.testing import ExactnessSuite
-from support_path import SUPPORT
+from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 
 SMALL: dict[str, Any] = {"epoch_steps": 256, "num_steps": 32, "num_envs": 4}
 AGGRESSIVE: dict[str, Any] = {"update_epochs": 3, "optimizer.lr": 0.03, "clip_coef": 0.1, "max_grad_norm": 0.1}
@@ -54,7 +53,7 @@ class TestOnCartPole(ExactnessSuite):
     inert = frozenset({"model.std_init"})  # the first standard deviation of continuous actions
 
 
-class TestOnPendulum(ExactnessSuite):
+class TestOnPendulum(VariantSuite):
     task = PPO
     env = "Pendulum-v1"
     hyperparameters: ClassVar = {**SMALL, **AGGRESSIVE, "target_kl": 0.05}
@@ -68,7 +67,7 @@ class TestOnPendulum(ExactnessSuite):
     inert = frozenset({"model.std_init"})  # acts on the first state only
 
 
-class _Elsewhere(ExactnessSuite):
+class _Elsewhere(VariantSuite):
     task = PPO
     hyperparameters: ClassVar = {**SMALL, **AGGRESSIVE}
     inert = frozenset({"model.std_init"})
@@ -96,19 +95,15 @@ class TestOnFrozenLake(_Elsewhere):
     env = "FrozenLake-v1"
 
 
-class _OnItsOwn(_Elsewhere):
-    path = (SUPPORT,)
-
-
-class TestOnADictOfObservations(_OnItsOwn):
+class TestOnADictOfObservations(_Elsewhere):
     env = "own_envs:DictWalk-v0"
 
 
-class TestOnSeveralChoices(_OnItsOwn):
+class TestOnSeveralChoices(_Elsewhere):
     env = "own_envs:RowsWalk-v0"
 
 
-class TestOnBits(_OnItsOwn):
+class TestOnBits(_Elsewhere):
     env = "own_envs:BitsWalk-v0"
 
 

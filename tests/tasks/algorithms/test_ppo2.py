@@ -9,7 +9,7 @@ import torch
 from rekindle import PPO, PPO2, Cohort
 from rekindle.spaces import UnknownParameter
 from rekindle.tasks.algorithms.ppo2 import clipped_value_loss
-from rekindle.tasks.testing import ExactnessSuite
+from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from torch import Tensor
 
 SMALL: dict[str, Any] = {
@@ -44,7 +44,7 @@ class TestOnCartPole(ExactnessSuite):
     cohort_size = 5
 
 
-class TestOnPendulum(ExactnessSuite):
+class TestOnPendulum(VariantSuite):
     task = PPO2
     env = "Pendulum-v1"
     hyperparameters: ClassVar = SMALL

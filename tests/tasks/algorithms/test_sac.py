@@ -16,8 +16,7 @@ from rekindle.tasks.envs import Joined
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.networks.mlp import MLP, Parameters
 from rekindle.tasks.networks.mlp_backward import ACTIVATIONS, Dense
-from rekindle.tasks.testing import ExactnessSuite
-from support_path import SUPPORT
+from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from torch.distributions import Categorical, Normal, TanhTransform, TransformedDistribution
 
 SMALL: dict[str, Any] = {
@@ -91,7 +90,7 @@ class TestOnPendulum(ExactnessSuite):
     inert = START | {"entropy.choice_target"}  # of choices, and there are none
 
 
-class TestOnInvertedPendulum(ExactnessSuite):
+class TestOnInvertedPendulum(VariantSuite):
     task = SAC
     env = "InvertedPendulum-v5"
     hyperparameters: ClassVar = {**SMALL, "epoch_steps": 64}
@@ -99,7 +98,7 @@ class TestOnInvertedPendulum(ExactnessSuite):
     cohort_size = 3
 
 
-class TestOnCartPole(ExactnessSuite):
+class TestOnCartPole(VariantSuite):
     task = SAC
     env = "CartPole-v1"
     hyperparameters: ClassVar = SMALL
@@ -234,14 +233,13 @@ class TestGradients:
         torch.testing.assert_close(gradient, policy.critics.gradient(loss)[:4].reshape(2, -1))
 
 
-class TestOnHybridWalk(ExactnessSuite):
+class TestOnHybridWalk(VariantSuite):
     task = SAC
     env = "own_envs:HybridWalk-v0"
     hyperparameters: ClassVar = {**SMALL, "epoch_steps": 64}
     variants: ClassVar = ({}, {"use_sde": True, "num_envs": 2})
     inert = START
     cohort_size = 3
-    path = (SUPPORT,)
 
 
 class TestActions:

@@ -12,7 +12,7 @@ from rekindle.spaces import unflatten
 from rekindle.tasks.algorithms.sac.image_networks import FEATURES, CriticEncoder, SeeingSoftActorCritic
 from rekindle.tasks.algorithms.sac.sac import SACLearner
 from rekindle.tasks.errors import UnsupportedSpace
-from rekindle.tasks.testing import ExactnessSuite
+from rekindle.tasks.testing import VariantSuite
 from support_path import SUPPORT
 from torch import Tensor
 from torch.nn import functional
@@ -40,7 +40,7 @@ def own_envs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SUPPORT)
 
 
-class TestOnSquares(ExactnessSuite):
+class TestOnSquares(VariantSuite):
     task = SAC
     env = BOX
     hyperparameters: ClassVar = SMALL
@@ -65,16 +65,14 @@ class TestOnSquares(ExactnessSuite):
         },
     )
     inert = frozenset({"entropy.alpha", "entropy.choice_target"})
-    path = (SUPPORT,)
     cohort_size = 3
 
 
-class TestOnImageWalk(ExactnessSuite):
+class TestOnImageWalk(VariantSuite):
     task = SAC
     env = CHOICES
     hyperparameters: ClassVar = SMALL
     inert = frozenset({"entropy.alpha", "entropy.target"})
-    path = (SUPPORT,)
     cohort_size = 3
 
 

@@ -12,8 +12,7 @@ from rekindle import SAC, Cohort, EnvSpec
 from rekindle.spaces import unflatten
 from rekindle.tasks.algorithms.sac.actions import Sample
 from rekindle.tasks.algorithms.sac.sac import SACLearner
-from rekindle.tasks.testing import ExactnessSuite
-from support_path import SUPPORT
+from rekindle.tasks.testing import VariantSuite
 from torch import Tensor
 
 SMALL: dict[str, Any] = {
@@ -34,7 +33,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-class TestOnMaskedCartPole(ExactnessSuite):
+class TestOnMaskedCartPole(VariantSuite):
     task = SAC
     env = MASKED
     hyperparameters: ClassVar = SMALL
@@ -53,11 +52,10 @@ class TestOnMaskedCartPole(ExactnessSuite):
         {"max_grad_norm": None, "model.burn_in": 0, "entropy.learn": False},
     )
     inert = frozenset({"entropy.alpha", "entropy.target"})
-    path = (SUPPORT,)
     cohort_size = 3
 
 
-class TestOnPendulum(ExactnessSuite):
+class TestOnPendulum(VariantSuite):
     task = SAC
     env = EnvSpec("Pendulum-v1", max_episode_steps=20)  # many truncations
     hyperparameters: ClassVar = {**SMALL, "model.memory": "gru"}
@@ -68,12 +66,11 @@ class TestOnPendulum(ExactnessSuite):
     cohort_size = 3
 
 
-class TestOnHybridWalk(ExactnessSuite):
+class TestOnHybridWalk(VariantSuite):
     task = SAC
     env = "own_envs:HybridWalk-v0"
     hyperparameters: ClassVar = SMALL
     inert = frozenset({"entropy.alpha"})
-    path = (SUPPORT,)
     cohort_size = 3
 
 

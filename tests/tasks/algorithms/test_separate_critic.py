@@ -8,7 +8,7 @@ import pytest
 import torch
 from rekindle import A2C, PPO, PPO2, Cohort
 from rekindle.spaces import SpaceError
-from rekindle.tasks.testing import ExactnessSuite
+from rekindle.tasks.testing import VariantSuite
 
 SEPARATE: dict[str, Any] = {"critic.name": "separate", "critic.update_epochs": 2}
 SMALL: dict[str, Any] = {
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-class TestOnCartPole(ExactnessSuite):
+class TestOnCartPole(VariantSuite):
     task = PPO
     env = "CartPole-v1"
     hyperparameters: ClassVar = {**SMALL, **SEPARATE}
@@ -41,7 +41,7 @@ class TestOnCartPole(ExactnessSuite):
     cohort_size = 5
 
 
-class TestRunningAdvantages(ExactnessSuite):
+class TestRunningAdvantages(VariantSuite):
     task = A2C
     env = "Pendulum-v1"
     hyperparameters: ClassVar = {"epoch_steps": 128, "num_envs": 3, "normalize_advantage": "running"}
@@ -49,7 +49,7 @@ class TestRunningAdvantages(ExactnessSuite):
     cohort_size = 3
 
 
-class TestItsOwnRate(ExactnessSuite):
+class TestItsOwnRate(VariantSuite):
     task = PPO2
     env = "CartPole-v1"
     hyperparameters: ClassVar = {"epoch_steps": 128, "num_steps": 16, "num_envs": 4, "critic_lr": 0.01}

@@ -12,14 +12,13 @@ from rekindle import A2C, SVPG, Cohort, EnvSpec
 from rekindle.tasks.envs import make_envs
 from rekindle.tasks.experience.rollout import Rollout
 from rekindle.tasks.experience.whole_episodes import Gathered
-from rekindle.tasks.testing import ExactnessSuite
-from support_path import SUPPORT
+from rekindle.tasks.testing import VariantSuite
 
 SMALL: dict[str, Any] = {"epoch_steps": 480, "num_envs": 4, "num_steps": 20, "optimizer.lr": 0.01, "max_grad_norm": 0.1}
 WHOLE: dict[str, Any] = {"min_rollouts": 6, "max_rollout_steps": 100}
 
 
-class TestOnCartPole(ExactnessSuite):
+class TestOnCartPole(VariantSuite):
     task = A2C
     env = "CartPole-v1"
     hyperparameters: ClassVar = {**SMALL, **WHOLE}
@@ -32,7 +31,7 @@ class TestOnCartPole(ExactnessSuite):
     cohort_size = 5
 
 
-class TestOnPendulum(ExactnessSuite):
+class TestOnPendulum(VariantSuite):
     """Where no episode is shorter than 200 steps, and some are cut."""
 
     task = A2C
@@ -43,7 +42,7 @@ class TestOnPendulum(ExactnessSuite):
     cohort_size = 3
 
 
-class TestWhereEpochsBeginAnew(ExactnessSuite):
+class TestWhereEpochsBeginAnew(VariantSuite):
     """Environments that are restored at the ends of epochs only, where running episodes are cut."""
 
     task = A2C
@@ -51,7 +50,6 @@ class TestWhereEpochsBeginAnew(ExactnessSuite):
     hyperparameters: ClassVar = {**SMALL, "min_rollouts": 4, "max_rollout_steps": 100}
     variants: ClassVar = ({}, {"model.memory": "lstm"})
     inert = frozenset({"model.std_init"})
-    path = (SUPPORT,)
     cohort_size = 3
 
 

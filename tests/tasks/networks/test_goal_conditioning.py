@@ -15,7 +15,7 @@ from rekindle.tasks.envs import EnvSpec
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.networks.goal_conditioning import GoalEncoder, goal_of
 from rekindle.tasks.networks.mlp import Parameters
-from rekindle.tasks.testing import ExactnessSuite
+from rekindle.tasks.testing import VariantSuite
 from support_path import SUPPORT
 
 SIDES, REACH = "goal_envs:Sides-v0", "goal_envs:Reach-v0"
@@ -28,10 +28,9 @@ def goal_envs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SUPPORT)
 
 
-class _WithGoals(ExactnessSuite):
+class _WithGoals(VariantSuite):
     task = PPO
     env = SIDES
-    path = (SUPPORT,)
     inert = frozenset({"model.std_init"})
     cohort_size = 4
 

@@ -11,8 +11,7 @@ from masked import MASKED
 from rekindle import A2C, PPO, PPO2, SVPG, Cohort, EnvSpec
 from rekindle.tasks.networks.mlp import Parameters
 from rekindle.tasks.networks.recurrent import Core, sigmoid
-from rekindle.tasks.testing import ExactnessSuite
-from support_path import SUPPORT
+from rekindle.tasks.testing import VariantSuite
 from torch import Tensor
 
 SMALL: dict[str, Any] = {
@@ -26,7 +25,7 @@ SMALL: dict[str, Any] = {
 EPOCHS: dict[str, Any] = {"update_epochs": 2, "num_minibatches": 2, "clip_coef": 0.1}
 
 
-class TestPPO(ExactnessSuite):
+class TestPPO(VariantSuite):
     task = PPO
     env = "CartPole-v1"
     hyperparameters: ClassVar = {**SMALL, **EPOCHS, "model.memory": "lstm"}
@@ -45,7 +44,7 @@ class TestPPO(ExactnessSuite):
     cohort_size = 4
 
 
-class TestPPO2OnPendulum(ExactnessSuite):
+class TestPPO2OnPendulum(VariantSuite):
     task = PPO2
     env = EnvSpec("Pendulum-v1", max_episode_steps=20)  # many truncations
     hyperparameters: ClassVar = {**SMALL, **EPOCHS, "model.memory": "gru"}
@@ -53,13 +52,12 @@ class TestPPO2OnPendulum(ExactnessSuite):
     cohort_size = 4
 
 
-class TestA2C(ExactnessSuite):
+class TestA2C(VariantSuite):
     task = A2C
     env = MASKED
     hyperparameters: ClassVar = {**SMALL, "num_steps": 5, "num_envs": 1, "model.memory": "lstm"}
     variants: ClassVar = ({}, {"num_envs": 2, "num_minibatches": 2})
     inert = frozenset({"model.std_init"})
-    path = (SUPPORT,)
     cohort_size = 3
 
 

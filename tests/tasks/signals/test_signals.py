@@ -22,7 +22,7 @@ from rekindle.tasks.signals.distillation import ReturnScale
 from rekindle.tasks.signals.learned import perceptron
 from rekindle.tasks.signals.slopes import slope_of
 from rekindle.tasks.task import Task
-from rekindle.tasks.testing import ExactnessSuite
+from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from support_path import SUPPORT
 
 SMALL: dict[str, Any] = {
@@ -59,7 +59,7 @@ def shown(env: str = "CartPole-v1", steps: int = 60, seed: int = 0) -> Demonstra
     return Demonstrations.of(env, *episodes)
 
 
-class _Shown(ExactnessSuite):
+class _Shown(VariantSuite):
     """The suite on tasks that are shown something."""
 
     task = PPO
@@ -84,7 +84,7 @@ class TestDistillation(_Shown):
     variants: ClassVar = ({**ICM, "num_envs": 1},)
 
 
-class TestAdversary(_Shown):
+class TestAdversary(_Shown, ExactnessSuite):
     env = "Pendulum-v1"
     hyperparameters: ClassVar = {**SMALL, **GAIL}
 
