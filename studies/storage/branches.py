@@ -12,8 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from .locks.fencing import add_events
 from .sql.database import insert
+from .sql.events import add_events
 from .sql.schema import Now, checkpoint, checkpoint_blob, event, task
 
 BRANCH, BRANCHED = "branch", "branched"  # events of the new task, and of the one that it starts from

@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 
 from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ..errors import DamagedCheckpoint
-from .retention import CHUNK, drop
+from .retention import drop
 from .sql.database import Database, insert
-from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task
+from .sql.schema import CHUNK, Now, blob, checkpoint, checkpoint_blob, event, metric, task
 
 
 def put_blobs(connection: Connection, blobs: Mapping[str, Mapping[str, bytes]]) -> None:

@@ -9,9 +9,8 @@ from sqlalchemy import Connection
 
 from . import trials as ledger
 from .locks.owner import Owner
-from .retention import CHUNK
 from .rows import CheckpointRow, Event, TaskRow, Trial
-from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, task, trial
+from .sql.schema import CHUNK, Now, blob, checkpoint, checkpoint_blob, event, task, trial
 
 
 def tasks(connection: Connection, uids: Collection[str] | None) -> list[TaskRow]:

@@ -13,9 +13,8 @@ from ...tasks.checkpoint.storage import Metrics
 from . import branches
 from .branches import BRANCH, BRANCHED
 from .rows import CheckpointRow, Event
-from .sql.schema import blob, checkpoint, checkpoint_blob, event, metric
+from .sql.schema import CHUNK, blob, checkpoint, checkpoint_blob, event, metric
 
-CHUNK = 500  # values in one IN (...)
 INIT = "init"  # the event of every opening, which says what the task keeps
 
 

@@ -40,6 +40,7 @@ from .rows import Changes, CheckpointRow, Event, Result, Segment, Study, TaskRow
 from .sql import schema
 from .sql import sqlite_guard as disguise
 from .sql.database import Database
+from .sql.events import add_events
 from .sql.retry import Patience
 from .totals import Totals
 from .troubles import History, claimable, histories
@@ -92,13 +93,18 @@ class Store:
 
     # Tasks, for the process that holds them
 
-    def open(self, uid: str, identity: Mapping[str, Any] | None) -> StoreLease:
-        """Takes the lease of a task, which is made if it is new; without an identity if that is not known.
+    def open(self, uid: str, identity: Mapping[str, Any] | None, claimed: StoreLease | None = None) -> StoreLease:
+        """Take the lease of a task, which is created if it is new.
 
-        Hands over the lease that ``claim`` took, if it did. TaskBusy if a living process holds it (this one, too);
-        IdentityMismatch if the uid belongs to another identity.
+        Args:
+            uid: the task.
+            identity: the task's; None if it is not known.
+            claimed: a lease of the task from ``claim``, returned unless it was lost since.
+
+        Raises:
+            TaskBusy: a living process holds the lease, this one included.
+            IdentityMismatch: the uid belongs to another identity.
         """
-        claimed = self._holdings.hand_over(uid)
         if claimed is not None and not claimed.lost:
             fencing.check_identity(uid, claimed.identity, identity)
             if claimed.identity is None and identity is not None:
@@ -106,12 +112,13 @@ class Store:
             return claimed
         return self._hold(self._database.write(lambda connection: self._take(connection, uid, identity, {})))
 
-    def claim(self, study: str, uids: Iterable[str], limit: int | None = None) -> list[StoreLease]:
-        """Takes the leases of those of the tasks that are free, in the order given, at most ``limit``.
+    def claim(
+        self, study: str, uids: Iterable[str], limit: int | None = None
+    ) -> list[tuple[StoreLease, History | None]]:
+        """Take the leases of the tasks that are free, in the order given, at most ``limit``.
 
-        What failed a while ago may have to rest, and is not free before that; what is to be trained by itself comes by
-        itself. The lease's ``history`` tells of such troubles.
-        A later ``open`` of the same uid on this store hands the lease over, so the Task made for it gets it. Read the
+        A task that failed is not free before its pause is over, and a task to be trained alone is claimed alone. Each
+        lease comes with the task's recent failures, if it had any; pass it to ``open`` when the task is made. Read the
         segments again after claiming: another worker may have finished one between your reading and the claim.
         """
         uids = list(uids)
@@ -121,10 +128,8 @@ class Store:
             count = len(free) if limit is None else limit - len(leases)
             first, free = free[:count], free[count:]
             taken = self._database.write(partial(self._take_free, uids=first, study=study))
-            leases += (self._hold(taken[uid], claimed=True) for uid in first if uid in taken)
-        for lease in leases:
-            lease.history = troubles.get(lease.uid)
-        return leases
+            leases += (self._hold(taken[uid]) for uid in first if uid in taken)
+        return [(lease, troubles.get(lease.uid)) for lease in leases]
 
     def save(self, writes: Sequence[Write]) -> None:
         """Makes all of the writes visible together, or none of them. LeaseLost names every task that is lost."""
@@ -140,7 +145,7 @@ class Store:
                 put_checkpoint(connection, write, lease.token)
             for keep in {write.keep or self.keep for write, _ in kept}:
                 prune(connection, {lease.uid for write, lease in kept if (write.keep or self.keep) == keep}, keep)
-            fencing.add_events(connection, [(write.lease.uid, *row) for write in writes for row in write.events])
+            add_events(connection, [(write.lease.uid, *row) for write in writes for row in write.events])
 
         self._database.write(work)
 
@@ -355,7 +360,7 @@ class Store:
             revision = ledger.revise(connection, study)
             ledger.finish_segment(connection, study, number, rung, "failed", None, None, revision)
             ledger.finish_trials(connection, study, [number], "failed", error, revision)
-            fencing.add_events(connection, [(lease.uid, FAILED, note)] if note else [])
+            add_events(connection, [(lease.uid, FAILED, note)] if note else [])
 
         self._database.write(work)
 
@@ -398,8 +403,8 @@ class Store:
         token, known = fencing.take(connection, uid, identity, self.lease_seconds, note)
         return StoreLease(self, uid, token, known)
 
-    def _hold(self, lease: StoreLease, claimed: bool = False) -> StoreLease:
-        self._holdings.add(lease, claimed=claimed)
+    def _hold(self, lease: StoreLease) -> StoreLease:
+        self._holdings.add(lease)
         return lease
 
     def _renew(self) -> None:
@@ -425,7 +430,8 @@ class Store:
         if tokens:
             self._database.write(lambda connection: fencing.release(connection, tokens), patience)
 
-    def _load(self, lease: StoreLease, allow_previous: bool) -> Saved | None:
+    def load_leased(self, lease: StoreLease, allow_previous: bool) -> Saved | None:
+        """Return the last checkpoint of a task that this process holds; see `StoreLease.load`."""
         lease.check()
         reader = Reader(self._database, lease.uid)
         if not allow_previous:
@@ -436,7 +442,8 @@ class Store:
             self._go_back(lease, saved.epochs, "damaged", note, [name for damage in damages for name in damage.blobs])
         return saved
 
-    def _discard(self, lease: StoreLease) -> None:
+    def discard(self, lease: StoreLease) -> None:
+        """Delete all checkpoints of a task that this process holds; an event records it."""
         self._go_back(lease, 0, "discarded", {}, [])
 
     def _go_back(self, lease: StoreLease, epochs: int, kind: str, note: Mapping[str, Any], bad: Sequence[str]) -> None:
@@ -445,7 +452,7 @@ class Store:
         def work(connection: Connection) -> None:
             fencing.fence(connection, leases, self.lease_seconds)
             go_back(connection, lease.uid, epochs, bad)
-            fencing.add_events(connection, [(lease.uid, kind, {"epochs": epochs, **note})])
+            add_events(connection, [(lease.uid, kind, {"epochs": epochs, **note})])
 
         self._database.write(work)
 

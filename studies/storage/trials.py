@@ -20,10 +20,9 @@ from sqlalchemy import Connection
 
 from ..errors import DamagedRow, ResultMismatch, StudyMismatch, UnknownStudy
 from ..redact import masked
-from .retention import CHUNK
 from .rows import Changes, Segment, Study, Trial
 from .sql.database import insert
-from .sql.schema import Now, segment, study, trial
+from .sql.schema import CHUNK, Now, segment, study, trial
 
 _STUDY = (study.c.name, study.c.config, study.c.created)
 _TRIAL = tuple(column for column in trial.c if column.name not in ("study", "revision"))

@@ -12,8 +12,7 @@ from sqlalchemy import Connection
 from ..failures import FAILED, KILLED, POLICIES, Decision, Killed, decide
 from .locks.fencing import TAKEOVER, free_among
 from .locks.owner import Owner
-from .retention import CHUNK
-from .sql.schema import Now, event, task
+from .sql.schema import CHUNK, Now, event, task
 
 EXCUSED = 16  # deaths at most that count as the machines', not the trial's
 

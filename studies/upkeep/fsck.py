@@ -22,8 +22,7 @@ from sqlalchemy import Connection
 from ...tasks.checkpoint.manifests import read_manifest
 from ...tasks.errors import TaskError
 from ..errors import StoreError
-from ..storage.retention import CHUNK
-from ..storage.sql.schema import blob, checkpoint, checkpoint_blob
+from ..storage.sql.schema import CHUNK, blob, checkpoint, checkpoint_blob
 from ..storage.store import Store
 from . import fsck_rows, fsck_trials
 from .findings import Finding as Finding

@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 from ..errors import StoreError
 from ..storage import trials as ledger
 from ..storage.checkpoints import go_back
-from ..storage.locks.fencing import add_events
 from ..storage.retention import drop
+from ..storage.sql.events import add_events
 from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metadata, metric, segment, task, trial
 from ..storage.store import Store
 from .findings import Finding, Repair

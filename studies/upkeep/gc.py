@@ -23,9 +23,9 @@ from sqlalchemy import Connection
 from ...tasks.checkpoint.storage import POLICY as POLICIES
 from ...tasks.checkpoint.storage import policy_uid
 from ..storage import branches
-from ..storage.locks.fencing import add_events
-from ..storage.retention import CHUNK, Keep, asked_for, drop
-from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, study, trial
+from ..storage.retention import Keep, asked_for, drop
+from ..storage.sql.events import add_events
+from ..storage.sql.schema import CHUNK, Now, blob, checkpoint, checkpoint_blob, event, metric, study, trial
 from ..storage.store import Store
 from ..storage.trials import get_study
 from .fsck_rows import COLLECTED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from ...tasks.checkpoint.storage import Saved, Write
@@ -26,6 +27,7 @@ class Training:
 
     Args:
         engine, items: the study, and what is to be trained of it.
+        claimed: the leases of the items' tasks, by uid.
         use_previous: whether a damaged checkpoint may be replaced by the sound one before it.
         env_processes: how many processes step the environments, 0 for this one alone.
 
@@ -34,9 +36,16 @@ class Training:
         late: of the members that another process took over before this one could write what it had.
     """
 
-    def __init__(self, engine: Engine, items: Sequence[Ready], use_previous: bool = False, env_processes: int = 0):
+    def __init__(
+        self,
+        engine: Engine,
+        items: Sequence[Ready],
+        claimed: Mapping[str, StoreLease],
+        use_previous: bool = False,
+        env_processes: int = 0,
+    ):
         self.engine, self.store, self.items, self.env_processes = engine, engine.store, items, env_processes
-        self.storage = TaskStorage(self.store, use_previous, self._drop)
+        self.storage = TaskStorage(self.store, use_previous, self._drop, claimed)
         self.epochs = items[0].segment.epochs
         self.tasks: dict[str, Task] = {}
         self.failed: dict[str, BaseException] = {}
@@ -139,21 +148,28 @@ class TaskStorage:
 
     Args:
         drop: is told of tasks whose leases are lost, so that the others can be saved; without it LeaseLost is raised.
+        claimed: leases that were taken before the tasks were made, by uid.
 
     Attributes:
         leases: of the tasks, by uid; results are written under them.
         busy: true after an error that came out of the store; that is no fault of a trial's.
     """
 
-    def __init__(self, store: Store, use_previous: bool, drop: Callable[[LeaseLost], None] | None = None):
-        self.store, self.use_previous, self.drop = store, use_previous, drop
+    def __init__(
+        self,
+        store: Store,
+        use_previous: bool,
+        drop: Callable[[LeaseLost], None] | None = None,
+        claimed: Mapping[str, StoreLease] = MappingProxyType({}),
+    ):
+        self.store, self.use_previous, self.drop, self.claimed = store, use_previous, drop, claimed
         self.leases: dict[str, StoreLease] = {}
         self.busy = False
 
     def open(self, uid: str, identity: Mapping[str, Any]) -> StoreLease:
         """Takes a task's lease, and sees to it that what it starts from is there."""
         self.busy = True
-        lease = self.leases[uid] = self.store.open(uid, identity)
+        lease = self.leases[uid] = self.store.open(uid, identity, self.claimed.get(uid))
         if self.use_previous:
             try:  # drops what is damaged, so that the task finds the sound one before it
                 lease.load(allow_previous=True)

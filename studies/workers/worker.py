@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...tasks.checkpoint.storage import Write
 from ...tasks.errors import DamagedState, Stopped
@@ -33,6 +33,14 @@ from .training import Training
 LARGEST_COHORT = 32
 _RANDOM = random.SystemRandom()  # an environment may use the global stream
 POLL = (0.05, 0.5)  # seconds between two looks for work: at first, and at most
+
+
+class Claimed(NamedTuple):
+    """A segment to be trained, the lease of its task, and the recent failures of the task, if it had any."""
+
+    item: Ready
+    lease: StoreLease
+    history: History | None
 
 
 class Worker:
@@ -83,19 +91,19 @@ class Worker:
             return False
         with self._claim(ready) as claimed:
             if claimed and (doom := self._doom(claimed)) is not None:
-                self._failed(claimed[0][0], *doom)
+                self._failed(claimed[0].item, claimed[0].lease, *doom)
             elif claimed:
-                self._train([item for item, _ in claimed])
+                self._train(claimed)
             return bool(claimed)
 
-    def _doom(self, claimed: Sequence[tuple[Ready, StoreLease]]) -> tuple[Killed, Decision] | None:
+    def _doom(self, claimed: Sequence[Claimed]) -> tuple[Killed, Decision] | None:
         """Why a trial is not tried once more: all who did were killed."""
-        history = claimed[0][1].history
+        history = claimed[0].history
         doom = history.after_kills() if history is not None else None
         return doom if doom is not None and not doom[1].retry else None
 
     @contextmanager
-    def _claim(self, ready: Sequence[Ready]) -> Iterator[list[tuple[Ready, StoreLease]]]:
+    def _claim(self, ready: Sequence[Ready]) -> Iterator[list[Claimed]]:
         """This worker's share of the most urgent segments that can train together and that nobody else trains."""
         me = str(Owner.current())
         held = {uid: owner for uid, owner in self.store.holders().items() if owner != me}
@@ -109,24 +117,24 @@ class Worker:
             groups.setdefault(self.engine.structure(item), {}).setdefault(item.trial.uid, item)
         for group in groups.values():
             leases = self.store.claim(self.study, _apart(list(group), share, present), limit=share)
-            if not leases:
+            claimed = [Claimed(group[lease.uid], lease, history) for lease, history in leases]
+            if not claimed:
                 continue
             try:
-                open_still = self.engine.ready()
-                claimed = [(group[lease.uid], lease) for lease in leases]
-                mine = [
-                    (item, lease) for item, lease in claimed if (item.segment.number, item.segment.rung) in open_still
-                ]
-                self.store.release([lease for item, lease in claimed if (item, lease) not in mine])
-                if mine:
-                    yield mine
+                still_open = self.engine.ready()
+                own = [each for each in claimed if (each.item.segment.number, each.item.segment.rung) in still_open]
+                self.store.release([each.lease for each in claimed if each not in own])
+                if own:
+                    yield own
                     return
             finally:
-                self.store.release(leases)
+                self.store.release([each.lease for each in claimed])
         yield []
 
-    def _train(self, items: Sequence[Ready]) -> None:
-        training = Training(self.engine, items, self.use_previous, self.env_processes)
+    def _train(self, claimed: Sequence[Claimed]) -> None:
+        items = [each.item for each in claimed]
+        leases = {each.lease.uid: each.lease for each in claimed}
+        training = Training(self.engine, items, leases, self.use_previous, self.env_processes)
         try:
             training.run()
         except (LeaseLost, TaskBusy):
@@ -137,7 +145,7 @@ class Worker:
             if len(items) == 1:
                 self.blocked[items[0].trial.uid] = error
             else:
-                self._train_alone(items)
+                self._train_alone(claimed)
         except Stopped:
             raise
         except (Exception, SystemExit) as raised:  # an environment may raise anything; it belongs to the trial
@@ -145,28 +153,28 @@ class Worker:
             if training.storage.busy and classify(cause) != "memory":
                 raise
             if len(items) == 1:
-                self._failed(items[0], cause)
+                self._failed(*claimed[0][:2], cause)
             else:
-                self._train_alone(items)
-        for item in items:
+                self._train_alone(claimed)
+        for item, lease, _ in claimed:
             uid = item.trial.uid
             if uid in training.failed:
-                self._failed(item, training.failed[uid])
+                self._failed(item, lease, training.failed[uid])
             elif uid in training.late:
                 self.say(
                     f"trial {item.trial.number} ({uid[:8]}) was taken over by another process; "
                     "what this one wrote too late was refused"
                 )
 
-    def _train_alone(self, items: Sequence[Ready]) -> None:
+    def _train_alone(self, claimed: Sequence[Claimed]) -> None:
         """Trains the segments one by one, to find out whose error it was; results do not depend on the company."""
-        for item in items:
-            self._train([item])
+        for each in claimed:
+            self._train([each])
 
-    def _failed(self, item: Ready, error: BaseException, decision: Decision | None = None) -> None:
+    def _failed(self, item: Ready, claimed: StoreLease, error: BaseException, decision: Decision | None = None) -> None:
         """Writes down that a trial failed: it is tried again later, or that is its end, as the policies say."""
         uid, number = item.trial.uid, item.trial.number
-        with suppress(LeaseLost, TaskBusy), self.store.open(uid, self._identity(item)) as lease:
+        with suppress(LeaseLost, TaskBusy), self.store.open(uid, self._identity(item), claimed) as lease:
             [row] = self.store.tasks([uid])
             if decision is None:
                 tried = self.store.histories([uid]).get(uid, History()).failed

@@ -11,7 +11,8 @@ from sqlalchemy import Connection
 
 from ...errors import IdentityMismatch, LeaseLost, TaskBusy
 from ..sql.database import insert
-from ..sql.schema import Now, event, task
+from ..sql.events import add_events
+from ..sql.schema import Now, task
 from .leases import StoreLease, held_here
 from .owner import Owner
 
@@ -99,13 +100,6 @@ def identify(connection: Connection, uid: str, identity: Mapping[str, Any]) -> N
     check_identity(uid, stored, identity)
     if stored is None:
         connection.execute(task.update().where(task.c.uid == uid).values(identity=identity))
-
-
-def add_events(connection: Connection, events: Iterable[tuple[str, str, Mapping[str, Any]]]) -> None:
-    """Adds (uid, kind, data)."""
-    rows = [{"uid": uid, "kind": kind, "data": dict(data)} for uid, kind, data in events]
-    if rows:
-        connection.execute(event.insert().values(created=Now()), rows)
 
 
 def check_identity(uid: str, stored: Any, given: Mapping[str, Any] | None) -> None:

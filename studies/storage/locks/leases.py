@@ -6,35 +6,41 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from ....tasks.checkpoint.storage import Saved
 from ...errors import LeaseLost, StoreError
-
-if TYPE_CHECKING:
-    from ..store import Store
-    from ..troubles import History
 
 # Every lease that lives in this process, whatever its Store. A row that names this process but none of these is left
 # over from a commit whose answer was lost, or from a Lease that was dropped without release: it may be taken again.
 held_here: weakref.WeakValueDictionary[tuple[str, int], StoreLease] = weakref.WeakValueDictionary()
 
 
+class Lessor(Protocol):
+    """The store, as its leases use it."""
+
+    def load_leased(self, lease: StoreLease, allow_previous: bool) -> Saved | None:
+        """Return the last checkpoint of the task."""
+
+    def discard(self, lease: StoreLease) -> None:
+        """Delete all checkpoints of the task."""
+
+    def release(self, leases: Iterable[StoreLease]) -> None:
+        """Free the tasks for other processes."""
+
+
 class StoreLease:
-    """The right to write one task, until it is released, or another process takes it over.
+    """The right to write one task, until it is released or lost to another process.
 
     Attributes:
         uid: the task.
         token: the fencing token; every write names it, and a smaller one than the task's is refused.
         lost: whether it was released, or the heartbeat has seen that another process took over.
         identity: the task's, when the lease was taken; None if it was not known then.
-        history: what went wrong with the task since its last new epoch, if anything did and it was claimed.
     """
 
-    def __init__(self, store: Store, uid: str, token: int, identity: Mapping[str, Any] | None = None):
-        self.store, self.uid, self.token, self.lost = store, uid, token, False
-        self.identity = identity
-        self.history: History | None = None
+    def __init__(self, lessor: Lessor, uid: str, token: int, identity: Mapping[str, Any] | None = None):
+        self._lessor, self.uid, self.token, self.identity, self.lost = lessor, uid, token, identity, False
         self._pid = os.getpid()
         held_here[uid, token] = self
 
@@ -44,15 +50,15 @@ class StoreLease:
         A damaged one raises DamagedCheckpoint, unless ``allow_previous``: then the newest sound one before it is
         used, and an event says so.
         """
-        return self.store._load(self, allow_previous)
+        return self._lessor.load_leased(self, allow_previous)
 
     def discard(self) -> None:
         """Deletes all checkpoints of the task, so that it starts from nothing; an event says so."""
-        self.store._discard(self)
+        self._lessor.discard(self)
 
     def release(self) -> None:
         """Lets another process take the task; does nothing if that happened already."""
-        self.store.release([self])
+        self._lessor.release([self])
 
     def check(self) -> None:
         """Raises LeaseLost if this process cannot hold the lease."""
@@ -106,23 +112,15 @@ class Holdings:
         self._lock = threading.RLock()  # a garbage collection under it may release a lease
         self._held: weakref.WeakValueDictionary[str, StoreLease] = weakref.WeakValueDictionary()
         self._tokens: dict[str, int] = {}  # of what is held, and of leases that were dropped without release
-        self._claimed: dict[str, StoreLease] = {}  # taken for a task that is not open yet
         self._heartbeat: Heartbeat | None = None
 
-    def add(self, lease: StoreLease, claimed: bool = False) -> None:
+    def add(self, lease: StoreLease) -> None:
         """Holds a lease that was just taken."""
         with self._lock:
             self._held[lease.uid] = lease
             self._tokens[lease.uid] = lease.token
-            if claimed:
-                self._claimed[lease.uid] = lease
             if self._heartbeat is None:
                 self._heartbeat = Heartbeat(self._beat, self._seconds)
-
-    def hand_over(self, uid: str) -> StoreLease | None:
-        """The lease that was claimed for a task, once."""
-        with self._lock:
-            return self._claimed.pop(uid, None)
 
     def all(self) -> list[StoreLease]:
         """What is held."""
@@ -136,7 +134,6 @@ class Holdings:
             for uid, lease in mine.items():
                 lease.lost = True
                 del self._held[uid]
-                self._claimed.pop(uid, None)
             return {uid: self._tokens.pop(uid) for uid in mine}
 
     def forget(self, lease: StoreLease) -> None:
@@ -145,7 +142,6 @@ class Holdings:
             if self._held.get(lease.uid) is lease:
                 lease.lost = True
                 del self._held[lease.uid]
-                self._claimed.pop(lease.uid, None)
 
     def forgotten(self) -> dict[str, int]:
         """The tokens, by uid, of leases that nobody in this process holds in hand any more."""

@@ -16,6 +16,7 @@ from .columns import Attributes, Double, Integer, Json, LargeBinary, Numbers, Te
 from .columns import Now as Now
 
 VERSION = 4
+CHUNK = 500  # values in one IN (...)
 _LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
 
 

@@ -228,7 +228,7 @@ with Store(sys.argv[1], patience=120) as store:
         free = [trial.uid for trial in store.trials("s") if trial.state == "running"]
         if not free:
             break
-        for lease in store.claim("s", free, limit=3):
+        for lease, _ in store.claim("s", free, limit=3):
             number = int(lease.uid)
             if store.trials("s")[number].state == "running":
                 store.finish_trial("s", number, "complete")

@@ -105,25 +105,25 @@ def test_any_worker_may_finish_a_trial_and_all_agree(planned: Store) -> None:
 
 def test_a_claim_takes_what_is_free_in_order(planned: Store) -> None:
     held = planned.open("uid1", {})
-    leases = planned.claim("cartpole", ["uid2", "uid1", "uid0"])
-    assert [lease.uid for lease in leases] == ["uid2", "uid0"]
+    claimed = planned.claim("cartpole", ["uid2", "uid1", "uid0"])
+    assert [lease.uid for lease, _ in claimed] == ["uid2", "uid0"]
     assert planned.claim("cartpole", ["uid0", "uid1", "uid2"]) == []
     held.release()
     assert planned.claim("cartpole", ["uid1"], limit=0) == []
-    assert [lease.uid for lease in planned.claim("cartpole", ["uid0", "uid1", "new"], limit=1)] == ["uid1"]
+    assert [lease.uid for lease, _ in planned.claim("cartpole", ["uid0", "uid1", "new"], limit=1)] == ["uid1"]
     assert planned.events("uid1")[-1].data["study"] == "cartpole"
 
 
-def test_a_claimed_lease_is_handed_to_the_task_that_opens_it_once(planned: Store) -> None:
-    (lease,) = planned.claim("cartpole", ["uid0"])
-    assert planned.open("uid0", {"seed": 1}) is lease
-    assert planned.tasks(["uid0"])[0].identity == {"seed": 1}
+def test_a_task_is_opened_with_a_claimed_lease_only_if_that_is_given(planned: Store) -> None:
+    ((lease, _),) = planned.claim("cartpole", ["uid0"])
     with pytest.raises(TaskBusy):
         planned.open("uid0", {"seed": 1})
+    assert planned.open("uid0", {"seed": 1}, lease) is lease
+    assert planned.tasks(["uid0"])[0].identity == {"seed": 1}
     lease.release()
-    (lease,) = planned.claim("cartpole", ["uid0"])
+    ((lease, _),) = planned.claim("cartpole", ["uid0"])
     lease.release()
-    with planned.open("uid0", {"seed": 1}) as again:
+    with planned.open("uid0", {"seed": 1}, lease) as again:
         assert again is not lease
 
 

@@ -266,7 +266,7 @@ def test_a_claim_that_waits_for_its_worker_is_no_finding(filled: Store) -> None:
     from rekindle.studies.storage.rows import Trial
 
     filled.add_trials(sample.NAME, [Trial(9, "claimed", {})])
-    [lease] = filled.claim(sample.NAME, ["claimed"])
+    [(lease, _)] = filled.claim(sample.NAME, ["claimed"])
     lease.release()
     assert check(filled) == []
 

@@ -200,7 +200,7 @@ import os, signal, sys
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.checkpoint.storage import Write
 store = Store(sys.argv[1])
-[lease] = store.claim("s", ["a"])
+[(lease, history)] = store.claim("s", ["a"])
 if sys.argv[2] == "save":
     store.save([Write(lease, 1, b"1", {})])
 os.kill(os.getpid(), signal.SIGKILL)
@@ -219,7 +219,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert doom[1].retry
     assert kill("save").killed == 1  # one more, but an epoch further
     assert kill().killed == 2
-    [lease] = unfinished.claim("s", ["b", "a"])
+    [(lease, _)] = unfinished.claim("s", ["b", "a"])
     assert lease.uid == "b"
     lease.release()
     history = [kill() for _ in range(3)][-1]
@@ -233,7 +233,7 @@ def test_who_dies_where_others_die_too_is_not_to_blame(unfinished: Store, child:
     killer = """
 import os, signal, sys
 from rekindle.studies.storage.store import Store
-Store(sys.argv[1]).claim("s", sys.argv[2:])
+claimed = Store(sys.argv[1]).claim("s", sys.argv[2:])
 os.kill(os.getpid(), signal.SIGKILL)
 """
     url = unfinished._database.url.render_as_string(hide_password=False)
@@ -265,7 +265,7 @@ def test_who_rests_or_wants_to_be_alone_is_not_claimed_with_others(unfinished: S
             unfinished.save([Write(lease, 0, events=[(FAILED, event)])])
 
     def claimed(*uids: str, limit: int = 8) -> list[str]:
-        leases = unfinished.claim("s", uids, limit)
+        leases = [lease for lease, _ in unfinished.claim("s", uids, limit)]
         names = [lease.uid for lease in leases]
         unfinished.release(leases)
         return names
