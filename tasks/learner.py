@@ -312,9 +312,9 @@ class Learner:
 
     @property
     def live_parts(self) -> dict[str, Part]:
-        """The parts that these hyperparameters use; the others are None."""
-        names = (*self.parts, "window")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        """The parts that hold state with these hyperparameters; the others are None or null objects."""
+        parts = {name: getattr(self, name) for name in (*self.parts, "window")}
+        return {name: part for name, part in parts.items() if isinstance(part, Part)}
 
     def broken(self, member: int, metrics: Metrics) -> str | None:
         """What of a member is no longer a finite number, or None."""

@@ -48,9 +48,8 @@ class A2CLearner(OnPolicyLearner):
         super().build()
         hp = self.hp
         waiting = waits(vars(hp))
-        signals = self.guidance.rows if self.guidance is not None else ()
         distribution = self.policy.distribution
-        self.gathered = Gathered(hp, self.envs, distribution, self.device, signals) if waiting else None
+        self.gathered = Gathered(hp, self.envs, distribution, self.device, self.guidance.row_names) if waiting else None
 
     def iterate(self) -> Mapping[str, Tensor]:
         lr = self.learning_rate()
@@ -59,15 +58,13 @@ class A2CLearner(OnPolicyLearner):
     def gather(self, gathered: Gathered, lr: Tensor) -> Mapping[str, Tensor]:
         """num_steps everywhere, and an update of the members that have enough; their environments begin anew."""
         rollout = self.play()
-        judged = {} if self.guidance is None else self.guidance.judge(rollout)
-        gathered.add(rollout, *self.estimate(rollout), judged)
+        gathered.add(rollout, *self.estimate(rollout), self.guidance.compute_rewards(rollout))
         due, used = gathered.enough()
         report: Mapping[str, Tensor] = {}
         if due.any():
             size = None if self.memory is None else self.memory.tensors["state"].shape[-1]
             batch = gathered.batch(used, self.hp.gamma, self.hp.gae_lambda, size)
-            if self.guidance is not None:
-                batch = self.guidance.mix(self, batch, gathered.rows())
+            batch = self.guidance.combine_advantages(batch, gathered.rows())
             learned = self.update(batch, lr, torch.from_numpy(due).to(lr.device).unsqueeze(1))
             report = {**learned, "rollouts": gathered.rollouts(used)}
             unfinished = due[:, None] & gathered.running()

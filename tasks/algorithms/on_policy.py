@@ -174,10 +174,10 @@ class OnPolicyLearner(ActingLearner):
         self.env_steps += hp.num_steps * hp.num_envs
         before = None if memory is None else memory.tensors["state"].clone()
         actor, forget = (self.policy, None) if memory is None else (memory, memory.forget)
-        keep_next = self.guidance is not None and self.guidance.signals is not None
-        rollout = collect(self.envs, actor, noise, self.obs_normalizer, self.reward_normalizer, forget, keep_next)
-        rollout = replace(rollout, memory=before)
-        return rollout if self.guidance is None else self.guidance.weigh(rollout)
+        rollout = collect(
+            self.envs, actor, noise, self.obs_normalizer, self.reward_normalizer, forget, self.guidance.needs_next_obs
+        )
+        return self.guidance.scale_extrinsic(replace(rollout, memory=before))
 
     @torch.no_grad()
     def prepare(self, rollout: Rollout) -> dict[str, Tensor]:
@@ -238,8 +238,7 @@ class OnPolicyLearner(ActingLearner):
 
     def scale(self, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
         """The batch with all advantages, by the running standardizer if there is one; called once for each rollout."""
-        if self.guidance is not None:
-            batch = self.guidance.add(self, batch, rollout)
+        batch = self.guidance.augment_batch(batch, rollout)
         if self.standardizer is not None:
             batch["advantages"] = self.standardizer(batch["advantages"])
         return batch
@@ -285,10 +284,10 @@ class OnPolicyLearner(ActingLearner):
 
     def follow(self, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None) -> dict[str, Tensor]:
         """Learns what there is beside the environment's rewards, after an update; what to report."""
-        return {} if self.guidance is None else self.guidance.learn(self, batch, lr, active)
+        return self.guidance.update(self, batch, lr, active)
 
     def shown_to(self, member: int) -> dict[str, Tensor]:
-        return {} if self.guidance is None else self.guidance.shown_to(member)
+        return self.guidance.demonstrations_of(member)
 
     def coefficient(self, name: str) -> Tensor:
         """The hyperparameter (P, 1) at this moment, by `<name>_schedule`."""

@@ -9,7 +9,7 @@ Notation used for tensor shapes: P members, T steps, N environments, B batch, D 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from .state import Tree
 
 
+@runtime_checkable
 class Part(Protocol):
     """Something whose future depends on its past, and that can be taken apart member by member."""
 

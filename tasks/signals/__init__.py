@@ -1,6 +1,5 @@
-"""Rewards that a learner makes itself, and what it copies: curiosity, distillation, adversaries, cloning.
+"""Rewards beside the environment's (ICM, RND, GAIL), and behavioural cloning, for the on-policy algorithms.
 
-ICM and RND reward what is new, GAIL what looks demonstrated; cloning moves the policy towards demonstrated actions. The
-on-policy tasks have them as groups of hyperparameters, all of them off by default. Their networks look at observations
-alone: a policy with a memory has no memory here.
+Each signal is one group of hyperparameters, off by default, with its own networks, critic and discount; `guidance`
+joins them for a learner. No learning algorithm belongs here: signals see a learner as a `SignalHost` only.
 """

@@ -1,15 +1,15 @@
-"""Behavioural cloning: the policy moves towards what was demonstrated, after each of its own updates.
+"""Behavioural cloning: supervised steps of the policy towards demonstrated actions, after each of its own updates.
 
     L = mean (μ(s) - a)²  in a Box,   L = -mean log π(a|s)  where actions are choices
 
-on steps (s, a) of demonstrations, as ML-Agents does it (Pomerleau 1991, doi:10.1162/neco.1991.3.1.88). A Box's standard
+on demonstrated steps (s, a), as ML-Agents does it (Pomerleau 1991, doi:10.1162/neco.1991.3.1.88). A Box's standard
 deviation is left to the policy's own loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,18 +18,16 @@ from ...spaces import Space, categorical, integer, log_real, ordinal
 from ..checkpoint.state import Tree
 from ..experience.rollout import permutations
 from .demonstrations import Examples
-from .learned import adam
-
-if TYPE_CHECKING:
-    from ..algorithms.actor_critic_learner import ActingLearner
+from .host import SignalHost
+from .trained_networks import adam
 
 
 def cloning_space() -> Space:
-    """The hyperparameters of cloning.
+    """Return the hyperparameters of cloning.
 
-    strength: of its learning rate, over the policy's, which schedules change too. steps: the learning rate falls
-    linearly to 0 over so many environment steps; 0: it stays. samples_per_update: how many demonstrated steps an update
-    learns from; 0: all. Both are rounded down to whole batches of batch_size, or to the only one if there are fewer.
+    The learning rate is strength times the policy's, schedules included, and falls linearly to 0 over `steps`
+    environment steps (0: never). An update learns from samples_per_update demonstrated steps (0: all), rounded down to
+    whole batches of batch_size, or to the only batch there is.
     """
     on: dict[str, Any] = {"when": {"use": True}}
     return Space(
@@ -42,51 +40,53 @@ def cloning_space() -> Space:
 
 
 class Cloning:
-    """Cloning by P members, with Adam of its own on the policy's parameters.
+    """Cloning by P members, with its own Adam on the policy's parameters.
 
-    A policy without a memory learns from single steps in random order. One with a memory learns from sequences of
-    num_steps steps in a row, each begun with an empty memory. Particles clone each for itself, uncoupled.
+    A policy without a memory learns from single steps in random order; one with a memory from sequences of num_steps
+    steps, each from an empty memory. Particles clone each alone, uncoupled.
     """
 
-    def __init__(self, learner: ActingLearner, examples: Examples):
-        self.hp, self.keys, self.examples = learner.hp.cloning, learner.keys("cloning"), examples
-        self.optimizer = adam(learner.policy.parameters.vector)
+    def __init__(self, host: SignalHost, examples: Examples):
+        self.hp, self.keys, self.examples = host.hp.cloning, host.keys("cloning"), examples
+        self.optimizer = adam(host.policy.parameters.vector)
         steps = self.examples.steps
-        self.length = 1 if learner.memory is None else min(learner.hp.num_steps, steps)
+        self.length = 1 if host.policy.core is None else min(host.hp.num_steps, steps)
         self.sequences = steps // self.length
-        self.at_once = max(1, min(self.hp.batch_size // self.length, self.sequences))
-        wanted = (self.hp.samples_per_update or steps) // (self.at_once * self.length)
-        self.batches = max(1, min(wanted, self.sequences // self.at_once))
+        self.batch_size = max(1, min(self.hp.batch_size // self.length, self.sequences))  # in sequences
+        wanted = (self.hp.samples_per_update or steps) // (self.batch_size * self.length)
+        self.batches = max(1, min(wanted, self.sequences // self.batch_size))
 
-    def learning_rate(self, learner: ActingLearner, lr: Tensor) -> Tensor:
-        """The members' learning rates (P, 1) at this moment; lr: those of their policies."""
+    def learning_rate(self, env_steps: int, lr: Tensor) -> Tensor:
+        """Return the learning rates (P, 1) after this many environment steps; lr: those of the policies."""
         steps = self.hp.steps
-        left = (1 - learner.env_steps / steps.clamp(min=1)).clamp(min=0)
+        left = (1 - env_steps / steps.clamp(min=1)).clamp(min=0)
         return self.hp.strength * lr * torch.where(steps > 0, left, 1.0)
 
-    def learn(self, learner: ActingLearner, lr: Tensor, updated: Tensor | None) -> dict[str, Tensor]:
-        """One pass over the demonstrations, or over a part; what to report, of the last batch.
+    def update(self, host: SignalHost, lr: Tensor, updated: Tensor | None) -> dict[str, Tensor]:
+        """Take one pass over the demonstrations, or over a part of them, and return the last batch's metrics.
 
-        updated: the members whose policies were, (P, 1); None: all.
+        Args:
+            host: the learner.
+            lr: the policies' learning rates (P, 1).
+            updated: the members whose policies were updated, (P, 1); None for all.
         """
-        lr = self.learning_rate(learner, lr)
+        lr = self.learning_rate(host.env_steps, lr)
         active = lr > 0 if updated is None else (lr > 0) & updated
-        [order] = permutations(self.keys, learner.iterations, 1, self.sequences)
-        parts = torch.from_numpy(order)[:, : self.batches * self.at_once].split(self.at_once, 1)
-        for part in parts if bool(active.any()) else parts[-1:]:  # of a member that is done the last loss is the same
-            losses = self.loss(learner, part)
-            self.optimizer.step(learner.policy.parameters.gradient(losses), lr, active)
+        [order] = permutations(self.keys, host.iterations, 1, self.sequences)
+        parts = torch.from_numpy(order)[:, : self.batches * self.batch_size].split(self.batch_size, 1)
+        for part in parts if bool(active.any()) else parts[-1:]:  # without a step only the last loss is needed
+            losses = self.loss(host, part)
+            self.optimizer.step(host.policy.parameters.gradient(losses), lr, active)
         return {"cloning_loss": losses.detach()}
 
-    def loss(self, learner: ActingLearner, part: Tensor) -> Tensor:
-        """Each member's loss (P,) on the sequences (P, S) with these numbers."""
+    def loss(self, host: SignalHost, part: Tensor) -> Tensor:
+        """Return each member's loss (P,) on the sequences with these indices (P, S)."""
         rows = (part.unsqueeze(-1) * self.length + torch.arange(self.length)).flatten(1)
-        batch = self.examples.batch(rows.numpy(), learner.obs_normalizer)
-        if learner.memory is not None:
-            size = learner.memory.tensors["state"].shape[-1]
-            batch["memory"] = batch["begins"].new_zeros(*part.shape, size)
-        params, _ = learner.forward(batch)
-        distribution, actions = learner.policy.distribution, batch["actions"]
+        batch = self.examples.batch(rows.numpy(), host.obs_normalizer)
+        if host.policy.core is not None:
+            batch["memory"] = batch["begins"].new_zeros(*part.shape, host.policy.core.state_size)
+        params, _ = host.forward(batch)
+        distribution, actions = host.policy.distribution, batch["actions"]
         if actions.is_floating_point():
             return (distribution.mode(params) - actions).flatten(2).square().mean(-1).mean(1)
         return -distribution.log_prob_and_entropy(params, actions)[0].mean(1)

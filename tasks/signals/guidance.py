@@ -1,45 +1,51 @@
-"""What an on-policy learner follows beside the environment's rewards: signals, and demonstrations that it clones.
+"""Guidance of a policy beside the environment's rewards: signals, and cloning of demonstrations.
 
-All of it is off by default, and then no part of anything: neither computed, nor in states and identities.
+As in ML-Agents, the policy follows the mean of all advantages, the environment's among them:
 
-What ML-Agents calls its settings, and what they are here:
+    A = (A_environment + Σₖ A_k) / (1 + K),   A_k by generalized advantage estimation of strengthₖ rₖ, with γₖ and vₖ
+
+A mean, not a sum, keeps the size of a step where advantages are not standardized. The settings of ML-Agents here:
 
     reward_signals: extrinsic           extrinsic.strength; gamma
         curiosity, rnd                  icm, rnd: use, strength, gamma, lr (learning_rate), width (hidden_units)
         gail                            gail: the same, use_actions (true here, as in the paper), variational (use_vail)
-    behavioral_cloning                  cloning: strength, steps, samples_per_update, and a batch_size of its own
+    behavioral_cloning                  cloning: strength, steps, samples_per_update, and its own batch_size
     demo_path                           the task's demonstrations, see `demonstrations`; one for both
+
+Notation used for tensor shapes: P members, T steps, N environments, B batch, K signals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import Dimension, Space, integer, maybe, real
 from ..checkpoint.state import Tree
-from ..experience.rollout import Rollout
-from .adversarial import gail_space
+from ..experience.returns import average, gae, lambda_returns
+from ..experience.rollout import Rollout, by_member, by_sequence, evaluate_values
 from .cloning import Cloning, cloning_space
-from .curiosity import icm_space
 from .demonstrations import Examples
-from .distillation import rnd_space
-from .mixture import KINDS, Signals, row_names
+from .gail import GAIL, gail_space
+from .host import SignalHost
+from .icm import ICM, icm_space
+from .rnd import RND, rnd_space
+from .signal import Signal
 
-if TYPE_CHECKING:
-    from ..algorithms.actor_critic_learner import ActingLearner
-
+SIGNALS: tuple[type[Signal], ...] = (ICM, RND, GAIL)
+OPTIONS = (*(signal.name for signal in SIGNALS), "cloning")
 FROM_DEMONSTRATIONS = ("gail", "cloning")
 
 
 def guidance_space() -> dict[str, Dimension | Space]:
-    """The hyperparameters of all that can be beside the environment's rewards.
+    """Return the hyperparameters of signals and cloning.
 
-    extrinsic.strength multiplies those rewards (after normalize_reward), 0 for learning without them; None: they stay
-    as they are. demonstrated_steps: how many steps are shown; `init` takes it from the demonstrations that it is given.
+    extrinsic.strength multiplies the environment's rewards (after normalize_reward); 0 learns without them, None leaves
+    them unchanged. `init` sets demonstrated_steps, the length of the demonstrations.
     """
     strength = maybe(real(0.0, 1.0, accept=(0.0, 1e6)), default=None, search=False, silent=True)
     return {
@@ -53,94 +59,204 @@ def guidance_space() -> dict[str, Dimension | Space]:
 
 
 def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
-    """ValueError for hyperparameters of the space above that do not go together, or not with the others."""
-    used = [kind.name for kind in KINDS if kind.name in values] + [name for name in ("cloning",) if name in values]
-    learning = [name for name in FROM_DEMONSTRATIONS if name in values]
-    shown = values.get("demonstrated_steps", 0)
-    if learning and not shown:
+    """Raise ValueError for hyperparameters of `guidance_space` that contradict each other or lack others."""
+    used = [name for name in OPTIONS if values.get(name, {}).get("use")]
+    imitating = [name for name in FROM_DEMONSTRATIONS if name in used]
+    demonstrated = values.get("demonstrated_steps", 0)
+    if imitating and not demonstrated:
         raise ValueError(
-            f"{algorithm}: {' and '.join(learning)} learn from demonstrations, but there are none; give "
+            f"{algorithm}: {' and '.join(imitating)} learn from demonstrations, but there are none; give "
             "the task demonstrations=FILE, or --demonstrations FILE"
         )
-    if shown and not learning:
+    if demonstrated and not imitating:
         raise ValueError(
             f"{algorithm}: there are demonstrations, but nothing learns from them; set cloning.use or gail.use to true"
         )
     if used and not {"update_epochs", "num_minibatches"} <= values.keys():
         raise ValueError(
             f"{algorithm}: {used[0]} learns in update_epochs times num_minibatches steps, which it has "
-            f"not; leave {used[0]}.use out, or give it these and let its iterate call follow"
+            f"not; leave {used[0]}.use out, or give it these and let its iterate call the guidance's update"
         )
 
 
 class Guidance:
+    """No guidance: the environment's rewards alone. `of` returns what hyperparameters ask for.
+
+    Attributes:
+        row_names: of the tensors that `compute_rewards` returns.
+        needs_next_obs: whether rollouts must keep `next_obs`.
+    """
+
+    row_names: tuple[str, ...] = ()
+    needs_next_obs = False
+
+    @staticmethod
+    def of(host: SignalHost) -> Guidance:
+        """Return the guidance of a learner by its hyperparameters."""
+        return ActiveGuidance(host) if vars(host.hp).keys() & guidance_space().keys() else Guidance()
+
+    def scale_extrinsic(self, rollout: Rollout) -> Rollout:
+        """Return the rollout with the environment's rewards times their strength."""
+        return rollout
+
+    def compute_rewards(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Return the signals' rewards and values of a new rollout, each (T, P, N), and advance their statistics."""
+        return {}
+
+    def combine_advantages(self, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the batch with the mean of all advantages, and with rewards, values and returns of each signal.
+
+        Args:
+            batch: (P, B, ...), with next_obs, and weights if there are any.
+            rows: the result of `compute_rewards`, terminated and ended, each (T, P, N).
+        """
+        return batch
+
+    def augment_batch(self, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
+        """Return the batch of a new rollout with its signals computed and combined, see above."""
+        return batch
+
+    def update(
+        self, host: SignalHost, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Train signals and clone, after the policy's own update, and return metrics, each (P,).
+
+        Args:
+            host: the learner.
+            batch: as `combine_advantages` returned it.
+            lr: the policy's learning rates (P, 1), which the signals' critics have too.
+            active: the members to update, (P, 1); None for all.
+        """
+        return {}
+
+    def demonstrations_of(self, member: int) -> dict[str, Tensor]:
+        """Return one member's demonstrations by name; views."""
+        return {}
+
+
+class ActiveGuidance(Guidance):
     """The signals, the cloning and the demonstrations of P members, as one part of their state."""
 
-    def __init__(self, learner: ActingLearner):
-        hp, envs = learner.hp, learner.envs
+    def __init__(self, host: SignalHost):
+        hp, envs = host.hp, host.envs
+        self.gae_lambda: Tensor = hp.gae_lambda
         self.strength: Tensor | None = getattr(getattr(hp, "extrinsic", None), "strength", None)
         self.examples: Examples | None = None
         if steps := getattr(hp, "demonstrated_steps", 0):
-            seen = envs.obs_shape, torch.float32 if envs.obs_kind == "vector" else torch.uint8
-            self.examples = Examples(learner.members, steps, seen, learner.policy.distribution, learner.device)
-        self.signals = Signals.of(learner, self.examples)
-        clones = hasattr(hp, "cloning")
-        self.cloning = Cloning(learner, self.examples) if clones and self.examples is not None else None
-        held = {"signals": self.signals, "cloning": self.cloning, "demonstrations": self.examples}
-        self.parts = {name: part for name, part in held.items() if part is not None}
+            obs = envs.obs_shape, torch.float32 if envs.obs_kind == "vector" else torch.uint8
+            self.examples = Examples(host.members, steps, obs, host.policy.distribution, host.device)
+        self.signals = [signal(host, self.examples) for signal in SIGNALS if hasattr(hp, signal.name)]
+        self.keys = host.keys("signals")
+        self.cloning: Cloning | None = None
+        if self.examples is not None and hasattr(hp, "cloning"):
+            self.cloning = Cloning(host, self.examples)
+        self.row_names = tuple(f"{s.name}.{row}" for s in self.signals for row in ("rewards", "values", "next_values"))
+        self.needs_next_obs = bool(self.signals)
 
-    @property
-    def rows(self) -> list[str]:
-        """The names of what `judge` gives."""
-        return [] if self.signals is None else [name for x in self.signals.signals for name in row_names(x.name)]
+    def scale_extrinsic(self, rollout: Rollout) -> Rollout:
+        return rollout if self.strength is None else replace(rollout, rewards=rollout.rewards * self.strength)
 
-    @classmethod
-    def of(cls, learner: ActingLearner) -> Guidance | None:
-        """What the hyperparameters ask for; None if that is nothing."""
-        return cls(learner) if vars(learner.hp).keys() & guidance_space().keys() else None
+    @torch.no_grad()
+    def compute_rewards(self, rollout: Rollout) -> dict[str, Tensor]:
+        if not self.signals:
+            return {}
+        assert rollout.next_obs is not None
+        steps = {"obs": rollout.obs[:, :-1], "actions": rollout.actions, "next_obs": rollout.next_obs}
+        steps = {name: x.flatten(1, 2).contiguous() for name, x in steps.items()}
+        rows: list[Tensor] = []
+        for signal in self.signals:
+            signal.observe(rollout)
+            rewards = _in_time(signal.rewards(steps), rollout)
+            rewards = signal.hp.strength * torch.from_numpy(signal.normalize(rewards.cpu().numpy())).to(rewards)
+            values, next_values = evaluate_values(rollout, signal.critic)
+            if not signal.episodic:  # the step after an episode is the first one of the next
+                last = _in_time(signal.critic(rollout.obs[:, -1].contiguous()), rollout)
+                next_values = torch.cat([values[1:], last])
+            rows += [rewards, values, next_values]
+        return dict(zip(self.row_names, rows, strict=True))
 
-    def weigh(self, rollout: Rollout) -> Rollout:
-        """The rollout with the environment's rewards as strong as they shall be."""
-        if self.strength is not None:
-            rollout.rewards.mul_(self.strength)
-        return rollout
+    @torch.no_grad()
+    def combine_advantages(self, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if not self.signals:
+            return batch
+        flat = by_sequence if "memory" in batch else by_member
+        total = batch["advantages"]
+        more: dict[str, Tensor] = {}
+        for signal in self.signals:
+            name = signal.name
+            rewards, values, next_values = (rows[f"{name}.{row}"] for row in ("rewards", "values", "next_values"))
+            terminated, ended = (
+                rows[row] if signal.episodic else torch.zeros_like(rows[row]) for row in ("terminated", "ended")
+            )
+            advantages = gae(rewards, values, next_values, terminated, ended, signal.hp.gamma, self.gae_lambda)
+            total = total + flat(advantages)
+            more |= {f"{name}.rewards": flat(rewards), f"{name}.values": flat(values)}
+            more[f"{name}.returns"] = flat(lambda_returns(advantages, values))
+        return {**batch, **more, "advantages": total / (1 + len(self.signals))}
 
-    def add(self, learner: ActingLearner, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
-        """The batch with the signals' advantages among the others; called once for each rollout."""
-        if self.signals is None:
+    def augment_batch(self, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
+        if not self.signals:
             return batch
         assert rollout.next_obs is not None
         next_obs = rollout.next_obs if rollout.memory is None else rollout.next_obs.transpose(1, 2)
-        rows = {**self.judge(rollout), "terminated": rollout.terminated, "ended": rollout.ended}
-        return self.mix(learner, {**batch, "next_obs": next_obs.flatten(1, 2).contiguous()}, rows)
+        rows = {**self.compute_rewards(rollout), "terminated": rollout.terminated, "ended": rollout.ended}
+        return self.combine_advantages({**batch, "next_obs": next_obs.flatten(1, 2).contiguous()}, rows)
 
-    def judge(self, rollout: Rollout) -> dict[str, Tensor]:
-        """What the signals pay and expect, see `Signals.judge`."""
-        return {} if self.signals is None else self.signals.judge(rollout)
-
-    def mix(self, learner: ActingLearner, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The batch with the advantages of what was judged among the others, see `Signals.mix`."""
-        return batch if self.signals is None else self.signals.mix(learner, batch, rows)
-
-    def learn(
-        self, learner: ActingLearner, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
+    def update(
+        self, host: SignalHost, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """What follows the policy's own update, at its learning rates (P, 1), of members that are `active` (P, 1)."""
-        found = {} if self.signals is None else self.signals.learn(learner, batch, lr, active)
-        return found | ({} if self.cloning is None else self.cloning.learn(learner, lr, active))
+        metrics: dict[str, Tensor] = {}
+        for signal in self.signals:
+            for metric in ("reward", "value"):
+                metrics[f"{signal.name}_{metric}"] = average(batch[f"{signal.name}.{metric}s"], batch.get("weights"))
+        if self.signals:
+            metrics |= self._train_signals(host, batch, lr, active)
+        return metrics if self.cloning is None else metrics | self.cloning.update(host, lr, active)
 
-    def shown_to(self, member: int) -> dict[str, Tensor]:
-        """One member's demonstrations by name; views."""
+    def _train_signals(
+        self, host: SignalHost, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Take as many steps of each signal as the policy took, on minibatches of the same size."""
+        hp = host.hp
+        metrics: dict[str, Tensor] = {}
+        first = host.iterations * hp.update_epochs * hp.num_minibatches
+        for position, minibatch in enumerate(host.minibatches(batch, hp, self.keys), first):
+            for signal in self.signals:
+                losses, parts = signal.loss(minibatch, position)
+                signal.trained.descend(losses, signal.hp.lr, active)
+                signal.update_multiplier(parts, active)
+                error = signal.critic.update(minibatch, minibatch[f"{signal.name}.returns"], lr, active)
+                parts = {"loss": losses, **parts, "value_loss": error}
+                metrics |= {f"{signal.name}_{part}": x.detach() for part, x in parts.items()}
+        return metrics
+
+    def demonstrations_of(self, member: int) -> dict[str, Tensor]:
         return {} if self.examples is None else self.examples.of(member)
+
+    @property
+    def parts(self) -> dict[str, Cloning | Examples]:
+        """The parts of the state but the signals, by name."""
+        parts = {"cloning": self.cloning, "demonstrations": self.examples}
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """All that must stay finite."""
-        return {f"{part}.{name}": x for part, held in self.parts.items() for name, x in held.tensors.items()}
+        signals = {f"signals.{s.name}.{name}": x for s in self.signals for name, x in s.tensors.items()}
+        return signals | {f"{part}.{name}": x for part, held in self.parts.items() for name, x in held.tensors.items()}
 
     def member_state(self, member: int) -> Tree:
-        return {name: part.member_state(member) for name, part in self.parts.items()}
+        tree: Tree = {name: part.member_state(member) for name, part in self.parts.items()}
+        signals = {signal.name: signal.member_state(member) for signal in self.signals}
+        return {"signals": signals, **tree} if signals else tree
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        for signal in self.signals:
+            signal.load_member(member, tree["signals"][signal.name])
         for name, part in self.parts.items():
             part.load_member(member, tree[name])
+
+
+def _in_time(x: Tensor, rollout: Rollout) -> Tensor:
+    """(P, T * N) -> (T, P, N), contiguous."""
+    return x.unflatten(1, (-1, rollout.rewards.shape[2])).transpose(0, 1).contiguous()

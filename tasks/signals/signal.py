@@ -1,27 +1,29 @@
-"""What every signal is: a reward of the learner's own, with its own discount, strength, networks and critic."""
+"""The interface of a signal: rewards with their own discount, strength, networks and critic."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from ...spaces import Dimension, Space, categorical, log_real, near_one, ordinal
+from ..checkpoint.member_state import Part
 from ..checkpoint.state import Tree
 from ..experience.rollout import Rollout
 from .demonstrations import Examples
-from .learned import Critic, Learned
-
-if TYPE_CHECKING:
-    from ..algorithms.actor_critic_learner import ActingLearner
+from .host import SignalHost
+from .trained_networks import SignalCritic, TrainedNetworks
 
 
 def signal_space(lr: float, strength: tuple[float, float, float], **more: Dimension) -> Space:
-    """Whether there is a signal, and what all signals have; `more` of its own, with when={"use": True}.
+    """Return the hyperparameters of a signal.
 
-    lr: the default; strength: the range that is searched, and the default.
+    Args:
+        lr: the default learning rate.
+        strength: its range to search, low and high, and its default.
+        more: the signal's own hyperparameters, with when={"use": True}.
     """
     on: dict[str, Any] = {"when": {"use": True}}
     low, high, default = strength
@@ -36,64 +38,60 @@ def signal_space(lr: float, strength: tuple[float, float, float], **more: Dimens
 
 
 class Signal:
-    """A reward that P members make themselves.
+    """A reward that P members compute themselves.
 
     Attributes:
-        name: of its group of hyperparameters, and what its metrics begin with.
-        episodic: whether its return ends with an episode. Where it does not, what was learned goes on to be known in
-            the next one, and an agent that dies to begin anew gains nothing (Burda et al. 2018, section 2.3).
-        learned: its networks; critic: of its returns.
+        name: of its group of hyperparameters; its metrics begin with it.
+        episodic: whether its return ends with an episode. Where it does not, an agent gains nothing by dying to see the
+            first steps again (Burda et al. 2018, section 2.3).
+        trained: its networks.
+        critic: of its returns.
     """
 
     name: ClassVar[str]
     episodic: ClassVar[bool]
-    learned: Learned
+    trained: TrainedNetworks
 
-    def __init__(self, learner: ActingLearner, examples: Examples | None):
-        """examples: what is demonstrated, if anything is."""
-        self.hp = getattr(learner.hp, self.name)
-        self.critic = Critic(f"{self.name}.critic", learner, self.hp.width)
+    def __init__(self, host: SignalHost, examples: Examples | None):
+        """examples: the demonstrations, if there are any."""
+        self.hp = getattr(host.hp, self.name)
+        self.critic = SignalCritic(f"{self.name}.critic", host, self.hp.width)
 
-    def watch(self, rollout: Rollout) -> None:
-        """Sees every rollout once, before it is rewarded, for statistics that are state."""
+    def observe(self, rollout: Rollout) -> None:
+        """Advance the running statistics of observations by a new rollout."""
 
     def rewards(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """What it pays for obs, actions and next_obs, (P, T * N, ...), in the order of time: (P, T * N)."""
+        """Return the rewards (P, T * N) of obs, actions and next_obs (P, T * N, ...), in the order of time."""
         raise NotImplementedError
 
-    def scaled(self, rewards: np.ndarray) -> np.ndarray:
-        """Rewards (T, P, N) on the scale that strengths are meant for; called once for each rollout."""
+    def normalize(self, rewards: np.ndarray) -> np.ndarray:
+        """Advance the running statistics of rewards (T, P, N), and return these on the scale that strengths are for."""
         return rewards
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Each member's loss (P,) on a minibatch (P, B, ...), by its weights, and what to report of it, each (P,).
+        """Return each member's loss (P,) on a minibatch (P, B, ...), by its weights, and metrics, each (P,).
 
-        position: how many minibatches there were before, for random numbers.
+        position: the number of minibatches before this one, for random numbers.
         """
         raise NotImplementedError
 
-    def settle(self, report: Mapping[str, Tensor], active: Tensor | None = None) -> None:
-        """Learns what is not learned by gradients, after each step down the loss, from what that reported.
-
-        active: the members that learn, (P, 1); None: all.
-        """
+    def update_multiplier(self, metrics: Mapping[str, Tensor], active: Tensor | None = None) -> None:
+        """Update a Lagrange multiplier of the loss, if it has one, after a step; active: (P, 1), None for all."""
 
     @property
-    def own(self) -> dict[str, Any]:
-        """Further parts of its state, by name."""
-        return {}
+    def parts(self) -> dict[str, Part]:
+        """All state, by name."""
+        return {"learned": self.trained, "critic": self.critic.trained}
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """All that must stay finite."""
-        parts = {"learned": self.learned.tensors, "critic": self.critic.learned.tensors}
+        parts = {"learned": self.trained.tensors, "critic": self.critic.trained.tensors}
         return {f"{part}.{name}": x for part, tensors in parts.items() for name, x in tensors.items()}
 
     def member_state(self, member: int) -> Tree:
-        parts = {"learned": self.learned, "critic": self.critic.learned, **self.own}
-        return {name: part.member_state(member) for name, part in parts.items()}
+        return {name: part.member_state(member) for name, part in self.parts.items()}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        parts = {"learned": self.learned, "critic": self.critic.learned, **self.own}
-        for name, part in parts.items():
+        for name, part in self.parts.items():
             part.load_member(member, tree[name])

@@ -250,9 +250,9 @@ def test_signals_see_by_the_encoder_of_the_policy() -> None:
     assert "icm_loss" in task.metrics
     assert "rnd_loss" in task.metrics
     learner = task.seat.learner  # type: ignore[union-attr]
-    curiosity = learner.guidance.signals.signals[0]  # type: ignore[attr-defined]
-    assert isinstance(curiosity.eye.encoder, SmallCNN)
-    assert isinstance(curiosity.critic.eye.encoder, SmallCNN)
+    curiosity = learner.guidance.signals[0]  # type: ignore[attr-defined]
+    assert isinstance(curiosity.encoder, SmallCNN)
+    assert isinstance(curiosity.critic.encoder, SmallCNN)
 
 
 @pytest.mark.parametrize("name", [pytest.param("impala", marks=pytest.mark.slow), "small", "flat"])

@@ -233,7 +233,7 @@ def test_cloning_lowers_the_negative_log_likelihood_of_choices() -> None:
     expected = torch.nn.functional.cross_entropy(params[0], torch.ones(30, dtype=torch.int64))
     torch.testing.assert_close(cloning.loss(learner, rows)[0], expected)
     for _ in range(20):
-        learner.guidance.learn(learner, {}, torch.full((1, 1), 0.03))
+        learner.guidance.update(learner, {}, torch.full((1, 1), 0.03))
     assert cloning.loss(learner, rows)[0] < 0.1 * expected
     params = learner.policy.policy(torch.from_numpy(shown().observations)[None])
     assert params.argmax(-1).float().mean() > 0.9
@@ -250,7 +250,7 @@ def test_cloning_lowers_the_squared_distance_in_a_box_and_leaves_its_deviation_a
     mean = learner.policy.policy(torch.from_numpy(seen)[None])[..., :1]
     torch.testing.assert_close(loss[0], (mean - 2).square().mean())
     for _ in range(20):
-        report = learner.guidance.learn(learner, {}, torch.full((1, 1), 0.03))
+        report = learner.guidance.update(learner, {}, torch.full((1, 1), 0.03))
     assert report["cloning_loss"] < 0.1 * loss
     assert torch.equal(learner.policy.parameters.views["actor.log_std"], log_std)
 
@@ -261,10 +261,10 @@ def test_the_learning_rate_of_cloning_falls_to_0_over_its_steps_and_then_nothing
     rates = []
     for env_steps in (0, 64, 128, 1000):
         learner.env_steps = env_steps
-        rates.append(learner.guidance.cloning.learning_rate(learner, lr)[:, 0].tolist())
+        rates.append(learner.guidance.cloning.learning_rate(learner.env_steps, lr)[:, 0].tolist())
     np.testing.assert_allclose(rates, [[0.005, 0.01], [0.005, 0.005], [0.005, 0.0], [0.005, 0.0]])
     before = [learner.member_state(member) for member in range(2)]
-    learner.guidance.learn(learner, {}, lr)
+    learner.guidance.update(learner, {}, lr)
     after = [learner.member_state(member) for member in range(2)]
     assert difference(before[1], after[1]) == []
     assert "policy/vector" in difference(before[0], after[0])
@@ -281,9 +281,9 @@ def test_an_update_clones_as_many_samples_as_it_is_told_in_another_order_each_ti
             return batch(rows, normalizer)
 
         learner.guidance.examples.batch = spy
-        learner.guidance.learn(learner, {}, torch.full((1, 1), 0.01))
+        learner.guidance.update(learner, {}, torch.full((1, 1), 0.01))
         learner.iterations += 1
-        learner.guidance.learn(learner, {}, torch.full((1, 1), 0.01))
+        learner.guidance.update(learner, {}, torch.full((1, 1), 0.01))
         return taken
 
     every = cloned(**{"cloning.samples_per_update": 0})
@@ -298,7 +298,7 @@ def test_an_update_clones_as_many_samples_as_it_is_told_in_another_order_each_ti
 def test_a_policy_with_a_memory_clones_sequences_that_forget_where_an_episode_begins() -> None:
     learner = learner_of(make(shown(), **{"model.memory": "gru", "num_minibatches": 1, "cloning.batch_size": 32}))
     cloning = learner.guidance.cloning
-    assert (cloning.length, cloning.sequences, cloning.at_once) == (16, 1, 1)
+    assert (cloning.length, cloning.sequences, cloning.batch_size) == (16, 1, 1)
     loss = cloning.loss(learner, torch.zeros(1, 1, dtype=torch.int64))
     obs = torch.from_numpy(shown().observations)
     memory, logs = torch.zeros(1, 1, 16), []

@@ -12,15 +12,16 @@ import torch
 from rekindle import A2C, PPO, PPO2, SVPG, Cohort
 from rekindle.spaces import flatten, unflatten
 from rekindle.tasks.algorithms.on_policy import OnPolicyLearner, on_policy_space
+from rekindle.tasks.checkpoint.member_state import Part
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.experience.returns import gae
 from rekindle.tasks.experience.rollout import by_member, evaluate_values
 from rekindle.tasks.signals.actions import ActionCode
-from rekindle.tasks.signals.adversarial import softplus
 from rekindle.tasks.signals.demonstrations import Demonstrations
-from rekindle.tasks.signals.distillation import ReturnScale
-from rekindle.tasks.signals.learned import perceptron
-from rekindle.tasks.signals.slopes import slope_of
+from rekindle.tasks.signals.discriminators import input_gradient
+from rekindle.tasks.signals.gail import softplus
+from rekindle.tasks.signals.rnd import ReturnScale
+from rekindle.tasks.signals.trained_networks import perceptron
 from rekindle.tasks.task import Task
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from support_path import SUPPORT
@@ -110,7 +111,7 @@ class TestMoreOfCuriosity(_Shown):
 
 
 @pytest.mark.slow
-class TestMoreOfTheAdversary(_Shown):
+class TestMoreOfTheGAIL(_Shown):
     env = "Pendulum-v1"
     hyperparameters: ClassVar = {**SMALL, **GAIL}
     variants: ClassVar = (
@@ -195,7 +196,7 @@ def test_without_any_a_task_is_what_it_was_before_there_were_signals() -> None:
     assert not {name.split(".")[0] for name in task.identity["hyperparameters"]} & names
     assert not {path.split(".")[0] for path in task.get_space().flat()} & names
     learner = task.build_learner([task])
-    assert learner.guidance is None
+    assert not isinstance(learner.guidance, Part)
     assert "guidance" not in learner.member_state(0)
     assert learner.play().next_obs is None
     off = {"icm": {"use": False}, "extrinsic": {"strength": None}, "demonstrated_steps": 0}
@@ -213,7 +214,7 @@ def built(task: type[Any] = PPO, env: str = "CartPole-v1", members: int = 2, **h
 
 
 def signals_of(learner: Any) -> dict[str, Any]:
-    return {signal.name: signal for signal in learner.guidance.signals.signals}
+    return {signal.name: signal for signal in learner.guidance.signals}
 
 
 def test_the_policy_follows_the_mean_of_all_advantages_each_with_its_own_discount() -> None:
@@ -279,7 +280,7 @@ def test_networks_of_signals_have_no_memory() -> None:
 def test_curiosity_is_the_error_of_what_was_foretold_and_learns_as_in_the_paper() -> None:
     learner = built(icm={"use": True, "beta": 0.3})
     signal, batch = signals_of(learner)["icm"], learner.rollout()
-    tensors = signal.learned.leaves
+    tensors = signal.trained.leaves
 
     def net(name: str, x: torch.Tensor) -> torch.Tensor:
         first, last = ((tensors[f"icm.{name}.{i}.weight"], tensors[f"icm.{name}.{i}.bias"]) for i in (0, 1))
@@ -294,24 +295,24 @@ def test_curiosity_is_the_error_of_what_was_foretold_and_learns_as_in_the_paper(
     expected = 0.7 * inverse.view(2, -1).mean(1) + 0.3 * error.mean(1)
     losses, _ = signal.loss(batch, 0)
     torch.testing.assert_close(losses, expected)
-    gradient = signal.learned.parameters.gradient
+    gradient = signal.trained.parameters.gradient
     torch.testing.assert_close(gradient(losses), gradient(expected), rtol=1e-3, atol=1e-6)
 
 
 def test_distillation_pays_less_for_what_was_seen_more_often_and_its_target_never_learns() -> None:
     learner = built(rnd={"use": True, "lr": 1e-3}, members=1)
     signal = signals_of(learner)["rnd"]
-    target = {name: x.clone() for name, x in signal.learned.views.items() if ".target." in name}
+    target = {name: x.clone() for name, x in signal.trained.views.items() if ".target." in name}
     signal.whitening.moments.update(np.random.default_rng(0).normal(size=(1, 4096, 4)).astype(np.float32))
     generator = torch.Generator().manual_seed(0)
     often = torch.randn(1, 64, 4, generator=generator)
     never = often + torch.tensor([3.0, -3.0, 3.0, -3.0])
     for position in range(300):
         losses, _ = signal.loss({"next_obs": often}, position)
-        signal.learned.descend(losses, signal.hp.lr)
+        signal.trained.descend(losses, signal.hp.lr)
     assert signal.rewards({"next_obs": often}).mean() < 0.05 * signal.rewards({"next_obs": never}).mean()
     assert len(target) == 4
-    assert all(torch.equal(x, signal.learned.views[name]) for name, x in target.items())
+    assert all(torch.equal(x, signal.trained.views[name]) for name, x in target.items())
 
 
 def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums() -> None:
@@ -330,7 +331,7 @@ def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums() -> None
 def test_the_slope_of_a_discriminator_is_what_autograd_finds() -> None:
     net, x = perceptron("d", 3, 8, 1), torch.randn(2, 5, 3, requires_grad=True)
     layers = [(torch.randn(2, a, b), torch.randn(2, 1, b)) for a, b in ((3, 8), (8, 8), (8, 1))]
-    torch.testing.assert_close(slope_of(net, layers, x), torch.autograd.grad(net(layers, x).sum(), x)[0])
+    torch.testing.assert_close(input_gradient(net, layers, x), torch.autograd.grad(net(layers, x).sum(), x)[0])
     numbers = torch.tensor([-200.0, -3.0, 0.0, 2.0, 200.0])
     torch.testing.assert_close(softplus(numbers), torch.nn.functional.softplus(numbers))
 
@@ -339,10 +340,10 @@ def test_a_discriminator_comes_to_pay_for_what_looks_demonstrated() -> None:
     learner = built(gail={"use": True, "lr": 3e-3}, members=1)
     signal, own = signals_of(learner)["gail"], learner.rollout()
     own["actions"] = torch.zeros_like(own["actions"])
-    signal.shown.tensors["actions"].fill_(1)  # the demonstrator pushes to the right, and the policy to the left
+    signal.examples.tensors["actions"].fill_(1)  # the demonstrator pushes to the right, and the policy to the left
     for position in range(100):
         losses, report = signal.loss(own, position)
-        signal.learned.descend(losses, signal.hp.lr)
+        signal.trained.descend(losses, signal.hp.lr)
     assert report["expert_estimate"] > 0.6 > 0.4 > report["policy_estimate"]
     right = {**own, "actions": torch.ones_like(own["actions"])}
     assert signal.rewards(right).mean() > 1.5 * signal.rewards(own).mean()

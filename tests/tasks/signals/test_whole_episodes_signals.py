@@ -10,7 +10,6 @@ from rekindle import A2C, Cohort
 from rekindle.spaces import unflatten
 from rekindle.tasks.experience.returns import gae
 from rekindle.tasks.experience.rollout import by_member, evaluate_values
-from rekindle.tasks.signals.mixture import row_names
 from test_signals import CLONING, GAIL, ICM, RND, VAIL, _Shown, shown, signals_of
 from test_whole_episodes import SMALL, WHOLE
 
@@ -47,7 +46,7 @@ def learned(learner: Any) -> dict[str, torch.Tensor]:
     """All that signals and cloning learn, copied."""
     parts = {"policy": learner.policy.parameters.vector, "cloning": learner.guidance.cloning.optimizer.tensors["mean"]}
     for name, signal in signals_of(learner).items():
-        parts |= {name: signal.learned.parameters.vector, f"{name}.critic": signal.critic.learned.parameters.vector}
+        parts |= {name: signal.trained.parameters.vector, f"{name}.critic": signal.critic.trained.parameters.vector}
     parts["beta"] = signals_of(learner)["gail"].bottleneck.tensors["beta"]
     return {name: x.clone() for name, x in parts.items()}
 
@@ -91,18 +90,18 @@ def test_members_with_signals_are_updated_at_different_times_and_as_if_alone() -
 def updated_once(learner: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The rows in the room and the batch of the first update of a lone member."""
     kept: dict[str, Any] = {}
-    update, mix = learner.update, learner.guidance.mix
+    update, mix = learner.update, learner.guidance.combine_advantages
 
     def remember(batch: Any, *args: Any) -> Any:
         kept["batch"] = {name: x.clone() for name, x in batch.items()}
         return update(batch, *args)
 
-    def mixed(of: Any, batch: Any, rows: Any) -> Any:
+    def mixed(batch: Any, rows: Any) -> Any:
         kept["rows"] = {name: x.clone() for name, x in rows.items()}
         kept["own"] = batch["advantages"].clone()
-        return mix(of, batch, rows)
+        return mix(batch, rows)
 
-    learner.update, learner.guidance.mix = remember, mixed
+    learner.update, learner.guidance.combine_advantages = remember, mixed
     while "batch" not in kept:
         learner.iterate()
     return kept, kept["batch"]
@@ -143,7 +142,7 @@ def test_the_policy_follows_the_mean_of_all_advantages_in_the_room() -> None:
         if name == "icm":  # which goes on over the ends of episodes, and of rollouts
             following = torch.cat([values[1:], expected["last"][name][None]])
             over, stop = 0 * ended, 0 * ended
-        rewards = rows[row_names(name)[0]][:steps]
+        rewards = rows[f"{name}.rewards"][:steps]
         gamma = getattr(learner.hp, name).gamma
         advantages = gae(rewards, values, following, over, stop, gamma, learner.hp.gae_lambda)
         torch.testing.assert_close(

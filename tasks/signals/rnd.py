@@ -1,94 +1,94 @@
-"""Random network distillation: Burda et al. (2018), arXiv:1810.12894.
+"""Random network distillation (RND): Burda et al. (2018), arXiv:1810.12894.
 
-A network learns what another one, random and never changed, says of observations; where it has not been, it is wrong:
+The reward is the error of a network f̂ that learns to predict another one, f, random and fixed, on the next observation:
 
     r = ‖f̂(s') - f(s')‖²,   a mean over the features here                           section 2.2
 
 Vectors are whitened by running moments and clipped to ±5, and rewards are divided by the running standard deviation of
-their discounted sums (section 2.4). Returns go on over the ends of episodes (section 2.3).
+their discounted sums (section 2.4). Returns do not end with episodes (section 2.3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...spaces import Space
+from ..checkpoint.member_state import Part
 from ..checkpoint.state import Tree
 from ..experience.normalizers import ObservationNormalizer, RunningMoments
 from ..experience.returns import average
 from ..experience.rollout import Rollout
 from .demonstrations import Examples
-from .learned import Eye, Learned, perceptron
+from .host import SignalHost
 from .signal import Signal, signal_space
-
-if TYPE_CHECKING:
-    from ..algorithms.actor_critic_learner import ActingLearner
+from .trained_networks import TrainedNetworks, encoder, perceptron
 
 CLIP = 5.0
 
 
 def rnd_space() -> Space:
-    """The hyperparameters of random network distillation."""
+    """Return the hyperparameters of RND."""
     return signal_space(1e-4, (1e-2, 1.0, 0.5))
 
 
-class Distillation(Signal):
+class RND(Signal):
     """RND of P members."""
 
     name = "rnd"
     episodic = False
 
-    def __init__(self, learner: ActingLearner, examples: Examples | None):
-        super().__init__(learner, examples)
-        width, shape = self.hp.width, learner.envs.obs_shape
-        self.eyes = {name: Eye(f"rnd.{name}", learner) for name in ("target", "predictor")}
-        self.nets = {
-            "target": perceptron("rnd.target", self.eyes["target"].size, width, width, layers=1),
-            "predictor": perceptron("rnd.predictor", self.eyes["predictor"].size, width, width),
+    def __init__(self, host: SignalHost, examples: Examples | None):
+        super().__init__(host, examples)
+        width, shape = self.hp.width, host.envs.obs_shape
+        encoders = {name: encoder(f"rnd.{name}", host) for name in ("target", "predictor")}
+        features = encoders["target"].features
+        self.networks = {
+            "target": (encoders["target"], perceptron("rnd.target", features, width, width, layers=1)),
+            "predictor": (encoders["predictor"], perceptron("rnd.predictor", features, width, width)),
         }
-        networks = [net for name, eye in self.eyes.items() for net in (*eye.networks, self.nets[name])]
-        self.learned = Learned(networks, learner.seeds, learner.device)
-        self.whitening = ObservationNormalizer(learner.members, shape[0]) if len(shape) == 1 else None
-        self.scale = ReturnScale(learner.members, learner.hp.num_envs, self.hp.gamma)
+        self.trained = TrainedNetworks([n for pair in self.networks.values() for n in pair], host.seeds, host.device)
+        self.whitening = ObservationNormalizer(host.members, shape[0]) if len(shape) == 1 else None
+        self.scale = ReturnScale(host.members, host.hp.num_envs, self.hp.gamma)
 
-    def watch(self, rollout: Rollout) -> None:
+    def observe(self, rollout: Rollout) -> None:
         if self.whitening is not None:
             assert rollout.next_obs is not None
             self.whitening.moments.update(rollout.next_obs.flatten(1, 2).cpu().numpy())
 
     def _error(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
-        """How wrong the predictor is of observations (P, B, ...), (P, B)."""
+        """Return the predictor's mean squared error for observations (P, B, ...), (P, B)."""
         if self.whitening is not None:
             obs = self.whitening.of_batch(obs).clamp(-CLIP, CLIP)
         with torch.no_grad():
-            truth = self._say("target", self.learned.views, obs)
-        return (self._say("predictor", tensors, obs) - truth).square().mean(-1)
+            target = self._output("target", self.trained.views, obs)
+        return (self._output("predictor", tensors, obs) - target).square().mean(-1)
 
-    def _say(self, name: str, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
-        net = self.nets[name]
-        return net(net.layers(tensors), self.eyes[name](tensors, obs))
+    def _output(self, name: str, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
+        encode, net = self.networks[name]
+        return net(net.layers(tensors), encode(tensors, obs))
 
     def rewards(self, batch: Mapping[str, Tensor]) -> Tensor:
-        return self._error(self.learned.views, batch["next_obs"])
+        return self._error(self.trained.views, batch["next_obs"])
 
-    def scaled(self, rewards: np.ndarray) -> np.ndarray:
+    def normalize(self, rewards: np.ndarray) -> np.ndarray:
         return self.scale(rewards)
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        return average(self._error(self.learned.leaves, batch["next_obs"]), batch.get("weights")), {}
+        return average(self._error(self.trained.leaves, batch["next_obs"]), batch.get("weights")), {}
 
     @property
-    def own(self) -> dict[str, Any]:
-        return {"scale": self.scale} | ({} if self.whitening is None else {"whitening": self.whitening})
+    def parts(self) -> dict[str, Part]:
+        whitening = {} if self.whitening is None else {"whitening": self.whitening}
+        return {**super().parts, "scale": self.scale, **whitening}
 
 
 class ReturnScale:
-    """Rewards over the running standard deviation of their discounted sums, which no episode's end stops."""
+    """Rewards over the running standard deviation of their discounted sums, which do not end with episodes."""
 
     def __init__(self, members: int, num_envs: int, gamma: Tensor):
         """gamma: (P, 1)."""
@@ -97,7 +97,7 @@ class ReturnScale:
         self.returns = np.zeros((members, num_envs))
 
     def __call__(self, rewards: np.ndarray) -> np.ndarray:
-        """(T, P, N), in the order of time."""
+        """Advance the statistics by rewards (T, P, N), and return these rewards scaled."""
         sums = np.empty((rewards.shape[1], len(rewards), rewards.shape[2]))
         for t, reward in enumerate(rewards):
             self.returns = self.gamma * self.returns + reward

@@ -12,15 +12,15 @@ import pytest
 import torch
 from rekindle import PPO
 from rekindle.studies.engine.configuring import open_space
-from rekindle.tasks.signals.adversarial import Adversary
-from rekindle.tasks.signals.bottleneck import Bottleneck
+from rekindle.tasks.signals.discriminators import Bottleneck
+from rekindle.tasks.signals.gail import GAIL
 from test_signals import built, shown, signals_of
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 
-def variational(members: int = 2, **more: Any) -> tuple[Adversary, dict[str, Tensor]]:
+def variational(members: int = 2, **more: Any) -> tuple[GAIL, dict[str, Tensor]]:
     """The signal of a learner, and a batch of its own."""
     given = {"use": True, "variational": True, "code_width": 8, "width": 16, **more}
     learner = built(gail=given, members=members)
@@ -29,10 +29,10 @@ def variational(members: int = 2, **more: Any) -> tuple[Adversary, dict[str, Ten
     return signal, batch
 
 
-def coded(signal: Adversary, batch: dict[str, Tensor]) -> tuple[Bottleneck, dict[str, Tensor], Tensor]:
+def coded(signal: GAIL, batch: dict[str, Tensor]) -> tuple[Bottleneck, dict[str, Tensor], Tensor]:
     assert signal.bottleneck is not None
-    tensors = signal.learned.leaves
-    return signal.bottleneck, tensors, signal._inputs(tensors, batch["obs"], batch["actions"])
+    tensors = signal.trained.leaves
+    return signal.bottleneck, tensors, signal._inputs(tensors, batch)
 
 
 def of_encoder(tensors: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,9 +52,9 @@ def test_what_a_code_tells_is_its_divergence_from_a_standard_normal() -> None:
     signal, batch = variational(code_width=2)
     bottleneck, _, x = coded(signal, batch)
     with torch.no_grad():
-        signal.learned.views["gail.encoder.2.weight"].zero_()
-        signal.learned.views["gail.encoder.2.bias"].copy_(torch.tensor([1.0, 0.0, 0.0, math.log(2)]))
-    _, kl = bottleneck.sample(signal.learned.views, x, 0, 0)
+        signal.trained.views["gail.encoder.2.weight"].zero_()
+        signal.trained.views["gail.encoder.2.bias"].copy_(torch.tensor([1.0, 0.0, 0.0, math.log(2)]))
+    _, kl = bottleneck.sample(signal.trained.views, x, 0, 0)
     # N(1, 1) and N(0, 4): 1/2, and (4 - 1)/2 - log 2.
     torch.testing.assert_close(kl, torch.full_like(kl, 0.5 + 1.5 - 0.6931472))
 
@@ -63,9 +63,9 @@ def test_the_loss_is_that_of_samples_and_of_what_they_tell_at_its_price() -> Non
     signal, batch = variational(information=0.3, gradient_penalty=0.0)
     bottleneck, tensors, own = coded(signal, batch)
     bottleneck.tensors["beta"].copy_(torch.tensor([[0.7], [0.0]]))
-    rows = (signal.draws(5)[:, 0] * signal.shown.steps).astype("int64")
-    seen = signal.shown.batch(rows, None)
-    expert = signal._inputs(tensors, seen["obs"], seen["actions"])
+    rows = (signal.draws(5)[:, 0] * signal.examples.steps).astype("int64")
+    seen = signal.examples.batch(rows, None)
+    expert = signal._inputs(tensors, seen)
     noise = bottleneck.noise(5)
     expected, told = torch.zeros(2), torch.zeros(2)
     for place, (x, label) in enumerate(((own, 0.0), (expert, 1.0))):
@@ -78,7 +78,7 @@ def test_the_loss_is_that_of_samples_and_of_what_they_tell_at_its_price() -> Non
     losses, report = signal.loss(batch, 5)
     torch.testing.assert_close(losses, expected)
     torch.testing.assert_close(report["information"], told)
-    gradient = signal.learned.parameters.gradient
+    gradient = signal.trained.parameters.gradient
     torch.testing.assert_close(gradient(losses), gradient(expected), rtol=1e-3, atol=1e-6)
     other, _ = signal.loss(batch, 6)
     assert (other != losses).all()  # on other noise
@@ -102,7 +102,7 @@ def test_the_slope_of_a_sample_is_what_autograd_finds() -> None:
     for place in (0, 1):
         z, _ = bottleneck.sample(tensors, x, 2, place)
         expected = torch.autograd.grad(z.sum(), x)[0]
-        torch.testing.assert_close(bottleneck.slope(tensors, x, 2, place), expected)
+        torch.testing.assert_close(bottleneck.input_gradient(tensors, x, 2, place), expected)
 
 
 def test_the_price_rises_while_codes_tell_too_much_and_falls_to_nothing_otherwise() -> None:
@@ -111,7 +111,7 @@ def test_the_price_rises_while_codes_tell_too_much_and_falls_to_nothing_otherwis
     beta, lr = signal.bottleneck.tensors["beta"], torch.tensor([[0.1], [0.2]])
     seen = []
     for excess in (2.0, -1.0, -5.0, 1.0):
-        signal.bottleneck.raise_price(torch.full((2, 1), excess), lr)
+        signal.bottleneck.update_beta(torch.full((2, 1), excess), lr)
         seen.append(beta[:, 0].tolist())
     torch.testing.assert_close(seen, [[0.2, 0.4], [0.1, 0.2], [0.0, 0.0], [0.1, 0.2]])
 
@@ -125,8 +125,8 @@ def test_a_learner_pays_for_what_is_told_beyond_the_bound_of_each_member() -> No
     for position in range(3):
         before = beta.clone()
         losses, report = signal.loss(batch, position)
-        signal.learned.descend(losses, signal.hp.lr)
-        signal.settle(report)
+        signal.trained.descend(losses, signal.hp.lr)
+        signal.update_multiplier(report)
         torch.testing.assert_close(beta[0] - before[0], 0.01 * report["information"][:1].detach())
         assert report["information"][0] > 0.1
         assert beta[1] == 0
@@ -137,11 +137,11 @@ def test_a_bottleneck_keeps_a_discriminator_from_being_sure() -> None:
     for bound in (0.2, 1e6):
         signal, own = variational(members=1, lr=3e-3, beta_lr=0.1, information=bound, gradient_penalty=0.0)
         own["actions"] = torch.zeros_like(own["actions"])
-        signal.shown.tensors["actions"].fill_(1)  # the demonstrator pushes to the right, and the policy to the left
+        signal.examples.tensors["actions"].fill_(1)  # the demonstrator pushes to the right, and the policy to the left
         for position in range(80):
             losses, report = signal.loss(own, position)
-            signal.learned.descend(losses, signal.hp.lr)
-            signal.settle(report)
+            signal.trained.descend(losses, signal.hp.lr)
+            signal.update_multiplier(report)
         gaps[bound] = report["expert_estimate"] - report["policy_estimate"]
         told[bound] = report["information"]
     assert gaps[1e6] > 0.9

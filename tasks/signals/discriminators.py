@@ -1,0 +1,139 @@
+"""Discriminators of GAIL, of P members: a plain perceptron, and one behind a variational bottleneck.
+
+Both give the gradient of their output z in the input, written out for perceptrons of tanh, so that a penalty on it is
+differentiated by the parameters like any other loss.
+
+The bottleneck is that of Peng et al. (2019), arXiv:1810.00821, section 4; with GAIL it is "VAIL". An encoder maps a
+step x to a normal distribution of codes, and the discriminator sees a sample of that alone:
+
+    code = μ(x) + σ(x) ε,   ε ~ N(0, 1),   z = w code + b
+    L = GAIL's L, its terms at samples, + β (K - I_c),   K = ½ mean_E KL + ½ mean_π KL
+    KL = KL(N(μ, σ²) ‖ N(0, 1)) = Σ ½ (μ² + σ² - 1) - log σ
+    β ← max(0, β + α_β (K - I_c)),   r = -log(1 - D(μ(x)))
+
+β starts at 0; it is the price of each nat that codes tell beyond I_c. The gradient penalty is on the gradient in x of a
+sample's z, through both μ and σ.
+
+Notation used for tensor shapes: P members, B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ..checkpoint.member_state import Stacked
+from ..networks.mlp import MLP, Layers, affine
+from ..rng.draws import Normals
+from ..rng.streams import Bits
+from .trained_networks import perceptron
+
+
+class Discriminator:
+    """A perceptron that estimates z.
+
+    Attributes:
+        networks: those that need parameters.
+    """
+
+    def __init__(self, inputs: int, width: int):
+        self.net = perceptron("gail.discriminator", inputs, width, 1)
+        self.networks = [self.net]
+
+    def estimate(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return z of (P, B, inputs), (P, B)."""
+        return self.net(self.net.layers(tensors), x).squeeze(-1)
+
+    def sample(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, index: int) -> tuple[Tensor, None]:
+        """Return z, and None in place of a code's information."""
+        return self.estimate(tensors, x), None
+
+    def input_gradient(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, index: int) -> Tensor:
+        """Return ∇z in x, (P, B, inputs)."""
+        return input_gradient(self.net, self.net.layers(tensors), x)
+
+
+class Bottleneck(Stacked):
+    """An encoder and a discriminator of its codes; its own state is β, (P, 1).
+
+    Attributes:
+        networks: those that need parameters.
+    """
+
+    def __init__(self, inputs: int, width: int, code_width: int, keys: Bits, batch: int, device: torch.device):
+        """keys: the members' streams, (P,); batch: B of every sample."""
+        self.size = code_width
+        self.encoder = perceptron("gail.encoder", inputs, width, 2 * code_width)
+        self.decision = perceptron("gail.discriminator", code_width, width, 1, layers=0)
+        self.networks: list[MLP] = [self.encoder, self.decision]
+        self.noise = Normals(keys, (2, batch, code_width), device)
+        self.tensors = {"beta": torch.zeros(len(keys), 1, device=device)}
+
+    def _code(self, tensors: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return μ and log σ of (P, B, inputs), each (P, B, size)."""
+        mean, log_std = self.encoder(self.encoder.layers(tensors), x).split(self.size, -1)
+        return mean.contiguous(), log_std.contiguous()
+
+    def estimate(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return z at the mean code of (P, B, inputs), (P, B)."""
+        return self.decision(self.decision.layers(tensors), self._code(tensors, x)[0]).squeeze(-1)
+
+    def sample(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, index: int) -> tuple[Tensor, Tensor]:
+        """Return z at sampled codes of (P, B, inputs), and the KL of these codes in nats, each (P, B).
+
+        Args:
+            tensors: the parameters by name.
+            x: the steps.
+            position: the number of batches before this one.
+            index: 0 or 1, the one of a batch's two noises to use.
+        """
+        mean, log_std = self._code(tensors, x)
+        std = log_std.exp()
+        code = mean + std * self.noise(position)[:, index].contiguous()
+        kl = (0.5 * (mean.square() + std.square() - 1) - log_std).sum(-1)
+        return self.decision(self.decision.layers(tensors), code).squeeze(-1), kl
+
+    def input_gradient(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, index: int) -> Tensor:
+        """Return ∇z in x at sampled codes, (P, B, inputs); arguments as for `sample`."""
+        layers = self.encoder.layers(tensors)
+        hidden = hidden_values(self.encoder, layers, x)
+        weight, bias = layers[-1]
+        log_std = affine(hidden[-1], weight[..., self.size :].contiguous(), bias[..., self.size :].contiguous())
+        of_mean = self.decision.layers(tensors)[0][0].transpose(1, 2)  # the same for all: (P, 1, size)
+        of_log_std = of_mean * log_std.exp() * self.noise(position)[:, index].contiguous()
+        of_code = torch.cat([of_mean.expand_as(of_log_std), of_log_std], -1)
+        return backpropagate(layers, hidden, times_transposed(of_code, weight))
+
+    @torch.no_grad()
+    def update_beta(self, excess: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
+        """Set β ← max(0, β + lr · excess) for active members; excess in nats, each (P, 1)."""
+        beta = self.tensors["beta"]
+        raised = (beta + lr * excess).clamp(min=0)
+        beta.copy_(raised if active is None else torch.where(active, raised, beta))
+
+
+def input_gradient(net: MLP, layers: Layers, x: Tensor) -> Tensor:
+    """Return the gradient (P, B, inputs) of a perceptron with one output in x (P, B, inputs)."""
+    return backpropagate(layers, hidden_values(net, layers, x), layers[-1][0].transpose(1, 2))
+
+
+def hidden_values(net: MLP, layers: Layers, x: Tensor) -> list[Tensor]:
+    """Return x and the output of each hidden layer."""
+    values = [x]
+    for weight, bias in layers[:-1]:
+        values.append(net.activation(affine(values[-1], weight, bias)))
+    return values
+
+
+def backpropagate(layers: Layers, values: list[Tensor], gradient: Tensor) -> Tensor:
+    """Return the gradient (P, B, inputs) in x, given that in the last hidden layer's output, (P, B or 1, width)."""
+    for (weight, _), y in zip(reversed(layers[:-1]), reversed(values[1:]), strict=True):
+        gradient = times_transposed(gradient * (1 - y * y), weight)
+    return gradient
+
+
+def times_transposed(gradient: Tensor, weight: Tensor) -> Tensor:
+    """Return the gradient (P, B, inputs) in the input of x W, given that in its output, (P, B, outputs)."""
+    return affine(gradient, weight.transpose(1, 2), weight.new_zeros(len(weight), 1, weight.shape[1]))

@@ -1,0 +1,73 @@
+"""Intrinsic curiosity module (ICM): Pathak et al. (2017), arXiv:1705.05363.
+
+Features φ keep of observations what tells the action between two of them; the reward is the error of a prediction of
+the next features:
+
+    â = g(φ(s), φ(s')),   φ̂ = f(φ(s), a),   r = ½ ‖φ̂ - φ(s')‖²                    eq. 6, with η = strength
+    L = (1 - β) L_inverse(â, a) + β ½ ‖φ̂ - φ(s')‖²                                 eq. 7
+
+L_inverse is -log π of a choice, and the squared distance in a Box. Images pass through convolutions of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ...spaces import Space, real
+from ..experience.returns import average
+from .actions import ActionCode
+from .demonstrations import Examples
+from .host import SignalHost
+from .signal import Signal, signal_space
+from .trained_networks import TrainedNetworks, encoder, perceptron
+
+
+def icm_space() -> Space:
+    """Return the hyperparameters of ICM; beta weighs the forward loss against the inverse one."""
+    beta = real(0.05, 0.5, default=0.2, accept=(0.0, 1.0), when={"use": True})
+    return signal_space(3e-4, (1e-3, 1e-1, 1e-2), beta=beta)
+
+
+class ICM(Signal):
+    """ICM of P members."""
+
+    name = "icm"
+    episodic = False
+
+    def __init__(self, host: SignalHost, examples: Examples | None):
+        super().__init__(host, examples)
+        width = self.hp.width
+        self.actions = ActionCode(host.envs.action_space, f"ICM on {host.env.id}", host.device)
+        self.encoder = encoder("icm", host)
+        self.features = perceptron("icm.features", self.encoder.features, width, width, layers=1)
+        self.inverse = perceptron("icm.inverse", 2 * width, width, self.actions.outputs, layers=1)
+        self.forward = perceptron("icm.forward", width + self.actions.size, width, width, layers=1)
+        perceptrons = (self.features, self.inverse, self.forward)
+        self.trained = TrainedNetworks([self.encoder, *perceptrons], host.seeds, host.device)
+
+    def _features(self, tensors: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return φ(s) and φ(s'), each (P, B, width)."""
+        layers = self.features.layers(tensors)
+        before, after = (self.features(layers, self.encoder(tensors, batch[name])) for name in ("obs", "next_obs"))
+        return before, after
+
+    def _error(self, tensors: Mapping[str, Tensor], before: Tensor, actions: Tensor, after: Tensor) -> Tensor:
+        """Return ½ ‖φ̂ - φ(s')‖², (P, B)."""
+        predicted = self.forward(self.forward.layers(tensors), torch.cat([before, self.actions(actions)], -1))
+        return 0.5 * (predicted - after).square().sum(-1)
+
+    def rewards(self, batch: Mapping[str, Tensor]) -> Tensor:
+        tensors = self.trained.views
+        before, after = self._features(tensors, batch)
+        return self._error(tensors, before, batch["actions"], after)
+
+    def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
+        tensors, beta, weights = self.trained.leaves, self.hp.beta[:, 0], batch.get("weights")
+        before, after = self._features(tensors, batch)
+        forward = average(self._error(tensors, before, batch["actions"], after), weights)
+        guess = self.inverse(self.inverse.layers(tensors), torch.cat([before, after], -1))
+        inverse = average(self.actions.error(guess, batch["actions"]), weights)
+        return (1 - beta) * inverse + beta * forward, {"forward_loss": forward, "inverse_loss": inverse}
