@@ -10,7 +10,7 @@ Every word also takes
 - structural: the value decides shapes or loop counts. Only trials that agree in it can train as one cohort, and
   population-based training must leave it alone.
 - search: False for what a user may set but no study searches; it needs a default.
-- silent: with search=False, leaves the value out of what `Space.validate` gives where it is the default, as if there
+- silent: with search=False, leaves the value out of what `Space.identifying` gives where it is the default, as if there
   were no such dimension. For one that came later, so that what has nothing of it keeps its name.
 - when: {name: value, or tuple of values}: the dimension exists only beside these values. A name is looked up beside
   the dimension first, then further out; dotted names go down. What is named must be declared above.

@@ -103,14 +103,14 @@ class Space(Mapping[str, "Dimension | Space"]):
         for row in self.rows:
             if row.applies(flat):
                 flat[row.path] = row.dimension.check(choose(row.path, row.dimension), row.path)
-        return self._spoken(flat)
+        return unflatten(flat)
 
     def validate(self, values: Mapping[str, Any], *, fixed: Mapping[str, Any] | None = None) -> Nested:
-        """`values` (nested or dotted) checked, in canonical form and completed by defaults: all that applies, no more.
+        """Return `values` (nested or dotted) checked, canonical and completed by defaults.
 
-        `fixed` values stand in for those not given, and are left out where they do not apply; a space's None means its
-        defaults; what is silent is left out at its default. Raises UnknownParameter, MissingParameter, WrongType or
-        OutOfRange.
+        The result has every value that applies and no other. `fixed` values stand in for those not given, and are left
+        out where they do not apply; None for a group means its defaults. Raises UnknownParameter, MissingParameter,
+        WrongType or OutOfRange.
         """
         given = self._named(values)
         instead = self._named(fixed or {})
@@ -134,7 +134,7 @@ class Space(Mapping[str, "Dimension | Space"]):
         if missing:
             wanted = (f"{path} has no default: give {self._flat[path].expects}" for path in missing)
             raise MissingParameter("; ".join(wanted))
-        return self._spoken(flat)
+        return unflatten(flat)
 
     def parse(self, *assignments: str) -> Nested:
         """The values of a command line's `name=value` texts, checked: 'model.size=8' gives {'model': {'size': 8}}."""
@@ -152,13 +152,21 @@ class Space(Mapping[str, "Dimension | Space"]):
             flat[path] = dimension.check(text if is_text else read(text), path)
         return unflatten(flat)
 
-    def structure(self, values: Mapping[str, Any]) -> dict[str, Value]:
-        """The part of `values` that decides shapes and loop counts, by dotted name: what a cohort has in common.
+    def identifying(self, values: Mapping[str, Any]) -> dict[str, Value]:
+        """Return the part of complete `values` that identifies a result, by dotted name.
 
-        Of a maybe() that is not structural otherwise, it holds `<name>.enabled`.
+        A silent dimension at its default is left out, so that results from before it existed keep their identity.
+        """
+        return {path: value for path, value in flatten(values).items() if not self._flat[path].leaves_out(value)}
+
+    def structure(self, values: Mapping[str, Any]) -> dict[str, Value]:
+        """Return the part of `values` that decides shapes and loop counts, by dotted name; a cohort shares it.
+
+        Of a maybe() that is not structural otherwise, it holds `<name>.enabled`. Silent dimensions at their defaults
+        are left out, as in `identifying`.
         """
         structure: dict[str, Value] = {}
-        for path, value in flatten(self.validate(values)).items():
+        for path, value in self.identifying(self.validate(values)).items():
             dimension = self._flat[path]
             if dimension.structural and not isinstance(dimension, Fidelity):
                 structure[path] = value
@@ -284,10 +292,6 @@ class Space(Mapping[str, "Dimension | Space"]):
         return priors(self)
 
     # inside
-
-    def _spoken(self, flat: Mapping[str, Value]) -> Nested:
-        """The values nested, without those that silent dimensions leave out."""
-        return unflatten({path: value for path, value in flat.items() if not self._flat[path].leaves_out(value)})
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:

@@ -14,6 +14,7 @@ import torch
 from .checkpoint.retention import RETURN
 from .checkpoint.storage import Metrics, Storage, Write
 from .errors import Diverged
+from .evaluation import evaluate
 from .learner import Learner
 from .runtime.fingerprint import products_are_exact
 from .runtime.guard import BadResumeGuard
@@ -130,7 +131,7 @@ class _Run:
             and epoch % task.keep.every == 0
             and not self.learner.broken(member, metrics[member])
         ]
-        values = self.learner.evaluate().tolist() if due else []
+        values = evaluate(self.learner).tolist() if due else []
         for member in due:
             metrics[member][RETURN] = values[member]
 

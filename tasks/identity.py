@@ -87,7 +87,7 @@ class Identified:
             "version": self.version,
             "env": self.env.to_json(),
             "seed": self.seed,
-            "hyperparameters": flatten(self.hyperparameters),
+            "hyperparameters": self.learner.hyperparameters.identifying(self.hyperparameters),
         }
         return identity | ({"start": self._start} if self._start else {})
 

@@ -14,7 +14,8 @@ with the means `episode_return` and `episode_length`; and means over its iterati
     grad_norm.NET, grad_norm_clipped.NET    of each network's gradient, before and after max_grad_norm, where there is
                                             one; an algorithm of many short iterations measures every 16th
 
-`return`, of greedy episodes on seeds that no training uses, stands beside those of epochs that were evaluated.
+`return`, of greedy episodes on seeds that no training uses, stands beside those of epochs that were evaluated; see
+`evaluation`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -34,23 +35,21 @@ from .checkpoint.state import Tree, check_same_form
 from .checkpoint.storage import Metrics
 from .envs import Envs, EnvSpec, make_envs, spaces_of
 from .errors import StateMismatch
+from .experience.normalizers import ObservationNormalizer
 from .rng import streams
 from .runtime.episode_window import EpisodeWindow
 from .runtime.metric_means import Tally
-from .warm_start import check_fits
-
-Watch = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
-EVALUATION_SEED = 0x5EED  # of every trial, so that all are measured on the same episodes; never a training stream
-EVALUATION_EPISODES = 20
-EVALUATION_STEPS = 100_000  # an episode of an environment without a time limit is cut here
 
 
 def stack_hyperparameters(
     space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str
 ) -> SimpleNamespace:
-    """Nested hyperparameters of P members: structural ones as plain values, all others as tensors (P, 1)."""
+    """Stack the hyperparameters of P members: structural ones as plain values, all others as tensors (P, 1).
+
+    The record has every hyperparameter of the space, nested; those that do not apply are None.
+    """
     columns = [space.dynamic(member) for member in values]
-    flat: dict[str, Any] = {name: value for name, value in flatten(values[0]).items() if name not in columns[0]}
+    flat: dict[str, Any] = {**dict.fromkeys(space.flat()), **flatten(values[0])}
     for name in columns[0]:
         flat[name] = torch.tensor([column[name] for column in columns], dtype=torch.float32, device=device).unsqueeze(1)
     root = SimpleNamespace()
@@ -77,6 +76,24 @@ def check_counters(tree: Any, where: str) -> None:
             raise StateMismatch(f"{where}: counters/{name} must be a int of at least 0, but got {str(count)[:40]}")
 
 
+class ParametersByName(Protocol):
+    """Networks' parameters of P members."""
+
+    def of(self, member: int) -> dict[str, Tensor]:
+        """Return one member's parameters by name; views of the live data."""
+
+
+class Policy(Protocol):
+    """The networks of P members."""
+
+    @property
+    def parameters(self) -> ParametersByName:
+        """All trained parameters, without those of target networks."""
+
+    def copy_target(self, member: int) -> None:
+        """Copy one member's networks into its target networks, if it has any."""
+
+
 class Learner:
     """P members of one structure.
 
@@ -86,12 +103,23 @@ class Learner:
         hp: the members' values: structural ones plain, the others (P, 1) tensors.
         env_steps, iterations, epochs: done so far; members of one learner are always at the same point.
         reporting: whose metrics of this iteration count, (P,), where not all members are updated in each.
+        policy: the members' networks, None where nothing is learned.
+        obs_normalizer: the statistics that scale observations, None where they are not scaled.
+        demonstrations: those that the members learn from, None without.
+        particles: the learner whose members act for these, `num_particles` for each; None: the members act themselves.
+        evaluation_envs: the environments of the last evaluation, to be used again.
     """
 
     hyperparameters: ClassVar[Space]
     parts: ClassVar[tuple[str, ...]] = ()
-    scratch: ClassVar[tuple[str, ...]] = ("_evaluation", "reporting")  # what no future depends on
+    scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs", "reporting")  # what no future depends on
     reporting: np.ndarray | None = None
+    policy: Policy | None = None
+    obs_normalizer: ObservationNormalizer | None = None
+    demonstrations: ParametersByName | None = None
+    particles: Learner | None = None
+    num_particles: int = 1
+    evaluation_envs: Envs | None = None
 
     def __init__(
         self,
@@ -113,8 +141,7 @@ class Learner:
         self.env_steps = self.iterations = self.epochs = 0
         self.tally = Tally(self.members)  # since the epoch began
         self._at_epoch_start = True
-        self._evaluation: Envs | None = None
-        size = getattr(self.hp, "stats_window_size", None)
+        size = vars(self.hp).get("stats_window_size")  # only on-policy algorithms have it
         self.window = EpisodeWindow(self.members, size) if size else None
         if self.window is not None:
             self.envs.witness = self.window.add
@@ -150,21 +177,21 @@ class Learner:
         """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""
         raise NotImplementedError
 
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        """The greedy actions (P, N, ...) for observations (P, N, ...) as the environments give them."""
+    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function from observations to actions, for `episodes` parallel episodes from their beginnings.
+
+        It takes observations (P, episodes, ...) as the environments give them, step by step, and returns actions
+        (P, episodes, ...): greedy ones, or random ones as in training unless `deterministic`, drawn with numbers that
+        are the same for every member and every call, see `evaluation.evaluation_keys`.
+        """
         raise NotImplementedError
 
-    def player(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
-        """What acts greedily, like `act`, through so many episodes at once from their beginnings."""
-        return self.act
+    def known_returns(self) -> np.ndarray | None:
+        """Return the members' returns (P,) where these are known without acting, else None."""
+        return None
 
-    def explorer(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
-        """What acts as training does, at random, with numbers that are the same for every member and every call."""
-        raise ValueError(f"{self.algorithm()} says how it acts greedily only; leave deterministic=False out")
-
-    def evaluation_keys(self, purpose: str) -> streams.Bits:
-        """Keys (P,) of the random stream with this purpose, of evaluation alone."""
-        return streams.keys([EVALUATION_SEED] * self.members, "evaluation", purpose)
+    def warm_started(self, member: int) -> None:
+        """Take note that a new member begins with a policy that was trained before."""
 
     def keys(self, purpose: str) -> streams.Bits:
         """The members' keys (P,) of the random stream with this purpose."""
@@ -183,74 +210,20 @@ class Learner:
         self.epochs += 1
         self._at_epoch_start = True
         if self.envs.mode == "restart":
-            self.cut()
-        return self._take_metrics()
+            self.truncate_all()
+        return epoch_metrics(self)
 
     def updates(self, member: int) -> int | None:
         """Gradient steps of a member so far; None if nobody counts them."""
         return None
 
-    def cut(self) -> None:
-        """Takes note that all environments are made anew, so that their episodes ended with the last step."""
-
-    def _take_metrics(self) -> list[Metrics]:
-        episodes = self.envs.take_episodes()
-        rows = []
-        for i, means in enumerate(self.tally.take()):
-            updates = self.updates(i)
-            row = {
-                "env_steps": float(self.env_steps),
-                **({} if updates is None else {"updates": float(updates)}),
-                **means,
-            }
-            if count := int(episodes.count[i]):
-                row |= {
-                    "episodes": float(count),
-                    "episode_return": float(episodes.return_sum[i]) / count,
-                    "episode_length": float(episodes.length_sum[i]) / count,
-                }
-            if self.window is not None:
-                row |= self.window.metrics(i)
-            rows.append(row | self.envs.member_metrics(i))
-        return rows
-
-    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
-        """Mean undiscounted return (P,) of greedy episodes on fixed seeds that no training uses; changes no state."""
-        means: np.ndarray = self.evaluate_episodes(episodes).mean(1)
-        return means
-
-    def evaluate_episodes(
-        self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True, watch: Watch | None = None
-    ) -> np.ndarray:
-        """The return of each of them (P, episodes); at random, as in training, unless `deterministic`.
-
-        watch: is shown each step: what is seen (P, N, ...), what is done, and which episodes have not ended, (P, N).
-        """
-        envs = self._evaluation
-        if envs is None or envs.num_envs != episodes:
-            envs = make_envs(self.env, [EVALUATION_SEED] * self.members, episodes, "evaluation", self.env_processes)
-        self._evaluation = None  # if this is interrupted, nobody knows how far they are
-        envs.reset()
-        envs.begin_epoch(np.zeros(self.members, dtype=np.int64))
-        act = self.player(episodes) if deterministic else self.explorer(episodes)
-        returns = np.zeros((self.members, episodes))
-        running = np.ones((self.members, episodes), dtype=bool)
-        for _ in range(EVALUATION_STEPS):
-            if not running.any():
-                break
-            actions = act(envs.obs)
-            if watch is not None:
-                watch(envs.obs, actions, running)
-            step = envs.step(actions)
-            returns += step.reward * running
-            running &= ~(step.terminated | step.truncated)
-        self._evaluation = envs
-        return returns
+    def truncate_all(self) -> None:
+        """Take note that all environments are made anew, so that their episodes were truncated at the last step."""
 
     def member_state(self, member: int) -> Tree:
         """Everything that one member's future depends on; copies."""
         tree: Tree = {
-            "counters": {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")},
+            "counters": {name: getattr(self, name) for name in COUNTERS},
             "tally": self.tally.member_state(member),
             "envs": self.envs.member_state(member),
         }
@@ -281,35 +254,6 @@ class Learner:
         for name, part in self.live_parts.items():
             part.load_member(member, tree[name])
 
-    def networks_of(self, member: int) -> dict[str, Tensor]:
-        """One member's networks' parameters by name; views of the live data."""
-        policy = getattr(self, "policy")  # noqa: B009 - every learner of this package names its networks so
-        views: dict[str, Tensor] = policy.parameters.of(member)
-        return views
-
-    def policy_of(self, member: int) -> dict[str, Tensor]:
-        """What one member acts and estimates by: its networks, and the statistics that scale what they see; views."""
-        normalizer = getattr(self, "obs_normalizer", None)
-        moments = {} if normalizer is None else normalizer.moments.of(member)
-        return self.networks_of(member) | {f"obs_normalizer.{name}": view for name, view in moments.items()}
-
-    def shown_to(self, member: int) -> dict[str, Tensor]:
-        """What one member is given to begin with beside a policy: demonstrations by name; views."""
-        return {}
-
-    @torch.no_grad()
-    def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
-        """Gives a new member these parts of a policy, and what is shown to it.
-
-        Its target networks become copies, all else stays as it is.
-        """
-        mine = {**self.policy_of(member), **self.shown_to(member)}
-        check_fits(policy, mine, self.algorithm())
-        for name, tensor in policy.items():
-            mine[name].copy_(tensor)
-        if (copy_target := getattr(getattr(self, "policy", None), "copy_target", None)) is not None:
-            copy_target(member)
-
     @property
     def live_parts(self) -> dict[str, Part]:
         """The parts that hold state with these hyperparameters; the others are None or null objects."""
@@ -326,3 +270,26 @@ class Learner:
                 if tensor.is_floating_point() and not bool(tensor[member].isfinite().all()):
                     return f"{name}.{path} holds a number that is not finite"
         return None
+
+
+def epoch_metrics(learner: Learner) -> list[Metrics]:
+    """Return the metrics of each member since its epoch began, and reset what they are computed from."""
+    episodes = learner.envs.take_episodes()
+    rows = []
+    for member, means in enumerate(learner.tally.take()):
+        updates = learner.updates(member)
+        row = {
+            "env_steps": float(learner.env_steps),
+            **({} if updates is None else {"updates": float(updates)}),
+            **means,
+        }
+        if count := int(episodes.count[member]):
+            row |= {
+                "episodes": float(count),
+                "episode_return": float(episodes.return_sum[member]) / count,
+                "episode_length": float(episodes.length_sum[member]) / count,
+            }
+        if learner.window is not None:
+            row |= learner.window.metrics(member)
+        rows.append(row | learner.envs.member_metrics(member))
+    return rows

@@ -15,7 +15,7 @@ from .identity import EnvLike, uid_of
 from .runtime.fingerprint import changes, fingerprint
 from .runtime.guard import BadResumeGuard
 from .task_state import Seat, Stateful
-from .warm_start import is_policy, policy_in
+from .warm_start import adopt, is_policy, policy_in
 
 
 class Kept(Stateful):
@@ -98,7 +98,7 @@ class Kept(Stateful):
         if is_policy(state) and saved.digest == self._start:
             if self.seat is None:
                 learner = self._new_learner()
-                learner.adopt(0, policy_in(state))
+                adopt(learner, 0, policy_in(state))
                 self.seat = Seat(learner, 0)
             return False
         self._refuse_foreign(state, perturb=saved.digest == self._start)

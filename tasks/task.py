@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..spaces import Space, flatten
+from ..spaces import Space, unflatten
 from .checkpoint.policy_files import write_policy
 from .checkpoint.retention import Keep
 from .checkpoint.storage import Metrics, Storage
@@ -20,14 +20,14 @@ from .cohort import Cohort, Context, EpochEvent, one_thread
 from .envs import spaces_of
 from .envs.encode import Actions, Observations
 from .errors import StateMismatch
+from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes
 from .identity import EnvLike, device_of
-from .learner import EVALUATION_EPISODES
 from .record import Kept
 from .runtime.guard import BadResumeGuard
 from .runtime.observers import Until
 from .signals.demonstrations import Demonstrations, Recorder
 from .task_state import Seat
-from .warm_start import WarmStart
+from .warm_start import WarmStart, networks_of, policy_of
 
 FIDELITY = "epochs"
 
@@ -164,13 +164,13 @@ class Task(Kept):
             return statistics.fmean(self.returns(episodes, deterministic))
         place = self._seated_for(episodes)
         with one_thread():
-            return float(place.learner.evaluate(episodes)[place.member])
+            return float(evaluate(place.learner, episodes)[place.member])
 
     def returns(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> list[float]:
         """The return of each episode that `evaluate` takes the mean of; of SVPG those of one particle after another."""
         place = self._seated_for(episodes)
         with one_thread():
-            found: list[float] = place.learner.evaluate_episodes(episodes, deterministic)[place.member].tolist()
+            found: list[float] = evaluate_episodes(place.learner, episodes, deterministic)[place.member].tolist()
         return found
 
     def record(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> Demonstrations:
@@ -178,7 +178,7 @@ class Task(Kept):
         place = self._seated_for(episodes)
         recorder = Recorder(place.member, place.learner.envs.action_space)
         with one_thread():
-            place.learner.evaluate_episodes(episodes, deterministic, recorder)
+            evaluate_episodes(place.learner, episodes, deterministic, recorder)
         return recorder.demonstrations()
 
     def _seated_for(self, episodes: int) -> Seat:
@@ -198,7 +198,7 @@ class Task(Kept):
         spaces = spaces_of(self.env)
         seen, actions = Observations(spaces.observation, self.env.id), Actions(spaces.action, self.env.id)
         batch = np.empty((place.learner.members, 1, *seen.shape), seen.dtype)
-        play = place.learner.player(1)
+        play = place.learner.actor(1)
 
         def act(observation: Any) -> Any:
             for row in batch:  # the other members' actions are thrown away
@@ -222,7 +222,7 @@ class Task(Kept):
     def model(self) -> dict[str, Tensor]:
         """The networks' parameters by name; copies."""
         seat = self._seated()
-        return {name: view.detach().clone() for name, view in seat.learner.networks_of(seat.member).items()}
+        return {name: view.detach().clone() for name, view in networks_of(*seat).items()}
 
     def parameters(self) -> list[Tensor]:
         """The networks' parameters; copies."""
@@ -233,7 +233,7 @@ class Task(Kept):
         return self._policy(self._seated())
 
     def _policy(self, place: Seat) -> dict[str, Tensor]:
-        views = place.learner.policy_of(place.member)
+        views = policy_of(*place)
         return {name: view.detach().to("cpu", copy=True) for name, view in views.items()}
 
     def save_policy(self, path: str | os.PathLike[str]) -> Path:
@@ -252,6 +252,7 @@ class Task(Kept):
 
     def report(self) -> dict[str, Any]:
         """What is known of the task, as JSON."""
+        initialized = self.hyperparameters is not None
         return {
             "uid": self.uid,
             "task": self.name,
@@ -262,14 +263,15 @@ class Task(Kept):
             "resumed": self.resumed,
             "inexact": self.inexact,
             "bad": str(self.bad) if self.bad else None,
-            "hyperparameters": self.hyperparameters,
+            "hyperparameters": unflatten(self.identity["hyperparameters"]) if initialized else None,
             "metrics": self.metrics,
         }
 
     def summary(self) -> str:
         """A few lines for people."""
+        identity = self.identity if self.hyperparameters is not None else {"hyperparameters": {}}
         lines = [f"{self}: {self.epochs} epochs, {self.env_steps} env steps" + (", resumed" if self.resumed else "")]
         lines += [f"  not bit-exact since {change}" for change in self.inexact]
-        lines += [f"  {name} = {value}" for name, value in flatten(self.hyperparameters or {}).items()]
+        lines += [f"  {name} = {value}" for name, value in identity["hyperparameters"].items()]
         lines += [f"  {name}: {value:.6g}" for name, value in self.metrics.items()]
         return "\n".join(lines)

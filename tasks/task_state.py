@@ -12,7 +12,7 @@ from .identity import EnvLike, Identified
 from .learner import Learner, check_counters
 from .runtime.guard import BadResumeGuard
 from .signals.demonstrations import Demonstrations
-from .warm_start import Taken, WarmStart, policy_tree, take
+from .warm_start import Taken, WarmStart, adopt, demonstrations_of, networks_of, policy_of, policy_tree, take
 
 STATE_FORMAT = 1
 
@@ -68,10 +68,10 @@ class Stateful(Identified):
         Both become part of its identity.
         """
         learner = self._new_learner()
-        policy, networks = learner.policy_of(0), list(learner.networks_of(0))
+        policy, networks = policy_of(learner, 0), list(networks_of(learner, 0))
         taken, self.taken = ({}, Taken()) if start is None else take(start, policy, networks, str(self))
         if shown is not None:
-            parts = shown.parts(learner.shown_to(0), learner.envs.action_space, str(self))
+            parts = shown.parts(demonstrations_of(learner, 0), learner.envs.action_space, str(self))
             taken, self.taken = {**taken, **parts}, replace(self.taken, loaded=[*self.taken.loaded, *parts])
         packed = pack(policy_tree(taken))
         if self._start not in (None, packed.digest):
@@ -79,7 +79,7 @@ class Stateful(Identified):
                 f"{self}: init was told to start from {str(self._start)[:12]}, but warm_start is "
                 f"{packed.digest[:12]}; give one of them"
             )
-        learner.adopt(0, taken)
+        adopt(learner, 0, taken)
         self.seat, self._start = Seat(learner, 0), packed.digest
         return packed
 
@@ -89,7 +89,7 @@ class Stateful(Identified):
         None of it is there if neither a warm start nor demonstrations were given.
         """
         seat, names = self._seated(), [] if self.taken is None else self.taken.loaded
-        views = {**seat.learner.policy_of(seat.member), **seat.learner.shown_to(seat.member)}
+        views = {**policy_of(*seat), **demonstrations_of(*seat)}
         return policy_tree({name: views[name].detach().to("cpu", copy=True) for name in names})
 
     def probe(self) -> None:

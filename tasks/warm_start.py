@@ -8,9 +8,9 @@ task's identity and which is the first checkpoint of the task, so that training 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from .checkpoint.policy_files import read_policy
 from .checkpoint.state import Tree, unpack
 from .checkpoint.storage import Saved
 from .errors import StateMismatch
+
+if TYPE_CHECKING:
+    from .learner import Learner
 
 POLICY_FORMAT = 1
 PARTIAL = "take what fits with WarmStart(source, partial=True), or --partial"
@@ -64,6 +67,51 @@ class Taken:
     def __str__(self) -> str:
         parts = [f"{len(names)} {kind}" for kind, names in asdict(self).items() if names]
         return ", ".join(parts) or "nothing loaded"
+
+
+def networks_of(learner: Learner, member: int) -> dict[str, Tensor]:
+    """Return one member's networks' parameters by name, of all its particles; views of the live data."""
+    if learner.particles is not None:
+        return _by_particle(networks_of, learner, member)
+    return {} if learner.policy is None else learner.policy.parameters.of(member)
+
+
+def policy_of(learner: Learner, member: int) -> dict[str, Tensor]:
+    """Return one member's networks and the statistics that scale their observations, by name; views."""
+    if learner.particles is not None:
+        return _by_particle(policy_of, learner, member)
+    moments = {} if learner.obs_normalizer is None else learner.obs_normalizer.moments.of(member)
+    return networks_of(learner, member) | {f"obs_normalizer.{name}": view for name, view in moments.items()}
+
+
+def _by_particle(of: Callable[[Learner, int], dict[str, Tensor]], learner: Learner, member: int) -> dict[str, Tensor]:
+    assert learner.particles is not None
+    first = member * learner.num_particles
+    particles = (of(learner.particles, first + j) for j in range(learner.num_particles))
+    return {f"{j}.{name}": view for j, views in enumerate(particles) for name, view in views.items()}
+
+
+def demonstrations_of(learner: Learner, member: int) -> dict[str, Tensor]:
+    """Return one member's demonstrations by name, which all its particles share; views."""
+    if learner.particles is not None:
+        return demonstrations_of(learner.particles, member * learner.num_particles)
+    return {} if learner.demonstrations is None else learner.demonstrations.of(member)
+
+
+@torch.no_grad()
+def adopt(learner: Learner, member: int, policy: Mapping[str, Tensor]) -> None:
+    """Give a new member these parts of a policy and these demonstrations; its target networks become copies."""
+    shown = demonstrations_of(learner, member)
+    own = {**policy_of(learner, member), **shown}
+    check_fits(policy, own, learner.algorithm())
+    for name, tensor in policy.items():
+        own[name].copy_(tensor)
+    if learner.particles is not None:
+        for particle in range(member * learner.num_particles, (member + 1) * learner.num_particles):
+            adopt(learner.particles, particle, shown)
+    elif learner.policy is not None:
+        learner.policy.copy_target(member)
+    learner.warm_started(member)
 
 
 def policy_tree(policy: Mapping[str, Tensor]) -> Tree:

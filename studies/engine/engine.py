@@ -151,7 +151,7 @@ class Engine:
                 seed = self.config.seed + replicate
                 task = self.config.make_task(self.algorithm, {**fixed, **flatten(values)}, None, seed=seed)
                 attrs = {"bracket": step.bracket, **({"seed": seed} if seeds > 1 else {})}
-                new.append(Trial(number * seeds + replicate, task.uid, flatten(task.hyperparameters or {}), attrs))
+                new.append(Trial(number * seeds + replicate, task.uid, task.identity["hyperparameters"], attrs))
         return new
 
     def _branches(self, branches: Sequence[Branch]) -> list[Trial]:
@@ -180,7 +180,7 @@ class Engine:
         place = {"bracket": 0, "member": branch.member, "generation": branch.generation}
         attrs = {**place, "parent": parent.number, "start": asdict(start)}
         attrs |= {name: parent.attrs[name] for name in ("seed",) if name in parent.attrs}
-        return Trial(branch.number, task.uid, flatten(task.hyperparameters or {}), attrs)
+        return Trial(branch.number, task.uid, task.identity["hyperparameters"], attrs)
 
     def _check(self, values: Mapping[str, Any]) -> None:
         self.config.make_task(self.algorithm, {**self.config.fixed, **flatten(values)}, None)

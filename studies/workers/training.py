@@ -11,6 +11,7 @@ from typing import Any
 from ...tasks.checkpoint.storage import Saved, Write
 from ...tasks.cohort import Cohort, EpochEvent, one_thread
 from ...tasks.errors import Diverged
+from ...tasks.evaluation import evaluate
 from ...tasks.learner import Learner
 from ...tasks.task import Task
 from ..engine.engine import Engine, Ready
@@ -103,7 +104,7 @@ class Training:
         measured = self.returns.get((learner, learner.epochs))
         if measured is None:
             with one_thread():
-                measured = self.returns[learner, learner.epochs] = learner.evaluate().tolist()
+                measured = self.returns[learner, learner.epochs] = evaluate(learner).tolist()
         return measured[member]
 
     def _result(self, item: Ready, task: Task) -> list[Result]:

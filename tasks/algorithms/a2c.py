@@ -69,15 +69,15 @@ class A2CLearner(OnPolicyLearner):
             report = {**learned, "rollouts": gathered.rollouts(used)}
             unfinished = due[:, None] & gathered.running()
             self.envs.abandon(unfinished)
-            self.forget(unfinished)
+            self.reset(unfinished)
             gathered.clear(due)
         self.reporting = due
         return report
 
-    def cut(self) -> None:
-        super().cut()
+    def truncate_all(self) -> None:
+        super().truncate_all()
         if self.gathered is not None:
-            self.gathered.cut()
+            self.gathered.truncate_all()
 
     def update(self, batch: dict[str, Tensor], lr: Tensor, active: Tensor | None = None) -> dict[str, Tensor]:
         """All steps on a batch, of the members that are `active` (P, 1); what to report."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..envs import EnvSpec, spaces_of
+from ..evaluation import evaluation_keys
 from ..experience.normalizers import ObservationNormalizer
 from ..experience.rollout import draw_noise, permutations, shuffled
 from ..learner import Learner
@@ -33,6 +34,8 @@ class ActingLearner(Learner):
         obs_normalizer: what standardizes the vectors that they see, if anything does; images are left as they are.
         perturbations: the noise of actions, where it depends on the state.
     """
+
+    policy: ActorCritic
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -87,17 +90,19 @@ class ActingLearner(Learner):
             for part in shuffled(rows, order, hp.num_minibatches):
                 yield {name: x if name == "memory" else x.flatten(1, 2) for name, x in part.items()}
 
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        return self.player(obs.shape[1])(obs)
-
-    def player(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
-        parameters = self.parameters(episodes)
+    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
+        parameters, noise = self.parameters(episodes), self.evaluation_noise(episodes)
 
         @torch.inference_mode()
-        def act(obs: np.ndarray) -> np.ndarray:
+        def greedy(obs: np.ndarray) -> np.ndarray:
             return self.policy.distribution.mode(parameters(obs)).cpu().numpy()
 
-        return act
+        @torch.inference_mode()
+        def explore(obs: np.ndarray) -> np.ndarray:
+            actions = self.policy.distribution.sample(parameters(obs), next(noise))
+            return torch.nan_to_num(actions).cpu().numpy() if actions.is_floating_point() else actions.cpu().numpy()
+
+        return greedy if deterministic else explore
 
     def parameters(self, episodes: int) -> Callable[[np.ndarray], Tensor]:
         """The distribution's parameters (P, N, ...) for what is seen in so many episodes from their beginnings."""
@@ -109,23 +114,13 @@ class ActingLearner(Learner):
 
         return parameters
 
-    def explorer(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
-        parameters, noise = self.parameters(episodes), self.evaluation_noise(episodes)
-
-        @torch.inference_mode()
-        def act(obs: np.ndarray) -> np.ndarray:
-            actions = self.policy.distribution.sample(parameters(obs), next(noise))
-            return torch.nan_to_num(actions).cpu().numpy() if actions.is_floating_point() else actions.cpu().numpy()
-
-        return act
-
     def evaluation_noise(self, episodes: int) -> Iterator[Tensor]:
         """What the actions of each step of evaluation are sampled with, (P, N, ...)."""
         hp, distribution = self.hp, self.policy.distribution
         if isinstance(distribution, StateDependentGaussian):
-            keys = self.evaluation_keys("sde")
+            keys = evaluation_keys(self.members, "sde")
             made = Perturbations(keys, episodes, distribution, hp.num_steps, hp.sde_sample_freq, self.device)
             for rollout in count():
                 yield from made(rollout, self.policy.parameters.views["actor.log_std"])
         for step in count():
-            yield draw_noise(self.policy, self.evaluation_keys("action"), step, (1, episodes), self.device)[0]
+            yield draw_noise(self.policy, evaluation_keys(self.members, "action"), step, (1, episodes), self.device)[0]

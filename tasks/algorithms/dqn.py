@@ -17,6 +17,7 @@ from ...spaces import Space, categorical, integer, log_real, maybe, ordinal
 from ..checkpoint.member_state import Stacked
 from ..envs import EnvSpec, spaces_of
 from ..errors import UnsupportedSpace
+from ..evaluation import evaluation_keys
 from ..experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
 from ..networks import backprop
 from ..networks.encoders import Encoder, check_encoder, encoder_choice, encoder_for
@@ -103,6 +104,7 @@ class QNetwork(Stacked):
 class DQNLearner(OffPolicyLearner):
     """P members of DQN."""
 
+    policy: QNetwork
     hyperparameters = Space(
         optimizer=optimizer_space(lr=1e-3, eps=1e-8),
         lr_schedule=schedule_space(),
@@ -189,11 +191,10 @@ class DQNLearner(OffPolicyLearner):
         target = batch["reward"] + batch["discount"] * value
         return target - q.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
 
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        return self._greedy(self.seen(obs))
-
-    def explorer(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
-        exploration = EpsilonGreedy(self.evaluation_keys("explore"), self.exploration.actions, episodes)
+    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
+        if deterministic:
+            return lambda obs: self._greedy(self.seen(obs))
+        exploration = EpsilonGreedy(evaluation_keys(self.members, "explore"), self.exploration.actions, episodes)
         epsilon, steps = self.epsilon(self.env_steps), count()
 
         def act(obs: np.ndarray) -> np.ndarray:

@@ -39,6 +39,7 @@ from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, Step, spaces_of
 from ..envs.encode import Observations
 from ..errors import UnsupportedSpace
+from ..evaluation import evaluate
 from ..experience.exploration import UniformActions
 from ..experience.normalizers import ObservationNormalizer
 from ..experience.prioritized import PrioritizedSampler, replay_space
@@ -197,8 +198,7 @@ class OffPolicyLearner(Learner):
         self.progress.fills += 1
         self.progress.full_at = self.env_steps + self.hp.learning_starts
 
-    def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
-        super().adopt(member, policy)
+    def warm_started(self, member: int) -> None:
         self.progress.fills[member] = 2
 
     def iterate(self) -> dict[str, Tensor]:
@@ -257,13 +257,13 @@ class OffPolicyLearner(Learner):
             batch["weight"] = self.priorities.weights(rows, self.env_steps)
         return rows, batch
 
-    def cut(self) -> None:
-        self.replay.cut()
+    def truncate_all(self) -> None:
+        self.replay.truncate_all()
 
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
         rows = super().run_epoch(stop)
         if rows is not None and self.hp.eval_interval and self.epochs % self.hp.eval_interval == 0:
-            for row, value in zip(rows, self.evaluate(), strict=True):
+            for row, value in zip(rows, evaluate(self), strict=True):
                 row["eval_return"] = float(value)
         if rows is not None and self.hp.refill_interval and self.epochs % self.hp.refill_interval == 0:
             self.refill()

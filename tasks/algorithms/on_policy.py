@@ -147,21 +147,22 @@ class OnPolicyLearner(ActingLearner):
         self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
         gamma = hp.gamma.cpu().double().numpy()
         self.reward_normalizer = RewardNormalizer(self.members, hp.num_envs, gamma) if hp.normalize_reward else None
-        running = getattr(hp, "normalize_advantage", False) == "running"
+        running = vars(hp).get("normalize_advantage") == "running"
         self.standardizer = RunningStandardizer(self.members) if running else None
         self.factor = torch.ones_like(hp.optimizer.lr)  # of the schedule, when the iteration began
         self.of_critic = mask(self.policy.parameters, "critic")
         self.order_keys = self.keys("order")
         self.guidance = Guidance.of(self)
+        self.demonstrations = self.guidance.examples
 
-    def cut(self) -> None:
-        self.forget(np.ones((self.members, self.hp.num_envs), np.bool_))
+    def truncate_all(self) -> None:
+        self.reset(np.ones((self.members, self.hp.num_envs), np.bool_))
 
-    def forget(self, where: np.ndarray) -> None:
-        """Forgets what was remembered of the running episodes of these environments, (P, N), that do not go on."""
+    def reset(self, where: np.ndarray) -> None:
+        """Reset what was remembered of the running episodes of these environments, (P, N), which end here."""
         for part in (self.memory, self.reward_normalizer):
             if part is not None:
-                part.forget(where)
+                part.reset(where)
 
     def rollout(self) -> dict[str, Tensor]:
         """num_steps in every environment, and what a loss needs of them, each (P, T * N, ...)."""
@@ -173,9 +174,9 @@ class OnPolicyLearner(ActingLearner):
         hp, memory, noise = self.hp, self.memory, self.noise()
         self.env_steps += hp.num_steps * hp.num_envs
         before = None if memory is None else memory.tensors["state"].clone()
-        actor, forget = (self.policy, None) if memory is None else (memory, memory.forget)
+        actor, reset = (self.policy, None) if memory is None else (memory, memory.reset)
         rollout = collect(
-            self.envs, actor, noise, self.obs_normalizer, self.reward_normalizer, forget, self.guidance.needs_next_obs
+            self.envs, actor, noise, self.obs_normalizer, self.reward_normalizer, reset, self.guidance.needs_next_obs
         )
         return self.guidance.scale_extrinsic(replace(rollout, memory=before))
 
@@ -259,7 +260,7 @@ class OnPolicyLearner(ActingLearner):
 
     def rates(self, lr: Tensor) -> Tensor:
         """The learning rates of all parameters, (P, 1), or (P, D) where the critic's own is another."""
-        own = getattr(self.hp, "critic_lr", None)
+        own = self.hp.critic_lr
         return lr if own is None else torch.where(self.of_critic, own * self.factor, lr)
 
     def updates(self, member: int) -> int:
@@ -286,9 +287,6 @@ class OnPolicyLearner(ActingLearner):
         """Learns what there is beside the environment's rewards, after an update; what to report."""
         return self.guidance.update(self, batch, lr, active)
 
-    def shown_to(self, member: int) -> dict[str, Tensor]:
-        return self.guidance.demonstrations_of(member)
-
     def coefficient(self, name: str) -> Tensor:
         """The hyperparameter (P, 1) at this moment, by `<name>_schedule`."""
         value: Tensor = getattr(self.hp, name)
@@ -299,7 +297,7 @@ class OnPolicyLearner(ActingLearner):
         """The coefficients that change over time, and the critic's learning rate, as they are now, each (P,)."""
         plans = {name.removesuffix("_schedule"): plan for name, plan in vars(self.hp).items() if name in SCHEDULES}
         found = {name: self.coefficient(name)[:, 0] for name, plan in plans.items() if plan.name != "constant"}
-        if (own := getattr(self.hp, "critic_lr", None)) is not None:
+        if (own := self.hp.critic_lr) is not None:
             found["critic_lr"] = (own * self.factor)[:, 0]
         return found
 

@@ -16,13 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from ...spaces import Space, integer, log_real, near_one, ordinal, real
 from ..checkpoint.state import Tree
 from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec
-from ..learner import COUNTERS, EVALUATION_EPISODES, Learner
+from ..learner import COUNTERS, Learner
 from ..rng import streams
 from ..task import Task
 
@@ -60,16 +59,12 @@ class SurrogateLearner(Learner):
         self.epochs += 1
         self.iterations += 1
         self.env_steps += int(self.values[0]["epoch_steps"])
-        returns = self.evaluate().tolist()
+        returns = self.known_returns().tolist()
         return [{"env_steps": float(self.env_steps), "episode_return": value} for value in returns]
 
-    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
-        """The function above, (P,); the number of episodes does not matter."""
+    def known_returns(self) -> np.ndarray:
+        """Return the function above, (P,)."""
         return np.array([self._return(i) for i in range(self.members)])
-
-    def evaluate_episodes(self, episodes: int = EVALUATION_EPISODES, *_: Any) -> np.ndarray:
-        """The same for every episode, (P, episodes)."""
-        return np.repeat(self.evaluate()[:, None], episodes, 1)
 
     def _return(self, member: int) -> float:
         hp, epochs = self.values[member], max(1, self.epochs)
@@ -85,9 +80,6 @@ class SurrogateLearner(Learner):
         for name in COUNTERS:
             setattr(self, name, tree["counters"][name])
         self.walks[member] = float(tree["walk"])
-
-    def networks_of(self, member: int) -> dict[str, Tensor]:
-        return {}
 
     def broken(self, member: int, metrics: Mapping[str, float]) -> str | None:
         return None

@@ -19,8 +19,9 @@ from ..checkpoint.storage import Metrics
 from ..cohort import one_thread
 from ..envs import EnvSpec
 from ..errors import StateMismatch
+from ..evaluation import EVALUATION_EPISODES, evaluate
 from ..experience.whole_episodes import waits
-from ..learner import EVALUATION_EPISODES, Learner, Watch
+from ..learner import COUNTERS, Learner
 from ..rng import streams
 from ..runtime.guard import BadResumeGuard
 from ..task import Task
@@ -56,12 +57,13 @@ class SVPGLearner(Learner):
     """
 
     base: ClassVar[type[OnPolicyLearner]] = A2CLearner
+    particles: OnPolicyLearner
     hyperparameters = svpg_space(A2CLearner)
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
-        self.count: int = self.hp.num_particles
-        every = [(seed, member) for seed, member in zip(self.seeds, values, strict=True) for _ in range(self.count)]
-        particle_seeds = [particle_seed(seed, place % self.count) for place, (seed, _) in enumerate(every)]
+        n = self.num_particles = self.hp.num_particles
+        every = [(seed, member) for seed, member in zip(self.seeds, values, strict=True) for _ in range(n)]
+        particle_seeds = [particle_seed(seed, index % n) for index, (seed, _) in enumerate(every)]
         of_base = [{name: value for name, value in member.items() if name not in OWN} for _, member in every]
         self.particles = self.base(self.env, particle_seeds, of_base, self.device, self.env_processes)
         self.particles.coupling = self.couple
@@ -99,14 +101,14 @@ class SVPGLearner(Learner):
 
     def policies(self) -> Tensor:
         """The parameters that make up the particles' policies, (P, n, D)."""
-        return self.particles.policy.parameters.vector[:, self.columns].unflatten(0, (self.members, self.count))
+        return self.particles.policy.parameters.vector[:, self.columns].unflatten(0, (self.members, self.num_particles))
 
     @torch.no_grad()
     def couple(self, gradients: Tensor) -> Tensor:
         """The members' gradients (P * n, D) with those of the policies made Stein's; every critic keeps its own."""
-        if self.count == 1:
+        if self.num_particles == 1:
             return gradients
-        own = gradients[:, self.columns].unflatten(0, (self.members, self.count))
+        own = gradients[:, self.columns].unflatten(0, (self.members, self.num_particles))
         gradients[:, self.columns] = stein_gradient(self.policies(), own, self.temperature()).flatten(0, 1)
         return gradients
 
@@ -117,78 +119,44 @@ class SVPGLearner(Learner):
         rows = self.particles.run_epoch(stop)
         if rows is None:
             return None
-        metrics = [merged(rows[first : first + self.count]) for first in range(0, len(rows), self.count)]
-        if self.count > 1:
-            distances = (kernel(self.policies()).squares.sum((1, 2)) / (self.count * (self.count - 1))).sqrt()
+        n = self.num_particles
+        metrics = [merged(rows[first : first + n]) for first in range(0, len(rows), n)]
+        if n > 1:
+            distances = (kernel(self.policies()).squares.sum((1, 2)) / (n * (n - 1))).sqrt()
             for row, distance in zip(metrics, distances, strict=True):
                 row["particle_distance"] = float(distance)
         return metrics
 
-    def evaluate_episodes(
-        self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True, watch: Watch | None = None
-    ) -> np.ndarray:
-        """The return of each episode of every particle, (P, n * episodes); watch: is shown those of all."""
-
-        def by_trial(*step: np.ndarray) -> None:
-            assert watch is not None
-            watch(*(x.reshape(self.members, -1, *x.shape[2:]) for x in step))
-
-        returns: np.ndarray = self.particles.evaluate_episodes(episodes, deterministic, by_trial if watch else None)
-        return returns.reshape(self.members, -1)
-
-    def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
-        """The mean return of each particle, (P, n)."""
-        return self.particles.evaluate(episodes).reshape(self.members, self.count)
-
-    def evaluate(self, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
-        """The mean over a trial's particles of their mean returns, (P,)."""
-        values: np.ndarray = self.evaluate_particles(episodes).mean(1)
-        return values
+    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function that acts for all particles, (P * n, episodes, ...)."""
+        return self.particles.actor(episodes, deterministic)
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The mean over a trial's particles of their losses, (P,), on a batch (P, B, ...)."""
-        losses, report = self.particles.loss({name: x.repeat_interleave(self.count, 0) for name, x in batch.items()})
-        mean = lambda x: x.view(self.members, self.count).mean(1)  # noqa: E731
+        n = self.num_particles
+        losses, report = self.particles.loss({name: x.repeat_interleave(n, 0) for name, x in batch.items()})
+        mean = lambda x: x.view(self.members, n).mean(1)  # noqa: E731
         return mean(losses), {name: mean(x) for name, x in report.items()}
 
-    def networks_of(self, member: int) -> dict[str, Tensor]:
-        return self._by_particle(self.particles.networks_of, member)
-
-    def policy_of(self, member: int) -> dict[str, Tensor]:
-        return self._by_particle(self.particles.policy_of, member)
-
-    def shown_to(self, member: int) -> dict[str, Tensor]:
-        return self.particles.shown_to(member * self.count)
-
-    def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
-        super().adopt(member, policy)
-        shown = self.shown_to(member)
-        for particle in range(member * self.count + 1, (member + 1) * self.count):
-            self.particles.adopt(particle, shown)
-
-    def _by_particle(self, of: Callable[[int], dict[str, Tensor]], member: int) -> dict[str, Tensor]:
-        particles = (of(member * self.count + j) for j in range(self.count))
-        return {f"{j}.{name}": view for j, views in enumerate(particles) for name, view in views.items()}
-
     def member_state(self, member: int) -> Tree:
-        first = member * self.count
-        counters = {name: getattr(self, name) for name in ("env_steps", "iterations", "epochs")}
-        states = {str(j): self.particles.member_state(first + j) for j in range(self.count)}
+        first = member * self.num_particles
+        counters = {name: getattr(self, name) for name in COUNTERS}
+        states = {str(j): self.particles.member_state(first + j) for j in range(self.num_particles)}
         return {"counters": counters, "particles": states}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         states = tree.get("particles", {})
-        if states.keys() != {str(j) for j in range(self.count)}:
+        if states.keys() != {str(j) for j in range(self.num_particles)}:
             raise StateMismatch(
-                f"{self.algorithm()}: a state must have particles 0 to {self.count - 1}, "
+                f"{self.algorithm()}: a state must have particles 0 to {self.num_particles - 1}, "
                 f"but has {', '.join(sorted(states)) or 'none'}"
             )
-        for j in range(self.count):
-            self.particles.load_member(member * self.count + j, states[str(j)])
+        for j in range(self.num_particles):
+            self.particles.load_member(member * self.num_particles + j, states[str(j)])
 
     def broken(self, member: int, metrics: Metrics) -> str | None:
-        first = member * self.count
-        return next((r for j in range(self.count) if (r := self.particles.broken(first + j, metrics))), None)
+        first = member * self.num_particles
+        return next((r for j in range(self.num_particles) if (r := self.particles.broken(first + j, metrics))), None)
 
 
 class SVPGPPOLearner(SVPGLearner):
@@ -285,13 +253,14 @@ class SVPG(Task):
         seat = self._seated()
         assert isinstance(seat.learner, SVPGLearner)
         with one_thread():
-            return [float(value) for value in seat.learner.evaluate_particles(episodes)[seat.member]]
+            means = evaluate(seat.learner.particles, episodes).reshape(seat.learner.members, -1)
+        return [float(value) for value in means[seat.member]]
 
     def _particle(self, particle: int) -> Seat:
         """The learner of all particles, and this one's place in it."""
         seat = self._seated()
         assert isinstance(seat.learner, SVPGLearner)
-        count = seat.learner.count
+        count = seat.learner.num_particles
         if not 0 <= particle < count:
             raise ValueError(f"{self}: a particle must be one of 0 to {count - 1}, but got {particle!r}")
         return Seat(seat.learner.particles, seat.member * count + particle)

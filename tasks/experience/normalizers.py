@@ -99,8 +99,8 @@ class RewardNormalizer:
         scaled = rewards / np.sqrt(self.moments.variance + 1e-8)
         return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
 
-    def forget(self, ended: NDArray[np.bool_]) -> None:
-        """Begins the return anew where an episode does, (P, N)."""
+    def reset(self, ended: NDArray[np.bool_]) -> None:
+        """Reset the return where an episode ended, (P, N)."""
         self.returns = self.returns * ~ended
 
     def member_state(self, member: int) -> Tree:

@@ -98,8 +98,8 @@ class Replay:
             image[:, slot] = values[name]
         self.steps += 1
 
-    def cut(self) -> None:
-        """Notes that the newest transitions were the last of their episodes, as a truncation does."""
+    def truncate_all(self) -> None:
+        """Note that the newest transitions were the last of their episodes, as a truncation does."""
         self.numbers[:, self.newest(), :, self.columns["truncated"]] = 1
         self._known_at = [min(known, self.steps - 1) for known in self._known_at]
 

@@ -64,10 +64,10 @@ def collect(
     noise: Sequence[Tensor] | Tensor,
     normalize_obs: ObservationNormalizer | None = None,
     normalize_reward: RewardNormalizer | None = None,
-    forget: Callable[[NDArray[np.bool_]], None] | None = None,
+    reset: Callable[[NDArray[np.bool_]], None] | None = None,
     keep_next: bool = False,
 ) -> Rollout:
-    """Acts for len(noise) steps in every environment; `forget` is told where episodes ended, (P, N), at each step.
+    """Acts for len(noise) steps in every environment; `reset` is told where episodes ended, (P, N), at each step.
 
     noise: for each step what the policy's distribution samples with, (P, N, ...); keep_next: whether to keep next_obs.
     """
@@ -98,8 +98,8 @@ def collect(
             rewards[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
             if normalize_reward is not None:
                 rewards[t] = normalize_reward(rewards[t], terminated[t] | truncated[t])
-            if forget is not None:
-                forget(terminated[t] | truncated[t])
+            if reset is not None:
+                reset(terminated[t] | truncated[t])
             if next_obs is not None:
                 real = step.next_obs if normalize_obs is None else normalize_obs(step.next_obs, learn=False)
                 next_obs[:, t].copy_(torch.from_numpy(np.ascontiguousarray(real)))

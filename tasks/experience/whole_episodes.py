@@ -136,8 +136,8 @@ class Gathered(Stacked):
                 self.tensors[name][member, start : start + x.shape[1]] = x[member]
         self.tensors["filled"] += len(rollout.ended)
 
-    def cut(self) -> None:
-        """Takes note that all running episodes ended with the last step, but not by themselves."""
+    def truncate_all(self) -> None:
+        """Take note that all running episodes were truncated at the last step."""
         for member, rows in enumerate(self.tensors["filled"][:, 0].tolist()):
             if rows:
                 self.tensors["ended"][member, rows - 1] = 1

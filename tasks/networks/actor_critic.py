@@ -107,6 +107,9 @@ class ActorCritic(Stacked):
         tensors, _, critic, _ = self._views
         return self.critic(critic, self.encoder(tensors, obs)).squeeze(-1)
 
+    def copy_target(self, member: int) -> None:
+        """Do nothing: an actor-critic has no target networks."""
+
     def __call__(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """The distribution's parameters and v(s), (P, B), with gradients."""
         tensors, actor, critic, log_std = self._leaves

@@ -226,15 +226,15 @@ def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...])
     """The encoder of observations (D,) or (H, W, C); model: the values of `model`; prefix: of its parameters' names."""
     if len(obs_shape) == 1:
         return Unlearned(obs_shape[0])
-    return ENCODERS[getattr(model, "encoder", DEFAULT)](prefix, obs_shape)
+    return ENCODERS[model.encoder](prefix, obs_shape)
 
 
 def check_encoder(model: Mapping[str, Any], env: EnvSpec, place: str) -> None:
     """UnsupportedSpace unless the encoder, of the values of `model`, can see what this environment shows."""
     seen = Observations(spaces_of(env).observation, env.id)
-    name = model.get("encoder", DEFAULT)
+    name = model["encoder"]
     if seen.kind == "vector":
-        if "encoder" in model:
+        if name != DEFAULT:
             raise UnsupportedSpace(
                 f"{place}: model.encoder sees images, but got {name!r} for vectors of "
                 f"{seen.shape[0]} numbers; leave model.encoder out"

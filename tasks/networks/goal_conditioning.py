@@ -45,7 +45,7 @@ def goal_of(model: Mapping[str, Any], env: EnvSpec, place: str) -> slice | None:
 
     place: names the task in errors.
     """
-    if model.get("goal_conditioning", "none") == "none":
+    if model["goal_conditioning"] == "none":
         return None
     space, end = spaces_of(env).observation, 0
     parts = space.spaces if isinstance(space, spaces.Dict) else {}

@@ -70,7 +70,7 @@ def decay(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
         return torch.from_numpy(np.interp(env_steps.cpu().numpy(), steps, factors)).to(env_steps)
     progress = (env_steps / hp.horizon).clamp(max=1.0)
     if hp.name == "linear":
-        return 1 - (1 - getattr(hp, "final", 0.0)) * progress
+        return 1 - (1 - (0.0 if hp.final is None else hp.final)) * progress  # lr_schedule ends at 0
     if hp.name == "exponential":
         return (progress * hp.final.log()).exp()
     factor: Tensor = hp.final + (1 - hp.final) * 0.5 * (1 + torch.cos(math.pi * progress))

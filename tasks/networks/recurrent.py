@@ -104,8 +104,8 @@ class States(Stacked):
     def __init__(self, state: Tensor):
         self.tensors = {"state": state}
 
-    def forget(self, ended: NDArray[np.bool_]) -> None:
-        """Forgets everything where an episode ended, (P, N)."""
+    def reset(self, ended: NDArray[np.bool_]) -> None:
+        """Reset the states where an episode ended, (P, N)."""
         if ended.any():
             state = self.tensors["state"]
             state.mul_(torch.from_numpy(~ended).to(state).unsqueeze(-1))

@@ -78,7 +78,7 @@ class GAIL(Signal):
         self.encoder = encoder("gail", host)
         inputs = self.encoder.features + (self.actions.size if hp.use_actions else 0)
         self.bottleneck: Bottleneck | None = None
-        if getattr(hp, "variational", False):
+        if hp.variational:
             keys = host.keys("gail.code")
             self.bottleneck = Bottleneck(inputs, hp.width, hp.code_width, keys, batch, host.device)
         self.discriminator = self.bottleneck or Discriminator(inputs, hp.width)

@@ -60,9 +60,9 @@ def guidance_space() -> dict[str, Dimension | Space]:
 
 def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
     """Raise ValueError for hyperparameters of `guidance_space` that contradict each other or lack others."""
-    used = [name for name in OPTIONS if values.get(name, {}).get("use")]
+    used = [name for name in OPTIONS if values[name]["use"]]
     imitating = [name for name in FROM_DEMONSTRATIONS if name in used]
-    demonstrated = values.get("demonstrated_steps", 0)
+    demonstrated = values["demonstrated_steps"]
     if imitating and not demonstrated:
         raise ValueError(
             f"{algorithm}: {' and '.join(imitating)} learn from demonstrations, but there are none; give "
@@ -85,15 +85,19 @@ class Guidance:
     Attributes:
         row_names: of the tensors that `compute_rewards` returns.
         needs_next_obs: whether rollouts must keep `next_obs`.
+        examples: the members' demonstrations.
     """
 
+    examples: Examples | None = None
     row_names: tuple[str, ...] = ()
     needs_next_obs = False
 
     @staticmethod
     def of(host: SignalHost) -> Guidance:
         """Return the guidance of a learner by its hyperparameters."""
-        return ActiveGuidance(host) if vars(host.hp).keys() & guidance_space().keys() else Guidance()
+        hp = host.hp
+        used = hp.extrinsic.strength is not None or any(getattr(hp, name).use for name in OPTIONS)
+        return ActiveGuidance(host) if used else Guidance()
 
     def scale_extrinsic(self, rollout: Rollout) -> Rollout:
         """Return the rollout with the environment's rewards times their strength."""
@@ -129,10 +133,6 @@ class Guidance:
         """
         return {}
 
-    def demonstrations_of(self, member: int) -> dict[str, Tensor]:
-        """Return one member's demonstrations by name; views."""
-        return {}
-
 
 class ActiveGuidance(Guidance):
     """The signals, the cloning and the demonstrations of P members, as one part of their state."""
@@ -140,15 +140,14 @@ class ActiveGuidance(Guidance):
     def __init__(self, host: SignalHost):
         hp, envs = host.hp, host.envs
         self.gae_lambda: Tensor = hp.gae_lambda
-        self.strength: Tensor | None = getattr(getattr(hp, "extrinsic", None), "strength", None)
-        self.examples: Examples | None = None
-        if steps := getattr(hp, "demonstrated_steps", 0):
+        self.strength: Tensor | None = hp.extrinsic.strength
+        if steps := hp.demonstrated_steps:
             obs = envs.obs_shape, torch.float32 if envs.obs_kind == "vector" else torch.uint8
             self.examples = Examples(host.members, steps, obs, host.policy.distribution, host.device)
-        self.signals = [signal(host, self.examples) for signal in SIGNALS if hasattr(hp, signal.name)]
+        self.signals = [signal(host, self.examples) for signal in SIGNALS if getattr(hp, signal.name).use]
         self.keys = host.keys("signals")
         self.cloning: Cloning | None = None
-        if self.examples is not None and hasattr(hp, "cloning"):
+        if self.examples is not None and hp.cloning.use:
             self.cloning = Cloning(host, self.examples)
         self.row_names = tuple(f"{s.name}.{row}" for s in self.signals for row in ("rewards", "values", "next_values"))
         self.needs_next_obs = bool(self.signals)
@@ -229,9 +228,6 @@ class ActiveGuidance(Guidance):
                 parts = {"loss": losses, **parts, "value_loss": error}
                 metrics |= {f"{signal.name}_{part}": x.detach() for part, x in parts.items()}
         return metrics
-
-    def demonstrations_of(self, member: int) -> dict[str, Tensor]:
-        return {} if self.examples is None else self.examples.of(member)
 
     @property
     def parts(self) -> dict[str, Cloning | Examples]:

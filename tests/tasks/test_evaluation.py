@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rekindle import A2C, DQN, PPO, SAC, SVPG, Cohort, EnvSpec
 from rekindle.tasks import Task
-from rekindle.tasks.learner import Learner
+from rekindle.tasks.evaluation import evaluate_episodes, evaluation_keys
 
 SMALL: dict[str, Any] = {"num_steps": 8, "num_envs": 4, "epoch_steps": 64, "model": {"width": 16}}
 REPLAY: dict[str, Any] = {
@@ -56,7 +56,7 @@ def test_episodes_played_as_in_training_are_the_same_each_time_and_alone(
 def test_the_random_numbers_of_training_are_not_those_of_evaluation() -> None:
     task = PPO("CartPole-v1", seed=0x5EED).init(**SMALL)
     learner = task.build_learner([task])
-    assert learner.evaluation_keys("action").tolist() != learner.keys("action").tolist()
+    assert evaluation_keys(1, "action").tolist() != learner.keys("action").tolist()
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "LunarLander-v3"])
@@ -64,9 +64,7 @@ def test_a_task_with_the_seed_of_evaluation_is_not_trained_on_its_episodes(env: 
     task = PPO(env, seed=0x5EED).init(**SMALL)
     learner = task.build_learner([task])
     trained, evaluated = learner.envs.obs.copy(), []
-    player = learner.player
-    learner.player = lambda episodes: lambda obs: (evaluated.append(obs.copy()), player(episodes)(obs))[1]  # type: ignore[method-assign]
-    learner.evaluate(4)
+    evaluate_episodes(learner, 4, on_step=lambda obs, *_: evaluated.append(obs.copy()))
     assert evaluated[0].shape == trained.shape
     assert not (evaluated[0] == trained).all(-1).any()
 
@@ -74,7 +72,7 @@ def test_a_task_with_the_seed_of_evaluation_is_not_trained_on_its_episodes(env: 
 def test_the_actions_are_drawn_from_the_policy() -> None:
     task = PPO("Pendulum-v1").init(**{**SMALL, "model": {"width": 16, "std_init": 0.7}})
     learner = task.build_learner([task])
-    act, greedy = learner.explorer(1000), learner.player(1000)
+    act, greedy = learner.actor(1000, deterministic=False), learner.actor(1000)
     obs = np.tile(learner.envs.obs[:, :1], (1, 1000, 1))
     noise = np.concatenate([act(obs) - greedy(obs) for _ in range(3)], 1)
     assert noise.std() == pytest.approx(0.7, rel=0.05)
@@ -85,25 +83,11 @@ def test_the_actions_are_drawn_from_the_policy() -> None:
 def test_epsilon_is_that_of_the_moment() -> None:
     task = DQN("CartPole-v1").init(**REPLAY, exploration={"start": 0.5, "final": 0.0, "horizon": 128})
     learner = task.build_learner([task])
-    act, greedy = learner.explorer(4000), learner.player(4000)
+    act, greedy = learner.actor(4000, deterministic=False), learner.actor(4000)
     obs = np.tile(learner.envs.obs[:, :1], (1, 4000, 1))
     assert (act(obs) != greedy(obs)).mean() == pytest.approx(0.25, abs=0.03)  # half of the random ones are the other
     task.fit(1)
-    assert (learner.explorer(4000)(obs) == learner.player(4000)(obs)).all()
-
-
-def test_who_says_how_to_act_greedily_only_cannot_play_otherwise() -> None:
-    class Greedy(PPO.learner):  # type: ignore[name-defined,misc]
-        explorer = Learner.explorer
-
-    class Mine(PPO):
-        learner = Greedy
-
-    task = Mine("CartPole-v1").init(**SMALL)
-    with pytest.raises(ValueError, match=r"Greedy says how it acts greedily only; leave deterministic=False out"):
-        task.evaluate(2, deterministic=False)
-    assert task.bad is None
-    assert task.evaluate(2) > 0
+    assert (learner.actor(4000, deterministic=False)(obs) == learner.actor(4000)(obs)).all()
 
 
 @pytest.mark.parametrize("ask", [Task.evaluate, Task.returns])
@@ -117,8 +101,8 @@ def test_an_episode_counts_once_whether_it_is_terminated_or_truncated(length: in
     env = EnvSpec("fakes:Corridor-v0", {"length": length}, max_episode_steps=limit)
     task = PPO(env).init(**SMALL)
     learner = task.build_learner([task])
-    learner.player = lambda episodes: lambda obs: np.ones(obs.shape[:2], np.int64)  # type: ignore[method-assign]
+    learner.actor = lambda *_: lambda obs: np.ones(obs.shape[:2], np.int64)  # type: ignore[method-assign]
     began = learner.envs.obs.copy()
-    assert learner.evaluate_episodes(3).tolist() == [[value] * 3]
-    assert learner.evaluate_episodes(3).tolist() == [[value] * 3]
+    assert evaluate_episodes(learner, 3).tolist() == [[value] * 3]
+    assert evaluate_episodes(learner, 3).tolist() == [[value] * 3]
     assert (learner.envs.obs == began).all()

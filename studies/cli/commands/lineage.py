@@ -133,7 +133,7 @@ def forked(
     learner = load(identity["task"]).learner
     space, old = learner.hyperparameters, dict(identity["hyperparameters"])
     nested = space.validate({**old, **flatten(space.parse(*assignments))})
-    new = flatten(nested)
+    new = space.identifying(nested)
     learner.check(nested)
     before, after = space.structure(old), space.structure(new)
     if structural := sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)):

@@ -19,6 +19,7 @@ from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, re
 from ...envs import EnvSpec, Step, spaces_of
 from ...envs.encode import Observations
 from ...errors import UnsupportedSpace
+from ...evaluation import evaluation_keys
 from ...experience.normalizers import RewardNormalizer
 from ...experience.replay_buffer import Index
 from ...experience.sequence_replay import Sequences, check_sequences
@@ -184,27 +185,19 @@ class SACLearner(OffPolicyLearner):
             noise = self.actions.spread(outputs, self.action_noise(position))
         return self.actions.act(outputs, noise, self.choice_noise(position).copy())
 
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        return self.player(obs.shape[1])(obs)
-
-    def player(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
-        hidden = self.hidden(episodes)
-
-        @torch.inference_mode()
-        def act(obs: np.ndarray) -> np.ndarray:
-            return self.actions.act(self.policy.outputs(hidden(obs))[:, :episodes], None, None)
-
-        return act
-
-    def explorer(self, episodes: int) -> Callable[[np.ndarray], np.ndarray]:
+    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
         hidden, hp, steps = self.hidden(episodes), self.hp, count()
         numbers = max(1, self.actions.numbers)
-        normals = Normals(self.evaluation_keys("action"), (episodes, numbers), self.device)
-        sde = Normals(self.evaluation_keys("sde"), (episodes, numbers, hp.model.width), self.device)
-        choices = Draws(self.evaluation_keys("choice"), (episodes, 1))
+        normals = Normals(evaluation_keys(self.members, "action"), (episodes, numbers), self.device)
+        sde = Normals(evaluation_keys(self.members, "sde"), (episodes, numbers, hp.model.width), self.device)
+        choices = Draws(evaluation_keys(self.members, "choice"), (episodes, 1))
 
         @torch.inference_mode()
-        def act(obs: np.ndarray) -> np.ndarray:
+        def greedy(obs: np.ndarray) -> np.ndarray:
+            return self.actions.act(self.policy.outputs(hidden(obs))[:, :episodes], None, None)
+
+        @torch.inference_mode()
+        def explore(obs: np.ndarray) -> np.ndarray:
             step, z = next(steps), hidden(obs)
             outputs, z = (x[:, :episodes] for x in (self.policy.outputs(z), z))
             if hp.use_sde:
@@ -213,7 +206,7 @@ class SACLearner(OffPolicyLearner):
                 noise = self.actions.spread(outputs, normals(step))
             return self.actions.act(outputs, noise, choices(step).copy())
 
-        return act
+        return greedy if deterministic else explore
 
     def hidden(self, episodes: int) -> Callable[[np.ndarray], Tensor]:
         """The policy's last activations (P, N or 2, width) for what is seen in so many episodes from their beginnings.
@@ -239,15 +232,15 @@ class SACLearner(OffPolicyLearner):
         if self.rewards is not None:
             self.rewards(step.reward, ended)
         if self.memory is not None:
-            self.memory.forget(ended)
+            self.memory.reset(ended)
 
-    def cut(self) -> None:
-        super().cut()
+    def truncate_all(self) -> None:
+        super().truncate_all()
         everywhere = np.ones((self.members, self.hp.num_envs), np.bool_)
         if self.rewards is not None:
-            self.rewards.forget(everywhere)
+            self.rewards.reset(everywhere)
         if self.memory is not None:
-            self.memory.forget(everywhere)
+            self.memory.reset(everywhere)
 
     # --- learning ---
 

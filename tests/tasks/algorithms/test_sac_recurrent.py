@@ -129,7 +129,7 @@ def test_what_is_remembered_ends_with_the_episode() -> None:
     made.iterate()
     assert made.memory.tensors["state"].any()
     assert made.rewards.returns.any()
-    made.cut()  # environments are made anew
+    made.truncate_all()  # environments are made anew
     assert not made.memory.tensors["state"].any()
     assert not made.rewards.returns.any()
 

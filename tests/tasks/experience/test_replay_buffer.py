@@ -186,7 +186,7 @@ def test_n_step_returns_equal_a_loop_over_time(n: int, num_envs: int, more: int)
 
 def test_a_return_stops_where_the_environments_were_made_anew() -> None:
     replay = memory(capacity=16, steps=2)
-    replay.cut()
+    replay.truncate_all()
     fill(replay, 1, first=2)
     batch = replay.returns(np.array([[0]]), GAMMA, 3)
     assert batch["reward"].tolist() == [[0.5]]
@@ -362,7 +362,7 @@ def test_a_cut_is_not_forgotten_by_the_next_checkpoint() -> None:
     replay = large()
     grow(replay, 1000)
     pack(replay.member_state(0))
-    replay.cut()
+    replay.truncate_all()
     assert pack(replay.member_state(0)).digest == pack(settled(replay.member_state(0))).digest
 
 

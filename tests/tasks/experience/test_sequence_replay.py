@@ -110,7 +110,7 @@ def test_a_cleared_memory_begins_again() -> None:
 
 def test_where_environments_were_made_anew_an_episode_begins() -> None:
     made = memory(6)
-    made.replay.cut()
+    made.replay.truncate_all()
     fill(made, 6)
     batch = made.batch(0, GAMMA)
     first = batch["obs"][0, :, 0, 0] == 0

@@ -118,7 +118,7 @@ def test_where_environments_begin_anew_the_running_episodes_are_cut() -> None:
     gathered = gathered_of(min_rollouts=2)
     add(gathered, ".x..", "....")
     assert not shown(gathered)[0]
-    gathered.cut()
+    gathered.truncate_all()
     assert shown(gathered) == (True, ["oo..........", "oooo........"])
     assert gathered.running().tolist() == [[False, False]]
 

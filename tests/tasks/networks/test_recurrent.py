@@ -188,16 +188,16 @@ def test_evaluation_remembers_from_the_beginning_and_changes_nothing() -> None:
     assert task.evaluate(4) == first
     assert task.digest == digest
     learner: Any = task.build_learner([task])
-    act, obs = learner.player(4), learner.envs.obs[:, :4]
+    act, obs = learner.actor(4), learner.envs.obs[:, :4]
     act(obs)
-    assert torch.equal(torch.from_numpy(learner.act(obs)), torch.from_numpy(learner.player(4)(obs)))
+    assert torch.equal(torch.from_numpy(learner.actor(4)(obs)), torch.from_numpy(learner.actor(4)(obs)))
 
 
 def test_a_player_remembers_its_episode_and_no_other() -> None:
     task = PPO("CartPole-v1").init(model={"memory": "lstm"}, epoch_steps=256, num_steps=32)
     task.fit(1)
     learner: Any = task.build_learner([task])
-    hidden = learner.player(1)
+    hidden = learner.actor(1)
     shown = [np.array([x, 0.5, -x, 0.1], np.float32) for x in (0.0, 2.0, -2.0, 1.0, -1.0)]
     play = task.player()
     assert [play(obs) for obs in shown] == [int(hidden(obs[None, None])[0, 0]) for obs in shown]

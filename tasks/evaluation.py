@@ -1,0 +1,79 @@
+"""Evaluation: undiscounted returns of episodes on fixed seeds that no training uses; it changes no state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .envs import make_envs
+from .learner import Learner
+from .rng import streams
+
+OnStep = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
+EVALUATION_SEED = 0x5EED  # of every trial, so that all are measured on the same episodes; never a training stream
+EVALUATION_EPISODES = 20
+EVALUATION_STEPS = 100_000  # an episode of an environment without a time limit is truncated here
+
+
+def evaluation_keys(members: int, purpose: str) -> streams.Bits:
+    """Return the keys (P,) of the random stream with this purpose, which evaluation alone uses."""
+    return streams.keys([EVALUATION_SEED] * members, "evaluation", purpose)
+
+
+def evaluate(learner: Learner, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+    """Return each member's mean return (P,) of greedy episodes; of particles the mean of their means."""
+    if (known := learner.known_returns()) is not None:
+        return known
+    if learner.particles is None:
+        means: np.ndarray = _play(learner, episodes).mean(1)
+        return means
+    return evaluate(learner.particles, episodes).reshape(learner.members, -1).mean(1)
+
+
+def evaluate_episodes(
+    learner: Learner, episodes: int = EVALUATION_EPISODES, deterministic: bool = True, on_step: OnStep | None = None
+) -> np.ndarray:
+    """Return the return of each episode (P, episodes), of particles (P, num_particles * episodes).
+
+    Args:
+        learner: whose members act.
+        episodes: the number of parallel episodes of each member, or particle.
+        deterministic: greedy actions, or random ones as in training.
+        on_step: is called at each step with observations and actions (P, N, ...), and which episodes still run (P, N).
+    """
+    if (known := learner.known_returns()) is not None:
+        return np.repeat(known[:, None], episodes, 1)
+    members = learner.members
+
+    def by_member(*step: np.ndarray) -> None:
+        assert on_step is not None
+        on_step(*(x.reshape(members, -1, *x.shape[2:]) for x in step))
+
+    returns = _play(learner.particles or learner, episodes, deterministic, by_member if on_step else None)
+    return returns.reshape(members, -1)
+
+
+def _play(learner: Learner, episodes: int, deterministic: bool = True, on_step: OnStep | None = None) -> np.ndarray:
+    """Return the return of each episode (P, episodes) of members that act themselves."""
+    envs = learner.evaluation_envs
+    if envs is None or envs.num_envs != episodes:
+        seeds = [EVALUATION_SEED] * learner.members
+        envs = make_envs(learner.env, seeds, episodes, "evaluation", learner.env_processes)
+    learner.evaluation_envs = None  # after an interruption nobody knows how far they are
+    envs.reset()
+    envs.begin_epoch(np.zeros(learner.members, dtype=np.int64))
+    act = learner.actor(episodes, deterministic)
+    returns = np.zeros((learner.members, episodes))
+    running = np.ones((learner.members, episodes), dtype=bool)
+    for _ in range(EVALUATION_STEPS):
+        if not running.any():
+            break
+        actions = act(envs.obs)
+        if on_step is not None:
+            on_step(envs.obs, actions, running)
+        step = envs.step(actions)
+        returns += step.reward * running
+        running &= ~(step.terminated | step.truncated)
+    learner.evaluation_envs = envs
+    return returns
