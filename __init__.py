@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .tasks.algorithms.sac.sac import SAC
     from .tasks.algorithms.svpg import SVPG
     from .tasks.cohort import Cohort
-    from .tasks.envs.spec import EnvSpec
+    from .tasks.envs.base.spec import EnvSpec
     from .tasks.errors import BadResume
     from .tasks.runtime.guard import BadResumeGuard
     from .tasks.task import Task

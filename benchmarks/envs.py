@@ -17,8 +17,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from rekindle.tasks.envs import EnvSpec, make_envs
+from rekindle.tasks.envs.base.encode import Actions
 from rekindle.tasks.envs.classic.dynamics import MODELS
-from rekindle.tasks.envs.encode import Actions
 
 IDS = sorted(set(MODELS) - {"CartPole-v0"})
 LOOPED = ("LunarLander-v3", "BipedalWalker-v3", "Hopper-v5", "HalfCheetah-v5", "FrozenLake-v1")

@@ -144,7 +144,7 @@ class Learner:
         size = vars(self.hp).get("stats_window_size")  # only on-policy algorithms have it
         self.window = EpisodeWindow(self.members, size) if size else None
         if self.window is not None:
-            self.envs.witness = self.window.add
+            self.envs.on_episode_end = self.window.add
         self.build()
 
     @classmethod

@@ -18,7 +18,7 @@ from .checkpoint.retention import Keep
 from .checkpoint.storage import Metrics, Storage
 from .cohort import Cohort, Context, EpochEvent, one_thread
 from .envs import spaces_of
-from .envs.encode import Actions, Observations
+from .envs.base.encode import Actions, Observations
 from .errors import StateMismatch
 from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes
 from .identity import EnvLike, device_of

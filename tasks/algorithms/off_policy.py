@@ -36,8 +36,8 @@ from torch import Tensor
 from ...spaces import Dimension, Space, categorical, integer, near_one, ordinal
 from ..checkpoint.state import Tree
 from ..checkpoint.storage import Metrics
-from ..envs import EnvSpec, Step, spaces_of
-from ..envs.encode import Observations
+from ..envs import EnvSpec, StepResult, spaces_of
+from ..envs.base.encode import Observations
 from ..errors import UnsupportedSpace
 from ..evaluation import evaluate
 from ..experience.exploration import UniformActions
@@ -170,7 +170,7 @@ class OffPolicyLearner(Learner):
     def watch(self, obs: Array) -> None:
         """Is given all that was `seen` in training (P, N, ...), before what is done; for memories that are state."""
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: StepResult) -> None:
         """Sees every step of training, for statistics that are state."""
 
     def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:

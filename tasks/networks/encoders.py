@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from ...spaces import Dimension, categorical
 from ..envs import EnvSpec, spaces_of
-from ..envs.encode import Observations
+from ..envs.base.encode import Observations
 from ..errors import UnsupportedSpace
 from ..rng import streams
 from .mlp import Parameters, orthogonal

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..checkpoint.member_state import Stacked
 from ..envs import EnvSpec, spaces_of
-from ..envs.encode import Actions, Observations
+from ..envs.base.encode import Actions, Observations
 from ..errors import TaskError
 from ..experience.normalizers import ObservationNormalizer
 from ..networks.distributions import Distribution

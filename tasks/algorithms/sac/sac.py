@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, real
-from ...envs import EnvSpec, Step, spaces_of
-from ...envs.encode import Observations
+from ...envs import EnvSpec, StepResult, spaces_of
+from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
 from ...experience.normalizers import RewardNormalizer
@@ -227,7 +227,7 @@ class SACLearner(OffPolicyLearner):
     def _tensor(self, obs: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: StepResult) -> None:
         ended = step.terminated | step.truncated
         if self.rewards is not None:
             self.rewards(step.reward, ended)

@@ -1,6 +1,6 @@
-"""The equations of classic control, over any array library: Gymnasium's arithmetic in its order, so its very bits.
+"""The equations of classic control over any array library, in the order of Gymnasium's arithmetic, to its bits.
 
-One thing cannot be the same: Gymnasium squares some scalars by libm's ``pow(x, 2)``, which misses the rounded product
+There is one exception: Gymnasium squares some scalars by libm's ``pow(x, 2)``, which misses the rounded product
 x * x in one of about 1300 cases. So Acrobot's accelerations and Pendulum's reward may differ in the last bit.
 
 ``step(xp, state, action)`` gives (next state, reward, terminated), ``observe(xp, state)`` the observation. States and
@@ -21,7 +21,7 @@ Outcome = tuple[State, Any, Any]
 
 
 def same(xp: Any, state: State) -> State:
-    """The observation of environments that show their state."""
+    """Return the state as the observation."""
     return state
 
 

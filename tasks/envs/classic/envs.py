@@ -1,6 +1,6 @@
-"""Classic control, vectorised: all environments of all members on one flat axis of numpy arrays.
+"""Vectorized classic control: all environments of all members on one flat axis of numpy arrays.
 
-One step costs about thirty numpy calls however many environments there are, and nothing else unless an episode ends.
+One step costs about thirty numpy calls for any number of environments, and nothing else unless an episode ends.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import numpy as np
 from gymnasium.envs import classic_control
 from numpy.typing import NDArray
 
-from ...errors import StateMismatch
 from ...rng import streams
-from ..base import Array, Envs, Step, Tree, to_tensor
-from ..encode import Actions
-from ..spec import EnvSpec
+from ..base.encode import Actions
+from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
+from ..base.spec import EnvSpec
 from .dynamics import MODELS
 
-BLOCK = 16  # episodes whose first states are drawn at once
+BLOCK = 16  # episodes; their first states are drawn at once
 
 
 def is_classic(spec: EnvSpec) -> bool:
-    """Whether the equations of this environment are known here."""
+    """Return whether this package has the equations of an environment."""
     return spec.id in MODELS and not spec.kwargs and not spec.wrappers and not spec.parameters
 
 
@@ -32,7 +31,7 @@ class ClassicEnvs(Envs):
 
     mode = "snapshot"
     exact = True
-    why = "its state is a few numbers"
+    reason = "its state is a few numbers"
     obs_kind = "vector"
 
     def __init__(self, spec: EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str) -> None:
@@ -45,27 +44,25 @@ class ClassicEnvs(Envs):
         self.limit = spec.max_episode_steps or self.model.limit
         self.shape = (self.num_members, num_envs)
         self.keys = np.array([streams.key(seed, purpose, n) for seed in seeds for n in range(num_envs)], np.uint64)
-        # The first states of BLOCK episodes to come, (components, M, BLOCK), and their observations, (M, BLOCK, D).
+        # The first states of the next BLOCK episodes, (components, M, BLOCK), and their observations, (M, BLOCK, D).
         self.starts = np.empty((len(self.model.start), self.size, BLOCK), self.model.dtype)
         self.first_obs = np.empty((self.size, BLOCK, *self.obs_shape), np.float32)
         self.checked = False
         self.reset()
 
     def reset(self) -> None:
-        """Begins again at episode 0, as if newly made; the tallies are emptied."""
         self._clear_episodes()
         self.episode = np.zeros(self.size, np.int64)
         self.returns = np.zeros(self.size)
         self.clock = 0  # steps since the reset
-        self.begun = np.zeros(self.size, np.int64)  # the clock when the running episode began
-        self.first_limit = self.limit  # no running episode reaches its limit before the clock is here
+        self.started = np.zeros(self.size, np.int64)  # the clock at the start of the running episode
+        self.first_limit = self.limit  # no running episode reaches its limit before this clock
         self._draw_starts(np.arange(self.size))
         self.state = tuple(component[:, 0].copy() for component in self.starts)
         self.obs = self._observe(self.state)
 
-    def step(self, actions: Array) -> Step:
-        """One step everywhere, see Envs; the shape of the actions is checked at the first step only."""
-        if not self.checked:
+    def step(self, actions: Array) -> StepResult:
+        if not self.checked:  # at the first step only
             self.actions.check(actions, self.shape)
             self.checked = True
         if self.model.continuous:
@@ -79,77 +76,69 @@ class ClassicEnvs(Envs):
         if self.clock < self.first_limit:
             truncated, ended = np.zeros(self.size, np.bool_), terminated
         else:
-            truncated = self.clock - self.begun >= self.limit
+            truncated = self.clock - self.started >= self.limit
             ended = terminated | truncated
-        if len(places := ended.nonzero()[0]):
+        if len(indices := ended.nonzero()[0]):
             self.obs = next_obs.copy()
-            self._finished.append((places, self.returns[places], self.clock - self.begun[places]))
-            self._restart(places)
-        return Step(next_obs, rewards, terminated.reshape(self.shape), truncated.reshape(self.shape))
+            self._finished.append((indices, self.returns[indices], self.clock - self.started[indices]))
+            self._next_episode(indices)
+        return StepResult(next_obs, rewards, terminated.reshape(self.shape), truncated.reshape(self.shape))
 
-    def abandon(self, where: Array) -> None:
-        """Begins the next episode where (P, N) says so; the one that was running is not tallied."""
-        if len(places := where.reshape(-1).nonzero()[0]):
+    def abandon(self, mask: Array) -> None:
+        if len(indices := mask.reshape(-1).nonzero()[0]):
             self.obs = self.obs.copy()  # the learner may hold the old one
-            self._restart(places)
+            self._next_episode(indices)
 
-    def _restart(self, ended: NDArray[np.int64]) -> None:
-        """Begins the next episode of those that ended."""
+    def _next_episode(self, ended: NDArray[np.int64]) -> None:
+        """Start the next episode of these environments."""
         self.returns[ended] = 0
-        self.begun[ended] = self.clock
+        self.started[ended] = self.clock
         if self.clock >= self.first_limit:
-            self.first_limit = int(self.begun.min()) + self.limit
+            self.first_limit = int(self.started.min()) + self.limit
         episode = self.episode[ended] + 1
         self.episode[ended] = episode
-        place = episode % BLOCK
-        if not place.all():
-            self._draw_starts(ended[place == 0])
-        for component, start in zip(self.state, self.starts[:, ended, place], strict=True):
+        in_block = episode % BLOCK
+        if not in_block.all():
+            self._draw_starts(ended[in_block == 0])
+        for component, start in zip(self.state, self.starts[:, ended, in_block], strict=True):
             component[ended] = start
-        self.obs.reshape(self.size, -1)[ended] = self.first_obs[ended, place]
+        self.obs.reshape(self.size, -1)[ended] = self.first_obs[ended, in_block]
 
-    def _draw_starts(self, places: NDArray[np.int64]) -> None:
-        """First states for the block of episodes in which these environments are."""
+    def _draw_starts(self, indices: NDArray[np.int64]) -> None:
+        """Draw the first states of the current blocks of episodes of these environments."""
         count = len(self.model.start)
-        begin = self.episode[places] // BLOCK * (BLOCK * count)
+        begin = self.episode[indices] // BLOCK * (BLOCK * count)
         counters = begin[:, None] + np.arange(BLOCK * count)
-        draws = streams.uniform(self.keys[places, None], counters).reshape(len(places), BLOCK, count)
+        draws = streams.uniform(self.keys[indices, None], counters).reshape(len(indices), BLOCK, count)
         for component, (low, high) in enumerate(self.model.start):
-            self.starts[component, places] = low + (high - low) * draws[:, :, component]
-        drawn = self.model.observe(np, tuple(self.starts[:, places]))
-        self.first_obs[places] = np.stack(drawn, axis=-1)
+            self.starts[component, indices] = low + (high - low) * draws[:, :, component]
+        drawn = self.model.observe(np, tuple(self.starts[:, indices]))
+        self.first_obs[indices] = np.stack(drawn, axis=-1)
 
     def _observe(self, state: tuple[Any, ...]) -> NDArray[np.float32]:
-        """The observations, (P, N, D)."""
+        """Return the observations, (P, N, D)."""
         obs = np.empty((self.size, *self.obs_shape), np.float32)
         for column, part in enumerate(self.model.observe(np, state)):
             obs[:, column] = part
         return obs.reshape(*self.shape, -1)
 
     def member_state(self, i: int) -> Tree:
-        """All that member i's future depends on; its observations follow from it."""
         rows = self._rows(i)
         return self._head(i) | {
             "state": to_tensor(np.stack([component[rows] for component in self.state])),
             "episode": to_tensor(self.episode[rows]),
-            "elapsed": to_tensor(self.clock - self.begun[rows]),
+            "elapsed": to_tensor(self.clock - self.started[rows]),
             "returns": to_tensor(self.returns[rows]),
         }
 
     def load_member(self, i: int, tree: Tree, *, strict: bool = True) -> None:
-        """Puts a member's state into place i."""
         rows = self._rows(i)
-        self._check_head(tree)
-        if tree["state"].shape != (len(self.state), self.num_envs):
-            raise StateMismatch(
-                f"{self.spec.id}: a state of {tree['state'].shape[1]} environments does not fit {self.num_envs}"
-            )
         self._load_head(i, tree)
         for component, saved in zip(self.state, tree["state"].numpy(), strict=True):
             component[rows] = saved
         self.episode[rows] = tree["episode"].numpy()
-        self.begun[rows] = self.clock - tree["elapsed"].numpy()
+        self.started[rows] = self.clock - tree["elapsed"].numpy()
         self.returns[rows] = tree["returns"].numpy()
-        self.first_limit = int(self.begun.min()) + self.limit
+        self.first_limit = int(self.started.min()) + self.limit
         self._draw_starts(np.arange(rows.start, rows.stop))
         self.obs = self._observe(self.state)

@@ -1,37 +1,33 @@
-"""Any Gymnasium environment, stepped one by one and restored in the way that its self-test found to be exact."""
+"""Gymnasium environments of P members, restored in the way that their self-test found exact."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ...errors import StateMismatch
 from ...rng import streams
-from ..base import Array, Envs, Step, Tree, to_tensor
-from ..curriculum import Curriculum
-from ..encode import Actions, Observations
-from ..lookup import restore_of, spaces_of
-from ..pools.makers import is_pool
-from ..pools.pool import Pool
-from ..processes.parent import Processes
-from ..spec import EnvSpec
+from ..base.curriculum import Curriculum
+from ..base.encode import Actions, Observations, Spaces
+from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
+from ..base.spec import EnvSpec
 from . import snapshot
+from .backend import Backend
 from .selftest import Restore
-from .stage import Here, Stage
 
 
 def reset_seed(purpose: str, *path: int | str) -> int:
-    """A seed that Gymnasium takes; those for training are even and all others odd, so they never meet."""
+    """Return a seed that Gymnasium takes; those for training are even and all others odd, so they never meet."""
     return streams.seed_of(*path, purpose) & ~1 | (purpose != "train")
 
 
 class GymEnvs(Envs):
-    """P members with N environments each, stepped one by one, or by several processes each its share.
+    """P members with N environments each.
 
     snapshot: the simulator's state is the state. replay: the seed of the running episode and its actions are the
-    state; with ``restore.renew`` every episode has a new environment. restart: environments are made anew at each
-    epoch's begin, so there is no state between epochs, and running episodes end there untallied.
+    state; with ``restore.renew`` every episode has a new environment. restart: environments are made anew at the start
+    of each epoch, so that no state exists between epochs, and running episodes end there untallied.
     """
 
     def __init__(
@@ -40,33 +36,26 @@ class GymEnvs(Envs):
         seeds: Sequence[int],
         num_envs: int,
         purpose: str,
-        processes: int = 0,
-        restore: Restore | None = None,
+        make_backend: Callable[[], Backend],
+        restore: Restore,
+        spaces: Spaces,
     ) -> None:
-        """processes: how many more share the work, or threads of a pool; 0 for this one alone. It changes no result."""
         super().__init__(spec, seeds, num_envs, purpose)
-        self.restore = restore or restore_of(spec)
-        self.mode, self.exact, self.why = self.restore.mode, self.restore.exact, self.restore.why
-        self.obs_space, self.action_space = spaces_of(spec)
+        self.restore = restore
+        self.mode, self.exact, self.reason = restore.mode, restore.exact, restore.reason
+        self.obs_space, self.action_space = spaces
         self.encoder = Observations(self.obs_space, spec.id)
         self.obs_kind, self.obs_shape = self.encoder.kind, self.encoder.shape
         self.actions = Actions(self.action_space, spec.id)
-        self.stage: Stage
-        if is_pool(spec):
-            self.stage = Pool(spec, self.size, processes, self.encoder)
-        elif processes:
-            form = np.empty(self.actions.shape, self.action_space.dtype)
-            self.stage = Processes(spec, self.size, processes, self.restore, self.encoder, form)
-        else:
-            self.stage = Here(spec, self.size)
+        self.backend = make_backend()
         self.curriculum = Curriculum(spec.parameters, self.seeds, purpose) if spec.parameters else None
         self.checked = False
-        self._begin_all()
+        self.reset()
 
-    def _begin_all(self) -> None:
+    def reset(self) -> None:
         self._clear_episodes()
         self.epoch = np.zeros(self.num_members, np.int64)
-        self.due = False  # whether an epoch must begin before the next step
+        self.must_begin_epoch = False
         self.untouched = True
         self.episode = np.zeros(self.size, np.int64)
         self.reset_seeds = np.zeros(self.size, np.int64)
@@ -79,30 +68,25 @@ class GymEnvs(Envs):
         self.obs = np.zeros((self.num_members, self.num_envs, *self.obs_shape), self.encoder.dtype)
         self._begin(range(self.size), fresh=self.restore.renew or self.mode == "restart")
 
-    def reset(self) -> None:
-        """Begins again at episode 0, as if newly made; the tallies are emptied."""
-        self._begin_all()
-
-    def step(self, actions: Array) -> Step:
-        """One step everywhere, see Envs; the shape of the actions is checked at the first step only."""
-        if not self.checked:
-            self.actions.check(actions, (self.num_members, self.num_envs))
+    def step(self, actions: Array) -> StepResult:
+        shape = (self.num_members, self.num_envs)
+        if not self.checked:  # at the first step only
+            self.actions.check(actions, shape)
             self.checked = True
-        if self.due:
+        if self.must_begin_epoch:
             raise RuntimeError(f"{self.spec.id}: begin_epoch must follow load_member, since it restarts at each epoch")
         decoded = self.actions.decode(actions)
-        next_obs, reward, terminated, truncated = self.stage.step(decoded)
+        next_obs, reward, terminated, truncated = self.backend.step(decoded)
         if self.mode == "replay":
-            for past, action in zip(self.history, decoded, strict=True):
-                past.append(action)
+            for recorded, action in zip(self.history, decoded, strict=True):
+                recorded.append(action)
         self.untouched = False
         self.returns += reward
         self.elapsed += 1
-        shape = (self.num_members, self.num_envs)
         self.obs = next_obs = next_obs.reshape(*shape, *self.obs_shape)
         ended = np.flatnonzero(terminated | truncated)
         if self.curriculum is not None:
-            for p in self.curriculum.see(self.num_envs, self.member[ended], self.returns[ended]):
+            for p in self.curriculum.advance(self.num_envs, self.member[ended], self.returns[ended]):
                 truncated[self._rows(p)] |= ~terminated[self._rows(p)]
             ended = np.flatnonzero(terminated | truncated)
         if len(ended):
@@ -111,60 +95,59 @@ class GymEnvs(Envs):
             self.episode[ended] += 1
             self._begin(ended.tolist(), fresh=self.restore.renew)
         rewards = reward.astype(np.float32).reshape(shape)
-        return Step(next_obs, rewards, terminated.reshape(shape), truncated.reshape(shape))
+        return StepResult(next_obs, rewards, terminated.reshape(shape), truncated.reshape(shape))
 
-    def abandon(self, where: Array) -> None:
-        """Begins the next episode where (P, N) says so; the one that was running is not tallied."""
-        places = np.flatnonzero(where)
-        if len(places):
+    def abandon(self, mask: Array) -> None:
+        indices = np.flatnonzero(mask)
+        if len(indices):
             self.obs = self.obs.copy()  # the learner may hold the old one
             self.untouched = False
-            self.episode[places] += 1
-            self._begin(places.tolist(), fresh=self.restore.renew)
+            self.episode[indices] += 1
+            self._begin(indices.tolist(), fresh=self.restore.renew)
 
     def begin_epoch(self, epochs: Array) -> None:
-        """In restart mode, makes the environments anew with seeds of (seed, epoch); otherwise nothing."""
-        if self.mode != "restart" or (self.untouched and np.array_equal(epochs, self.epoch) and not self.due):
+        """In restart mode, make the environments anew with seeds of (seed, epoch)."""
+        unchanged = self.untouched and np.array_equal(epochs, self.epoch) and not self.must_begin_epoch
+        if self.mode != "restart" or unchanged:
             return
         self.epoch[:] = epochs
-        self.due = False
+        self.must_begin_epoch = False
         self.untouched = True
         self.episode[:] = 0
         self.obs = self.obs.copy()
         self._begin(range(self.size), fresh=True)
 
-    def _begin(self, places: Sequence[int], fresh: bool) -> None:
-        """Begins the current episodes of the environments at these places, in new environments if ``fresh``."""
+    def _begin(self, indices: Sequence[int], fresh: bool) -> None:
+        """Start the current episodes of these environments, in new environments if ``fresh``."""
         seeds = []
-        for i in places:
+        for i in indices:
             p, n = divmod(i, self.num_envs)
-            where = (n, int(self.episode[i]))
-            path = ("epoch", int(self.epoch[p]), *where) if self.mode == "restart" else where
+            path: tuple[int | str, ...] = (n, int(self.episode[i]))
+            if self.mode == "restart":
+                path = ("epoch", int(self.epoch[p]), *path)
             seeds.append(reset_seed(self.purpose, self.seeds[p], *path))
             if self.curriculum is not None:
                 self.options[i] = self.curriculum.options(p, *path)
-        self._reset(places, seeds, fresh)
+        self._reset(indices, seeds, fresh)
 
-    def _reset(self, places: Sequence[int], seeds: Sequence[int], fresh: bool) -> None:
-        where = list(places)
-        self.reset_seeds[where], self.returns[where], self.elapsed[where] = seeds, 0, 0
-        for place in where:
-            self.history[place] = []
-        first = self.stage.begin(where, seeds, [self.options[place] for place in where], fresh)
-        self.obs.reshape(self.size, *self.obs_shape)[where] = first
+    def _reset(self, indices: Sequence[int], seeds: Sequence[int], fresh: bool) -> None:
+        rows = list(indices)
+        self.reset_seeds[rows], self.returns[rows], self.elapsed[rows] = seeds, 0, 0
+        for i in rows:
+            self.history[i] = []
+        first = self.backend.begin(rows, seeds, [self.options[i] for i in rows], fresh)
+        self.obs.reshape(self.size, *self.obs_shape)[rows] = first
 
     def member_metrics(self, i: int) -> dict[str, float]:
-        """The lessons that the member is in."""
         return {} if self.curriculum is None else self.curriculum.metrics(i)
 
     def member_state(self, i: int) -> Tree:
-        """All that member i's future depends on. In restart mode it is complete at the end of an epoch only."""
+        """Return all that member i's future depends on; in restart mode complete at the end of an epoch only."""
         rows = self._rows(i)
         tree = self._head(i)
         if self.curriculum is not None:
-            tree["curriculum"] = self.curriculum.member_state(i) | {
-                "options": [{**(o or {})} for o in self.options[rows]]
-            }
+            options = [{**(options or {})} for options in self.options[rows]]
+            tree["curriculum"] = self.curriculum.member_state(i) | {"options": options}
         if self.mode == "restart":
             return tree
         tree |= {
@@ -175,61 +158,52 @@ class GymEnvs(Envs):
             "obs": to_tensor(self.obs[i]),
         }
         if self.mode == "snapshot":
-            tree |= snapshot.to_tree(self.stage.take(range(rows.start, rows.stop)))
+            tree |= snapshot.to_tree(self.backend.take(range(rows.start, rows.stop)))
         else:
-            past = [action for history in self.history[rows] for action in history]
+            recorded = [action for history in self.history[rows] for action in history]
             form = np.empty((0, *self.actions.shape), self.action_space.dtype)
-            tree["actions"] = to_tensor(np.stack(past) if past else form)  # (sum of elapsed, *shape)
+            tree["actions"] = to_tensor(np.stack(recorded) if recorded else form)  # (sum of elapsed, *shape)
         return tree
 
     def load_member(self, i: int, tree: Tree, *, strict: bool = True) -> None:
-        """Puts a member's state into place i; StateMismatch if a replayed episode is not the recorded one, see Envs."""
         rows = self._rows(i)
-        self._check_head(tree)
+        self._load_head(i, tree)
         if self.curriculum is not None:
             self.curriculum.load_member(i, tree["curriculum"])
             self.options[rows] = [dict(options) for options in tree["curriculum"]["options"]]
         if self.mode == "restart":
-            self._load_head(i, tree)
-            self.due = True
+            self.must_begin_epoch = True
             return
-        if len(tree["elapsed"]) != self.num_envs:
-            raise StateMismatch(
-                f"{self.spec.id}: a state of {len(tree['elapsed'])} environments does not fit {self.num_envs}"
-            )
-        self._load_head(i, tree)
         self.obs = self.obs.copy()  # the learner may hold the old one
         self.episode[rows] = tree["episode"].numpy()
-        elapsed, returns = tree["elapsed"].tolist(), tree["returns"].numpy()
-        places = range(rows.start, rows.stop)
-        self._reset(places, tree["reset_seeds"].tolist(), fresh=True)
-        saved = tree["obs"].numpy()
+        elapsed, saved = tree["elapsed"].tolist(), tree["obs"].numpy()
+        indices = range(rows.start, rows.stop)
+        self._reset(indices, tree["reset_seeds"].tolist(), fresh=True)
         if self.mode == "snapshot":
-            self.stage.put(places, snapshot.from_tree(tree), elapsed)
+            self.backend.put(indices, snapshot.from_tree(tree), elapsed)
             self.obs[i] = saved
         else:
             begins = np.cumsum([0, *elapsed])
-            played = [tree["actions"][b : b + n].numpy().copy() for b, n in zip(begins, elapsed, strict=False)]
-            for n, (place, last) in enumerate(zip(places, self.stage.replay(places, played), strict=True)):
-                self.history[place] = list(played[n])
+            recorded = [tree["actions"][b : b + n].numpy().copy() for b, n in zip(begins, elapsed, strict=False)]
+            for n, (index, last) in enumerate(zip(indices, self.backend.replay(indices, recorded), strict=True)):
+                self.history[index] = list(recorded[n])
                 if last is not None:
                     self.obs[i, n] = last
-        self.elapsed[rows], self.returns[rows] = elapsed, returns
+        self.elapsed[rows], self.returns[rows] = elapsed, tree["returns"].numpy()
         exact = self.exact
-        for n, place in enumerate(places):
+        for n, index in enumerate(indices):
             if exact and self.obs[i, n].tobytes() != saved[n].tobytes():
-                self._went_elsewhere(place, n, strict)
+                self._restart_episode(index, n, strict)
 
-    def _went_elsewhere(self, place: int, n: int, strict: bool) -> None:
-        """The replayed episode is not the recorded one."""
+    def _restart_episode(self, index: int, n: int, strict: bool) -> None:
+        """Start the running episode again, as its replay differs from the recorded one."""
         if strict:
             raise StateMismatch(
                 f"{self.spec.id}: replaying the running episode of environment {n} must lead to the observation that "
                 f"was saved, but does not; use the versions of gymnasium and its simulators that recorded it"
             )
-        self._reset([place], [int(self.reset_seeds[place])], fresh=True)
-        self.exact, self.why = False, "a replayed episode led elsewhere than when it was recorded, so it began again"
+        self._reset([index], [int(self.reset_seeds[index])], fresh=True)
+        self.exact, self.reason = False, "a replayed episode differed from the recorded one, so it started again"
 
     def close(self) -> None:
-        """Closes every environment; twice is fine."""
-        self.stage.close()
+        self.backend.close()

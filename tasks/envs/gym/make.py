@@ -1,4 +1,4 @@
-"""Making one Gymnasium environment of a spec, with errors that name the cure."""
+"""Making of one Gymnasium environment by its spec, with errors that name the cure."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 
 from ...runtime.warning_filters import changed_filters
-from ..joined import JoinedActions, fits
-from ..spec import EnvSpec, EnvSpecError
+from ..base.joined import JoinedActions, can_join
+from ..base.spec import EnvSpec, EnvSpecError
 
 Env = gym.Env[Any, Any]
 
-# Where an environment's entry point lies tells which extra its packages are in.
+# The extra with the packages of an environment, by the module of its entry point.
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "ale_py": "atari"}
 
 
 def make_env(spec: EnvSpec) -> Env:
-    """One environment with its wrappers, its actions joined into rows if they are of numbers and choices.
+    """Return one environment with its wrappers; hybrid actions are joined into rows.
 
-    EnvSpecError if the id, an argument or a package is not there.
+    Raises:
+        EnvSpecError: the id, an argument or a package is missing.
     """
     if spec.id.startswith("ALE/"):
         register_atari(spec)
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
     with _quiet():
         try:
-            # The checker would say of every environment what its author should know; it costs a third of the speed.
+            # The checker warns authors, not users, and costs a third of the speed.
             env: Env = gym.make(spec.id, disable_env_checker=True, **limit, **spec.kwargs)
         except gym.error.DependencyNotInstalled as error:
             raise EnvSpecError(f"{spec.id} needs a package that is not installed ({error}){_cure(spec)}") from error
@@ -42,7 +43,7 @@ def make_env(spec: EnvSpec) -> Env:
             raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {error}") from error
         for wrapper in spec.wrappers:
             env = _wrap(env, wrapper, spec)
-    return JoinedActions(env) if fits(env.action_space) else env
+    return JoinedActions(env) if can_join(env.action_space) else env
 
 
 def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
@@ -52,7 +53,7 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise EnvSpecError(f"{spec.id}: wrapper {wrapper['entry_point']} cannot be imported: {error}") from error
     if not (isinstance(make, type) and issubclass(make, gym.Wrapper)):
-        # A spec may come from a shared database: it names wrappers, and is no way to call any other function there is.
+        # A spec may come from a shared database: it must not be a way to call any other function.
         raise EnvSpecError(
             f"{spec.id}: a wrapper must be a class derived from gymnasium.Wrapper, "
             f"but {wrapper['entry_point']} is not; derive it or wrap within it"
@@ -66,17 +67,17 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the two warnings that say nothing about the user's program."""
+    """Suppress two warnings that do not concern the user's program."""
     with changed_filters():
         # Box2D's bindings on import; turned into an error it crashes the interpreter.
         warnings.filterwarnings("ignore", "builtin type .* has no __module__ attribute", DeprecationWarning)
-        # The id is written down in the spec on purpose: an older version is not a newer one.
+        # The spec names a version on purpose.
         warnings.filterwarnings("ignore", r".*The environment .* is out of date", DeprecationWarning)
         yield
 
 
 def register_atari(spec: EnvSpec) -> None:
-    """Makes the ids of Atari games known; EnvSpecError without ale-py."""
+    """Register the ids of Atari games; EnvSpecError without ale-py."""
     try:
         gym.register_envs(import_module("ale_py"))
     except ImportError as error:
@@ -89,10 +90,3 @@ def _cure(spec: EnvSpec) -> str:
         if isinstance(entry_point, str) and entry_point.startswith(module):
             return f"; install it with `pip install rekindle[{extra}]`"
     return ""
-
-
-class Spaces(NamedTuple):
-    """What one environment shows and what it takes."""
-
-    observation: gym.Space[Any]
-    action: gym.Space[Any]

@@ -1,6 +1,6 @@
-"""Which way of restoring an environment is exact: tried on the environment itself, not assumed.
+"""The self-test that finds an exact way of restoring an environment.
 
-A used environment is compared with new ones: same seeds, same actions; every observation, reward and end bit for bit.
+It compares a used environment with new ones: same seeds, same actions; every observation, reward and end, bit for bit.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from typing import Any
 import numpy as np
 
 from ...rng import streams
-from ..base import Array
-from ..curriculum import Curriculum
-from ..encode import Actions, Observations
-from ..spec import EnvSpec
+from ..base.curriculum import Curriculum
+from ..base.encode import Actions, Observations
+from ..base.envs import Array
+from ..base.spec import EnvSpec
 from . import snapshot
 from .make import Env, make_env
 
-EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8  # that are compared
+EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
-Episode = tuple[int, Array, dict[str, Any]]  # seed, actions, what its reset is given besides the seed
+Episode = tuple[int, Array, dict[str, Any]]  # seed, actions, further arguments of the reset
 Record = tuple[bytes, float, bool, bool]  # observation, reward, terminated, truncated
 
 
 @dataclass(frozen=True)
 class Restore:
-    """How an environment's state is restored.
+    """A way of restoring an environment's state.
 
     Attributes:
         mode: "snapshot", "replay" or "restart".
         exact: whether that is exact, bit for bit.
-        why: the reason, for people.
-        renew: a new environment object is made for every episode, because an old one would not forget.
+        reason: for people.
+        renew: whether every episode needs a new environment object, since an old one keeps a trace of its past.
     """
 
     mode: str
     exact: bool
-    why: str
+    reason: str
     renew: bool = False
 
 
 @cache
 def self_test(spec: EnvSpec) -> Restore:
-    """The best exact way for this environment; tried once per process."""
+    """Return the best exact way for this environment, tried once per process."""
     made: list[Env] = []
 
     def new() -> Env:
@@ -74,10 +74,10 @@ def _compare(new: Callable[[], Env], spec: EnvSpec) -> Restore:
             return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
     where = _difference(of_used[differ[0]], of_new[differ[0]])
     if all(of_used[i][0] == of_new[i][0] for i in differ) and snapshot.only_transparent(used):
-        # Episodes begin alike, but something of earlier ones survives in the simulator.
-        why = f"an earlier episode shows in {where}, so each episode has a new environment"
-        return Restore("replay", True, why, renew=True)
-    # Remembering may be its purpose (running statistics, a curriculum), so it keeps its memory within an epoch.
+        # Episodes start alike, but something of earlier ones survives in the simulator.
+        reason = f"an earlier episode shows in {where}, so each episode has a new environment"
+        return Restore("replay", True, reason, renew=True)
+    # Its memory may be its purpose (running statistics, a curriculum), so it keeps it within an epoch.
     other = new()
     for i, episode in enumerate(plan):
         if (again := _difference(of_used[i], _episode(other, *episode))) is not None:
@@ -86,18 +86,18 @@ def _compare(new: Callable[[], Env], spec: EnvSpec) -> Restore:
 
 
 def _clean(env: Env, new: Callable[[], Env], episode: Episode) -> Restore:
-    """The way for an environment whose episodes do not show the earlier ones."""
+    """Return the way for an environment whose episodes are independent of earlier ones."""
     if snapshot.has_snapshot(env) and _snapshots_hold(env, new(), episode):
-        return Restore("snapshot", True, "its simulator's state, put into a new environment, goes on alike")
+        return Restore("snapshot", True, "its simulator's state, loaded into a new environment, continues alike")
     if snapshot.keeps_world(env):
-        # Box2D hands out freed memory again, so a contact's place in its lists can depend on earlier episodes.
-        why = "its Box2D world outlives an episode, so each episode has a new environment"
-        return Restore("replay", True, why, renew=True)
+        # Box2D reuses freed memory, so the order of contacts can depend on earlier episodes.
+        reason = "its Box2D world outlives an episode, so each episode has a new environment"
+        return Restore("replay", True, reason, renew=True)
     return Restore("replay", True, "the same seed and actions give the same episode in used and in new environments")
 
 
 def _plan(env: Env, spec: EnvSpec) -> list[Episode]:
-    """Episodes to try: several of unequal lengths, since what survives can depend on their number."""
+    """Return several episodes of unequal lengths, since a trace of the past can depend on their number."""
     actions = _actions(env, spec.id)
     drawn = Curriculum(spec.parameters, [0], "self-test")
     options = [{"options": drawn.options(0, seed)} if spec.parameters else {} for seed in range(EPISODES)]
@@ -114,7 +114,7 @@ def _actions(env: Env, name: str) -> Array:
 
 
 def _episode(env: Env, seed: int, actions: Array, options: dict[str, Any]) -> list[Record]:
-    """What an episode shows, to its end or the end of the actions."""
+    """Return the records of an episode, to its end or to the end of the actions."""
     obs, _ = env.reset(seed=seed, **options)
     return [(_bits(obs), 0.0, False, False), *_steps(env, actions)]
 
@@ -130,7 +130,7 @@ def _steps(env: Env, actions: Array) -> list[Record]:
 
 
 def _bits(obs: Any) -> bytes:
-    """An observation's bytes, whatever it is made of."""
+    """Return the bytes of an observation of any space."""
     if isinstance(obs, Mapping):
         return b"".join(_bits(obs[name]) for name in sorted(obs))
     if isinstance(obs, tuple):
@@ -139,7 +139,7 @@ def _bits(obs: Any) -> bytes:
 
 
 def _difference(one: list[Record], other: list[Record]) -> str | None:
-    """Where two episodes first differ, in words."""
+    """Return the first difference of two episodes, in words."""
     for step, (x, y) in enumerate(zip_longest(one, other)):
         if x is None or y is None:
             return f"the length of the episode ({min(len(one), len(other)) - 1} steps)"
@@ -150,7 +150,7 @@ def _difference(one: list[Record], other: list[Record]) -> str | None:
 
 
 def _snapshots_hold(env: Env, other: Env, episode: Episode) -> bool:
-    """Whether a snapshot put into another environment goes on as the original did."""
+    """Return whether snapshots, loaded into another environment, continue like the original."""
     _, actions, options = episode
     env.reset(seed=1, **options)
     shots = []

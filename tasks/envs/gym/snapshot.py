@@ -1,4 +1,4 @@
-"""Simulators whose state can be taken out whole."""
+"""Snapshots of simulators: MuJoCo's, and Atari emulators."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ..base import Array, Tree, to_tensor
-from ..joined import JoinedActions
+from ..base.envs import Array, Tree, to_tensor
+from ..base.joined import JoinedActions
 
-# Wrappers that hold nothing but the steps so far. Any other may remember what no test of a few steps would show.
+# Wrappers whose only state is the number of steps. Any other may have state that a test of a few steps misses.
 TRANSPARENT = (gym.wrappers.TimeLimit, gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, JoinedActions)
 
 
 def only_transparent(env: gym.Env[Any, Any]) -> bool:
-    """Whether nothing but a time limit lies around the environment."""
+    """Return whether all wrappers are transparent."""
     while isinstance(env, gym.Wrapper):
         if not isinstance(env, TRANSPARENT):
             return False
@@ -26,17 +26,17 @@ def only_transparent(env: gym.Env[Any, Any]) -> bool:
 
 
 def has_snapshot(env: gym.Env[Any, Any]) -> bool:
-    """Whether a snapshot may be tried: of MuJoCo's MjData, or of an Atari emulator, which hold all that there is."""
+    """Return whether a snapshot may be tried: of MuJoCo's MjData, or of an Atari emulator, which are complete."""
     inner: Any = env.unwrapped
     mujoco = type(inner).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(inner, "data")
     return (mujoco or (_is_atari(inner) and _is_whole(inner))) and only_transparent(env)
 
 
 def _is_whole(inner: Any) -> bool:
-    """Whether an Atari emulator's state holds all: it lacks the action that a sticky one repeats.
+    """Return whether an Atari emulator's state is complete: it lacks the action that a sticky one repeats.
 
-    A test of a few steps would not show it, as the action is repeated by chance only. A range of frames to skip is
-    drawn from by a generator outside of the emulator.
+    A test of a few steps may miss that, since actions are repeated by chance. A generator outside of the emulator draws
+    from a range of frames to skip.
     """
     return isinstance(inner._frameskip, int) and inner.ale.getFloat("repeat_action_probability") == 0
 
@@ -46,7 +46,7 @@ def _is_atari(inner: Any) -> bool:
 
 
 def keeps_world(env: gym.Env[Any, Any]) -> bool:
-    """Whether a reset keeps the Box2D world."""
+    """Return whether a reset keeps the Box2D world."""
     world = getattr(env.unwrapped, "world", None)
     if world is None or not type(world).__module__.startswith("Box2D"):
         return False
@@ -55,10 +55,10 @@ def keeps_world(env: gym.Env[Any, Any]) -> bool:
 
 
 def take(env: gym.Env[Any, Any]) -> Array:
-    """The simulator's state.
+    """Return the simulator's state.
 
-    MuJoCo's time, positions, velocities, controls and the solver's warm start, float64; or an Atari emulator with its
-    random generator, as bytes whose number varies.
+    It is MuJoCo's time, positions, velocities, controls and the solver's warm start, float64; or an Atari emulator with
+    its random generator, as a varying number of bytes.
     """
     inner: Any = env.unwrapped
     if _is_atari(inner):
@@ -70,7 +70,7 @@ def take(env: gym.Env[Any, Any]) -> Array:
 
 
 def put(env: gym.Env[Any, Any], state: Array, elapsed: int) -> None:
-    """Puts a simulator's state into an environment that was reset, ``elapsed`` steps into its episode."""
+    """Load a simulator's state into an environment after its reset, ``elapsed`` steps into the episode."""
     inner: Any = env.unwrapped
     if _is_atari(inner):
         inner.ale.restoreState(import_module("ale_py").ALEState(state.tobytes()))
@@ -85,14 +85,14 @@ def put(env: gym.Env[Any, Any], state: Array, elapsed: int) -> None:
 
 
 def to_tree(states: Sequence[Array]) -> Tree:
-    """The states of several environments as a part of a member's state."""
+    """Return the states of several environments as a part of a member's state."""
     if states[0].dtype == np.uint8:
         return {"simulator": to_tensor(np.concatenate(states)), "simulator_sizes": [len(state) for state in states]}
     return {"simulator": to_tensor(np.stack(states))}
 
 
 def from_tree(tree: Tree) -> list[Array]:
-    """The states that ``to_tree`` was given."""
+    """Return the states in a tree of ``to_tree``."""
     states = tree["simulator"].numpy()
     if "simulator_sizes" in tree:
         return np.split(states, np.cumsum(tree["simulator_sizes"])[:-1])

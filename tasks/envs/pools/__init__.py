@@ -1,1 +1,1 @@
-"""TODO."""
+"""A backend for libraries that compute all environments at once: EnvPool, and Gymnasium's vector entry points."""

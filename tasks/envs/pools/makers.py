@@ -1,7 +1,7 @@
-"""Who makes a pool: ``EnvSpec("envpool/CartPole-v1")`` is EnvPool's, ``EnvSpec("vector/ALE/Pong-v5")`` Gymnasium's.
+"""Makers of pools: ``EnvSpec("envpool/CartPole-v1")`` is EnvPool's, ``EnvSpec("vector/ALE/Pong-v5")`` Gymnasium's.
 
-EnvPool: Weng et al. (2022), arXiv:2206.10558. Seeds are given once, to the first episodes of a pool; later ones follow
-from them. Gymnasium's are those that an id's ``vector_entry_point`` makes; there, every episode has its own seed.
+EnvPool (Weng et al. 2022, arXiv:2206.10558) takes seeds once, for the first episodes of a pool; later ones follow from
+them. Gymnasium's come from an id's ``vector_entry_point``; there, every episode has its own seed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import gymnasium as gym
 import numpy as np
 
 from ...runtime.warning_filters import changed_filters
-from ..base import Array
+from ..base.envs import Array
+from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.make import register_atari
-from ..spec import EnvSpec, EnvSpecError
 
-OURS = frozenset({"num_envs", "batch_size", "num_threads", "seed", "max_num_players", "autoreset_mode"})
+RESERVED = frozenset({"num_envs", "batch_size", "num_threads", "seed", "max_num_players", "autoreset_mode"})
 
 
-class Made(Protocol):
+class RawPool(Protocol):
     """A pool of M environments.
 
     Attributes:
@@ -34,32 +34,32 @@ class Made(Protocol):
     observation_space: Any
     action_space: Any
 
-    def reset(self, places: Array, seeds: Array) -> tuple[Any, Array]:
-        """Begins episodes; the first observations, and whose they are."""
+    def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
+        """Start episodes; return the first observations, and the indices they are of."""
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array]:
-        """Observations, rewards, terminated and truncated after a step of all, and whose they are."""
+        """Step all; return observations, rewards, terminated, truncated, and the indices they are of."""
 
     def close(self) -> None:
-        """Frees it."""
+        """Free its resources."""
 
 
 def is_pool(spec: EnvSpec) -> bool:
-    """Whether a library of its own computes these environments all at once."""
+    """Return whether a library computes these environments all at once."""
     return spec.id.startswith(tuple(MAKERS))
 
 
-def make_pool(spec: EnvSpec, seeds: Sequence[int], threads: int) -> Made:
-    """A pool of len(seeds) environments; EnvSpecError if there is no such environment, or it cannot be made so."""
+def make_pool(spec: EnvSpec, seeds: Sequence[int], threads: int) -> RawPool:
+    """Return a pool of len(seeds) environments; EnvSpecError if it cannot be made."""
     prefix = spec.id.partition("/")[0] + "/"
     name = spec.id.removeprefix(prefix)
     if spec.wrappers or spec.parameters:
         what = "wrappers" if spec.wrappers else "parameters"
         raise EnvSpecError(
             f"{spec.id}: an environment in a pool takes no {what}, but got {list(getattr(spec, what))}; "
-            f"{name}, which is stepped by itself, may have them"
+            f"{name}, which is stepped alone, may have them"
         )
-    if wrong := sorted(OURS & spec.kwargs.keys()):
+    if wrong := sorted(RESERVED & spec.kwargs.keys()):
         raise EnvSpecError(f"{spec.id}: kwargs must leave {', '.join(wrong)} to the task, which sets it")
     try:
         with _quiet():
@@ -73,13 +73,13 @@ def make_pool(spec: EnvSpec, seeds: Sequence[int], threads: int) -> Made:
 @contextmanager
 def _quiet() -> Iterator[None]:
     with changed_filters():
-        # EnvPool makes float32 Boxes of float64 bounds, which says nothing about the user's program.
+        # EnvPool makes float32 Boxes of float64 bounds, which does not concern the user's program.
         warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
         yield
 
 
-class OfEnvPool:
-    """A pool of EnvPool's."""
+class EnvPool:
+    """A pool of EnvPool."""
 
     def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
         try:
@@ -96,20 +96,20 @@ class OfEnvPool:
         )
         self.observation_space, self.action_space = self.pool.observation_space, self.pool.action_space
 
-    def reset(self, places: Array, seeds: Array) -> tuple[Any, Array]:
-        obs, info = self.pool.reset(places)
+    def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
+        obs, info = self.pool.reset(indices)
         return obs, info["env_id"]
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array]:
-        *shown, info = self.pool.step(actions)
-        return (*shown, info["env_id"])
+        obs, reward, terminated, truncated, info = self.pool.step(actions)
+        return obs, reward, terminated, truncated, info["env_id"]
 
     def close(self) -> None:
         self.pool.close()
 
 
-class OfGymnasium:
-    """What an id's vector entry point makes: Atari games with the usual preprocessing, by threads."""
+class VectorEntryPoint:
+    """A pool of an id's vector entry point: Atari games with the usual preprocessing, by threads."""
 
     def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
         more: dict[str, Any] = dict(spec.kwargs)
@@ -125,9 +125,9 @@ class OfGymnasium:
             )
         self.envs = gym.make_vec(name, len(seeds), "vector_entry_point", **more)
         self.observation_space, self.action_space = self.envs.single_observation_space, self.envs.single_action_space
-        self.every = np.arange(len(seeds))
+        self.indices = np.arange(len(seeds))
         try:
-            self.reset(self.every, np.asarray(seeds))
+            self.reset(self.indices, np.asarray(seeds))
         except (TypeError, ValueError, gym.error.Error) as error:
             self.close()
             raise EnvSpecError(
@@ -135,17 +135,17 @@ class OfGymnasium:
                 f"{type(self.envs).__name__} does not ({error}); use {name}"
             ) from error
 
-    def reset(self, places: Array, seeds: Array) -> tuple[Any, Array]:
-        chosen = np.isin(self.every, places)
-        obs, _ = self.envs.reset(seed=seeds, options={"reset_mask": chosen})  # type: ignore[arg-type]  # says int
-        return obs[chosen], self.every[chosen]
+    def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
+        mask = np.isin(self.indices, indices)
+        obs, _ = self.envs.reset(seed=seeds, options={"reset_mask": mask})  # type: ignore[arg-type]  # says int
+        return obs[mask], self.indices[mask]
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array]:
         obs, reward, terminated, truncated, _ = self.envs.step(actions)
-        return obs, reward, terminated, truncated, self.every
+        return obs, reward, terminated, truncated, self.indices
 
     def close(self) -> None:
         self.envs.close()
 
 
-MAKERS: Mapping[str, Any] = {"envpool/": OfEnvPool, "vector/": OfGymnasium}
+MAKERS: Mapping[str, Any] = {"envpool/": EnvPool, "vector/": VectorEntryPoint}

@@ -1,8 +1,8 @@
-"""Environments that are computed all at once by a library of its own, in a pool: EnvPool's, Gymnasium's vector ones.
+"""A backend whose environments are one pool, computed all at once by a library.
 
-A pool can not save its state, so each epoch has a new one (restart mode), in the uninterrupted run too. Such libraries
+A pool cannot save its state, so each epoch has a new one (restart mode), in the uninterrupted run too. Such libraries
 reset an environment one step late, in place of a step; here those that ended are reset at once, so that no step is lost
-and what followed the last action is the true final observation.
+and the last observation of an episode is the true final one.
 """
 
 from __future__ import annotations
@@ -15,63 +15,66 @@ import numpy as np
 from gymnasium import spaces
 
 from ...rng import streams
-from ..base import Array
-from ..encode import Actions, Observations
-from ..gym.make import Spaces
+from ..base.encode import Actions, Observations, Spaces
+from ..base.envs import Array
+from ..base.spec import EnvSpec
+from ..gym.backend import FlatStep, Options
 from ..gym.selftest import Restore
-from ..gym.stage import Options, Shown
-from ..spec import EnvSpec
-from .makers import make_pool
+from .makers import RawPool, make_pool
 
-STEPS, IMAGE_STEPS = 64, 8  # that the self-test compares
+STEPS, IMAGE_STEPS = 64, 8  # of the self-test
 
 
 class Pool:
-    """A stage whose environments are one pool."""
+    """M environments in one pool."""
 
-    def __init__(self, spec: EnvSpec, count: int, threads: int, encoder: Observations) -> None:
-        self.spec, self.count, self.threads, self.encoder = spec, count, min(max(1, threads), count), encoder
-        self.pool: Any = None  # see `pool_makers.Made`
-        # Boxes are copied all at once; what has parts is written environment by environment.
-        self.whole = encoder.kind == "vector" and isinstance(pool_spaces(spec).observation, spaces.Box)
+    def __init__(self, spec: EnvSpec, count: int, threads: int) -> None:
+        self.spec, self.count, self.threads = spec, count, min(max(1, threads), count)
+        self.pool: RawPool | None = None
+        space = pool_spaces(spec).observation
+        self.encoder = Observations(space, spec.id)
+        # Boxes are copied all at once, other spaces written environment by environment.
+        self.whole = self.encoder.kind == "vector" and isinstance(space, spaces.Box)
 
-    def begin(self, places: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
-        """Begins an episode at each place; ``fresh`` makes a new pool, of all places, with these seeds."""
+    def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
+        """Start an episode at each index; ``fresh`` makes a new pool, of all indices, with these seeds."""
         if fresh:
-            assert len(places) == self.count
+            assert len(indices) == self.count
             self.close()
             self.pool = make_pool(self.spec, list(seeds), self.threads)
-        obs, env_id = self.pool.reset(np.asarray(places, np.int32), np.asarray(seeds))
-        return self._encoded(obs, self._order(env_id, places))
+        assert self.pool is not None
+        obs, env_id = self.pool.reset(np.asarray(indices, np.int32), np.asarray(seeds))
+        return self._encoded(obs, self._order(env_id, indices))
 
-    def step(self, actions: Array) -> Shown:
+    def step(self, actions: Array) -> FlatStep:
+        assert self.pool is not None
         obs, reward, terminated, truncated, env_id = self.pool.step(actions)
         order = self._order(env_id, range(self.count))
         ended = [np.array(np.asarray(flags)[order], np.bool_) for flags in (terminated, truncated)]
-        return Shown(self._encoded(obs, order), np.asarray(reward, np.float64)[order], *ended)
+        return FlatStep(self._encoded(obs, order), np.asarray(reward, np.float64)[order], *ended)
 
-    def _order(self, env_id: Array, places: Sequence[int]) -> Array:
-        """Where in an answer each of these (rising) places is."""
+    def _order(self, env_id: Array, indices: Sequence[int]) -> Array:
+        """Return the row of an answer for each of these (rising) indices."""
         order = np.argsort(env_id)
-        assert np.array_equal(env_id[order], np.asarray(places))
+        assert np.array_equal(env_id[order], np.asarray(indices))
         return order
 
     def _encoded(self, obs: Any, order: Array) -> Array:
         if self.whole:
             return np.asarray(obs)[order].reshape(len(order), *self.encoder.shape).astype(self.encoder.dtype)
         out = np.zeros((len(order), *self.encoder.shape), self.encoder.dtype)
-        for row, place in zip(out, order.tolist(), strict=True):
-            self.encoder.write(_row(obs, place), row)
+        for row, i in zip(out, order.tolist(), strict=True):
+            self.encoder.write(_row(obs, i), row)
         return out
 
-    def replay(self, places: Sequence[int], actions: Sequence[Array]) -> list[Array | None]:
-        raise NotImplementedError("a pool begins anew at each epoch")
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array | None]:
+        raise NotImplementedError("a pool restarts at each epoch")
 
-    def take(self, places: Sequence[int]) -> list[Array]:
-        raise NotImplementedError("a pool begins anew at each epoch")
+    def take(self, indices: Sequence[int]) -> list[Array]:
+        raise NotImplementedError("a pool restarts at each epoch")
 
-    def put(self, places: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
-        raise NotImplementedError("a pool begins anew at each epoch")
+    def put(self, indices: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
+        raise NotImplementedError("a pool restarts at each epoch")
 
     def close(self) -> None:
         if self.pool is not None:
@@ -79,61 +82,59 @@ class Pool:
         self.pool = None
 
 
-def _row(obs: Any, place: int) -> Any:
-    """One environment's observation, in the form of its space."""
+def _row(obs: Any, i: int) -> Any:
+    """Return one environment's observation, in the form of its space."""
     if isinstance(obs, Mapping):
-        return {name: _row(part, place) for name, part in obs.items()}
+        return {name: _row(part, i) for name, part in obs.items()}
     if isinstance(obs, tuple):
-        return tuple(_row(part, place) for part in obs)
-    return obs[place]
+        return tuple(_row(part, i) for part in obs)
+    return obs[i]
 
 
 @lru_cache(maxsize=64)
 def pool_spaces(spec: EnvSpec) -> Spaces:
-    """The spaces of one environment of a pool."""
+    """Return the spaces of one environment of a pool."""
     pool = make_pool(spec, [0], 1)
-    shown, taken = _space(pool.observation_space), _space(pool.action_space)
+    found = Spaces(_space(pool.observation_space), _space(pool.action_space))
     pool.close()
-    return Spaces(shown, taken)
+    return found
 
 
 def _space(space: Any) -> spaces.Space[Any]:
-    """EnvPool gives some of its Dicts as dicts."""
+    """Return a space as Gymnasium's: EnvPool gives some Dicts as dicts."""
     return spaces.Dict({name: _space(part) for name, part in space.items()}) if isinstance(space, dict) else space
 
 
 @cache
 def pool_test(spec: EnvSpec) -> Restore:
-    """Whether pools with the same seeds show the same, and an environment the same whatever others are in its pool."""
+    """Return restart mode, exact if pools repeat themselves by their seeds, whatever their size and threads."""
     whole = _record(spec, range(3), threads=1)
-    for places, threads, what in (
+    for numbers, threads, reason in (
         (range(3), 1, "two new pools with the same seeds and actions differ"),
         (range(3), 3, "a pool with three threads differs from one with a single one"),
         (range(1, 2), 1, "an environment alone differs from the same one in a pool of three"),
     ):
-        if _record(spec, places, threads) != [whole[place] for place in places]:
-            return Restore("restart", False, what)
-    return Restore("restart", True, "pools with the same seeds show the same, and each epoch begins with a new one")
+        if _record(spec, numbers, threads) != [whole[number] for number in numbers]:
+            return Restore("restart", False, reason)
+    return Restore("restart", True, "pools repeat themselves by their seeds, and each epoch begins with a new one")
 
 
-def _record(spec: EnvSpec, places: Sequence[int], threads: int) -> list[bytes]:
-    """All that each environment shows in some steps, with a seed and actions of its own."""
-    shown, taken = pool_spaces(spec)
-    codec = Actions(taken, spec.id)
+def _record(spec: EnvSpec, numbers: Sequence[int], threads: int) -> list[bytes]:
+    """Return the results of some steps of a pool, by environment; seeds and actions are those of these numbers."""
+    codec = Actions(pool_spaces(spec).action, spec.id)
     width = int(np.prod(codec.learner_shape))
-    keys = np.array([streams.key("self-test", place) for place in places])[:, None]
-    encoder = Observations(shown, spec.id)
-    pool = Pool(spec, len(places), threads, encoder)
-    here = range(len(places))
-    seen = [[obs] for obs in pool.begin(here, [streams.seed_of("self-test", p) for p in places], [None] * 3, True)]
-    for step in range(IMAGE_STEPS if encoder.kind == "image" else STEPS):
+    keys = np.array([streams.key("self-test", number) for number in numbers])[:, None]
+    pool = Pool(spec, len(numbers), threads)
+    seeds = [streams.seed_of("self-test", number) for number in numbers]
+    records = [[obs] for obs in pool.begin(range(len(numbers)), seeds, [None] * 3, True)]
+    for step in range(IMAGE_STEPS if pool.encoder.kind == "image" else STEPS):
         draws = streams.uniform(keys, step * width + np.arange(width))
-        now = pool.step(codec.decode(codec.pick(draws)))
-        ended = np.flatnonzero(now.terminated | now.truncated).tolist()
-        for place, row in enumerate(seen):
-            row += [np.array(part[place]) for part in now]
+        result = pool.step(codec.decode(codec.pick(draws)))
+        ended = np.flatnonzero(result.terminated | result.truncated).tolist()
+        for i, record in enumerate(records):
+            record += [np.array(part[i]) for part in result]
         if ended:
-            for place, obs in zip(ended, pool.begin(ended, [0] * len(ended), [None] * len(ended), False), strict=True):
-                seen[place].append(obs)
+            for i, obs in zip(ended, pool.begin(ended, [0] * len(ended), [None] * len(ended), False), strict=True):
+                records[i].append(obs)
     pool.close()
-    return [b"".join(array.tobytes() for array in row) for row in seen]
+    return [b"".join(array.tobytes() for array in record) for record in records]

@@ -1,4 +1,4 @@
-"""An environment process: it steps its share of a batch of environments, and ends when its parent does."""
+"""An environment process, which steps its share of the environments and ends with its parent."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..base import Array
-from ..gym.stage import Here, Shown
-from ..spec import EnvSpec, EnvSpecError
+from ..base.envs import Array
+from ..base.spec import EnvSpec, EnvSpecError
+from ..gym.backend import FlatStep, InProcess
 from .wire import DONE, STEP, arrays_in, receive, send
 
 
 def main(channel: int, memory: int) -> None:
-    """Serves until the parent closes the channel; the arguments are descriptors that were inherited from it."""
+    """Serve until the parent closes the channel; the arguments are inherited descriptors."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # those mean the parent, which decides when this process is to stop
+        signal.signal(number, signal.SIG_IGN)  # the parent decides when this process stops
     connection = Connection(channel)
     with suppress(EOFError, ConnectionError):
         _serve(connection, memory)
-    os._exit(0)  # at once: nothing here outlives the parent's interest
+    os._exit(0)  # at once: nothing here is needed any more
 
 
 def _serve(channel: Connection, memory: int) -> None:
@@ -49,30 +49,29 @@ def _serve(channel: Connection, memory: int) -> None:
 
 
 class _Server:
-    """A stage, and its rows of the shared memory."""
+    """A backend, and its rows of the shared memory."""
 
     def __init__(self, hello: dict[str, Any], memory: int) -> None:
         rows = slice(hello["first"], hello["first"] + hello["count"])
-        every = {name: array[rows] for name, array in arrays_in(memory, hello["layout"]).items()}
-        self.actions = every["actions"]
-        self.shown = Shown(every["obs"], every["reward"], every["terminated"], every["truncated"])
-        self.stage = Here(EnvSpec.from_json(hello["spec"]), hello["count"])
+        arrays = {name: array[rows] for name, array in arrays_in(memory, hello["layout"]).items()}
+        self.actions, self.result = arrays["actions"], FlatStep(*(arrays[name] for name in FlatStep._fields))
+        self.backend = InProcess(EnvSpec.from_json(hello["spec"]), hello["count"])
 
     def step(self) -> None:
-        self.shown.obs[...] = 0
-        self.stage.step_into(self.actions.copy(), self.shown)  # an environment may keep its action
+        self.result.obs[...] = 0
+        self.backend.step_into(self.actions.copy(), self.result)  # an environment may keep its action
 
     def answer(self, request: dict[str, Any], arrays: list[Array]) -> tuple[dict[str, Any], list[Array]]:
-        kind, places = request["kind"], request["places"]
+        kind, indices = request["kind"], request["indices"]
         if kind == "begin":
-            return {}, [self.stage.begin(places, request["seeds"], request["options"], request["fresh"])]
+            return {}, [self.backend.begin(indices, request["seeds"], request["options"], request["fresh"])]
         if kind == "replay":
-            seen = self.stage.replay(places, arrays)
-            return {"moved": [obs is not None for obs in seen]}, [obs for obs in seen if obs is not None]
+            last = self.backend.replay(indices, arrays)
+            return {"moved": [obs is not None for obs in last]}, [obs for obs in last if obs is not None]
         if kind == "take":
-            return {}, self.stage.take(places)
+            return {}, self.backend.take(indices)
         assert kind == "put", kind
-        self.stage.put(places, arrays, request["elapsed"])
+        self.backend.put(indices, arrays, request["elapsed"])
         return {}, []
 
 

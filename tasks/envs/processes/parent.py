@@ -1,7 +1,7 @@
-"""Environments in several processes, each with its share of the places; results are those of one process, bit for bit.
+"""A backend of several processes, with the results of one process, bit for bit.
 
-A process that dies is replaced, and its environments are brought back to where they were: the seeds of their episodes
-and the actions since are known here, and the same seeds and actions give the same episodes.
+A process that dies is replaced, and its environments are restored: the parent keeps the seeds of their episodes and the
+actions since, and the same seeds and actions give the same episodes.
 """
 
 from __future__ import annotations
@@ -16,66 +16,64 @@ from typing import Any
 import numpy as np
 
 from ...errors import TaskError
-from ..base import Array
-from ..encode import Observations
+from ..base.encode import Observations, Spaces
+from ..base.envs import Array
+from ..base.spec import EnvSpec, EnvSpecError
+from ..gym.backend import FlatStep, Options
 from ..gym.selftest import Restore
-from ..gym.stage import Options, Shown
-from ..spec import EnvSpec, EnvSpecError
 from .wire import STEP, Answer, Child, Layout, arrays_in, memory_file
 
-GIVE_UP = 3  # deaths of one process without an answer between them
+MAX_DEATHS = 3  # of one process without an answer between them
 Request = tuple[dict[str, Any], Sequence[Array]]
 
 
 class EnvProcessFailed(TaskError):
-    """An environment in a process of its own raised an exception, or its process dies again and again."""
+    """An environment process raised an exception, or died repeatedly."""
 
 
 @dataclass
 class _Episode:
-    """What leads an environment to where it is: an episode's beginning, a snapshot put into it, the actions since."""
+    """The record that restores an episode: its start, a snapshot loaded into it, and the actions since."""
 
     seed: int
     options: Options
     fresh: bool
-    snapshot: tuple[Array, int] | None = None  # the simulator's state, and the steps until then
+    snapshot: tuple[Array, int] | None = None  # the simulator's state, and the steps before it
     actions: list[Array] = field(default_factory=list)
 
 
 class Processes:
-    """A stage whose environments run in ``count`` processes.
+    """M environments in several processes.
 
     Attributes:
-        bounds: the places of process w are bounds[w] to bounds[w + 1] - 1.
-        past: for every place, the episodes that lead to where it is: since the environment was new in restart mode,
-            where it may remember the ones before, and the running one otherwise.
-        shown: the last observation of every place.
+        bounds: process w has the environments bounds[w] to bounds[w + 1] - 1.
+        past: for every environment, the episodes that restore it: in restart mode, where it may remember earlier ones,
+            all since it was new; otherwise the running one.
+        last_obs: the last observation of every environment.
     """
 
-    def __init__(self, spec: EnvSpec, places: int, count: int, restore: Restore, encoder: Observations, action: Array):
+    def __init__(self, spec: EnvSpec, count: int, processes: int, restore: Restore, spaces: Spaces):
         self.spec, self.restore = spec, restore
         self.remembers = restore.mode == "restart"
-        count = min(count, places)
-        self.bounds = [places * w // count for w in range(count + 1)]
-        self.home = [w for w in range(count) for _ in range(self.bounds[w], self.bounds[w + 1])]
-        empty = Shown.empty(1, encoder)
-        layout: Layout = [
-            (name, array.dtype.str, (places, *array.shape[1:]))
-            for name, array in {**empty._asdict(), "actions": action[None]}.items()
-        ]
+        processes = min(processes, count)
+        self.bounds = [count * w // processes for w in range(processes + 1)]
+        self.process_of = [w for w in range(processes) for _ in range(self.bounds[w], self.bounds[w + 1])]
+        rows = FlatStep.empty(1, Observations(spaces.observation, spec.id))._asdict()
+        rows["actions"] = np.empty((1, *(spaces.action.shape or ())), spaces.action.dtype)
+        layout: Layout = [(name, row.dtype.str, (count, *row.shape[1:])) for name, row in rows.items()]
         self.memory = memory_file(layout)
         arrays = arrays_in(self.memory, layout)
-        self.actions, self.room = arrays["actions"], Shown(*(arrays[name] for name in Shown._fields))
+        self.actions, self.shared = arrays["actions"], FlatStep(*(arrays[name] for name in FlatStep._fields))
         self.hello = {"spec": spec.to_json(), "layout": layout}
-        self.past: list[list[_Episode]] = [[] for _ in range(places)]
-        self.shown = np.zeros_like(self.room.obs)
-        self.deaths = [0] * count
+        self.past: list[list[_Episode]] = [[] for _ in range(count)]
+        self.last_obs = np.zeros_like(self.shared.obs)
+        self.deaths = [0] * processes
         self.children: list[Child] = []
         self.close = weakref.finalize(self, _close, self.children, self.memory, os.getpid())
         try:
-            self.children += [self._start(w) for w in range(count)]
-            for w in range(count):
-                self._settle(w)
+            self.children += [self._start(w) for w in range(processes)]
+            for w in range(processes):
+                self._await_ready(w)
         except BaseException:
             self.close()
             raise
@@ -84,89 +82,90 @@ class Processes:
         first = self.bounds[w]
         return Child({**self.hello, "first": first, "count": self.bounds[w + 1] - first}, self.memory)
 
-    # --- the stage ---
+    # --- the backend ---
 
-    def begin(self, places: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
+    def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
         episodes = [_Episode(seed, chosen, fresh) for seed, chosen in zip(seeds, options, strict=True)]
-        first = np.empty((len(places), *self.room.obs.shape[1:]), self.room.obs.dtype)
-        for chosen, (_, (obs,)) in self._ask(places, lambda chosen: _beginning([episodes[j] for j in chosen])):
-            first[chosen] = obs
-        for place, episode in zip(places, episodes, strict=True):
+        first = np.empty((len(indices), *self.shared.obs.shape[1:]), self.shared.obs.dtype)
+        for rows, (_, (obs,)) in self._ask(indices, lambda rows: _begin_request([episodes[j] for j in rows])):
+            first[rows] = obs
+        for i, episode in zip(indices, episodes, strict=True):
             if fresh or not self.remembers:
-                self.past[place] = []
-            self.past[place].append(episode)
-        self._show(places, first)
+                self.past[i] = []
+            self.past[i].append(episode)
+        self._update_last_obs(indices, first)
         return first
 
-    def step(self, actions: Array) -> Shown:
+    def step(self, actions: Array) -> FlatStep:
         self.actions[...] = actions
         self._exchange(dict.fromkeys(range(len(self.children)), (STEP, ())))
         for past, action in zip(self.past, actions, strict=True):
             past[-1].actions.append(action)
-        shown = self.room.copy()
-        self.shown = shown.obs
-        return shown
+        result = self.shared.copy()
+        self.last_obs = result.obs
+        return result
 
-    def replay(self, places: Sequence[int], actions: Sequence[Array]) -> list[Array | None]:
-        last: list[Array | None] = [None] * len(places)
-        of_each = self._ask(places, lambda chosen: ({"kind": "replay"}, [actions[j] for j in chosen]))
-        for chosen, (content, arrays) in of_each:
-            seen = iter(arrays)
-            for j, moved in zip(chosen, content["moved"], strict=True):
-                last[j] = next(seen) if moved else None
-        for place, each, obs in zip(places, actions, last, strict=True):
-            self.past[place][-1].actions += list(each)
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array | None]:
+        last: list[Array | None] = [None] * len(indices)
+        answers = self._ask(indices, lambda rows: ({"kind": "replay"}, [actions[j] for j in rows]))
+        for rows, (content, arrays) in answers:
+            observations = iter(arrays)
+            for j, moved in zip(rows, content["moved"], strict=True):
+                last[j] = next(observations) if moved else None
+        for i, recorded, obs in zip(indices, actions, last, strict=True):
+            self.past[i][-1].actions += list(recorded)
             if obs is not None:
-                self._show([place], obs[None])
+                self._update_last_obs([i], obs[None])
         return last
 
-    def take(self, places: Sequence[int]) -> list[Array]:
-        states: list[Array] = [np.empty(0)] * len(places)
-        for chosen, (_, arrays) in self._ask(places, lambda chosen: ({"kind": "take"}, ())):
-            for j, state in zip(chosen, arrays, strict=True):
+    def take(self, indices: Sequence[int]) -> list[Array]:
+        states: list[Array] = [np.empty(0)] * len(indices)
+        for rows, (_, arrays) in self._ask(indices, lambda rows: ({"kind": "take"}, ())):
+            for j, state in zip(rows, arrays, strict=True):
                 states[j] = state
         return states
 
-    def put(self, places: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
-        shots = [(state, int(steps)) for state, steps in zip(states, elapsed, strict=True)]
-        self._ask(places, lambda chosen: _putting([shots[j] for j in chosen]))
-        for place, shot in zip(places, shots, strict=True):
-            self.past[place][-1].snapshot = shot
+    def put(self, indices: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
+        snapshots = [(state, int(steps)) for state, steps in zip(states, elapsed, strict=True)]
+        self._ask(indices, lambda rows: _put_request([snapshots[j] for j in rows]))
+        for i, snapshot in zip(indices, snapshots, strict=True):
+            self.past[i][-1].snapshot = snapshot
 
-    # --- talking to the processes ---
+    # --- messages ---
 
-    def _ask(self, places: Sequence[int], make: Callable[[list[int]], Request]) -> list[tuple[list[int], Answer]]:
-        """Asks every process of its places; ``make`` and the answers are of their indices in ``places``."""
-        chosen = {w: [j for j, place in enumerate(places) if self.home[place] == w] for w in range(len(self.children))}
+    def _ask(self, indices: Sequence[int], make: Callable[[list[int]], Request]) -> list[tuple[list[int], Answer]]:
+        """Ask each process about its environments; return the answers with the rows of ``indices`` they are for."""
+        rows: dict[int, list[int]] = {}
+        for j, i in enumerate(indices):
+            rows.setdefault(self.process_of[i], []).append(j)
         requests: dict[int, tuple[bytes | dict[str, Any], Sequence[Array]]] = {}
-        for w, mine in chosen.items():
-            if mine:
-                content, arrays = make(mine)
-                requests[w] = {**content, "places": [int(places[j]) - self.bounds[w] for j in mine]}, arrays
-        return [(chosen[w], answer) for w, answer in self._exchange(requests).items()]
+        for w in sorted(rows):
+            content, arrays = make(rows[w])
+            requests[w] = {**content, "indices": [int(indices[j]) - self.bounds[w] for j in rows[w]]}, arrays
+        return [(rows[w], answer) for w, answer in self._exchange(requests).items()]
 
     def _exchange(self, requests: Mapping[int, tuple[bytes | dict[str, Any], Sequence[Array]]]) -> dict[int, Answer]:
-        """Every process's answer; one that died is replaced, brought back, and asked again."""
+        """Return the answers of processes; one that died is replaced, restored, and asked again."""
         for w, request in requests.items():
-            self.children[w].say(*request)
+            self.children[w].send(*request)
         answers: dict[int, Answer] = {}
         errors = []
         for w, request in requests.items():
             try:
-                while (answer := self._hear(w)) is None:
-                    self._revive(w)
-                    self.children[w].say(*request)
+                while (answer := self._receive(w)) is None:
+                    self._restore(w)
+                    self.children[w].send(*request)
                 answers[w] = answer
                 self.deaths[w] = 0
             except TaskError as error:
-                errors.append(error)  # raised when the others have answered, so that all can be asked again
+                errors.append(error)  # raised after all have answered, so that all can be asked again
         if errors:
             raise errors[0]
         return answers
 
-    def _hear(self, w: int) -> Answer | None:
-        """A process's answer, None if it died; what it raised is raised here."""
-        answer = self.children[w].hear()
+    def _receive(self, w: int) -> Answer | None:
+        """Return a process's answer, None if it died; raise its exceptions here."""
+        answer = self.children[w].receive()
         if answer is None or "error" not in answer[0]:
             return answer
         content = answer[0]
@@ -181,59 +180,59 @@ class Processes:
 
     # --- deaths ---
 
-    def _settle(self, w: int) -> None:
-        """Waits until a new process has made its environments."""
-        while self._hear(w) is None:
+    def _await_ready(self, w: int) -> None:
+        """Wait until a new process has made its environments."""
+        while self._receive(w) is None:
             self._replace(w)
 
     def _replace(self, w: int) -> None:
-        """A new process in the place of one that died."""
-        self.children[w].leave()
+        """Start a process in place of one that died."""
+        self.children[w].release()
         status = self.children[w].wait()
         self.deaths[w] += 1
-        if self.deaths[w] >= GIVE_UP:
+        if self.deaths[w] >= MAX_DEATHS:
             cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
             raise EnvProcessFailed(
-                f"{self.spec.id}: environment processes are replaced when they die, but {GIVE_UP} in a row did so in "
-                f"the same step, the last one by {cause}; is there enough memory, or does the simulator crash?"
+                f"{self.spec.id}: environment processes are replaced when they die, but {MAX_DEATHS} in a row "
+                f"did so in the same step, the last one by {cause}; is memory short, or does the simulator crash?"
             )
         self.children[w] = self._start(w)
 
-    def _revive(self, w: int) -> None:
-        """A new process in the place of one that died, its environments brought to where they were."""
+    def _restore(self, w: int) -> None:
+        """Start a process in place of one that died, and restore its environments."""
         while True:
             self._replace(w)
-            self._settle(w)
-            if all(self._lead_back(w, place) for place in range(self.bounds[w], self.bounds[w + 1])):
+            self._await_ready(w)
+            if all(self._restore_env(w, i) for i in range(self.bounds[w], self.bounds[w + 1])):
                 return
 
-    def _lead_back(self, w: int, place: int) -> bool:
-        """Brings one environment to where it was; False if the process died over it."""
+    def _restore_env(self, w: int, i: int) -> bool:
+        """Restore one environment; return False if the process died meanwhile."""
         obs: Array | None = None
-        for episode in self.past[place]:
-            steps = [_beginning([episode])]
+        for episode in self.past[i]:
+            requests = [_begin_request([episode])]
             if episode.snapshot is not None:
-                steps.append(_putting([episode.snapshot]))
+                requests.append(_put_request([episode.snapshot]))
             if episode.actions:
-                steps.append(({"kind": "replay"}, [np.stack(episode.actions)]))
-            for content, arrays in steps:
-                self.children[w].say({**content, "places": [place - self.bounds[w]]}, arrays)
-                if (answer := self._hear(w)) is None:
+                requests.append(({"kind": "replay"}, [np.stack(episode.actions)]))
+            for content, arrays in requests:
+                self.children[w].send({**content, "indices": [i - self.bounds[w]]}, arrays)
+                if (answer := self._receive(w)) is None:
                     return False
-                obs = answer[1][0] if answer[1] else None  # after a snapshot it shows nothing until its next step
-        if obs is not None and obs.tobytes() != self.shown[place].tobytes():
+                obs = answer[1][0] if answer[1] else None  # after a snapshot, none until the next step
+        if obs is not None and obs.tobytes() != self.last_obs[i].tobytes():
             raise EnvProcessFailed(
-                f"{self.spec.id}: a process died, and its environments must come back to where they were, but the same "
-                f"seeds and actions lead elsewhere ({self.restore.why}); go on from the last checkpoint"
+                f"{self.spec.id}: a process died, and its environments must be restored, but the same seeds and "
+                f"actions lead elsewhere ({self.restore.reason}); resume from the last checkpoint"
             )
         return True
 
-    def _show(self, places: Sequence[int], obs: Array) -> None:
-        self.shown = self.shown.copy()  # the learner has the old one
-        self.shown[list(places)] = obs
+    def _update_last_obs(self, indices: Sequence[int], obs: Array) -> None:
+        self.last_obs = self.last_obs.copy()  # the learner has the old one
+        self.last_obs[list(indices)] = obs
 
 
-def _beginning(episodes: Sequence[_Episode]) -> Request:
+def _begin_request(episodes: Sequence[_Episode]) -> Request:
     return {
         "kind": "begin",
         "fresh": episodes[0].fresh,
@@ -242,16 +241,16 @@ def _beginning(episodes: Sequence[_Episode]) -> Request:
     }, ()
 
 
-def _putting(shots: Sequence[tuple[Array, int]]) -> Request:
-    return {"kind": "put", "elapsed": [steps for _, steps in shots]}, [state for state, _ in shots]
+def _put_request(snapshots: Sequence[tuple[Array, int]]) -> Request:
+    return {"kind": "put", "elapsed": [steps for _, steps in snapshots]}, [state for state, _ in snapshots]
 
 
 def _close(children: list[Child], memory: int, owner: int) -> None:
-    """Ends the processes and waits for them; a copy of the parent (a fork) leaves them alone."""
+    """End the processes and wait for them; in a fork of the parent, leave them alone."""
     if os.getpid() != owner:
         return
     for child in children:
-        child.leave()
+        child.release()
     for child in children:
         child.wait()
     children.clear()

@@ -1,4 +1,4 @@
-"""What an environment process and its parent say to each other: a JSON object and arrays; steps go by shared memory."""
+"""Messages between an environment process and its parent: JSON objects with arrays; steps use shared memory."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from ..base import Array
+from ..base.envs import Array
 
 STEP, DONE = b"step", b""  # the one request without a JSON object, and its answer
 ALIGNMENT = 64  # bytes: no two arrays share a cache line
-PATIENCE = 5.0  # seconds that a process has to end after its parent let go of it
+GRACE = 5.0  # seconds for a process to end after its parent closed the channel
 Answer = tuple[dict[str, Any], list[Array]]
 Layout = Sequence[tuple[str, str, Sequence[int]]]  # (name, dtype, shape) of each array
 
 
 def send(channel: Connection, content: Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-    """Sends an object, and arrays after it."""
+    """Send an object, and arrays after it."""
     forms = [(array.dtype.str, array.shape) for array in arrays]
     channel.send_bytes(json.dumps({**content, "arrays": forms}).encode())
     for array in arrays:
@@ -34,7 +34,7 @@ def send(channel: Connection, content: Mapping[str, Any], arrays: Sequence[Array
 
 
 def receive(channel: Connection, message: bytes | None = None) -> Answer:
-    """An object and its arrays; ``message`` is the object's text if it was read already. EOFError: nobody is there."""
+    """Return an object and its arrays; message: the object's text, if it was read. EOFError: the channel is closed."""
     content = json.loads(channel.recv_bytes() if message is None else message)
     arrays = [
         np.frombuffer(channel.recv_bytes(), dtype).reshape(shape).copy() for dtype, shape in content.pop("arrays")
@@ -43,13 +43,13 @@ def receive(channel: Connection, message: bytes | None = None) -> Answer:
 
 
 class Child:
-    """An environment process, as its parent sees it."""
+    """The parent's handle of an environment process."""
 
     def __init__(self, hello: Mapping[str, Any], memory: int) -> None:
-        """Starts it, and says ``hello`` to it, which it answers when it has made its environments."""
+        """Start it and send ``hello``, which it answers when its environments are made."""
         mine, theirs = socketpair()
         with theirs:
-            # The modules of environments are found as here; one thread each, since the processes are the parallelism.
+            # It finds the modules of environments as here; one thread each, since processes are the parallelism.
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "rekindle.tasks.envs.processes.child", str(theirs.fileno()), str(memory)],
@@ -59,40 +59,40 @@ class Child:
                 process_group=0,  # Ctrl-C reaches the parent alone
             )
         self.channel = Connection(mine.detach())
-        self.say(hello)
+        self.send(hello)
 
-    def say(self, content: bytes | Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-        """Asks it something; if it is dead, that is noticed when it is to answer."""
+    def send(self, content: bytes | Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
+        """Send a request; a dead process is noticed when its answer is read."""
         with suppress(ConnectionError):
             if isinstance(content, bytes):
                 self.channel.send_bytes(content)
             else:
                 send(self.channel, content, arrays)
 
-    def hear(self) -> Answer | None:
-        """Its answer; None if it is dead."""
+    def receive(self) -> Answer | None:
+        """Return its answer, None if it is dead."""
         try:
             message = self.channel.recv_bytes()
             return ({}, []) if message == DONE else receive(self.channel, message)
         except (EOFError, ConnectionError):
             return None
 
-    def leave(self) -> None:
-        """Lets it go, and does not wait."""
+    def release(self) -> None:
+        """Close the channel, so that it ends."""
         self.channel.close()
 
     def wait(self) -> int:
-        """Waits until it ended, after ``leave``; its status."""
+        """Wait until it ended, after ``release``, and return its status."""
         try:
-            return self.process.wait(PATIENCE)
+            return self.process.wait(GRACE)
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
 
 
 def memory_file(layout: Layout) -> int:
-    """A descriptor of shared memory for these arrays; it has no name, so nothing is left of it after a crash."""
-    size = sum(_room(dtype, shape) for _, dtype, shape in layout)
+    """Return a descriptor of shared memory for these arrays; it has no name, so a crash leaves nothing behind."""
+    size = sum(_size(dtype, shape) for _, dtype, shape in layout)
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("rekindle-envs")
     else:
@@ -103,15 +103,15 @@ def memory_file(layout: Layout) -> int:
 
 
 def arrays_in(descriptor: int, layout: Layout) -> dict[str, Array]:
-    """The arrays in shared memory, by name."""
+    """Return the arrays in shared memory, by name."""
     memory = mmap.mmap(descriptor, 0)
     arrays, begin = {}, 0
     for name, dtype, shape in layout:
         arrays[name] = np.ndarray(shape, dtype, memory, begin)
-        begin += _room(dtype, shape)
+        begin += _size(dtype, shape)
     return arrays
 
 
-def _room(dtype: str, shape: Sequence[int]) -> int:
+def _size(dtype: str, shape: Sequence[int]) -> int:
     size = int(np.dtype(dtype).itemsize * np.prod(shape))
     return max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)

@@ -19,7 +19,7 @@ from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
 from rekindle.studies.upkeep.transfer import BadArchive, export_study, import_study
 from rekindle.tasks.envs import EnvSpec, make_envs
-from rekindle.tasks.envs.spec import EnvSpecError
+from rekindle.tasks.envs.base.spec import EnvSpecError
 from sample_study import DEEP, MIB, NESTED, bounded
 from sample_study import templates as templates
 

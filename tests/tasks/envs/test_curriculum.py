@@ -10,7 +10,7 @@ import pytest
 from rekindle import A2C, Cohort, EnvSpec
 from rekindle.tasks.checkpoint.state import canonical_json
 from rekindle.tasks.envs import EnvSpecError, make_envs
-from rekindle.tasks.envs.curriculum import Curriculum
+from rekindle.tasks.envs.base.curriculum import Curriculum
 from rekindle.tasks.envs.gym.envs import GymEnvs
 from support_path import SUPPORT
 
@@ -31,7 +31,7 @@ def play(made: Curriculum, *returns: float, steps: int = 10, member: int = 0) ->
     """The lesson after each of these episodes."""
     lessons = []
     for value in returns:
-        made.see(steps, np.array([member]), np.array([value]))
+        made.advance(steps, np.array([member]), np.array([value]))
         lessons.append(made.metrics(member)["lesson.height"])
     return lessons
 
@@ -124,7 +124,7 @@ def test_members_and_parameters_advance_apart() -> None:
     lessons = {"lessons": [{"value": 0, "completion_criteria": {"threshold": 1}}, {"value": 1}]}
     slow = {"lessons": [{"value": 0, "completion_criteria": {"threshold": 1, "min_lesson_length": 2}}, {"value": 1}]}
     made = Curriculum({"a": lessons, "b": slow, "c": 3.0}, [0, 1], "train")
-    made.see(2, np.array([1]), np.array([5.0]))
+    made.advance(2, np.array([1]), np.array([5.0]))
     assert made.metrics(0) == {"lesson.a": 0, "lesson.b": 0}
     assert made.metrics(1) == {"lesson.a": 1, "lesson.b": 0}
     assert made.options(1, 0, 0) == {"a": 1, "b": 0, "c": 3}

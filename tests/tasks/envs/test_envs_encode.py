@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gymnasium import spaces
-from rekindle.tasks.envs.encode import Actions, Observations
-from rekindle.tasks.envs.joined import Joined, fits
+from rekindle.tasks.envs.base.encode import Actions, Observations
+from rekindle.tasks.envs.base.joined import Joined, can_join
 from rekindle.tasks.errors import UnsupportedSpace
 
 
@@ -135,7 +135,7 @@ def test_every_row_of_a_joined_space_is_an_action_and_all_choices_come() -> None
     ],
 )
 def test_what_is_no_dict_of_bounded_boxes_and_discretes_is_not_joined(space: spaces.Space) -> None:
-    assert not fits(space)
+    assert not can_join(space)
     with pytest.raises(ValueError, match="is joined, but not"):
         Joined(space)
 

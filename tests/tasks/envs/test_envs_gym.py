@@ -14,7 +14,8 @@ import pytest
 import torch
 from rekindle.tasks.checkpoint import state
 from rekindle.tasks.envs import Envs, EnvSpec, EnvSpecError, make_envs
-from rekindle.tasks.envs.encode import Actions
+from rekindle.tasks.envs.base.encode import Actions
+from rekindle.tasks.envs.factory import make_gym_envs
 from rekindle.tasks.envs.gym.envs import GymEnvs, reset_seed
 from rekindle.tasks.envs.gym.selftest import Restore, self_test
 from rekindle.tasks.errors import StateMismatch, UnsupportedSpace
@@ -91,7 +92,7 @@ CARRY_ON = f"""
 import json, sys
 from pathlib import Path
 import numpy as np
-sys.path.insert(0, {SUPPORT!r})
+sys.path[:0] = [{SUPPORT!r}, {str(Path(__file__).parent)!r}]
 import test_envs_gym as t
 answers = {{}}
 for name in sys.argv[2:]:
@@ -139,7 +140,7 @@ def test_a_new_process_goes_on_bit_for_bit(name: str, carried_on: dict[str, tupl
 def test_the_self_test_finds_the_way(name: str) -> None:
     spec, mode, renew = SPECS[name]
     envs = make_envs(spec, [1], 1)
-    assert (envs.mode, envs.exact) == (mode, True), envs.why
+    assert (envs.mode, envs.exact) == (mode, True), envs.reason
     if isinstance(envs, GymEnvs):
         assert envs.restore.renew == renew
     assert envs.member_state(0)["mode"] == mode
@@ -156,7 +157,7 @@ def test_sticky_actions_and_frames_skipped_at_random_are_no_part_of_an_emulator_
 def test_an_environment_that_ignores_its_seed_is_labelled_not_exact() -> None:
     envs = make_envs(EnvSpec("own_envs:Lottery-v0"), [1], 2)
     assert (envs.mode, envs.exact) == ("restart", False)
-    assert "two new environments with the same seed and actions differ in the observation at step 0" in envs.why
+    assert "two new environments with the same seed and actions differ in the observation at step 0" in envs.reason
     envs.step(choose(envs, 0, [1]))
     tree = envs.member_state(0)
     envs.begin_epoch(np.array([1]))
@@ -237,7 +238,7 @@ def test_seeds_of_training_and_evaluation_never_meet() -> None:
 def test_a_state_of_another_mode_is_refused() -> None:
     spec = EnvSpec("own_envs:DictWalk-v0")
     recorded = make_envs(spec, [1], 2).member_state(0)
-    restarting = GymEnvs(spec, [1], 2, "train", 0, Restore("restart", True, "it is tested"))
+    restarting = make_gym_envs(spec, [1], 2, "train", 0, Restore("restart", True, "it is tested"))
     with pytest.raises(StateMismatch, match="recorded in replay mode, but this process restores by restart"):
         restarting.load_member(0, recorded)
 

@@ -93,7 +93,7 @@ def test_next_obs_is_the_true_final_observation_and_no_step_is_lost() -> None:
 @pytest.mark.parametrize("id", ["CartPole-v1", "LunarLander-v3", "Hopper-v5", "FrozenLake-v1", "Pong-v5"])
 def test_pools_are_found_to_be_exact(id: str) -> None:
     envs = make_envs(EnvSpec(f"envpool/{id}"), [1], 2)
-    assert (envs.mode, envs.exact) == ("restart", True), envs.why
+    assert (envs.mode, envs.exact) == ("restart", True), envs.reason
     assert envs.obs_kind == ("image" if id == "Pong-v5" else "vector")
     before = envs.obs
     envs.step(choose(envs, 0, [1]))

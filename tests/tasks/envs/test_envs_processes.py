@@ -68,8 +68,8 @@ def make(name: str, processes: int, seeds: list[int] = SEEDS) -> GymEnvs:
 
 
 def pids(envs: GymEnvs) -> list[int]:
-    assert isinstance(envs.stage, Processes)
-    return [child.process.pid for child in envs.stage.children]
+    assert isinstance(envs.backend, Processes)
+    return [child.process.pid for child in envs.backend.children]
 
 
 @pytest.mark.usefixtures("nobody_stays")
@@ -193,9 +193,9 @@ def test_what_a_reset_does_in_restart_mode_is_one_memory() -> None:
     # An environment that may remember is led back through all its episodes of the epoch.
     envs = make("restart", 1, [1])
     run(envs, [1], 0, 70)
-    assert isinstance(envs.stage, Processes)
-    assert all(len(past) > 1 for past in envs.stage.past)
-    assert all(len(past) == 1 for past in make("dict", 1, [1]).stage.past)
+    assert isinstance(envs.backend, Processes)
+    assert all(len(past) > 1 for past in envs.backend.past)
+    assert all(len(past) == 1 for past in make("dict", 1, [1]).backend.past)
     envs.close()
 
 
@@ -346,8 +346,10 @@ def test_actions_are_each_step_s_own() -> None:
     envs = make("dict", 2)
     first = choose(envs, 0, SEEDS)
     envs.step(first)
-    assert isinstance(envs.stage, Processes)
-    kept = [past[-1].actions[0].copy() for past in envs.stage.past]
+    assert isinstance(envs.backend, Processes)
+    kept = [past[-1].actions[0].copy() for past in envs.backend.past]
     envs.step(choose(envs, 1, SEEDS))
-    assert all(np.array_equal(past[-1].actions[0], action) for past, action in zip(envs.stage.past, kept, strict=True))
+    assert all(
+        np.array_equal(past[-1].actions[0], action) for past, action in zip(envs.backend.past, kept, strict=True)
+    )
     envs.close()

@@ -19,7 +19,7 @@ PONG = EnvSpec("vector/ALE/Pong-v5", KWARGS)
 def test_every_episode_is_that_of_its_seed_to_the_true_final_observation() -> None:
     # The vector environment itself would reset one step late, and lose the action of that step.
     envs = make_envs(PONG, [4], 2)
-    assert (envs.mode, envs.exact, envs.obs.shape) == ("restart", True, (1, 2, 20, 20, 2)), envs.why
+    assert (envs.mode, envs.exact, envs.obs.shape) == ("restart", True, (1, 2, 20, 20, 2)), envs.reason
     seen: list[list[list[tuple[Any, ...]]]] = [[[]], [[]]]
     first: list[list[np.ndarray]] = [[envs.obs[0, n]] for n in range(2)]
     for k in range(70):

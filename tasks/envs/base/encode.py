@@ -1,32 +1,43 @@
-"""Observations as arrays that a network takes, and a network's actions as what an environment takes."""
+"""Encoding of observations as arrays for networks, and decoding of a learner's actions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from ..errors import UnsupportedSpace
-from .base import Array
-from .joined import Joined
+from ...errors import UnsupportedSpace
+from .envs import Array
+from .joined import Joined, Path, Space, leaves
 
-Space = spaces.Space[Any]
-Path = tuple[str | int, ...]
 FLAT_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
+class Spaces(NamedTuple):
+    """The spaces of one environment."""
+
+    observation: Space
+    action: Space
+
+
 class Observations:
-    """How observations of a space become arrays.
+    """Encoder of the observations of a space.
 
     A uint8 Box with two to four axes is an image, kept as uint8 height x width x channels; stacked frames become
     channels. Everything else is a float32 vector: Box flattened, Discrete one-hot, MultiDiscrete one-hot each,
-    MultiBinary as it is, Dict and Tuple concatenated in their order. UnsupportedSpace names what is neither and where.
+    MultiBinary unchanged, Dict and Tuple concatenated in order.
+
+    Attributes:
+        kind: "image" or "vector".
+        dtype, shape: of an encoded observation.
+        write: encodes an observation into an array of zeros of that shape.
     """
 
     def __init__(self, space: Space, env: str) -> None:
+        """Raise UnsupportedSpace, which names the part, for any other space."""
         if isinstance(space, spaces.Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4:
             self.kind = "image"
             self.dtype: np.dtype[Any] = np.dtype(np.uint8)
@@ -35,7 +46,13 @@ class Observations:
             return
         self.kind, self.dtype = "vector", np.dtype(np.float32)
         parts, end = [], 0
-        for path, leaf in _leaves(space, (), env):
+        for path, leaf in leaves(space):
+            if not isinstance(leaf, FLAT_SPACES):
+                where = "".join(f"[{step!r}]" for step in path)
+                raise UnsupportedSpace(
+                    f"{env}: observations must be made of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple, "
+                    f"but observation_space{where} is {leaf}; add a wrapper that turns it into one of these"
+                )
             begin, end = end, end + spaces.flatdim(leaf)
             parts.append((path, _writer(leaf), slice(begin, end)))
         self.shape = (end,)
@@ -48,25 +65,8 @@ class Observations:
 Writer = Callable[[Any, Array], None]
 
 
-def _leaves(space: Space, path: Path, env: str) -> Iterator[tuple[Path, Space]]:
-    if isinstance(space, spaces.Dict):
-        for name, part in space.spaces.items():
-            yield from _leaves(part, (*path, name), env)
-    elif isinstance(space, spaces.Tuple):
-        for place, part in enumerate(space.spaces):
-            yield from _leaves(part, (*path, place), env)
-    elif isinstance(space, FLAT_SPACES):
-        yield path, space
-    else:
-        where = "".join(f"[{step!r}]" for step in path)
-        raise UnsupportedSpace(
-            f"{env}: observations must be made of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple, "
-            f"but observation_space{where} is {space}; add a wrapper that turns it into one of these"
-        )
-
-
 def _writer(space: Space) -> Writer:
-    """A function (observation, out) that fills a vector of zeros."""
+    """Return a function (observation, out) that fills a vector of zeros."""
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
 
@@ -91,17 +91,17 @@ def _writer(space: Space) -> Writer:
 
 def _write_parts(parts: list[tuple[Path, Writer, slice]]) -> Writer:
     def write(value: Any, out: Array) -> None:
-        for path, writer, place in parts:
+        for path, writer, columns in parts:
             part = value
             for step in path:
                 part = part[step]
-            writer(part, out[place])
+            writer(part, out[columns])
 
     return write
 
 
 def _image(value: Array) -> Array:
-    """Height x width x channels; the channels are the shorter of the first and the last axis."""
+    """Return height x width x channels; the channels are the shorter of the first and the last axis."""
     if value.ndim == 2:
         return value[:, :, None]
     if value.ndim == 4:  # frames x height x width x channels
@@ -114,7 +114,7 @@ def _write_image(value: Any, out: Array) -> None:
 
 
 class Actions:
-    """How a learner's actions become an environment's; see ``Envs.step`` for their form."""
+    """Decoder of a learner's actions, in the form of ``Envs.step``, for an environment."""
 
     def __init__(self, space: Space, env: str) -> None:
         self.space, self.env = space, env
@@ -130,7 +130,7 @@ class Actions:
         self.learner_shape = (int(np.prod(self.shape)),) if rows else self.shape
 
     def check(self, actions: Array, batch: tuple[int, int]) -> None:
-        """Raises ValueError unless these are actions for a batch of environments."""
+        """Raise ValueError unless these are actions for a batch of environments."""
         kinds = "f" if isinstance(self.space, spaces.Box | Joined) else "iu"
         if actions.shape != (*batch, *self.learner_shape) or actions.dtype.kind not in kinds:
             raise ValueError(
@@ -139,7 +139,7 @@ class Actions:
             )
 
     def decode(self, actions: Array) -> Array:
-        """Actions as the environments take them, on one flat axis, (P * N, *shape)."""
+        """Return actions as the environments take them, on one flat axis, (P * N, *shape)."""
         actions = actions.reshape(-1, *self.shape)
         space = self.space
         if isinstance(space, spaces.Box | Joined):
@@ -150,7 +150,7 @@ class Actions:
         return actions.astype(space.dtype, copy=False)
 
     def pick(self, draws: NDArray[np.float64]) -> Array:
-        """An action for every row of numbers in [0, 1), (rows, *learner_shape); an unbounded side is cut."""
+        """Return an action (rows, *learner_shape) for each row of numbers in [0, 1); unbounded sides are cut."""
         space = self.space
         draws = draws.reshape(-1, *self.learner_shape)
         if isinstance(space, Joined):

@@ -1,4 +1,4 @@
-"""What every batch of environments offers: P members with N environments each, whose state is data."""
+"""The interface of batches of environments: P members with N environments each, whose state is data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import StateMismatch
+from ...errors import StateMismatch
 from .spec import EnvSpec
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ Tree = dict[str, Any]
 Array = NDArray[Any]
 
 
-class Step(NamedTuple):
-    """What followed the actions, (P, N, ...); ``next_obs`` is what really came, also where the episode ended."""
+class StepResult(NamedTuple):
+    """The results of one step, (P, N, ...); ``next_obs`` is the true next observation, also where an episode ended."""
 
     next_obs: Array
     reward: NDArray[np.float32]
@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 @dataclass
 class Episodes:
-    """Per member, the episodes that finished since the tally began, (P,)."""
+    """Tallies of finished episodes by member, (P,)."""
 
     count: NDArray[np.int64]
     return_sum: NDArray[np.float64]
@@ -40,14 +40,15 @@ class Episodes:
 
     @classmethod
     def none(cls, members: int) -> Episodes:
-        """An empty tally."""
+        """Return empty tallies."""
         return cls(np.zeros(members, np.int64), np.zeros(members), np.zeros(members, np.int64))
 
 
 class Envs(ABC):
-    """P members with N environments each; member p's environment n is number p * N + n of the flat axis.
+    """P members with N environments each; environment n of member p has index p * N + n on the flat axis.
 
-    Every reset draws from a stream of (seed, purpose, n, episode) alone: a member knows neither its neighbours nor P.
+    Every reset draws from a stream of (seed, purpose, n, episode) alone, so that a member depends neither on its
+    neighbours nor on P.
 
     Attributes:
         obs_space, action_space: the Gymnasium spaces of one environment.
@@ -55,9 +56,9 @@ class Envs(ABC):
         obs_shape: shape of one encoded observation.
         obs: the current observations, (P, N, *obs_shape).
         mode: how the state is restored: "snapshot", "replay" or "restart".
-        exact: whether a restored member goes on as if it had never stopped, bit for bit; ``why`` says why (not).
-        episodes: tallies of the episodes finished since ``take_episodes``.
-        witness: is told of finished episodes in their order: members, returns, lengths; when the tallies are looked at.
+        exact: whether a restored member continues as if it had never stopped, bit for bit.
+        reason: why (not), for people.
+        on_episode_end: called with finished episodes in their order (members, returns, lengths) when tallies are read.
     """
 
     obs_space: gym.Space[Any]
@@ -67,8 +68,8 @@ class Envs(ABC):
     obs: Array
     mode: str
     exact: bool
-    why: str
-    witness: Callable[[Array, Array, Array], None] | None = None
+    reason: str
+    on_episode_end: Callable[[Array, Array, Array], None] | None = None
 
     def __init__(self, spec: EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str) -> None:
         if num_envs < 1 or not seeds:
@@ -83,41 +84,43 @@ class Envs(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Begins again at episode 0, as if newly made; the tallies are emptied."""
+        """Start again at episode 0, as if newly made, with empty tallies."""
 
     @abstractmethod
-    def step(self, actions: Array) -> Step:
-        """One step everywhere; environments that ended are reset, and ``obs`` holds their new first observation.
+    def step(self, actions: Array) -> StepResult:
+        """Step every environment; those that end are reset, and ``obs`` holds their new first observation.
 
         ``actions`` is (P, N) of indices from 0 for Discrete, (P, N, k) of such for MultiDiscrete, (P, N, n) of 0 and 1
         for MultiBinary, (P, N, *shape) for Box and (P, N, k) for Joined, clipped to the bounds here.
         """
 
     @abstractmethod
-    def abandon(self, where: Array) -> None:
-        """Begins the next episode where (P, N) says so; the one that was running is not tallied."""
+    def abandon(self, mask: Array) -> None:
+        """Start the next episode in the environments of this mask (P, N), and do not tally the running one."""
 
     def begin_epoch(self, epochs: Array) -> None:  # noqa: B027
-        """Tells each member's epoch, (P,), at its begin; only restart mode has something to do then."""
+        """Start the members' epochs, (P,); a no-op but in restart mode."""
 
     def member_metrics(self, i: int) -> dict[str, float]:
-        """What there is to report of member i at this moment, besides its episodes."""
+        """Return the current metrics of member i beside those of its episodes."""
         return {}
 
     @abstractmethod
     def member_state(self, i: int) -> Tree:
-        """All that member i's future depends on, as a tree of tensors and JSON values that shares nothing."""
+        """Return all that member i's future depends on, as a tree of tensors and JSON values that shares nothing."""
 
     @abstractmethod
     def load_member(self, i: int, tree: Tree, *, strict: bool = True) -> None:
-        """Puts a state of ``member_state`` into member i; StateMismatch if it is another environment's or mode's.
+        """Load a state of ``member_state`` into member i.
 
-        Where a replayed episode is not the recorded one (other versions of a simulator), that is a StateMismatch too;
-        unless ``strict``, the episode begins again, and the environments are no longer ``exact``.
+        Raises:
+            StateMismatch: it is another environment's or mode's, or a replayed episode differs from the recorded one
+                (other versions of a simulator). Unless ``strict``, such an episode is started again, and the
+                environments are no longer ``exact``.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Frees what the environments hold; twice is fine."""
+        """Free all resources; a second call is a no-op."""
 
     @property
     def episodes(self) -> Episodes:
@@ -125,24 +128,24 @@ class Envs(ABC):
         tally = self._tallied
         for ended, returns, lengths in self._finished:
             member = self.member[ended]
-            # One after the other, in order: neither P nor when somebody looked may change a sum's rounding.
+            # One by one, in order: neither P nor the time of reading may change a sum's rounding.
             np.add.at(tally.count, member, 1)
             np.add.at(tally.return_sum, member, returns)
             np.add.at(tally.length_sum, member, lengths)
-            if self.witness is not None:
-                self.witness(member, returns, lengths)
+            if self.on_episode_end is not None:
+                self.on_episode_end(member, returns, lengths)
         self._finished.clear()
         return tally
 
     def take_episodes(self) -> Episodes:
-        """The tallies since the last call, which start again from nothing."""
-        taken = self.episodes
+        """Return the tallies since the last call, and empty them."""
+        tallies = self.episodes
         self._clear_episodes()
-        return taken
+        return tallies
 
     def _clear_episodes(self) -> None:
         self._tallied = Episodes.none(self.num_members)
-        # (places on the flat axis, in order; returns; lengths) of finished episodes that are not in the tallies yet.
+        # (indices on the flat axis, rising; returns; lengths) of finished episodes that are not in the tallies yet.
         self._finished: list[tuple[NDArray[np.int64], Array, Array]] = []
 
     def _rows(self, i: int) -> slice:
@@ -151,7 +154,7 @@ class Envs(ABC):
         return slice(i * self.num_envs, (i + 1) * self.num_envs)
 
     def _head(self, i: int) -> Tree:
-        """What every state begins with: whose it is, and the tallies."""
+        """Return the head of every state: its owner, and the tallies."""
         tally = self.episodes
         return {
             "env": self.spec.canonical,
@@ -164,16 +167,17 @@ class Envs(ABC):
             },
         }
 
-    def _check_head(self, tree: Tree) -> None:
+    def _load_head(self, i: int, tree: Tree) -> None:
+        """Load the tallies; StateMismatch if the state is of other environments."""
         if tree["env"] != self.spec.canonical:
             raise StateMismatch(f"a state of {tree['env']} cannot be loaded into {self.spec.canonical}")
         if tree["mode"] != self.mode:
             raise StateMismatch(
                 f"{self.spec.id}: the state was recorded in {tree['mode']} mode, but this process restores by "
-                f"{self.mode} ({self.why}); use the versions of gymnasium and its simulators that recorded it"
+                f"{self.mode} ({self.reason}); use the versions of gymnasium and its simulators that recorded it"
             )
-
-    def _load_head(self, i: int, tree: Tree) -> None:
+        if "elapsed" in tree and (count := len(tree["elapsed"])) != self.num_envs:
+            raise StateMismatch(f"{self.spec.id}: a state of {count} environments does not fit {self.num_envs}")
         saved, tally = tree["episodes"], self.episodes
         tally.count[i] = saved["count"]
         tally.return_sum[i] = saved["return_sum"]
@@ -181,7 +185,7 @@ class Envs(ABC):
 
 
 def to_tensor(array: Array) -> torch.Tensor:
-    """A tensor with a copy of the array."""
+    """Return a tensor with a copy of the array."""
     import torch  # here, since an environment process needs none, and it takes a second and 200 MB
 
     return torch.from_numpy(np.array(array, order="C"))

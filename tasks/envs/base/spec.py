@@ -1,4 +1,4 @@
-"""Which environment: a Gymnasium id with its arguments and wrappers, as JSON that is part of a trial's identity."""
+"""Descriptions of environments as JSON, part of a trial's identity: a Gymnasium id, its arguments and wrappers."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ..errors import TaskError
-from .curriculum import parse
+from ...errors import TaskError
+from .lessons import parse
 
 
 class EnvSpecError(TaskError, ValueError):
-    """An environment's description is not one that can be made."""
+    """A description of an environment that cannot be made."""
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Describes one environment.
+    """A description of one environment.
 
     Attributes:
-        id: a Gymnasium id; ``"package.module:Name-v0"`` imports the module first, so that it can register the id. With
-            ``envpool/`` before it EnvPool makes it, with ``vector/`` its vector entry point does.
+        id: a Gymnasium id; ``"package.module:Name-v0"`` imports the module first, so that it can register the id. The
+            prefix ``envpool/`` asks for EnvPool's, ``vector/`` for that of the id's vector entry point.
         kwargs: arguments of the environment, JSON values.
         wrappers: ``{"entry_point": "package.module:Class", "kwargs": {...}}``, innermost first.
         max_episode_steps: the time limit; None keeps the registered one.
-        parameters: what every reset is given as its options, by name: numbers, samplers or lessons (`curriculum.py`).
+        parameters: options of every reset, by name: numbers, samplers or lessons, see `lessons`.
     """
 
     id: str
@@ -50,11 +50,11 @@ class EnvSpec:
             raise EnvSpecError(f"{self.id}: {error}") from None
         if not isinstance(self.wrappers, list | tuple):
             raise EnvSpecError(f"{self.id}: wrappers must be a list, but got {self.wrappers!r}")
-        wrappers = [self._wrapper(wrapper, place) for place, wrapper in enumerate(self.wrappers)]
+        wrappers = [self._wrapper(wrapper, i) for i, wrapper in enumerate(self.wrappers)]
         object.__setattr__(self, "wrappers", wrappers)
 
-    def _wrapper(self, wrapper: Mapping[str, Any], place: int) -> dict[str, Any]:
-        where = f"{self.id}: wrappers[{place}]"
+    def _wrapper(self, wrapper: Mapping[str, Any], i: int) -> dict[str, Any]:
+        where = f"{self.id}: wrappers[{i}]"
         if not isinstance(wrapper, Mapping) or not {"entry_point"} <= wrapper.keys() <= {"entry_point", "kwargs"}:
             form = "{'entry_point': 'module:Class', 'kwargs': {...}}"
             raise EnvSpecError(f"{where} must be {form}, but got {wrapper!r}")
@@ -68,24 +68,24 @@ class EnvSpec:
 
     @property
     def canonical(self) -> str:
-        """The one text of this spec: equal specs give equal text."""
+        """The canonical text of this spec: equal specs have equal texts."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def to_json(self) -> dict[str, Any]:
-        """The spec as a JSON object; ``from_json`` is the way back."""
+        """Return the spec as a JSON object, for ``from_json``."""
         content = {
             "id": self.id,
             "kwargs": deepcopy(self.kwargs),
             "wrappers": deepcopy(self.wrappers),
             "max_episode_steps": self.max_episode_steps,
         }
-        # Left out where there are none, so that specs are the same text as before there were any.
+        # Left out if empty: specs without parameters must keep the text that they had before parameters existed.
         return content | ({"parameters": deepcopy(self.parameters)} if self.parameters else {})
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EnvSpec:
-        """The spec of a JSON object; unknown names are refused."""
-        known = {part.name for part in fields(cls)}
+        """Return the spec of a JSON object; EnvSpecError for unknown names."""
+        known = {f.name for f in fields(cls)}
         if unknown := sorted(content.keys() - known):
             raise EnvSpecError(f"an environment has {', '.join(sorted(known))}, but got {', '.join(unknown)}")
         if "id" not in content:
@@ -94,7 +94,7 @@ class EnvSpec:
 
     @classmethod
     def of(cls, env: str | Mapping[str, Any] | EnvSpec) -> EnvSpec:
-        """The spec of an id, a JSON object, or a spec (which is given back)."""
+        """Return the spec of an id or of a JSON object, or a spec itself."""
         if isinstance(env, EnvSpec):
             return env
         if isinstance(env, str):
@@ -105,7 +105,7 @@ class EnvSpec:
 
 
 def _plain(value: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The mapping as JSON gives it back; EnvSpecError if it is not JSON."""
+    """Return the mapping after a round trip through JSON; EnvSpecError if it is not JSON."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise EnvSpecError(f"{where} must be a dict with string keys, but got {value!r}")
     try:

@@ -1,4 +1,4 @@
-"""Actions made of numbers and choices, as one row of numbers: what a learner of hybrid actions gives."""
+"""Hybrid actions, of numbers and choices, as one row of numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from .base import Array
+from .envs import Array
 
 Space = spaces.Space[Any]
 Path = tuple[str | int, ...]
@@ -19,23 +19,23 @@ Path = tuple[str | int, ...]
 class Joined(spaces.Space[NDArray[np.float32]]):
     """Rows of float32 for a Dict or Tuple, nested or not, of Boxes of bounded floats and of Discretes.
 
-    A row holds the parts in their order: a Box flattened, a Discrete as an index from 0.
+    A row holds the parts in order: a Box flattened, a Discrete as an index from 0.
 
     Attributes:
         low, high: bounds of every number in a row; those of a Discrete of n are 0 and n - 1.
-        choices: the places of the Discretes in a row, and how many choices each has.
+        choices: the columns of the Discretes in a row, and the number of choices of each.
     """
 
     def __init__(self, space: Space) -> None:
-        """ValueError unless `fits(space)`."""
-        if not fits(space):
+        """Raise ValueError unless `can_join(space)`."""
+        if not can_join(space):
             raise ValueError(f"a Dict or Tuple of bounded Boxes of floats and Discretes is joined, but not {space}")
         self.space = space
         self.parts: list[tuple[Path, Space, slice]] = []
         self.choices: dict[int, int] = {}
         low: list[float] = []
         high: list[float] = []
-        for path, leaf in _leaves(space):
+        for path, leaf in leaves(space):
             begin = len(low)
             if isinstance(leaf, spaces.Discrete):
                 self.choices[begin] = int(leaf.n)
@@ -50,14 +50,14 @@ class Joined(spaces.Space[NDArray[np.float32]]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Whether rows are arrays of numbers."""
+        """True: rows are arrays of numbers."""
         return True
 
     def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Uniform rows (..., k) of numbers in [0, 1)."""
+        """Return rows that are uniform for uniform numbers (..., k) in [0, 1)."""
         rows = self.low + (self.high.astype(float) - self.low) * uniforms
-        for place, n in self.choices.items():
-            rows[..., place] = np.floor(uniforms[..., place] * n)
+        for column, n in self.choices.items():
+            rows[..., column] = np.floor(uniforms[..., column] * n)
         return rows.astype(np.float32)
 
     def sample(self, mask: Any = None, probability: Any = None) -> NDArray[np.float32]:
@@ -68,14 +68,14 @@ class Joined(spaces.Space[NDArray[np.float32]]):
         return row.shape == self.shape and bool(((row >= self.low) & (row <= self.high)).all())
 
     def split(self, row: Array) -> Any:
-        """A row as the environment takes it; indices are rounded."""
+        """Return a row as the environment's action; indices are rounded."""
         values: dict[Path, Any] = {}
-        for path, leaf, place in self.parts:
+        for path, leaf, columns in self.parts:
             if isinstance(leaf, spaces.Discrete):
-                values[path] = leaf.start + np.int64(np.rint(row[place.start]))
+                values[path] = leaf.start + np.int64(np.rint(row[columns.start]))
             elif isinstance(leaf, spaces.Box):
-                numbers = row[place].reshape(leaf.shape).astype(leaf.dtype)
-                # A bound in float32 may lie outside of one in float64.
+                numbers = row[columns].reshape(leaf.shape).astype(leaf.dtype)
+                # A bound in float32 may lie outside the same bound in float64.
                 values[path] = np.asarray(np.clip(numbers, leaf.low, leaf.high))
         return _nested(self.space, (), values)
 
@@ -89,7 +89,7 @@ class Joined(spaces.Space[NDArray[np.float32]]):
 
 
 class JoinedActions(gym.ActionWrapper[Any, Any, Any]):
-    """An environment with actions of many parts, which takes them as rows; it remembers nothing."""
+    """A stateless wrapper that takes the actions of many parts as rows."""
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -99,15 +99,14 @@ class JoinedActions(gym.ActionWrapper[Any, Any, Any]):
         return self.joined.split(action)
 
 
-def fits(space: Space) -> bool:
-    """Whether actions of a space can be joined: a Dict or Tuple of Discretes and at least one Box of bounded floats."""
+def can_join(space: Space) -> bool:
+    """Return whether a space is a Dict or Tuple of Discretes and at least one Box of bounded floats."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return False
-    leaves = [leaf for _, leaf in _leaves(space)]
-    boxes = [leaf for leaf in leaves if isinstance(leaf, spaces.Box)]
-    others = [leaf for leaf in leaves if not isinstance(leaf, spaces.Box)]
+    parts = [leaf for _, leaf in leaves(space)]
+    boxes = [part for part in parts if isinstance(part, spaces.Box)]
     bounded = all(np.issubdtype(box.dtype, np.floating) and box.is_bounded() for box in boxes)
-    return bool(boxes) and bounded and all(isinstance(leaf, spaces.Discrete) for leaf in others)
+    return bool(boxes) and bounded and all(isinstance(part, spaces.Box | spaces.Discrete) for part in parts)
 
 
 def _children(space: Space) -> list[tuple[str | int, Space]]:
@@ -116,11 +115,12 @@ def _children(space: Space) -> list[tuple[str | int, Space]]:
     return list(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else []
 
 
-def _leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
+def leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
+    """Yield the parts of Dicts and Tuples, nested or not, in order, each with its path."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
     for step, part in _children(space):
-        yield from _leaves(part, (*path, step))
+        yield from leaves(part, (*path, step))
 
 
 def _nested(space: Space, path: Path, values: dict[Path, Any]) -> Any:

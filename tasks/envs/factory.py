@@ -1,0 +1,79 @@
+"""Making of environments by their spec, and the facts that hold for each spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from .base.encode import Observations, Spaces
+from .base.envs import Envs
+from .base.spec import EnvSpec
+from .classic.envs import ClassicEnvs, is_classic
+from .gym.backend import Backend, InProcess
+from .gym.envs import GymEnvs
+from .gym.make import make_env
+from .gym.selftest import Restore, self_test
+from .pools.makers import is_pool
+from .pools.pool import Pool, pool_spaces, pool_test
+from .processes.parent import Processes
+
+
+def make_envs(
+    spec: str | Mapping[str, Any] | EnvSpec,
+    seeds: Sequence[int],
+    num_envs: int,
+    purpose: str = "train",
+    processes: int = 0,
+) -> Envs:
+    """Return environments for P = len(seeds) members, ``num_envs`` each.
+
+    Args:
+        spec: the environment.
+        seeds: of the members.
+        num_envs: of each member.
+        purpose: another purpose has other random numbers.
+        processes: the number of processes that share the steps, 0 for this one alone; the number of threads of a pool.
+            Classic control is computed all at once. The number changes no result.
+    """
+    spec = EnvSpec.of(spec)
+    if is_classic(spec):
+        return ClassicEnvs(spec, seeds, num_envs, purpose)
+    return make_gym_envs(spec, seeds, num_envs, purpose, processes, restore_of(spec))
+
+
+def make_gym_envs(
+    spec: EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str, processes: int, restore: Restore
+) -> GymEnvs:
+    """Return environments that are restored in this way."""
+    spaces, size = spaces_of(spec), len(seeds) * num_envs
+
+    def backend() -> Backend:
+        if is_pool(spec):
+            return Pool(spec, size, processes)
+        return Processes(spec, size, processes, restore, spaces) if processes else InProcess(spec, size)
+
+    return GymEnvs(spec, seeds, num_envs, purpose, backend, restore, spaces)
+
+
+@lru_cache(maxsize=64)
+def spaces_of(spec: EnvSpec) -> Spaces:
+    """Return the spaces of one environment.
+
+    Raises:
+        EnvSpecError: it cannot be made.
+        UnsupportedSpace: its observations cannot be encoded.
+    """
+    if is_pool(spec):
+        spaces = pool_spaces(spec)
+    else:
+        env = make_env(spec)
+        spaces = Spaces(env.observation_space, env.action_space)
+        env.close()
+    Observations(spaces.observation, spec.id)
+    return spaces
+
+
+def restore_of(spec: EnvSpec) -> Restore:
+    """Return the best exact way to restore it, tried once per process."""
+    return pool_test(spec) if is_pool(spec) else self_test(spec)

@@ -1,0 +1,118 @@
+"""Environments on a flat axis, started, stepped and saved for ``GymEnvs``; here, in this very process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base.encode import Observations
+from ..base.envs import Array
+from ..base.spec import EnvSpec
+from . import snapshot
+from .make import Env, make_env
+
+Options = Mapping[str, Any] | None  # of an environment's reset
+
+
+class FlatStep(NamedTuple):
+    """The results of one step of M environments, (M, ...)."""
+
+    obs: Array
+    reward: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+
+    @classmethod
+    def empty(cls, count: int, encoder: Observations) -> FlatStep:
+        """Return arrays of zeros for a step of `count` environments."""
+        obs = np.zeros((count, *encoder.shape), encoder.dtype)
+        return cls(obs, np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
+
+    def copy(self) -> FlatStep:
+        """Return a copy of all arrays."""
+        return FlatStep(self.obs.copy(), self.reward.copy(), self.terminated.copy(), self.truncated.copy())
+
+
+class Backend(Protocol):
+    """M environments, each at an index of its own."""
+
+    def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
+        """Start an episode at each index, in a new environment if ``fresh``, and return the first observations."""
+
+    def step(self, actions: Array) -> FlatStep:
+        """Step every environment; the caller owns the result."""
+
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array | None]:
+        """Step through the recorded actions (T, ...) of each index; return last observations, None without actions."""
+
+    def take(self, indices: Sequence[int]) -> list[Array]:
+        """Return the simulators' states."""
+
+    def put(self, indices: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
+        """Load simulators' states into episodes that were just started, `elapsed` steps into them."""
+
+    def close(self) -> None:
+        """Free all resources; a second call is a no-op."""
+
+
+class InProcess:
+    """A backend in this process."""
+
+    def __init__(self, spec: EnvSpec, count: int) -> None:
+        self.spec = spec
+        self.envs: list[Env] = [make_env(spec) for _ in range(count)]
+        self.used = [False] * count
+        self.encoder = Observations(self.envs[0].observation_space, spec.id)
+
+    def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
+        first = np.zeros((len(indices), *self.encoder.shape), self.encoder.dtype)
+        for i, seed, chosen, out in zip(indices, seeds, options, first, strict=True):
+            if fresh and self.used[i]:
+                self.envs[i].close()
+                self.envs[i] = make_env(self.spec)
+            self.used[i] = True
+            obs, _ = self.envs[i].reset(seed=seed, **({} if chosen is None else {"options": dict(chosen)}))
+            self.encoder.write(obs, out)
+        return first
+
+    def step(self, actions: Array) -> FlatStep:
+        result = FlatStep.empty(len(self.envs), self.encoder)
+        self.step_into(actions, result)
+        return result
+
+    def step_into(self, actions: Array, result: FlatStep) -> None:
+        """Step every environment, and write the result; ``result.obs`` must be zeros."""
+        next_obs, reward, terminated, truncated = result
+        write = self.encoder.write
+        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            obs, reward[i], terminated[i], truncated[i], _ = env.step(action)
+            write(obs, next_obs[i])
+
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array | None]:
+        return [self._replay(self.envs[i], recorded) for i, recorded in zip(indices, actions, strict=True)]
+
+    def _replay(self, env: Env, actions: Array) -> Array | None:
+        if not len(actions):
+            return None
+        for action in actions:
+            obs, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                break
+        out = np.zeros(self.encoder.shape, self.encoder.dtype)
+        self.encoder.write(obs, out)
+        return out
+
+    def take(self, indices: Sequence[int]) -> list[Array]:
+        return [snapshot.take(self.envs[i]) for i in indices]
+
+    def put(self, indices: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
+        for i, state, steps in zip(indices, states, elapsed, strict=True):
+            snapshot.put(self.envs[i], state, steps)
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+        self.envs = []
