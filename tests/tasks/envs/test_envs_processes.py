@@ -287,17 +287,14 @@ with Store(sys.argv[1]) as store:
             print(*(child.pid for child in psutil.Process().children()), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    paths = [SUPPORT, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    task.fit(3, at_epoch_end)
 """
 
 
 def test_a_parent_that_is_killed_takes_them_along_and_another_number_carries_on(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/s.db"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([SUPPORT, *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
+    folders = [SUPPORT, str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, url], capture_output=True, text=True, env=environment, check=False
     )
