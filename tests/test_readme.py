@@ -28,7 +28,7 @@ def test_the_python_runs(code: str, tmp_path: Path) -> None:
 
 
 def test_the_commands_parse() -> None:
-    from rekindle.studies.cli.parser import make_parser
+    from rekindle.studies.cli.dispatch import make_parser
 
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("rekindle ")]
     commands = [shlex.split(line, comments=True) for line in lines]

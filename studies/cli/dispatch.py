@@ -1,28 +1,27 @@
-"""The entry of the command line: parses, runs a command, explains what went wrong in one line."""
+"""Entry point of the command line: parses, runs a command, and explains errors in one line."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib.metadata import version
 from itertools import islice
 
 from ..redact import printable
-from .commands import under_orion as orion_trial
-from .parser import USAGE, make_parser
-
-FAILED = 1
+from .commands import lineage, look, policy, train, tune, upkeep, worker
+from .commands.options import FAILED, USAGE, Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and returns its exit status."""
-    arguments = make_parser().parse_args(_spelled_out(sys.argv[1:] if argv is None else argv))
+    """Run a command, and return its exit status."""
+    arguments = make_parser().parse_args(_join_names(sys.argv[1:] if argv is None else argv))
+    run = arguments.run  # each command's parser names the function that runs it
     if arguments.debug:
-        return _run(arguments)
+        return int(run(arguments))
     try:
-        return _run(arguments)
+        return int(run(arguments))
     except KeyboardInterrupt:
         return _say("stopped", 130)
     except BrokenPipeError:  # of `rekindle trials x | head`
@@ -32,24 +31,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _explain(error)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    if any(text.startswith("@") for text in getattr(arguments, "set", ())):
-        from .assignments import spelled_out
-
-        arguments.set = spelled_out(arguments.set)
-    if arguments.command == "train" and orion_trial.is_under_orion():
-        if arguments.no_better is not None:
-            raise ValueError("under Orion its algorithm says how far trials are trained; leave --no-better out")
-        return orion_trial.run(arguments)
-    module = importlib.import_module(
-        f".commands.{arguments.module}", __package__
-    )  # takes a while, and --help does not need it
-    run: Callable[[argparse.Namespace], int] = getattr(module, arguments.command)
-    return run(arguments)
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = Parser(
+        prog="rekindle",
+        description="Hyperparameter optimization for reinforcement learning, where every trial can be stopped and "
+        "resumed exactly.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"rekindle {version('rekindle')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    tune.add_parser(commands)
+    train.add_parser(commands)
+    worker.add_parser(commands)
+    look.add_parsers(commands)
+    lineage.add_parsers(commands)
+    upkeep.add_parsers(commands)
+    policy.add_parsers(commands)
+    return parser
 
 
 def _explain(error: Exception) -> int:
-    """Says in one line what is wrong; the exit status."""
+    """Print an error as one line, and return the exit status."""
     from ...tasks.errors import Diverged, Stopped
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
     from ..workers.supervisor import Interrupted
@@ -60,10 +63,11 @@ def _explain(error: Exception) -> int:
         return _say(str(error), 143)
     if isinstance(error, DamagedCheckpoint):
         return _say(f"{error}; or run the same command with --use-previous", FAILED)
-    asked = isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError)
-    if asked or isinstance(error, StoreError | Diverged):
-        return _say(f"error: {error}", USAGE if asked else FAILED)
-    return _say(f"error: {type(error).__name__}: {error} (the same command with --debug says where)", FAILED)
+    if isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError):
+        return _say(f"error: {error}", USAGE)
+    if isinstance(error, StoreError | Diverged):
+        return _say(f"error: {error}", FAILED)
+    return _say(f"error: {type(error).__name__}: {error} (run with --debug for the traceback)", FAILED)
 
 
 def _say(text: str, status: int) -> int:
@@ -71,17 +75,17 @@ def _say(text: str, status: int) -> int:
     return status
 
 
-def _spelled_out(argv: Sequence[str]) -> list[str]:
-    """``--set:NAME VALUE`` as ``--set NAME=VALUE``.
+def _join_names(argv: Sequence[str]) -> list[str]:
+    """Rewrite ``--set:NAME VALUE`` as ``--set NAME=VALUE``.
 
     Orion's parser of a program's options takes each name once, and gives priors only to names.
     """
-    spelled: list[str] = []
-    words = iter(argv)
-    for word in words:
+    words: list[str] = []
+    rest = iter(argv)
+    for word in rest:
         if word.startswith("--set:"):
             name, equals, value = word.removeprefix("--set:").partition("=")
-            spelled += ["--set", *(f"{name}={text}" for text in ([value] if equals else islice(words, 1)))]
+            words += ["--set", *(f"{name}={text}" for text in ([value] if equals else islice(rest, 1)))]
         else:
-            spelled.append(word)
-    return spelled
+            words.append(word)
+    return words

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import make_url
 
-from ...spaces.drivers.to_optuna import distributions, params
 from ..errors import StoreError, TaskBusy
 from ..schedulers.seeds import collapse
 from ..storage.rows import Segment, Trial, score_of
@@ -75,6 +74,8 @@ def _with_driver(url: str) -> str:
 def finished(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> list[FrozenTrial]:
     """The trials up to the first one that is not finished, as Optuna's."""
     from optuna.trial import TrialState, create_trial
+
+    from ...spaces.drivers.to_optuna import distributions, params
 
     states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
     spread = distributions(config.searched)

@@ -9,6 +9,7 @@ This module imports neither orion nor torch at once.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     Make = Callable[[Storage | None], Task]  # a task that is not initialized yet
 
+RESULTS_VARIABLE = "ORION_RESULTS_PATH"  # Orion sets it for the programs that it runs, and reads this file at their end
 INTERRUPTED = 130  # the exit status by which a program says that its trial is to be tried again
 
 PASSING = ("memory", "environment", "unknown")  # the kinds of failures that may pass while this process lives
@@ -168,3 +170,16 @@ def say(text: str) -> None:
     """Write a line for people to stderr."""
     sys.stderr.write(f"rekindle: {text}\n")
     sys.stderr.flush()
+
+
+def is_under_orion() -> bool:
+    """Return whether Orion runs this process and waits for its result."""
+    return RESULTS_VARIABLE in os.environ
+
+
+def storage_url() -> str | None:
+    """Return the URL of Orion's own database, if its environment names one that can hold checkpoints too."""
+    address = os.environ.get("ORION_DB_ADDRESS")
+    if not is_under_orion() or not address or os.environ.get("ORION_DB_TYPE", "").lower() != "rekindlesql":
+        return None
+    return address if "://" in address else f"sqlite:///{address}"

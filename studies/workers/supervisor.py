@@ -16,18 +16,18 @@ from typing import IO, Protocol
 from ..engine.watch import Snapshot, Watch
 from ..errors import StoreError
 from ..storage.store import Store
+from . import URL_VARIABLE
 
 GIVE_UP = 6  # deaths in a row, for each worker, without an epoch or a failed trial in between
 LOOK_EVERY = 0.25  # seconds
 PATIENCE = 60.0  # seconds that a worker has to save and stop before it is killed
-URL_VARIABLE = "REKINDLE_STORAGE"
 
 
 class WorkersFailed(StoreError):
     """Workers die as often as they are started."""
 
 
-class Hand(Protocol):
+class WorkerHandle(Protocol):
     """A worker, as its parent sees it, wherever it runs."""
 
     @property
@@ -150,12 +150,12 @@ class Interrupted(Exception):
         super().__init__(f"stopped by {number.name}; everything is saved, and the same command carries on")
 
 
-class Tuning:
+class Supervisor:
     """Runs a study to its end with so many workers, each of which `hire` starts."""
 
-    def __init__(self, store: Store, study: str, workers: int, hire: Callable[[], Hand], progress: Display):
+    def __init__(self, store: Store, study: str, workers: int, hire: Callable[[], WorkerHandle], progress: Display):
         self.store, self.study, self.workers, self.hire, self.progress = store, study, workers, hire, progress
-        self.crew: list[Hand] = []
+        self.crew: list[WorkerHandle] = []
         self.deaths, self.through = 0, -1
         self.asked: signal.Signals | None = None
 

@@ -1,170 +1,213 @@
-"""Options that several commands have, and the kinds of values that options take."""
+"""Options that several commands share, the types of their values, and exit statuses."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ...orion.trial import storage_url
+from ...workers import URL_VARIABLE
+
+FAILED = 1  # a sound request did not succeed
+USAGE = 2  # the request makes no sense
+DEFAULT_URL = "sqlite:///rekindle.db"
 
 
-def count(text: str) -> int:
-    number = int(text) if text.isdecimal() else 0
-    if number < 1:
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message on stderr and exit."""
+        print(f"rekindle: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        sys.exit(USAGE)
+
+
+def add_command(
+    commands: Any, name: str, text: str, run: Callable[[argparse.Namespace], int], json: bool = True
+) -> Parser:
+    """Add a command with the options that all commands have; `run` returns its exit status."""
+    parser: Parser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--storage",
+        default=os.environ.get(URL_VARIABLE) or storage_url() or DEFAULT_URL,
+        metavar="URL",
+        help=f"sqlite:///file.db or postgresql://user:password@host/name (default: ${URL_VARIABLE}, or {DEFAULT_URL})",
+    )
+    parser.add_argument(
+        "--patience",
+        type=seconds,
+        default=600.0,
+        metavar="SECONDS",
+        help="how long to wait for a database that is busy, full or unreachable (default: 600)",
+    )
+    if json:
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("--debug", action="store_true", help="print the traceback of an error")
+    return parser
+
+
+def positive(text: str) -> int:
+    """Parse an integer of at least 1."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
         raise argparse.ArgumentTypeError(f"must be a number of at least 1, but got {text!r}")
-    return number
+    return value
 
 
-def number(text: str) -> int:
+def nonnegative(text: str) -> int:
+    """Parse an integer of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a number of at least 0, but got {text!r}")
     return int(text)
 
 
 def amount(text: str) -> float:
-    number = float(text) if text.replace(".", "", 1).isdecimal() else 0.0
-    if not number > 0:
+    """Parse a number above 0."""
+    value = float(text) if text.replace(".", "", 1).isdecimal() else 0.0
+    if not value > 0:
         raise argparse.ArgumentTypeError(f"must be a number above 0, such as 1 or 0.5, but got {text!r}")
-    return number
+    return value
 
 
 def seed(text: str) -> int:
+    """Parse a seed."""
     if not text.isdecimal() or int(text) >= 2**63:
         raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**63 - 1, but got {text!r}")
     return int(text)
 
 
 def seconds(text: str) -> float:
+    """Parse a finite duration."""
     try:
-        number = float(text)
+        value = float(text)
     except ValueError:
-        number = math.nan
-    if not 0.0 <= number < math.inf:
+        value = math.nan
+    if not 0.0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"must be seconds, a number of at least 0, but got {text!r}")
-    return number
+    return value
 
 
-def what_to_train(command: argparse.ArgumentParser, epochs: str, default: str, setting: str) -> None:
-    command.add_argument("task", metavar="TASK", help="the algorithm, such as ppo")
-    command.add_argument("env", metavar="ENV", help="a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON")
-    command.add_argument("--epochs", default=default, metavar="EPOCHS", help=f"{epochs} (default: {default})")
-    command.add_argument("--seed", type=seed, default=0, metavar="N", help="of all randomness (default: 0)")
-    command.add_argument(
+def add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
+    """Add the algorithm, the environment, the number of epochs, the seed and fixed hyperparameters."""
+    parser.add_argument("task", metavar="TASK", help="the algorithm, such as ppo")
+    parser.add_argument("env", metavar="ENV", help="a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON")
+    parser.add_argument("--epochs", default=default, metavar="EPOCHS", help=f"{epochs} (default: {default})")
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of all randomness (default: 0)")
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help=f"{setting}; may be repeated; @FILE takes them from JSON, such as `rekindle show --json` prints",
+        help=f"{setting}; may be repeated; @FILE reads them from JSON as `rekindle show --json` prints it",
     )
 
 
-def schedulers(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--scheduler",
-        default="halving",
-        metavar="NAME",
-        help="halving; hyperband, whose brackets begin on different rungs; asha, which promotes a trial as soon as it "
-        "is among the best of those that have finished its rung: nobody waits, but which trials are promoted depends "
-        "on timing, and only each trial's own result does not; none, which trains every trial to the end; or pbt, "
-        "which trains a population to --epochs whose members copy and change each other's hyperparameters "
-        "(default: halving)",
+def add_training(parser: Parser) -> None:
+    """Add options of commands that train new tasks."""
+    add_env_processes(parser)
+    parser.add_argument(
+        "--warm-start",
+        metavar="POLICY",
+        help="copy network weights from a task (UID, UID@EPOCH or UID@best) or a file (.safetensors, .npz or .npy); "
+        "they are stored, so that a rerun does not need the source",
     )
-    population = command.add_argument_group("with --scheduler pbt")
-    population.add_argument("--population", type=count, default=8, metavar="N", help="members (default: 8)")
-    population.add_argument(
-        "--interval", type=count, default=3, metavar="EPOCHS", help="between two generations (default: 3)"
+    parser.add_argument(
+        "--partial", action="store_true", help="with --warm-start: copy the weights that fit, and report the others"
     )
-    population.add_argument(
-        "--exploit",
-        default="truncation",
-        metavar="HOW",
-        help="truncation: the worst fifth copies one of the best fifth; tournament: each copies one drawn at random, "
-        "if that is better (default: truncation)",
+    parser.add_argument(
+        "--demonstrations",
+        metavar="FILE",
+        help="demonstrations written by `rekindle evaluate --record FILE`, for tasks that learn from them (--set "
+        "cloning.use=true, --set gail.use=true); they are stored as a warm start is",
     )
-    population.add_argument(
-        "--explore",
-        default="perturb",
-        metavar="HOW",
-        help="perturb: what is copied goes up or down by a fifth; resample: it is drawn anew; pb2: a bandit chooses "
-        "it, with a Gaussian process of what made scores rise (default: perturb)",
+    parser.add_argument(
+        "--snapshots",
+        metavar="MODE",
+        help="checkpoints to keep: latest (two); best (also the one with the best return, evaluated after each "
+        "epoch), or best:5 (after each fifth); every:5 (also those of each fifth epoch); all; no; or how many of the "
+        "latest; no result depends on it (default: latest)",
     )
-    population.add_argument(
-        "--perturb",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a hyperparameter that is explored; may be repeated (default: all that are searched)",
-    )
+    add_use_previous(parser)
 
 
-def engines(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--engine",
-        default="processes",
-        choices=("processes", "ray"),
-        help="what runs the workers: processes of this machine; or Ray, on all machines of a cluster (default: "
-        "%(default)s)",
-    )
-    ray = command.add_argument_group("with --engine ray")
-    ray.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="of a Ray cluster, whose machines must reach the storage (default: $RAY_ADDRESS, or a Ray of its own on "
-        "this machine)",
-    )
-    ray.add_argument("--cpus-per-worker", type=amount, metavar="N", help="that Ray keeps for each (default: 1)")
-    ray.add_argument("--gpus-per-worker", type=amount, metavar="N", help="that Ray keeps for each (default: none)")
-
-
-def lease(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+def add_lease(parser: Parser) -> None:
+    """Add the duration of leases."""
+    parser.add_argument(
         "--lease",
         type=seconds,
         default=60.0,
         metavar="SECONDS",
-        help="how long a worker that falls silent keeps its trials from the others (default: 60)",
+        help="how long a silent worker keeps its trials from other workers (default: 60)",
     )
 
 
-def env_processes(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+def add_env_processes(parser: Parser) -> None:
+    """Add the number of processes that step environments."""
+    parser.add_argument(
         "--env-processes",
-        type=number,
+        type=nonnegative,
         default=0,
         metavar="N",
-        help="processes that step the environments, for slow ones; no result depends on it (default: 0, the trainer's)",
+        help="processes that step slow environments; no result depends on it (default: 0, the trainer's own process)",
     )
 
 
-def warm_start(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--warm-start",
-        metavar="POLICY",
-        help="begin with the networks of a task, UID, UID@EPOCH or UID@best, or of a file, .safetensors, .npz or .npy; "
-        "they are stored, so that the same command carries on without their source",
-    )
-    command.add_argument(
-        "--partial", action="store_true", help="with --warm-start: take over what fits, and say what does not"
-    )
-    command.add_argument(
-        "--demonstrations",
-        metavar="FILE",
-        help="show what `rekindle evaluate --record FILE` wrote to tasks that learn from it (--set cloning.use=true, "
-        "--set gail.use=true); it is stored, as a warm start is",
-    )
-
-
-def snapshots(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--snapshots",
-        metavar="MODE",
-        help="which checkpoints are kept: latest (two of them); best, also the one with the best return, evaluated at "
-        "each epoch's end, or best:5, at each fifth; every:5, also those of each fifth epoch; all; no; or how many of "
-        "the latest; no result depends on it (default: latest)",
-    )
-
-
-def use_previous(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+def add_use_previous(parser: Parser) -> None:
+    """Add the fallback for damaged checkpoints."""
+    parser.add_argument(
         "--use-previous",
         action="store_true",
-        help="where a checkpoint is damaged, carry on from a sound one before it, or start anew",
+        help="replace a damaged checkpoint by the last sound one, or by a fresh start",
     )
+
+
+def add_uid(parser: Parser) -> None:
+    """Add the uid of a task."""
+    parser.add_argument("uid", metavar="UID", help="as `rekindle trials` prints it; a unique prefix is enough")
+
+
+def parse_env(text: str) -> Any:
+    """Return a Gymnasium id, or the mapping that an EnvSpec's JSON holds."""
+    return json.loads(text) if text.lstrip().startswith("{") else text
+
+
+def expand_files(assignments: Sequence[str]) -> list[str]:
+    """Replace each ``@FILE`` by ``NAME=VALUE`` for its hyperparameters, except those that are also named directly.
+
+    A file holds hyperparameters, nested or by dotted name, or an object with them under "hyperparameters", as
+    ``rekindle show --json`` and ``train --json`` print it. A later file overrides an earlier one.
+
+    Raises:
+        ValueError: a file holds no hyperparameters.
+    """
+    direct = [text for text in assignments if not text.startswith("@")]
+    names = {text.partition("=")[0].strip() for text in direct}
+    values: dict[str, Any] = {}
+    for text in assignments:
+        if text.startswith("@"):
+            values |= _read_hyperparameters(Path(text[1:]))
+    return [*(f"{name}={json.dumps(value)}" for name, value in values.items() if name not in names), *direct]
+
+
+def _read_hyperparameters(path: Path) -> dict[str, Any]:
+    from ....spaces import SpaceError, flatten
+
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"--set @{path} must be a file of JSON, but: {error}") from None
+    if isinstance(content, Mapping) and isinstance(content.get("hyperparameters"), Mapping):
+        content = content["hyperparameters"]
+    try:
+        return flatten(content)
+    except SpaceError as error:
+        raise ValueError(f"--set @{path} must hold hyperparameters by name, but: {error}") from None

@@ -1,4 +1,4 @@
-"""``rekindle evaluate`` and ``rekindle export-policy``: a stored checkpoint that is looked at, and used elsewhere.
+"""``rekindle evaluate`` and ``export-policy``: use the networks of a stored checkpoint.
 
 With ``--json`` stdout is one JSON object:
 
@@ -11,50 +11,55 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...study.objectives import AGGREGATES
+from . import options
 
 if TYPE_CHECKING:
     from ....tasks.task import Task
 
-HERE = "policy"
 
-
-def add_parsers(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Adds the commands; ``command`` makes a parser with what all commands have."""
-    evaluate = command(commands, "evaluate", "the return of a stored checkpoint", module=HERE)
-    export = command(commands, "export-policy", "write a stored checkpoint's networks, not resumable", module=HERE)
-    for parser in (evaluate, export):
-        parser.add_argument("checkpoint", metavar="UID", help="or UID@EPOCH, or UID@best; the last one by itself")
-    evaluate.add_argument("--episodes", type=int, default=20, metavar="N", help="how many (default: 20)")
-    evaluate.add_argument(
+def add_parsers(commands: Any) -> None:
+    """Add the commands."""
+    parser = options.add_command(commands, "evaluate", "the return of a stored checkpoint", evaluate)
+    _add_checkpoint(parser)
+    parser.add_argument("--episodes", type=int, default=20, metavar="N", help="number of episodes (default: 20)")
+    parser.add_argument(
         "--stochastic",
         action="store_true",
-        help="act at random, as in training, with the same random numbers each time",
+        help="sample actions as training does, with the same random numbers each time",
     )
-    evaluate.add_argument(
+    parser.add_argument(
         "--record",
         type=Path,
         metavar="FILE",
-        help="write what was seen and done to a file such as demo.npz, for rekindle train --demonstrations",
+        help="write observations and actions to a file such as demo.npz, for rekindle train --demonstrations",
     )
-    export.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")
-    export.set_defaults(command="export_policy")
+    text = "write the networks of a stored checkpoint, which cannot be resumed"
+    parser = options.add_command(commands, "export-policy", text, export_policy)
+    _add_checkpoint(parser)
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")
+
+
+def _add_checkpoint(parser: options.Parser) -> None:
+    parser.add_argument(
+        "checkpoint", metavar="UID", help="or UID@EPOCH, or UID@best; without an epoch, the last checkpoint"
+    )
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Prints what episodes on seeds that no training uses return, in the mean and otherwise."""
+    """Print statistics of the returns of evaluation episodes, on seeds that no training uses."""
+    from ...study.objectives import AGGREGATES
+
     task, greedy = _task(arguments), not arguments.stochastic
     returns = task.returns(arguments.episodes, greedy)
     spread = {"min": min(returns), "max": max(returns), "std": statistics.pstdev(returns)}
     others: dict[str, Any] = {name: aggregate(returns) for name, aggregate in AGGREGATES.items() if name != "mean"}
     mean = task.evaluate(arguments.episodes, greedy)
     if arguments.record is not None:
-        shown = task.record(arguments.episodes, greedy)
-        others |= {"record": str(shown.save(arguments.record)), "steps": shown.steps}
+        demonstrations = task.record(arguments.episodes, greedy)
+        others |= {"record": str(demonstrations.save(arguments.record)), "steps": demonstrations.steps}
     return _print(
         arguments,
         {
@@ -71,7 +76,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def export_policy(arguments: argparse.Namespace) -> int:
-    """Writes the networks of a checkpoint as safetensors."""
+    """Write the networks of a checkpoint as safetensors."""
     task = _task(arguments)
     file = task.save_policy(arguments.file)
     count = sum(tensor.numel() for tensor in task.parameters())
@@ -89,13 +94,13 @@ def export_policy(arguments: argparse.Namespace) -> int:
 
 
 def _task(arguments: argparse.Namespace) -> Task:
-    """The task as it was at the checkpoint, without a storage."""
+    """Return the task as it was at the checkpoint, without a storage."""
     from ....tasks.checkpoint.state import unpack
     from ....tasks.checkpoint.storage import POLICY
     from ....tasks.warm_start import is_policy
     from ...engine.lineage import lineage, retrain, task_of
     from ...storage.stored_policies import NoPolicy, checkpoint_of
-    from ..output.terminal import existing_store, whole_uid
+    from .storage import existing_store, whole_uid
 
     with existing_store(arguments) as store:
         uid, saved = checkpoint_of(store, arguments.checkpoint, whole_uid)
@@ -113,11 +118,10 @@ def _task(arguments: argparse.Namespace) -> Task:
 
 
 def _print(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
-    from ..output import json_views as report
     from ..output import tables
     from ..output.terminal import new_console, print_json
 
     if arguments.json:
-        return print_json({"format": report.FORMAT, **result})
+        return print_json(result)
     new_console().print(tables.pairs_table(arguments.checkpoint, result))
     return 0

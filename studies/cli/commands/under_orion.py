@@ -1,6 +1,6 @@
 """``rekindle train`` under ``orion hunt``: one trial, reported to Orion in its own form.
 
-This module imports neither orion nor torch at once.
+This module imports neither orion nor torch when it is imported.
 """
 
 from __future__ import annotations
@@ -11,61 +11,50 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...orion.trial import INTERRUPTED, say, train, whole
+from ...orion.trial import INTERRUPTED, RESULTS_VARIABLE, say, storage_url, train, whole
+from .options import expand_files, parse_env
 
 if TYPE_CHECKING:
     import argparse
 
     from ....spaces import Space
-    from ....tasks.checkpoint.storage import Storage
     from ....tasks.cohort import EpochEvent
-    from ....tasks.task import Task
     from ...orion.trial import Results
     from ...storage.branches import Start
 
-RESULTS_VARIABLE = "ORION_RESULTS_PATH"  # Orion sets it for the programs it runs, and reads the file when they end
 INTERRUPT_VARIABLE = "ORION_INTERRUPT_CODE"
 TRIAL_VARIABLE, EXPERIMENT_VARIABLE = "ORION_TRIAL_ID", "ORION_EXPERIMENT_ID"
 
 
-def is_under_orion() -> bool:
-    """Whether Orion runs this process and waits for its result."""
-    return RESULTS_VARIABLE in os.environ
-
-
-def storage_url() -> str | None:
-    """Orion's own database, if its environment names one that can keep checkpoints too."""
-    address = os.environ.get("ORION_DB_ADDRESS")
-    if not is_under_orion() or not address or os.environ.get("ORION_DB_TYPE", "").lower() != "rekindlesql":
-        return None
-    return address if "://" in address else f"sqlite:///{address}"
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """What ``rekindle train`` does under Orion; returns the exit status that Orion understands.
+    """Train one trial of Orion's, and return the exit status that Orion understands.
 
-    0: the result is written. ORION_INTERRUPT_CODE: stopped by a signal or overtaken, and Orion will try the trial
-    again. Whatever is raised is said by the caller, with another status: the trial is broken.
+    0: the result is written. ORION_INTERRUPT_CODE: a signal stopped the trial or another process took its lease, and
+    Orion will try it again. The caller reports any exception with another status: the trial is broken.
     """
-    again = int(os.environ.get(INTERRUPT_VARIABLE, INTERRUPTED))
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(again))  # while nothing is trained; see Interrupts
+    if arguments.no_better is not None:
+        raise ValueError("under Orion its algorithm says how far trials are trained; leave --no-better out")
+    interrupted = int(os.environ.get(INTERRUPT_VARIABLE, INTERRUPTED))
+    # Only while nothing is trained: training has handlers of its own, which save first.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(interrupted))
 
     from ....tasks.errors import Stopped
     from ...errors import LeaseLost
 
     try:
-        found = _train(arguments)
+        results = _train(arguments)
     except (KeyboardInterrupt, Stopped, LeaseLost) as error:
         say(f"the trial is interrupted: {' '.join(str(error).split()) or 'stopped by SIGINT'}")
-        return again
-    except Exception:  # whatever it was: who takes the trial next is to know that it ended by itself
+        return interrupted
+    except Exception:  # the next process to try the trial has to know that it failed and was not killed
         _note_failure()
         raise
     with open(os.environ[RESULTS_VARIABLE], "w", encoding="utf-8") as file:
-        json.dump(found, file)
-    say(", ".join(f"{row['name'].removeprefix('rk_')} {row['value']}" for row in found))
+        json.dump(results, file)
+    say(", ".join(f"{row['name'].removeprefix('rk_')} {row['value']}" for row in results))
     return 0
 
 
@@ -73,30 +62,34 @@ def _train(arguments: argparse.Namespace) -> Results:
     from ....tasks import load
     from ...storage.sql.retry import Patience
     from ...storage.store import Store
-    from .warm_start import check_start, counted, is_given, warm_start
+    from ..output.terminal import epoch_line
+    from . import warm_start
 
-    check_start(arguments)
-    algorithm, space = load(arguments.task), load(arguments.task).learner.hyperparameters
-    env = json.loads(arguments.env) if arguments.env.lstrip().startswith("{") else arguments.env
-    values = counted(_active(space, space.parse(*arguments.set)), arguments)
+    warm_start.check_options(arguments)
+    algorithm = load(arguments.task)
+    space = algorithm.learner.hyperparameters
+    values = _active(space, space.parse(*expand_files(arguments.set)))
+    values = warm_start.with_demonstrated_steps(values, arguments)
     epochs = _epochs(arguments.epochs)
-
-    def make(storage: Storage | None) -> Task:
-        what = {"seed": arguments.seed, "env_processes": arguments.env_processes, "snapshots": arguments.snapshots}
-        return algorithm(env, storage=storage, **what)
+    make = partial(
+        algorithm,
+        parse_env(arguments.env),
+        seed=arguments.seed,
+        env_processes=arguments.env_processes,
+        snapshots=arguments.snapshots,
+    )
 
     def at_epoch_end(event: EpochEvent) -> None:
-        shown = (name for name in ("episode_return", "return") if name in event.metrics)
-        say(f"epoch {event.epoch}/{epochs}  " + "  ".join(f"{name} {event.metrics[name]:.5g}" for name in shown))
+        say(epoch_line(event, epochs, "episode_return", "return"))
 
-    make(None).init(**values)  # what is wrong with them is said before a database is made
+    cold = make().init(**values).identity  # wrong values are reported before a database exists
     patience = Patience(arguments.patience, full=True, say=say)
     with Store(arguments.storage, patience=patience) as store:
         warm = None
-        if is_given(arguments):
-            warm = warm_start(store, make(None), values, arguments, say)
+        if warm_start.is_given(arguments):
+            warm = warm_start.start_one(store, make(), cold, arguments, say)
         return train(
-            make,
+            lambda storage: make(storage=storage),
             values,
             epochs,
             store,
@@ -107,32 +100,32 @@ def _train(arguments: argparse.Namespace) -> Results:
         )
 
 
-def _place() -> tuple[str, int, str] | None:
-    """The database, the experiment and the trial, if they are in a database that is ours too."""
-    url, trial, experiment = (storage_url(), os.environ.get(TRIAL_VARIABLE), os.environ.get(EXPERIMENT_VARIABLE, ""))
+def _trial_row() -> tuple[str, int, str] | None:
+    """Return the database, the experiment and the trial, if Orion's database can hold checkpoints too."""
+    url, trial, experiment = storage_url(), os.environ.get(TRIAL_VARIABLE), os.environ.get(EXPERIMENT_VARIABLE, "")
     if url is None or trial is None or not experiment.isdecimal():
         return None
     return url, int(experiment), trial
 
 
 def _parent() -> Start | None:
-    """Where the trial ended from which Orion branched this one."""
-    if (place := _place()) is None:
+    """Return the final state of the trial that Orion branched this one from."""
+    if (row := _trial_row()) is None:
         return None
     from ...orion.parents import parent_of
 
-    return parent_of(*place)
+    return parent_of(*row)
 
 
 def _note_failure() -> None:
-    """Says in Orion's database that the trial failed by itself, and was not killed."""
+    """Note in Orion's database that the trial failed and was not killed."""
     from ...errors import StoreError
 
-    if (place := _place()) is not None:
+    if (row := _trial_row()) is not None:
         from ...orion.attempts import note_failure
 
-        with suppress(StoreError):  # then it is tried again, which finds out
-            note_failure(*place)
+        with suppress(StoreError):  # then the trial is tried again, and fails again
+            note_failure(*row)
 
 
 def _epochs(text: str) -> int:
@@ -150,9 +143,9 @@ def _epochs(text: str) -> int:
 
 
 def _active(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values without those that do not apply: Orion knows no conditions and gives every hyperparameter one."""
+    """Return the values that apply: Orion knows no conditions, and gives every hyperparameter a value."""
     from ....spaces import flatten, unflatten
 
-    given = flatten(values)
-    applying = flatten(space.decide(lambda path, dimension: given.get(path, dimension.default)))
-    return unflatten({path: value for path, value in given.items() if path in applying})
+    flat = flatten(values)
+    applying = flatten(space.decide(lambda path, dimension: flat.get(path, dimension.default)))
+    return unflatten({path: value for path, value in flat.items() if path in applying})

@@ -1,4 +1,4 @@
-"""The commands that keep a database in order: ``rekindle fsck``, ``gc``, ``export`` and ``import``.
+"""``rekindle fsck``, ``gc``, ``export`` and ``import``: maintenance of a storage.
 
 With ``--json`` stdout is one JSON object:
 
@@ -9,51 +9,45 @@ With ``--json`` stdout is one JSON object:
     export, import  format, storage, file, bytes, study, trials, tasks, checkpoints, blobs, new (checkpoints that the
             database did not have)
 
-fsck exits with 1 if something is wrong that was not repaired.
+fsck exits with 1 if anything wrong is left.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...redact import printable
+from .options import FAILED, add_command
 
 if TYPE_CHECKING:
     from ...storage.store import Store
 
-FORMAT = 1
-FAILED = 1
-HERE = "upkeep"
 
-
-def add_parsers(commands: Any, command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Adds the four commands; ``command`` makes a parser with what all commands have."""
-    fsck = command(commands, "fsck", "examine a storage: what is orphaned, damaged or contradicts itself", module=HERE)
-    fsck.add_argument(
-        "--repair", action="store_true", help="cure what can be cured; what a process holds is left alone"
+def add_parsers(commands: Any) -> None:
+    """Add the commands."""
+    parser = add_command(commands, "fsck", "examine a storage for orphaned, damaged and inconsistent data", fsck)
+    parser.add_argument(
+        "--repair", action="store_true", help="repair what can be repaired, except what a process holds"
     )
-    gc = command(
-        commands, "gc", "list the checkpoints that nothing can need any more; drop them when told", module=HERE
-    )
-    gc.add_argument("--study", action="append", metavar="NAME", help="of this study only; may be repeated")
-    gc.add_argument("--yes", action="store_true", help="drop them")
-    export = command(commands, "export", "write a study, with all that it trained, to one file", module=HERE)
-    export.add_argument("study", metavar="STUDY")
-    export.add_argument("file", type=Path, metavar="FILE")
-    load = command(commands, "import", "read a study from a file that `rekindle export` wrote", module=HERE)
-    load.add_argument("file", type=Path, metavar="FILE")
-    load.set_defaults(command="load")  # no function is called import
+    parser = add_command(commands, "gc", "list the checkpoints that nothing needs any more; drop them with --yes", gc)
+    parser.add_argument("--study", action="append", metavar="NAME", help="of this study only; may be repeated")
+    parser.add_argument("--yes", action="store_true", help="drop them")
+    parser = add_command(commands, "export", "write a study, with all that it trained, to one file", export)
+    parser.add_argument("study", metavar="STUDY")
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser = add_command(commands, "import", "read a study from a file that `rekindle export` wrote", load)
+    parser.add_argument("file", type=Path, metavar="FILE")
 
 
 def fsck(arguments: argparse.Namespace) -> int:
-    """Examines the storage, and repairs it if told; 1 if something stays wrong."""
+    """Examine the storage, repair it with --repair, and return 1 if anything wrong is left."""
     from ...upkeep.fsck import check, repair
-    from ..output.terminal import existing_store
+    from ..output.terminal import print_json
+    from .storage import existing_store
 
     with existing_store(arguments) as store:
         findings = check(store)
@@ -67,7 +61,7 @@ def fsck(arguments: argparse.Namespace) -> int:
             ]
             result["left"] = [finding.to_json() for finding in left]
     if arguments.json:
-        return _print_json(result, FAILED if left else 0)
+        return print_json(result, FAILED if left else 0)
     for finding in findings:
         _print(str(finding))
     for each in repairs:
@@ -84,10 +78,11 @@ def fsck(arguments: argparse.Namespace) -> int:
 
 
 def gc(arguments: argparse.Namespace) -> int:
-    """Says what nothing needs any more; drops it with --yes."""
+    """List the checkpoints that nothing needs any more, and drop them with --yes."""
     from ...upkeep.gc import gc as collect
     from ...upkeep.shrinking import shrink
-    from ..output.terminal import existing_store
+    from ..output.terminal import print_json
+    from .storage import existing_store
 
     with existing_store(arguments) as store:
         garbage = collect(store, studies=arguments.study, dry_run=not arguments.yes)
@@ -96,7 +91,7 @@ def gc(arguments: argparse.Namespace) -> int:
     if arguments.json:
         tasks = [each.to_json() for each in garbage]
         file = {"file": shrunk.to_json() if shrunk else None} if arguments.yes else {}
-        return _print_json(
+        return print_json(
             {
                 "storage": store.url,
                 "dry_run": not arguments.yes,
@@ -121,9 +116,9 @@ def gc(arguments: argparse.Namespace) -> int:
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """Writes a study to a file."""
+    """Write a study to a file."""
     from ...upkeep.transfer import export_study
-    from ..output.terminal import existing_store
+    from .storage import existing_store
 
     with existing_store(arguments) as store:
         done = export_study(store, arguments.study, arguments.file)
@@ -131,9 +126,9 @@ def export(arguments: argparse.Namespace) -> int:
 
 
 def load(arguments: argparse.Namespace) -> int:
-    """Reads a study from a file."""
+    """Read a study from a file."""
     from ...upkeep.transfer import import_study
-    from ..output.terminal import open_store
+    from .storage import open_store
 
     if not arguments.file.is_file():  # before a database is made
         raise ValueError(f"there is no file {arguments.file}; `rekindle export STUDY FILE` writes one")
@@ -143,9 +138,11 @@ def load(arguments: argparse.Namespace) -> int:
 
 
 def _transferred(arguments: argparse.Namespace, store: Store, done: Mapping[str, Any], how: str) -> int:
+    from ..output.terminal import print_json
+
     size = os.path.getsize(arguments.file)
     if arguments.json:
-        return _print_json({"storage": store.url, "file": str(arguments.file), "bytes": size, **done})
+        return print_json({"storage": store.url, "file": str(arguments.file), "bytes": size, **done})
     new = f" ({done['new']} of them new)" if how == "read from" else ""
     _print(
         f"study {done['study']} {how} {arguments.file}: {done['trials']} trials, {done['tasks']} tasks, "
@@ -156,8 +153,3 @@ def _transferred(arguments: argparse.Namespace, store: Store, done: Mapping[str,
 
 def _print(text: str) -> None:
     print(printable(" ".join(text.split())))
-
-
-def _print_json(result: Mapping[str, Any], status: int = 0) -> int:
-    print(json.dumps({"format": FORMAT, **result}, indent=2))
-    return status

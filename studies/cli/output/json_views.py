@@ -1,7 +1,4 @@
-"""What is known of studies, trials and tasks, as JSON for programs (the cli documents it); `tables` is for people.
-
-``FORMAT`` is raised when a name in the JSON changes its meaning or goes away; new names may come without that.
-"""
+"""Studies, trials and tasks as JSON for programs; the docstring of `cli` documents it."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ from ...study.objectives import RETURN as RETURN
 if TYPE_CHECKING:
     from ...storage.store import Store
 
-FORMAT = 1
 Json = dict[str, Any]
 STATES = ("complete", "pruned", "failed", "running")
 
@@ -147,7 +143,6 @@ def summary_json(store: Store, name: str) -> Json:
 def _head(config: Config, name: str) -> Json:
     """What a study's configuration says."""
     return {
-        "format": FORMAT,
         "study": name,
         "state": None,
         "task": config.task,
@@ -194,13 +189,9 @@ def _spared(shown: Sequence[Json]) -> int:
 
 def status_json(store: Store) -> Json:
     """All studies of a storage, without their trials, and the processes that work on it."""
-    studies = [
-        {key: value for key, value in summary_json(store, study.name).items() if key != "format"}
-        for study in store.studies()
-    ]
+    studies = [summary_json(store, study.name) for study in store.studies()]
     workers = [{"host": owner.host, "pid": owner.pid} for owner in map(Owner.parse, store.workers())]
     return {
-        "format": FORMAT,
         "storage": store.url,
         "studies": studies,
         "workers": workers,
@@ -218,7 +209,6 @@ def task_json(store: Store, uid: str) -> Json:
     last = checkpoints[-1] if checkpoints else None
     identity = row.identity or {}
     return {
-        "format": FORMAT,
         "uid": uid,
         "task": identity.get("task"),
         "env": identity.get("env"),

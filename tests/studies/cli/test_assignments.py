@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rekindle.studies.cli.assignments import spelled_out
+from rekindle.studies.cli.commands.options import expand_files
 from studying import TINY
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -23,13 +23,13 @@ def write(path: Path, content: Any) -> str:
 def test_what_is_named_beside_a_file_comes_on_top(tmp_path: Path) -> None:
     one = write(tmp_path / "one.json", {"gamma": 0.9, "optimizer": {"lr": 1e-3, "name": "sgd"}, "target_kl": None})
     other = write(tmp_path / "other.json", {"hyperparameters": {"optimizer.lr": 2e-3}, "uid": "x"})
-    assert spelled_out([one, "gamma=0.5", other]) == [
+    assert expand_files([one, "gamma=0.5", other]) == [
         "optimizer.lr=0.002",
         'optimizer.name="sgd"',
         "target_kl=null",
         "gamma=0.5",
     ]
-    assert spelled_out(["gamma=0.5"]) == ["gamma=0.5"]
+    assert expand_files(["gamma=0.5"]) == ["gamma=0.5"]
 
 
 @pytest.mark.parametrize("command", ["train", "show"])

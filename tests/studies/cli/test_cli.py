@@ -257,7 +257,7 @@ def test_train_carries_on_and_show_tells_the_whole_story(
 def test_a_complete_study_says_so(finished_url: str, cli: Callable[..., Any]) -> None:
     status, out, errors = cli(*SHORT, "--storage", finished_url)
     assert status == 0
-    assert "study s is complete; more --trials than 6 go on with it" in errors
+    assert "study s is complete; rerun with more --trials than 6 to extend it" in errors
     assert "best trials of s" in out
     assert "rekindle show" in out
 

@@ -95,7 +95,7 @@ def test_a_command_carries_on_when_its_file_is_gone_and_says_when_it_has_changed
     mine.unlink()
     status, out, errors = cli(*train(sqlite_url, mine, epochs=2))
     assert status == 0
-    assert f"task {first['uid']} began with it, and carries on" in " ".join(errors.split())
+    assert f"task {first['uid']} started from it, and resumes" in " ".join(errors.split())
     result = json.loads(out)
     assert (result["uid"], result["resumed"], result["digest"]) == (first["uid"], True, alone(file, 2).digest)
     recorded(mine, seed=8)

@@ -21,7 +21,7 @@ from orion.client.runner import prepare_trial_working_dir
 from orion.core.utils.exceptions import LazyWorkers
 from orion.core.worker.trial import Trial
 from rekindle import PPO, fidelity
-from rekindle.studies.cli.commands.lineage import replayed
+from rekindle.studies.engine.branching import replay
 from rekindle.studies.engine.lineage import lineage
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
 from rekindle.studies.orion.algorithms import algorithm_config
@@ -76,7 +76,7 @@ def check_population(store: Store, trials: list[Trial]) -> int:
             *_, link, _ = lineage(store, row["uid"])
             assert link.uid == before["uid"]
     uids = {told(trial)["uid"] for trial in trials}
-    assert all(replayed(store, uid)["equal"] for uid in uids)
+    assert all(replay(store, uid)["equal"] for uid in uids)
     return sum(len(lineage(store, uid)) > 1 for uid in uids)
 
 
@@ -185,7 +185,7 @@ def test_a_hunt_is_exact_however_many_processes_train_it_and_some_are_killed(
     assert len({(row["uid"], row["epochs"]) for row in rows}) == 12
     longest = max(rows, key=lambda row: row["epochs"])
     with Store(url) as store:
-        assert replayed(store, longest["uid"])["digest"] == longest["digest"]
+        assert replay(store, longest["uid"])["digest"] == longest["digest"]
     client.storage._db.close_connection()
 
 
@@ -280,7 +280,7 @@ def test_the_orion_command_trains_a_population_on_postgresql(
         by_id = {trial.id: trial for trial in trials}
         assert [told(t)["resumed"] == told(by_id[t.parent])["epochs"] for t in trials if t.parent] == [True, True]
         branched = [uid for uid in {told(t)["uid"] for t in trials} if len(lineage(store, uid)) == 2]
-        assert [replayed(store, uid)["equal"] for uid in branched] == [True]
+        assert [replay(store, uid)["equal"] for uid in branched] == [True]
     assert list(tmp_path.glob("pbt-v1*")) == []
 
 

@@ -91,7 +91,7 @@ def test_a_command_carries_on_when_its_file_is_gone(sqlite_url: str, tmp_path: P
     file.unlink()
     status, out, errors = cli(*train(sqlite_url, "--warm-start", str(file), epochs=3))
     assert status == 0
-    assert f"there is no file {file}; task {first['uid']} began with it, and carries on" in " ".join(errors.split())
+    assert f"there is no file {file}; task {first['uid']} started from it, and resumes" in " ".join(errors.split())
     result = json.loads(out)
     assert (result["uid"], result["resumed"]) == (first["uid"], True)
     assert result["digest"] == warm(given(), 3).digest
@@ -282,7 +282,7 @@ def test_tune_starts_warm_and_carries_on_without_its_source(sqlite_url: str, tmp
     file.unlink()
     status, again, errors = cli(*arguments, "--trials", "4", "--warm-start", str(file))
     assert status == 0
-    assert "study t began with it, and carries on" in " ".join(errors.split())
+    assert "study t started from it, and resumes" in " ".join(errors.split())
     assert json.loads(again)["trials"][:2] == json.loads(out)["trials"]
     assert len(json.loads(again)["trials"]) == 4
     status, _, errors = cli(*arguments, "--trials", "4")

@@ -20,7 +20,7 @@ from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.engine.engine import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.ray_workers import RayWorker, cluster
-from rekindle.studies.workers.supervisor import Interrupted, Tuning, WorkersFailed
+from rekindle.studies.workers.supervisor import Interrupted, Supervisor, WorkersFailed
 from rich.console import Console
 from studying import bits, run, tiny
 
@@ -33,10 +33,10 @@ def process_of(worker: RayWorker) -> psutil.Process | None:
     return psutil.Process(int(found[1])) if found else None
 
 
-def tune(store: Store, study: str, count: int, hire: Callable[[], RayWorker]) -> Tuning:
+def tune(store: Store, study: str, count: int, hire: Callable[[], RayWorker]) -> Supervisor:
     """Runs a study, with nothing to see of it."""
     with Progress(Console(file=io.StringIO()), study, "here") as progress:
-        tuning = Tuning(store, study, count, hire, progress)
+        tuning = Supervisor(store, study, count, hire, progress)
         tuning.run()
     return tuning
 
@@ -46,7 +46,7 @@ import io, signal, sys
 from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.workers.ray_workers import RayWorker, cluster
 from rekindle.studies.storage.store import Store
-from rekindle.studies.workers.supervisor import Tuning, WorkersFailed
+from rekindle.studies.workers.supervisor import Supervisor, WorkersFailed
 from rich.console import Console
 
 url = sys.argv[1]
@@ -54,8 +54,8 @@ before = signal.getsignal(signal.SIGTERM)
 with Store(url) as store, cluster(url, "s", workers=1, address=None, cpus=1, gpus=0) as (count, hire):
     assert (count, signal.getsignal(signal.SIGTERM)) == (1, before)
     with Progress(Console(file=io.StringIO()), "s", "here") as progress:
-        Tuning(store, "s", count, hire, progress).run()
-        lost = Tuning(store, "t", 1, lambda: RayWorker(1, 0, url, "no study", 1, []), progress)
+        Supervisor(store, "s", count, hire, progress).run()
+        lost = Supervisor(store, "t", 1, lambda: RayWorker(1, 0, url, "no study", 1, []), progress)
         for wrong in (lost.run, cluster(url, "s", workers=1, address=None, cpus=9, gpus=0).__enter__):
             try:
                 wrong()
@@ -95,7 +95,7 @@ def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_
     undisturbed = run(f"sqlite:///{tmp_path / 'undisturbed.db'}", config)
     said, left = io.StringIO(), list[psutil.Process]()
 
-    def disturb(tuning: Tuning) -> None:
+    def disturb(tuning: Supervisor) -> None:
         """Kills a worker's process, then the actor that holds another one, then asks the parent to stop."""
         wait_until(lambda: tuning.through >= 1 and all(map(process_of, tuning.crew)), 100)
         first, second = tuning.crew
@@ -111,7 +111,7 @@ def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_
         start_study(store, "s", config)
         with cluster(sqlite_url, "s", workers=2, address=None, cpus=1, gpus=0) as (count, hire):
             with Progress(Console(file=said), "s", "here") as progress:
-                tuning = Tuning(store, "s", count, hire, progress)
+                tuning = Supervisor(store, "s", count, hire, progress)
                 thread = threading.Thread(target=disturb, args=(tuning,))
                 thread.start()
                 with pytest.raises(Interrupted, match="everything is saved"):
@@ -163,13 +163,13 @@ def test_a_cluster_that_dies_is_no_reason_to_wait_for_ever(sqlite_url: str, wait
         start_study(store, "s", tiny(2, (9, 9, 3), fixed={"epoch_steps": 65536}))
         with cluster(sqlite_url, "s", workers=1, address=None, cpus=1, gpus=0) as (count, hire):
 
-            def disturb(tuning: Tuning) -> None:
+            def disturb(tuning: Supervisor) -> None:
                 wait_until(lambda: all(map(process_of, tuning.crew)), 100)
                 [raylet] = [each for each in psutil.Process().children(recursive=True) if each.name() == "raylet"]
                 raylet.kill()
 
             with Progress(Console(file=io.StringIO()), "s", "here") as progress:
-                tuning = Tuning(store, "s", count, hire, progress)
+                tuning = Supervisor(store, "s", count, hire, progress)
                 thread = threading.Thread(target=disturb, args=(tuning,))
                 thread.start()
                 with pytest.raises(WorkersFailed, match="no machine of the Ray cluster is alive any more"):

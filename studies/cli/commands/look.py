@@ -1,0 +1,110 @@
+"""``rekindle status``, ``trials`` and ``show``: print what a storage holds of studies, trials and tasks."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from . import options
+
+LEARNING_CURVE = ("epoch", "env_steps", "episode_return", "return", "loss", "approx_kl", "entropy")
+
+
+def add_parsers(commands: Any) -> None:
+    """Add the commands."""
+    options.add_command(commands, "status", "all studies of a storage", status)
+    parser = options.add_command(commands, "trials", "the trials of a study, rung by rung", trials)
+    parser.add_argument("study", metavar="STUDY")
+    text = "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
+    options.add_uid(options.add_command(commands, "show", text, show))
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Print all studies of a storage."""
+    from ..output import tables
+    from ..output.json_views import status_json
+    from ..output.terminal import new_console, note, print_json
+    from .storage import existing_store
+
+    with existing_store(arguments) as store:
+        result = status_json(store)
+    if arguments.json:
+        return print_json(result)
+    out = new_console()
+    if result["studies"]:
+        out.print(tables.status_table(result))
+    else:
+        note(out, f"{result['storage']}: no study yet")
+    workers = ", ".join(f"{worker['pid']} on {worker['host']}" for worker in result["workers"])
+    note(out, f"{result['tasks']} tasks; processes that train them now: {workers or 'none'}")
+    return 0
+
+
+def trials(arguments: argparse.Namespace) -> int:
+    """Print the trials of a study."""
+    from ..output import tables
+    from ..output.json_views import study_json
+    from ..output.terminal import new_console, note, print_json
+    from .storage import existing_store
+
+    with existing_store(arguments) as store:
+        study = study_json(store, arguments.study)
+    if arguments.json:
+        return print_json(study)
+    out = new_console()
+    out.print(tables.trials_table(study))
+    for trial in study["trials"]:
+        if trial["error"]:
+            note(out, f"trial {trial['number']} failed: {trial['error'].strip().splitlines()[-1]}")
+    return 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print everything that is stored of one task."""
+    from ..output import tables
+    from ..output.json_views import task_json
+    from ..output.terminal import new_console, note, print_json
+    from .storage import existing_store, whole_uid
+
+    with existing_store(arguments) as store:
+        task = task_json(store, whole_uid(store, arguments.uid))
+    if arguments.json:
+        return print_json(task)
+    out = new_console()
+    head = {name: task[name] for name in ("uid", "seed", "epochs", "return", "digest")}
+    head["trained by"] = _process(task["owner"]) if task["owner"] else "nobody at the moment"
+    head |= {f"in {trial['study']}": f"trial {trial['number']}, {trial['state']}" for trial in task["trials"]}
+    out.print(tables.pairs_table(f"{task['task']} on {(task['env'] or {}).get('id')}", head))
+    if len(task["lineage"]) > 1:
+        out.print(tables.rows_table("lineage", task["lineage"], ("uid", "until")))
+    out.print(tables.pairs_table("hyperparameters", task["hyperparameters"]))
+    names = [name for name in LEARNING_CURVE if any(name in row for row in task["metrics"])]
+    out.print(tables.rows_table("metrics", task["metrics"], names))
+    out.print(tables.rows_table("checkpoints", task["checkpoints"], ("epochs", "bytes", "kept", "digest")))
+    events = [_event_row(event) for event in task["events"]]
+    out.print(tables.rows_table("events", events, ("time", "kind", "epochs", "process", "more")))
+    for trial in task["trials"]:
+        if trial["error"]:
+            note(out, f"trial {trial['number']} of study {trial['study']} failed:\n{trial['error'].strip()}")
+    return 0
+
+
+def _event_row(event: Mapping[str, Any]) -> dict[str, Any]:
+    from datetime import datetime
+
+    row: dict[str, Any] = {"time": f"{datetime.fromtimestamp(event['time']).astimezone():%Y-%m-%d %H:%M:%S}"}
+    row |= {name: event[name] for name in ("kind", "epochs") if name in event}
+    more = {name: event[name] for name in event if name not in ("time", "kind", "epochs", "owner", "token")}
+    if "owner" in event:
+        row["process"] = _process(event["owner"])
+    if "previous" in more:
+        more["previous"] = _process(more["previous"])
+    return row | {"more": ", ".join(f"{name} {str(value)[:24]}" for name, value in more.items())}
+
+
+def _process(owner: str) -> str:
+    from ...storage.locks.owner import Owner
+
+    parsed = Owner.parse(owner)
+    return f"{parsed.pid} on {parsed.host}"

@@ -1,0 +1,47 @@
+"""The storage that a command names, and the tasks in it."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from ...engine.optuna_mirror import UID as MIRROR
+from ...storage.sql.retry import Patience
+from ...storage.store import Store
+from ..output.terminal import new_console, note
+
+
+def existing_store(arguments: argparse.Namespace, first: bool = False) -> Store:
+    """Open the storage; ValueError if its SQLite file does not exist, so that a misspelled name makes none."""
+    if not database_exists(arguments):
+        path = arguments.storage.partition(":///")[2]
+        raise ValueError(f"there is no database {path} yet; give --storage, or let `rekindle tune` make it")
+    return open_store(arguments, first)
+
+
+def database_exists(arguments: argparse.Namespace) -> bool:
+    """Return whether the storage may exist: false only for an SQLite file that does not."""
+    kind, _, path = arguments.storage.partition(":///")
+    return not (kind.startswith("sqlite") and path) or Path(path.partition("?")[0]).exists()
+
+
+def open_store(arguments: argparse.Namespace, first: bool = False) -> Store:
+    """Open the storage, waiting as long as --patience says; waits are announced on stderr.
+
+    `first` waits for a database that does not answer from the start, too.
+    """
+    say = None if getattr(arguments, "quiet", False) else partial(note, new_console(stderr=True))
+    patience = Patience(arguments.patience, full=True, first=first, say=say)
+    return Store(arguments.storage, patience=patience, lease_seconds=getattr(arguments, "lease", 60.0))
+
+
+def whole_uid(store: Store, start: str) -> str:
+    """Return the one uid that begins with `start`; ValueError if no uid or several uids do."""
+    uids = [task.uid for task in store.tasks() if not task.uid.startswith(MIRROR)]
+    matches = [uid for uid in uids if uid.startswith(start)]
+    if start in matches or len(matches) == 1:
+        return start if start in matches else matches[0]
+    if matches:
+        raise ValueError(f"a uid may be cut short as long as one task begins so, but {start!r} begins {len(matches)}")
+    raise ValueError(f"no task of {store.url} has a uid that begins with {start!r}; `rekindle trials STUDY` shows them")

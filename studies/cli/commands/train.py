@@ -1,0 +1,124 @@
+"""``rekindle train``: trains one task, from its last checkpoint if there is one."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ...orion.trial import is_under_orion
+from . import options, under_orion
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ....tasks.cohort import EpochEvent
+    from ....tasks.runtime.observers import NoImprovement
+    from ....tasks.task import Task
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command."""
+    parser = options.add_command(commands, "train", "train one task; rerun to resume", train)
+    options.add_task(parser, "epochs in all", "27", "set a hyperparameter; the others have their defaults")
+    parser.add_argument(
+        "--no-better",
+        metavar="METRIC:N",
+        help="stop early, once a metric of the task, such as episode_return, has not risen for N epochs",
+    )
+    options.add_training(parser)
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Train one task, from its last checkpoint if there is one; under Orion, one of its trials."""
+    if is_under_orion():
+        return under_orion.run(arguments)
+    from ....tasks import load
+    from ...study.config import parse_epochs
+    from ...workers.training import TaskStorage
+    from ..output import tables
+    from ..output.terminal import new_console, note, print_json
+    from . import warm_start
+    from .storage import open_store
+
+    warm_start.check_options(arguments)
+    algorithm = load(arguments.task)
+    low, epochs, _ = parse_epochs(arguments.epochs)
+    if low != epochs:
+        raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {arguments.epochs}")
+    until = _stopping_rule(arguments.no_better)
+    make = partial(algorithm, options.parse_env(arguments.env), seed=arguments.seed, snapshots=arguments.snapshots)
+    values = algorithm.learner.hyperparameters.parse(*options.expand_files(arguments.set))
+    values = warm_start.with_demonstrated_steps(values, arguments)
+    cold = make().init(**values).identity  # wrong values are reported before a database exists
+    errors = new_console(stderr=True)
+    with open_store(arguments) as store:
+        if warm_start.is_given(arguments):
+            values["start"] = warm_start.start_one(store, make(), cold, arguments, partial(note, errors))
+        storage = TaskStorage(store, arguments.use_previous)
+        task = make(storage=storage, env_processes=arguments.env_processes).init(**values)
+        try:
+            result = fit_task(task, epochs, errors, until)
+        finally:
+            task.release()
+    if arguments.json:
+        return print_json(result)
+    out = new_console()
+    head = {name: result[name] for name in ("uid", "epochs", "return", "digest")}
+    out.print(tables.pairs_table(str(task), {**head, **result["hyperparameters"]}))
+    out.print(f"[cyan]rekindle show {task.uid[:8]} --storage {shlex.quote(store.url)}[/]", soft_wrap=True)
+    return 0
+
+
+def _stopping_rule(text: str | None) -> NoImprovement | None:
+    """Return the rule of --no-better."""
+    from ....tasks.runtime.observers import NoImprovement
+
+    if text is None:
+        return None
+    metric, _, number = text.rpartition(":")
+    if not metric or not number.isdecimal() or int(number) < 1:
+        raise ValueError(f"--no-better must be METRIC:N with N epochs, such as episode_return:20, but got {text!r}")
+    return NoImprovement(metric, int(number))
+
+
+def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> dict[str, Any]:
+    """Train a task to `epochs` epochs in all, report progress, and return the result for JSON."""
+    from ...study.objectives import RETURN
+    from ..output.terminal import epoch_line, note
+
+    if task.epochs > epochs:
+        raise ValueError(
+            f"training only goes forward, but {task} has done {task.epochs} epochs and {epochs} were asked for; "
+            "ask for more, or use another --storage"
+        )
+    begins = f"resumes after epoch {task.epochs}" if task.resumed else "starts"
+    note(errors, f"{task} {begins}; {epochs} epochs in all")
+
+    def at_epoch_end(event: EpochEvent) -> None:
+        if event.epoch == epochs and RETURN not in event.metrics:
+            event.metrics[RETURN] = event.task.evaluate()
+        note(errors, epoch_line(event, epochs, "env_steps", "episode_return", RETURN))
+
+    metrics = task.fit(epochs, at_epoch_end, until)
+    if until is not None and task.epochs < epochs:
+        note(errors, f"{until.metric} has not risen for {until.epochs} epochs: ends after epoch {task.epochs}")
+    if metrics.get("updates") == 0:
+        note(
+            errors,
+            f"nothing was learned: no gradient step was due in {task.epochs} epochs; train for more epochs, or lower "
+            "min_rollouts or min_steps",
+        )
+    return {
+        "uid": task.uid,
+        "task": task.name,
+        "env": task.env.to_json(),
+        "seed": task.seed,
+        "epochs": task.epochs,
+        "return": metrics[RETURN] if RETURN in metrics else task.evaluate(),
+        "digest": task.digest,
+        "resumed": task.resumed,
+        "hyperparameters": task.identity["hyperparameters"],
+        "metrics": metrics,
+    }

@@ -1,0 +1,135 @@
+"""Verification of a task by training its lineage again, and forks with other hyperparameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...spaces import flatten
+from ...tasks import load
+from ...tasks.checkpoint.state import unpack
+from ...tasks.checkpoint.storage import Saved
+from ..storage.branches import Start
+from ..storage.store import Store
+from ..study.objectives import RETURN
+from .lineage import Link, NotEqual, lineage, retrain, task_of
+
+
+class BadFork(ValueError):
+    """A fork or a replay that makes no sense."""
+
+
+def replay(
+    store: Store, uid: str, at_task_end: Callable[[Mapping[str, Any]], None] = lambda row: None
+) -> dict[str, Any]:
+    """Train a lineage again from its root, and compare the last digest with the one on record.
+
+    Args:
+        store: holds the lineage.
+        uid: the last task of the lineage.
+        at_task_end: called with each row of the result's "lineage" as soon as its task is trained.
+    """
+    saved = _last_at_epoch_end(store, uid)
+    rows: list[dict[str, Any]] = []
+
+    def add_row(link: Link, epochs: int, digest: str) -> None:
+        begins = link.start.epochs if link.start else 0
+        rows.append({"uid": link.uid, "from": begins, "to": epochs, "digest": digest})
+        at_task_end(rows[-1])
+
+    reason, digest = None, None
+    try:
+        digest = retrain(lineage(store, uid), saved.epochs, passed=add_row).digest
+    except NotEqual as error:
+        reason = str(error)
+    return {
+        "uid": uid,
+        "equal": digest == saved.digest,
+        "epochs": saved.epochs,
+        "digest": saved.digest,
+        "replayed": digest,
+        "reason": reason,
+        "lineage": rows,
+    }
+
+
+def _last_at_epoch_end(store: Store, uid: str) -> Saved:
+    for row in reversed(store.checkpoints(uid)):
+        saved = store.load(uid, row.epochs)
+        if saved is not None and _is_at_epoch_end(saved):
+            return saved
+    raise BadFork(f"a replay is compared with a checkpoint at an epoch's end, but none of task {uid} is stored")
+
+
+def _is_at_epoch_end(saved: Saved) -> bool:
+    """Return false for a checkpoint written within an epoch, when its process was asked to stop."""
+    return json.loads(saved.manifest)["values"].get("learner/tally/count", 0) == 0
+
+
+def fork_identity(
+    identity: Mapping[str, Any], assignments: Sequence[str], start: str
+) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Return the identity of a fork, and its changed hyperparameters as [old, new].
+
+    Args:
+        identity: of the task that is forked.
+        assignments: ``NAME=VALUE``.
+        start: digest of the state that the fork starts from.
+
+    Raises:
+        BadFork: nothing changes, or a structural hyperparameter does.
+        ValueError: the space does not allow a value.
+    """
+    learner = load(identity["task"]).learner
+    space, old = learner.hyperparameters, dict(identity["hyperparameters"])
+    nested = space.validate({**old, **flatten(space.parse(*assignments))})
+    new = space.identifying(nested)
+    learner.check(nested)
+    before, after = space.structure(old), space.structure(new)
+    if structural := sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)):
+        name = structural[0]
+        raise BadFork(
+            f"a fork changes what may change while a task trains, but {name} is structural: it decides shapes or loop "
+            f"counts, and the checkpoint has {before.get(name)!r}; train a new task with it: rekindle train --set "
+            f"{name.removesuffix('.enabled')}=..."
+        )
+    changed = {name: [old.get(name), value] for name, value in new.items() if old.get(name) != value}
+    if not changed:
+        raise BadFork("a fork changes a hyperparameter, but the task has these values already; give --set name=value")
+    return {**identity, "hyperparameters": new, "start": start}, changed
+
+
+def state_at(store: Store, links: Sequence[Link], epoch: int, end: int) -> tuple[Link, Start]:
+    """Return the task of a lineage that trained after an epoch, and the state it had there.
+
+    BadFork if no checkpoint of that epoch is kept, or the epoch is not before `end`.
+    """
+    kept: dict[int, Link] = {}
+    for link, following in zip(links, [*links[1:], None], strict=True):
+        last = following.start.epochs if following and following.start else end - 1
+        kept |= {row.epochs: link for row in store.checkpoints(link.uid) if row.epochs <= last}
+    saved = store.load(kept[epoch].uid, epoch) if epoch in kept else None
+    if saved is None or not _is_at_epoch_end(saved):
+        epochs = ", ".join(map(str, sorted(set(kept) - {epoch}))) or "none"
+        raise BadFork(
+            f"a fork starts from a checkpoint before the task's last one (at {end} epochs), but the one at {epoch} is "
+            f"not kept; those that are: {epochs}"
+        )
+    link = kept[epoch]
+    if link.start is not None and link.start.digest == saved.digest:
+        return link, link.start  # the hyperparameters of this task with the state of the task before it
+    return link, Start(link.uid, epoch, saved.digest)
+
+
+def return_at(store: Store, uid: str, epochs: int) -> float:
+    """Return the evaluation return of a task at its last checkpoint."""
+    metrics = dict(store.metrics(uid)).get(epochs, {})
+    if RETURN in metrics:
+        return metrics[RETURN]
+    saved = store.load(uid)
+    assert saved is not None
+    state = unpack(saved.manifest, saved.fetch)
+    task = task_of(state["identity"])
+    task.load_state_dict(state)
+    return task.evaluate()
