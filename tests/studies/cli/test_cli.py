@@ -362,4 +362,4 @@ def test_who_waits_for_more_than_there_was_is_told_that_nothing_was_learned(
     assert "nothing was learned" not in cli(*asked)[2]
     status, _, errors = cli(*asked, "--set", "min_steps=5000")
     assert status == 0
-    assert "nothing was learned: no gradient step came due in 1 epochs" in " ".join(errors.split())
+    assert "nothing was learned: no gradient step was due in 1 epochs" in " ".join(errors.split())
