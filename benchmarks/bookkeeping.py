@@ -83,14 +83,14 @@ def work(url: str, trials: int, share: int, workers: int) -> None:
     with Store(url) as store:
         assert Worker(store, _begin(store, f"warm {os.getpid()}", WARM, seed=os.getpid())).run()
         worker = Worker(store, "study", workers=workers)
-        advance = worker.engine.advance
+        advance = worker.runner.advance
 
         def counted() -> Any:
             ready = advance()
-            meter.at(len(worker.engine.view.trials))
+            meter.at(len(worker.runner.rows.trials))
             return ready
 
-        worker.engine.advance = counted  # type: ignore[method-assign]
+        worker.runner.advance = counted  # type: ignore[method-assign]
         _wait_for_all()
         meter.begin()
         assert worker.run()
@@ -147,7 +147,7 @@ def prepare(url: str, trials: int, scheduler: str, sampler: str) -> None:
 
 def _begin(store: Any, name: str, trials: int, seed: int = 0, **options: Any) -> str:
     from rekindle.studies.engine.configuring import make_config
-    from rekindle.studies.engine.engine import start_study
+    from rekindle.studies.engine.runner import start_study
     from rekindle.tasks.algorithms.surrogate import Surrogate
 
     options = {"sampler": "random", "generation": 64, "cohort": 4, **options}

@@ -13,7 +13,7 @@ from ...tasks.checkpoint.storage import Saved
 from ..storage.branches import Start
 from ..storage.store import Store
 from ..study.objectives import RETURN
-from .lineage import Link, NotEqual, lineage, retrain, task_of
+from .lineage import LineageTask, NotEqual, lineage, retrain, task_of
 
 
 class BadFork(ValueError):
@@ -33,14 +33,14 @@ def replay(
     saved = _last_at_epoch_end(store, uid)
     rows: list[dict[str, Any]] = []
 
-    def add_row(link: Link, epochs: int, digest: str) -> None:
+    def add_row(link: LineageTask, epochs: int, digest: str) -> None:
         begins = link.start.epochs if link.start else 0
         rows.append({"uid": link.uid, "from": begins, "to": epochs, "digest": digest})
         at_task_end(rows[-1])
 
     reason, digest = None, None
     try:
-        digest = retrain(lineage(store, uid), saved.epochs, passed=add_row).digest
+        digest = retrain(lineage(store, uid), saved.epochs, at_task_end=add_row).digest
     except NotEqual as error:
         reason = str(error)
     return {
@@ -100,12 +100,12 @@ def fork_identity(
     return {**identity, "hyperparameters": new, "start": start}, changed
 
 
-def state_at(store: Store, links: Sequence[Link], epoch: int, end: int) -> tuple[Link, Start]:
+def state_at(store: Store, links: Sequence[LineageTask], epoch: int, end: int) -> tuple[LineageTask, Start]:
     """Return the task of a lineage that trained after an epoch, and the state it had there.
 
     BadFork if no checkpoint of that epoch is kept, or the epoch is not before `end`.
     """
-    kept: dict[int, Link] = {}
+    kept: dict[int, LineageTask] = {}
     for link, following in zip(links, [*links[1:], None], strict=True):
         last = following.start.epochs if following and following.start else end - 1
         kept |= {row.epochs: link for row in store.checkpoints(link.uid) if row.epochs <= last}

@@ -1,4 +1,4 @@
-"""Configurations of new studies, checked as a whole, and whether this machine can carry on with one that there is."""
+"""Configurations of new studies, and checks of stored ones on this machine."""
 
 from __future__ import annotations
 
@@ -36,9 +36,21 @@ def make_config(
     priors: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Config:
-    """The configuration of a new study; BadConfig, or the task's and the space's own errors, name what is wrong.
+    """Return the configuration of a new study.
 
-    Without a number of `trials` there are TRIALS, or as many as a grid has points. `priors`: see `open_space`.
+    Args:
+        algorithm: the class of its tasks.
+        env: see `Task`.
+        trials: None for TRIALS, or all points of a grid.
+        epochs: see `check_epochs`.
+        seed: of all trainings and suggestions.
+        fixed: hyperparameters that are not searched, nested.
+        priors: see `open_space`.
+        options: other fields of `Config`.
+
+    Raises:
+        BadConfig: the study makes no sense.
+        ValueError: the task or its space does not allow a value.
     """
     task = algorithm(env, seed=seed, **(fixed or {}))
     config = Config(
@@ -64,7 +76,7 @@ def make_config(
     check_racing(config)
     if config.scheduler == "hyperband" and len(config.rungs) == 1:
         raise BadConfig(
-            f"hyperband begins brackets on different rungs, but epochs {config.epochs[1]} make only one; "
+            f"hyperband starts brackets on different rungs, but epochs {config.epochs[1]} make only one; "
             f"write low:high, such as 1:{max(3, config.epochs[1])}, or use --scheduler none"
         )
     if config.scheduler == "none":
@@ -73,7 +85,10 @@ def make_config(
 
 
 def check_objectives(config: Config, algorithm: type[Task]) -> None:
-    """Raises BadConfig if the study cannot have its objectives; trains an epoch if only the task knows."""
+    """Raise BadConfig if the study cannot have its objectives.
+
+    A task lists its metrics nowhere but in its first epoch, so for a metric of its own one epoch is trained.
+    """
     objectives = objectives_of(config)
     if len(objectives) > 1 and not KNOWN[config.sampler].objectives:
         several = ", ".join(name for name, sampler in KNOWN.items() if sampler.objectives)
@@ -86,7 +101,7 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
 
 
 def open_space(algorithm: type[Task], fixed: Mapping[str, Any], priors: Mapping[str, str]) -> Space:
-    """What a study searches: all that is searched by itself and not fixed, and what has a prior of the user's."""
+    """Return the searched space: dimensions that are searched by default and not fixed, and those with a prior."""
     open = with_priors(algorithm.learner.hyperparameters.fix(fixed), priors)
     searched = open.searched()
     for row in open.rows:
@@ -101,23 +116,24 @@ def open_space(algorithm: type[Task], fixed: Mapping[str, Any], priors: Mapping[
 def defaults_except(space: Space, search: Sequence[str]) -> Nested:
     """Return the defaults of all hyperparameters but `search`, where they apply.
 
-    SpaceError names what is not in the space, or applies only to other values than the defaults.
+    Raises:
+        SpaceError: a name of `search` is not in the space, or applies only to other values than the defaults.
     """
     flat = space.flat()
     for name in search:
         if name not in flat:
             raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{near(name, flat)}")
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for row in space.rows:
         decided = [condition for condition in row.conditions if condition.path not in search]
-        if not (applies := all(condition.holds(found) for condition in decided)) and row.path in search:
+        if not (applies := all(condition.holds(values) for condition in decided)) and row.path in search:
             raise SpaceError(
                 f"search: {row.path} applies only when {' and '.join(map(str, row.conditions))}, which is "
                 "not the default; fix that, or search it too"
             )
         if applies and row.path not in search and (default := row.dimension.default) is not REQUIRED:
-            found[row.path] = default
-    return unflatten(found)
+            values[row.path] = default
+    return unflatten(values)
 
 
 def make_population(
@@ -136,18 +152,27 @@ def make_population(
     priors: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Config:
-    """The configuration of a study by population based training.
+    """Return the configuration of a study by population based training.
 
-    What is structural cannot change while a member trains: it is fixed, to its default unless `fixed` says otherwise,
+    A structural hyperparameter cannot change while a member trains. It is fixed, to its default unless `fixed` sets it,
     so that the whole population trains as one cohort.
 
     Args:
-        epochs, interval: of the whole training, and between two generations.
-        perturb: dotted names of what explore may change; all that is searched, if empty. What else is searched differs
-            between members from the beginning, and is copied as it is.
-        options: those of `replicas.seed_options`; a population seeks the return.
+        algorithm: the class of its tasks.
+        env: see `Task`.
+        epochs: of the whole training.
+        interval: epochs per generation.
+        population: number of members.
+        seed: of all trainings and suggestions.
+        fixed: hyperparameters that are not searched, nested.
+        exploit: one of EXPLOITS.
+        explore: one of EXPLORES.
+        perturb: dotted names of what explore may change; empty for all that is searched. Other searched
+            hyperparameters differ between members from the start, and are copied unchanged.
+        sampler: None or "random".
+        priors: see `open_space`.
+        options: those of `seed_options`; a population maximizes the return.
     """
-
     check_count("population", population)
     if "objectives" in options:
         raise BadConfig(
@@ -156,11 +181,11 @@ def make_population(
         )
     if "racing" in options:
         raise BadConfig(
-            "--racing stops configurations that cannot win, but a population goes on in all its places; "
+            "--racing stops configurations that cannot win, but a population trains all its members to the end; "
             "leave it out, or use another --scheduler"
         )
     if sampler not in (None, "random"):
-        raise BadConfig(f"a population begins with hyperparameters drawn at random, but --sampler is {sampler}")
+        raise BadConfig(f"a population starts with hyperparameters drawn at random, but --sampler is {sampler}")
     space, priors = algorithm.learner.hyperparameters, priors or {}
     for name in {**dict.fromkeys(perturb), **priors}:
         if name in space.flat() and space.flat()[name].structural:
@@ -203,13 +228,18 @@ def make_population(
 
 
 def load_task(config: Config) -> type[Task]:
-    """The algorithm of a study; StudyMismatch if another version is installed, StoreError if its sampler is not."""
+    """Return the algorithm of a stored study.
+
+    Raises:
+        StudyMismatch: another version of the algorithm is installed.
+        StoreError: a package that the study needs is not installed.
+    """
     from ...tasks import load
 
     algorithm = load(config.task)
     if algorithm.version != config.task_version:
         raise StudyMismatch(
-            f"a study goes on with the version of its task that it began with, {config.task} "
+            f"a study resumes with the version of its task that it started with, {config.task} "
             f"{config.task_version}, but {algorithm.version} is installed; use the Rekindle that made the "
             "study, or another name for a new one"
         )
@@ -217,5 +247,5 @@ def load_task(config: Config) -> type[Task]:
         check_bandit(config)
         check_sampler(replace(config, sampler=sampler_name(config.sampler)))
     except BadConfig as error:
-        raise StoreError(f"a study goes on with what it began with, but {error}") from None
+        raise StoreError(f"a study resumes with what it started with, but {error}") from None
     return algorithm

@@ -1,6 +1,6 @@
-"""Where a task came from: the tasks that it branched from, and its training anew from the root.
+"""The lineage of a task: the tasks that it branched from, and how to train them again.
 
-A result is a function of the lineage alone, so a state that nobody kept, or that nobody trusts, can be trained again.
+A result is a function of the lineage alone, so a state that was not kept, or is not trusted, can be trained again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ..storage.stored_policies import load_policy, start_of
 
 
 class LineageError(StoreError):
-    """A lineage is not what the store says, or the store does not say it."""
+    """A lineage is missing from the store, or contradicts it."""
 
 
 class NotEqual(LineageError):
-    """A state that was trained again is not the one on record."""
+    """A state that was trained again differs from the one on record."""
 
 
 @dataclass(frozen=True)
-class Link:
-    """A task of a lineage; ``start`` is None for the root, unless that has a ``policy`` to start from."""
+class LineageTask:
+    """A task of a lineage; ``start`` is None for a root that has no ``policy`` to start from."""
 
     uid: str
     identity: Mapping[str, Any]
@@ -42,9 +42,9 @@ class Link:
     policy: Mapping[str, Any] | None = None
 
 
-def lineage(store: Store, uid: str) -> list[Link]:
-    """The tasks from the root to this one."""
-    links: list[Link] = []
+def lineage(store: Store, uid: str) -> list[LineageTask]:
+    """Return the tasks from the root to this one."""
+    links: list[LineageTask] = []
     while uid not in [link.uid for link in links]:
         rows = store.tasks([uid])
         if not rows or rows[0].identity is None:
@@ -55,7 +55,7 @@ def lineage(store: Store, uid: str) -> list[Link]:
         identity = rows[0].identity
         start = _start(store, uid, identity)
         policy = load_policy(store, uid, start) if start is not None and start.uid.startswith(POLICY) else None
-        links.insert(0, Link(uid, identity, start, policy))
+        links.insert(0, LineageTask(uid, identity, start, policy))
         if start is None or policy is not None:
             return links
         uid = start.uid
@@ -77,47 +77,62 @@ def _start(store: Store, uid: str, identity: Mapping[str, Any]) -> Start | None:
 def task_of(
     identity: Mapping[str, Any], storage: Storage | None = None, policy: Mapping[str, Any] | None = None
 ) -> Task:
-    """The task with this identity, initialized; StoreError if another version of it is installed.
+    """Return the task with this identity, initialized.
 
-    `policy` is what it begins with: a warm start's networks, and what is shown to it.
+    Args:
+        identity: of the task.
+        storage: for its checkpoints.
+        policy: of its warm start: networks, demonstrations or both.
+
+    Raises:
+        LineageError: another version of the algorithm is installed.
     """
     algorithm = load(identity["task"])
     if algorithm.version != identity["version"]:
         raise LineageError(
-            f"a task goes on with the version that it began with, {identity['task']} {identity['version']}, but "
+            f"a task resumes with the version that it started with, {identity['task']} {identity['version']}, but "
             f"{algorithm.version} is installed; use the Rekindle that made it"
         )
-    networks, shown = apart(policy or {})
+    networks, demonstrations = apart(policy or {})
     warm = WarmStart(networks, partial=True) if networks else None
-    task = algorithm(identity["env"], seed=identity["seed"], storage=storage, warm_start=warm, demonstrations=shown)
+    task = algorithm(
+        identity["env"], seed=identity["seed"], storage=storage, warm_start=warm, demonstrations=demonstrations
+    )
     return task.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
 
 
 def retrain(
-    links: Sequence[Link],
+    links: Sequence[LineageTask],
     epochs: int,
     context: Callable[[EpochEvent], None] | None = None,
-    passed: Callable[[Link, int, str], None] | None = None,
+    at_task_end: Callable[[LineageTask, int, str], None] | None = None,
 ) -> Task:
-    """Trains a lineage from its root until `epochs` epochs in all, without any stored state.
+    """Train a lineage from its root to `epochs` epochs in all, without any stored state.
 
-    `passed` is called with each task, its epochs and digest, once it has trained all of its part. NotEqual if a state
-    on the way is not the one on record: another kind of machine or other versions of libraries, as a rule.
+    Args:
+        links: the lineage.
+        epochs: in all.
+        context: called at each epoch's end of the last task.
+        at_task_end: called with each task, its epochs and its digest, once its part is trained.
+
+    Raises:
+        NotEqual: a state in between differs from the one on record, mostly because of another kind of machine or
+            other versions of libraries.
     """
     task = task_of(links[0].identity, policy=links[0].policy)
     for link, following in zip(links, [*links[1:], None], strict=True):
         start = following.start if following else None
         task.fit(start.epochs if start else epochs, None if start else context)
-        if passed:
-            passed(link, task.epochs, task.digest)
+        if at_task_end:
+            at_task_end(link, task.epochs, task.digest)
         if following is None or start is None:
             break
         state = task.state_dict()
-        found = pack(state).digest
-        if found != start.digest:
+        digest = pack(state).digest
+        if digest != start.digest:
             raise NotEqual(
                 f"after {start.epochs} epochs task {link.uid} must have the digest {start.digest[:12]}, from which "
-                f"{following.uid} branches, but trained again it has {found[:12]}; on one kind of machine, with the "
+                f"{following.uid} branches, but trained again it has {digest[:12]}; on one kind of machine, with the "
                 "same versions of libraries, they are equal"
             )
         task = task_of(following.identity)
@@ -126,7 +141,7 @@ def retrain(
 
 
 def bring_start(store: Store, lease: StoreLease) -> None:
-    """Makes sure that a branch has the state that it starts from: by its row, or by training it anew."""
+    """Give a branch the state that it starts from, from storage or by training its lineage again."""
     if store.checkpoints(lease.uid):
         return
     [row] = store.tasks([lease.uid])
@@ -141,6 +156,6 @@ def bring_start(store: Store, lease: StoreLease) -> None:
     if packed.digest != last.start.digest:
         raise NotEqual(
             f"task {last.uid} starts from the state {last.start.digest[:12]} of {last.start.uid}, which is not kept, "
-            f"and trained again it is {packed.digest[:12]}: another machine or other libraries than it began with"
+            f"and trained again it is {packed.digest[:12]}: another machine or other libraries than it started with"
         )
     store.save([Write(lease, last.start.epochs, packed.manifest, packed.blobs, packed.digest)])

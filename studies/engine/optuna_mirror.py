@@ -1,7 +1,7 @@
-"""A study's finished trials in Optuna's own tables of the same database, for its dashboard and all that reads them.
+"""Copy of a study's finished trials in Optuna's own tables, for its dashboard and other readers.
 
-The mirror is written, never read. Trial n of the study is trial n of the mirror, so trials are added in their order,
-each once all before it are finished, by one process at a time: the one that holds the mirror's lease.
+Rekindle writes the copy and never reads it. Trial n of the study is trial n of the copy, so trials are added in order,
+each once all trials before it are finished, by the one process that holds the lease of the mirror.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
     from ..storage.store import Store
 
-UID = "mirror/"  # and the study's name: under which the mirror's lease is taken
-MARK = "rekindle"  # the user attribute that says that a study of Optuna's is a mirror
+UID = "mirror/"  # with the study's name: the uid of the mirror's lease
+MARK = "rekindle"  # user attribute that marks a study in Optuna's tables as a copy
 
 
 class MirrorError(StoreError):
-    """Optuna's tables hold a study of the same name that is somebody else's."""
+    """Optuna's tables hold another study of the same name."""
 
 
 def mirror(store: Store, url: str, name: str) -> int:
-    """Adds what is not mirrored yet; how many trials that were. 0 if another process is at it."""
+    """Copy trials that are not copied yet, and return their number; 0 while another process copies."""
     import optuna
     from optuna.study import StudyDirection
 
@@ -49,22 +49,22 @@ def mirror(store: Store, url: str, name: str) -> int:
             study = optuna.create_study(
                 storage=_with_driver(url), study_name=name, directions=directions, load_if_exists=True
             )
-            there = len(study.get_trials(deepcopy=False))
-            if not there:
+            copied = len(study.get_trials(deepcopy=False))
+            if not copied:
                 study.set_user_attr(MARK, config.to_json())
             elif MARK not in study.user_attrs:
                 raise MirrorError(
                     f"study {name!r} cannot be shown in Optuna's tables: they hold another one of that name"
                 )
             lease.check()
-            study.add_trials(trials[there:])
-            return len(trials[there:])
+            study.add_trials(trials[copied:])
+            return len(trials[copied:])
         finally:
             optuna.logging.set_verbosity(before)
 
 
 def _with_driver(url: str) -> str:
-    """The URL as SQLAlchemy needs it, whatever its version takes for granted; Rekindle brings psycopg 3 only."""
+    """Return the URL with psycopg 3, the only PostgreSQL driver that Rekindle installs."""
     parsed = make_url(url)
     if parsed.get_backend_name() in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
@@ -72,28 +72,28 @@ def _with_driver(url: str) -> str:
 
 
 def finished(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> list[FrozenTrial]:
-    """The trials up to the first one that is not finished, as Optuna's."""
+    """Return the trials before the first unfinished one in Optuna's form."""
     from optuna.trial import TrialState, create_trial
 
     from ...spaces.drivers.to_optuna import distributions, params
 
     states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
     spread = distributions(config.searched)
-    known = config.searched.flat().keys()
+    names = config.searched.flat().keys()
     objectives = objectives_of(config)
     frozen = []
     for trial in trials:
         if trial.state not in states:
             break
         done = [row for row in segments if row.number == trial.number and row.state == "done"]
-        names = params(config.searched, {name: value for name, value in trial.params.items() if name in known})
+        values = params(config.searched, {name: value for name, value in trial.params.items() if name in names})
         frozen.append(
             create_trial(
                 state=states[trial.state],
                 values=_values(objectives, done[-1]) if trial.state != "failed" and done else None,
-                params=names,
-                distributions={name: spread[name] for name in names},
-                # Optuna shows the way to a value, and has no ways to several.
+                params=values,
+                distributions={name: spread[name] for name in values},
+                # Optuna has intermediate values of one objective only.
                 intermediate_values={row.epochs: _values(objectives, row)[0] for row in done if len(objectives) == 1},
                 user_attrs={"rk_uid": trial.uid, **({"rk_digest": done[-1].digest} if done else {})},
             )
@@ -102,5 +102,5 @@ def finished(config: Config, trials: Sequence[Trial], segments: Sequence[Segment
 
 
 def _values(objectives: Mapping[str, str], row: Segment) -> list[float]:
-    """The objectives of a finished segment, as they were measured."""
+    """Return the objectives of a finished segment as they were measured."""
     return [value_of(row.objectives, name) for name in objectives] if objectives != DEFAULT else [score_of(row)]

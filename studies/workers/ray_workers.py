@@ -1,8 +1,8 @@
 """Workers on a Ray cluster, for ``rekindle tune --engine ray``; the only module that imports ray.
 
-An actor holds the CPUs and GPUs that a worker is given, and runs the same process there that the other engine runs
-here. Ray need not know what becomes of it: trials are kept by leases, so whatever is killed, an actor, a process or a
-machine, other workers carry its trials on.
+An actor reserves the CPUs and GPUs of a worker, and runs the same process there as ``--engine processes`` runs here.
+Ray need not track failures: trials are held by leases, so whatever is killed, an actor, a process or a machine, other
+workers resume its trials.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ import sqlalchemy as sa
 from .supervisor import WorkerProcess, WorkersFailed
 
 CONNECT_SECONDS = 10.0
-ADDRESS_VARIABLE = "RAY_ADDRESS"  # Ray's own: the cluster to use where nothing else is said
+ADDRESS_VARIABLE = "RAY_ADDRESS"  # Ray's own variable for the default cluster
 
 
 class Hosted:
-    """The actor: a worker's process, and what its parent wants of it."""
+    """The actor that runs a worker process."""
 
     def __init__(self, url: str, study: str, workers: int, extra: Sequence[str]):
         self._worker = WorkerProcess(url, study, workers, extra)
 
     def name(self) -> str:
-        """The pid, and the machine."""
+        """Return the pid and the machine."""
         return f"{self._worker.name} on {ray.util.get_node_ip_address()}"
 
     def run(self) -> tuple[int, list[str]]:
-        """Waits for the process; its exit status and last words."""
+        """Wait for the process, and return its exit status and last lines."""
         status = self._worker.process.wait()
         self._worker.wait(1.0)
         return status, list(self._worker.last_words)
 
     def stop(self) -> None:
-        """Asks the process to save and stop."""
+        """Ask the process to save and stop."""
         self._worker.stop()
 
 
 class RayWorker:
-    """A worker somewhere on the cluster, as `tune.Tuning` sees it."""
+    """A worker on the cluster, as `Supervisor` sees it."""
 
     def __init__(self, cpus: float, gpus: float, *arguments: Any):
         # one thread waits for the process, another one may stop it
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_concurrency": 2, "max_restarts": 0}
-        host = cast(Any, ray.remote(Hosted))  # what its methods become there, no type says
+        host = cast(Any, ray.remote(Hosted))  # ray's types do not describe the actor's methods
         self._actor = host.options(**options).remote(*arguments)
         self._name, self._end = self._actor.name.remote(), self._actor.run.remote()
         self._status: int | None = None
@@ -61,7 +61,7 @@ class RayWorker:
 
     @property
     def name(self) -> str:
-        """The pid and the machine, or that it has none yet."""
+        """The pid and the machine, or "of Ray" before it has started."""
         try:
             return str(ray.get(self._name, timeout=0))
         except ray.exceptions.RayError:
@@ -69,11 +69,11 @@ class RayWorker:
 
     @property
     def status(self) -> int | None:
-        """None while it runs or waits for room; an actor that died counts as killed."""
+        """None while it runs or waits for resources; a dead actor counts as killed."""
         if self._status is None:
             if ray.wait([self._end], timeout=0)[0]:
                 self._status, self.last_words = self._result()
-            elif not _is_alive():  # it would wait for ever
+            elif not _is_alive():  # the result would never arrive
                 self._status, self.last_words = 1, ["no machine of the Ray cluster is alive any more"]
         return self._status
 
@@ -86,18 +86,18 @@ class RayWorker:
         return status, words
 
     def stop(self) -> None:
-        """Asks it to save and stop; one that has not begun has nothing to save."""
+        """Ask it to save and stop; one that has not started is killed."""
         if ray.wait([self._name], timeout=0)[0]:
             self._actor.stop.remote()
         else:
             self.kill()
 
     def kill(self) -> None:
-        """Ends the actor; its process then finds that its parent is gone, saves, and ends."""
+        """Kill the actor; its process notices the end of its parent, saves and ends."""
         ray.kill(self._actor)
 
     def wait(self, seconds: float) -> None:
-        """Waits for its end, and kills it if it takes too long."""
+        """Wait for its end, and kill it after `seconds`."""
         if _is_alive():
             ray.wait([self._end], timeout=seconds)
         self.kill()
@@ -118,16 +118,20 @@ def cluster(
     gpus: float,
     extra: Sequence[str] = (),
 ) -> Iterator[tuple[int, Callable[[], RayWorker]]]:
-    """How many workers there are to be, and what starts one; Ray is left again at the end if it was entered here.
+    """Connect to Ray, and yield the number of workers and a function that starts one.
 
     Args:
         url: of the storage, which every machine of the cluster must reach.
-        workers: how many; None for as many as there is room for.
-        address: of the cluster; None for one on this machine that ends with this process.
-        cpus, gpus: that Ray gives each worker.
+        study: its name.
+        workers: number of workers; None for as many as fit.
+        address: of the cluster; None for a new one on this machine that ends with this process.
+        cpus: that Ray reserves for each worker.
+        gpus: that Ray reserves for each worker.
+        extra: options of ``rekindle worker``.
 
-    Raises ValueError for a storage that other machines cannot reach and for workers that no machine has room for, and
-    WorkersFailed if the cluster does not answer.
+    Raises:
+        ValueError: other machines cannot reach the storage, or no machine has room for a worker.
+        WorkersFailed: the cluster does not answer.
     """
     url = reachable(url, address)
     address = address or os.environ.get(ADDRESS_VARIABLE) or "local"
@@ -144,7 +148,7 @@ def cluster(
 
 
 def reachable(url: str, address: str | None) -> str:
-    """The URL of a storage as the workers can use it; ValueError if those of a cluster at this address cannot."""
+    """Return the URL of a storage for the workers; ValueError if a cluster at this address cannot reach it."""
     if not url.startswith("sqlite"):
         return url
     address = address or os.environ.get(ADDRESS_VARIABLE) or "local"
@@ -161,32 +165,34 @@ def reachable(url: str, address: str | None) -> str:
 def _enter(address: str, workers: int | None, cpus: float) -> None:
     own: dict[str, Any] = {}
     if address == "local":
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a Ray of ours reports to nobody
-        needed = math.ceil((workers or 0) * cpus) or None  # as many as are asked for, as the other engine does
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports from an instance of ours
+        needed = (
+            math.ceil((workers or 0) * cpus) or None
+        )  # all that are asked for, even beyond the cores of this machine
         own = {"num_cpus": needed, "include_dashboard": False}
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         _knock(address)
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **own)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_sigterm)  # Ray takes it, and would end the process with nothing said
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray replaces it, and would end the process without a message
     except (OSError, RuntimeError, ValueError) as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise WorkersFailed(
-            f"no Ray cluster answers at {address}: {said}; start one there (ray start --head), set RAY_AUTH_MODE=token "
-            "if it asks for a token, or leave --address out"
+            f"no Ray cluster answers at {address}: {reason}; start one there (ray start --head), set "
+            "RAY_AUTH_MODE=token if it asks for a token, or leave --address out"
         ) from error
 
 
 def _knock(address: str) -> None:
-    """OSError if nothing listens at a HOST:PORT, which takes Ray itself minutes to find out."""
+    """Raise OSError if nothing listens at HOST:PORT; Ray alone takes minutes to notice."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
 def _room(cpus: float, gpus: float) -> int:
-    """How many workers the cluster has room for when it is empty; ValueError if for none."""
+    """Return the number of workers that fit on the empty cluster; ValueError if none does."""
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = {"CPU": cpus, "GPU": gpus}
     room = sum(

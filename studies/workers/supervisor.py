@@ -1,4 +1,4 @@
-"""The parent of a study's workers: has them started, replaces those that are killed, shows how it goes."""
+"""Supervisor of a study's workers: starts them, replaces killed ones, shows progress."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Protocol
 
-from ..engine.watch import Snapshot, Watch
+from ..engine.progress import Snapshot, StudyProgress
 from ..errors import StoreError
 from ..storage.store import Store
 from . import URL_VARIABLE
 
-GIVE_UP = 6  # deaths in a row, for each worker, without an epoch or a failed trial in between
-LOOK_EVERY = 0.25  # seconds
-PATIENCE = 60.0  # seconds that a worker has to save and stop before it is killed
+GIVE_UP = 6  # deaths in a row per worker, without a new epoch or a failed trial in between
+POLL = 0.25  # seconds between two snapshots
+GRACE = 60.0  # seconds that a worker has to save and stop before it is killed
 
 
 class WorkersFailed(StoreError):
@@ -28,28 +28,28 @@ class WorkersFailed(StoreError):
 
 
 class WorkerHandle(Protocol):
-    """A worker, as its parent sees it, wherever it runs."""
+    """A worker process, here or on another machine."""
 
     @property
     def name(self) -> str:
-        """What people know it by."""
+        """The name that people see."""
 
     @property
     def status(self) -> int | None:
-        """None while it runs, 0 if the study is complete; after a signal 128 + its number, or minus it if it killed."""
+        """None while it runs, 0 if the study is complete, 128 + a signal that stopped it, minus one that killed it."""
 
     @property
     def last_words(self) -> Sequence[str]:
-        """The last lines that it said."""
+        """Its last lines on stderr."""
 
     def stop(self) -> None:
-        """Asks it to save and stop."""
+        """Ask it to save and stop."""
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kill it."""
 
     def wait(self, seconds: float) -> None:
-        """Waits for its end, and kills it if it takes too long."""
+        """Wait for its end, and kill it after `seconds`."""
 
 
 class Display(Protocol):
@@ -69,7 +69,7 @@ class Display(Protocol):
 
 
 class WorkerProcess:
-    """A worker as a process of its own: the same as ``rekindle worker``, but it ends with its parent."""
+    """A process that runs ``rekindle worker``, and ends with its parent."""
 
     def __init__(self, url: str, study: str, workers: int, extra: Sequence[str] = ()):
         # The URL may hold a password, and everybody can read a command line.
@@ -87,7 +87,7 @@ class WorkerProcess:
             "--with-parent",
             *extra,
         ]
-        # In a session of its own, Ctrl-C reaches the parent alone, which asks each worker once.
+        # In a new session, so that Ctrl-C reaches the parent only, which asks each worker once.
         self.process = subprocess.Popen(
             command,
             env=environment,
@@ -108,25 +108,25 @@ class WorkerProcess:
 
     @property
     def name(self) -> str:
-        """What people know it by."""
+        """The name that people see."""
         return str(self.process.pid)
 
     @property
     def status(self) -> int | None:
-        """None while it runs; negative for the signal that killed it."""
+        """None while it runs; minus the signal that killed it."""
         return self.process.poll()
 
     def stop(self) -> None:
-        """Asks it to save and stop."""
+        """Ask it to save and stop."""
         with suppress(ProcessLookupError):
             self.process.terminate()
 
     def kill(self) -> None:
-        """Ends it at once; nothing that was saved is lost."""
+        """Kill it; nothing that was saved is lost."""
         self.process.kill()
 
     def wait(self, seconds: float) -> None:
-        """Waits for its end, and kills it if it takes too long."""
+        """Wait for its end, and kill it after `seconds`."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -142,80 +142,96 @@ class Interrupted(Exception):
     """The user asked to stop; everything is saved.
 
     Attributes:
-        signal: how.
+        signal: the signal that asked.
     """
 
     def __init__(self, number: signal.Signals):
         self.signal = number
-        super().__init__(f"stopped by {number.name}; everything is saved, and the same command carries on")
+        super().__init__(f"stopped by {number.name}; everything is saved; run the same command to resume")
 
 
 class Supervisor:
-    """Runs a study to its end with so many workers, each of which `hire` starts."""
+    """Runs a study to its end.
 
-    def __init__(self, store: Store, study: str, workers: int, hire: Callable[[], WorkerHandle], progress: Display):
-        self.store, self.study, self.workers, self.hire, self.progress = store, study, workers, hire, progress
-        self.crew: list[WorkerHandle] = []
-        self.deaths, self.through = 0, -1
+    Args:
+        store: holds the study.
+        study: its name.
+        count: number of workers.
+        start_worker: starts one.
+        display: shows progress.
+    """
+
+    def __init__(
+        self, store: Store, study: str, count: int, start_worker: Callable[[], WorkerHandle], display: Display
+    ):
+        self.store, self.study, self.count, self.start_worker, self.display = store, study, count, start_worker, display
+        self.workers: list[WorkerHandle] = []
+        self.deaths = 0  # in a row
+        self.steps = -1  # epochs and failed trials so far
         self.asked: signal.Signals | None = None
 
     def run(self) -> None:
-        """Returns when the study is complete. Interrupted after SIGINT or SIGTERM, WorkersFailed if nothing goes on."""
+        """Return when the study is complete.
+
+        Raises:
+            Interrupted: SIGINT or SIGTERM asked to stop.
+            WorkersFailed: workers die without progress.
+        """
         before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
         self.store.wait_until(lambda: self.asked is not None)
         try:
             self._watch()
         except StoreError:
-            if self.asked is None:  # else it waited for the database, and was told not to
+            if self.asked is None:  # else the wait for the database was interrupted
                 raise
         finally:
-            for worker in self.crew:
+            for worker in self.workers:
                 worker.stop()
-            for worker in self.crew:
-                worker.wait(PATIENCE)
+            for worker in self.workers:
+                worker.wait(GRACE)
             for number, handler in before.items():
                 signal.signal(number, handler)
         if self.asked is not None:
             raise Interrupted(self.asked)
 
     def _ask(self, number: int, frame: object) -> None:
-        if self.asked is not None:  # asked twice: at once, and nothing is lost either way
-            for worker in self.crew:
+        if self.asked is not None:  # asked twice: stop at once; nothing that was saved is lost
+            for worker in self.workers:
                 worker.kill()
         self.asked = signal.Signals(number)
 
     def _watch(self) -> None:
-        self.crew = [self.hire() for _ in range(self.workers)]
-        watch = Watch(self.store, self.study)
+        self.workers = [self.start_worker() for _ in range(self.count)]
+        progress = StudyProgress(self.store, self.study)
         while self.asked is None:
-            snapshot = watch.look()
-            through = snapshot.epochs + snapshot.counts.get("failed", 0)
-            if through > self.through:
-                self.deaths, self.through = 0, through
-            self.progress.workers = sum(worker.status is None for worker in self.crew)
-            self.progress.show(snapshot)
+            snapshot = progress.look()
+            steps = snapshot.epochs + snapshot.counts.get("failed", 0)
+            if steps > self.steps:
+                self.deaths, self.steps = 0, steps
+            self.display.workers = sum(worker.status is None for worker in self.workers)
+            self.display.show(snapshot)
             if snapshot.complete:
                 return
-            self._replace_the_dead()
-            time.sleep(LOOK_EVERY)
+            self._replace_killed()
+            time.sleep(POLL)
 
-    def _replace_the_dead(self) -> None:
-        for place, worker in enumerate(self.crew):
-            if not worker.status:  # runs, or is through because it saw the end before this process did
+    def _replace_killed(self) -> None:
+        for index, worker in enumerate(self.workers):
+            if not worker.status:  # runs, or saw the end of the study before this process did
                 continue
             worker.wait(1.0)
-            words = list(worker.last_words)
-            said = words[-1] if words else "nothing"
+            lines = list(worker.last_words)
+            last = lines[-1] if lines else "nothing"
             number = -worker.status if worker.status < 0 else worker.status - 128
-            if number <= 0:  # an error that it named itself; another worker would meet it again
-                raise WorkersFailed(f"a worker must go on until the study is complete, but one ended with: {said}")
+            if number <= 0:  # an error that it reported; another worker would meet it again
+                raise WorkersFailed(f"a worker must run until the study is complete, but one ended with: {last}")
             self.deaths += 1
-            if self.deaths >= GIVE_UP * self.workers:
+            if self.deaths >= GIVE_UP * self.count:
                 raise WorkersFailed(
                     f"{self.deaths} workers in a row were killed before they finished an epoch, the last one by "
-                    f"{signal.Signals(number).name}; is there enough memory? It said: {said}"
+                    f"{signal.Signals(number).name}; is there enough memory? Its last line: {last}"
                 )
-            self.progress.say(
-                f"worker {worker.name} was killed by {signal.Signals(number).name}; another one takes over"
+            self.display.say(
+                f"worker {worker.name} was killed by {signal.Signals(number).name}; another one replaces it"
             )
-            self.crew[place] = self.hire()
+            self.workers[index] = self.start_worker()

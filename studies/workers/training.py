@@ -1,4 +1,4 @@
-"""The training of one cohort of segments, and the store as its tasks see it."""
+"""Training of one cohort of segments, and the storage that its tasks use."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ...tasks.errors import Diverged
 from ...tasks.evaluation import evaluate
 from ...tasks.learner import Learner
 from ...tasks.task import Task
-from ..engine.engine import Engine, Ready
 from ..engine.lineage import bring_start, lineage, retrain
+from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import DamagedCheckpoint, LeaseLost, TaskBusy
 from ..storage.locks.leases import StoreLease
 from ..storage.rows import Result
@@ -24,37 +24,38 @@ from ..study.objectives import DEFAULT, RETURN, measure, objectives_of, point
 
 
 class Training:
-    """One cohort's way to the end of its segments.
+    """Training of one cohort to the end of its segments.
 
     Args:
-        engine, items: the study, and what is to be trained of it.
+        runner: of the study.
+        items: the segments to train.
         claimed: the leases of the items' tasks, by uid.
-        use_previous: whether a damaged checkpoint may be replaced by the sound one before it.
-        env_processes: how many processes step the environments, 0 for this one alone.
+        use_previous: whether a damaged checkpoint may be replaced by the last sound one.
+        env_processes: number of processes that step the environments; 0 for this one alone.
 
     Attributes:
-        failed: what went wrong with a member while the others went on, by uid.
-        late: of the members that another process took over before this one could write what it had.
+        failed: errors of members while the others trained to the end, by uid.
+        lost: uids of members whose lease another process got before this one had written its results.
     """
 
     def __init__(
         self,
-        engine: Engine,
-        items: Sequence[Ready],
+        runner: StudyRunner,
+        items: Sequence[ReadySegment],
         claimed: Mapping[str, StoreLease],
         use_previous: bool = False,
         env_processes: int = 0,
     ):
-        self.engine, self.store, self.items, self.env_processes = engine, engine.store, items, env_processes
+        self.runner, self.store, self.items, self.env_processes = runner, runner.store, items, env_processes
         self.storage = TaskStorage(self.store, use_previous, self._drop, claimed)
         self.epochs = items[0].segment.epochs
         self.tasks: dict[str, Task] = {}
         self.failed: dict[str, BaseException] = {}
-        self.late: list[str] = []
-        self.returns: dict[tuple[Learner, int], list[float]] = {}  # at an epoch, of all members
+        self.lost: list[str] = []
+        self.returns: dict[tuple[Learner, int], list[float]] = {}  # of all members, by epoch
 
     def run(self) -> None:
-        """Trains all, and writes down what they came to; lets go of all leases, whatever happens."""
+        """Train all members, write their results, and release all leases in any case."""
         try:
             for item in self.items:
                 self._open(item)
@@ -65,7 +66,7 @@ class Training:
             results = []
             for item in self.items:
                 if (task := self.tasks.get(item.trial.uid)) is not None and task.bad is None:
-                    results += self._result(item, self._again(item) if item.trial.uid in ahead else task)
+                    results += self._result(item, self._retrain(item) if item.trial.uid in ahead else task)
             self._finish(results)
             self.failed = {
                 uid: task.bad
@@ -77,24 +78,24 @@ class Training:
             for task in self.tasks.values():
                 task.release()
 
-    def _open(self, item: Ready) -> None:
+    def _open(self, item: ReadySegment) -> None:
         try:
-            task = self.tasks[item.trial.uid] = self.engine.task(item.trial, self.storage)
+            task = self.tasks[item.trial.uid] = self.runner.task(item.trial, self.storage)
         except (LeaseLost, TaskBusy):
-            self.late.append(item.trial.uid)
+            self.lost.append(item.trial.uid)
             self.storage.busy = False
         else:
             task.env_processes = self.env_processes
 
     def _drop(self, lost: LeaseLost) -> None:
-        """Leaves members to the processes that took them over; the others go on."""
+        """Stop the members whose leases are lost; the others train to the end."""
         for uid in lost.uids:
-            self.late.append(uid)
+            self.lost.append(uid)
             self.tasks[uid].fail(lost)
 
     def _evaluate(self, event: EpochEvent) -> None:
-        """Stores the return with the metrics of the last epoch of a rung, all members' measured at once."""
-        if event.epoch in self.engine.config.rungs and RETURN not in event.metrics:
+        """Store the return with the metrics of a rung's last epoch, evaluating all members at once."""
+        if event.epoch in self.runner.config.rungs and RETURN not in event.metrics:
             event.metrics[RETURN] = self._return(event.task)
 
     def _return(self, task: Task) -> float:
@@ -107,39 +108,39 @@ class Training:
                 measured = self.returns[learner, learner.epochs] = evaluate(learner).tolist()
         return measured[member]
 
-    def _result(self, item: Ready, task: Task) -> list[Result]:
-        """What the task came to; nothing, if that is no number."""
+    def _result(self, item: ReadySegment, task: Task) -> list[Result]:
+        """Return the result of a task; nothing if its return is not finite."""
         score = task.metrics.get(RETURN)
-        if score is None:  # trained to this very epoch by someone who did not measure
+        if score is None:  # trained to this epoch before, without an evaluation
             score = self._return(task)
         segment, held = item.segment, self.tasks[task.uid]
         if not math.isfinite(score):
             held.fail(Diverged(f"{task}: the evaluation return became {score}; try a lower learning rate"))
             return []
-        objectives = objectives_of(self.engine.config)
+        objectives = objectives_of(self.runner.config)
         measured = None
         if objectives != DEFAULT:
-            measured = measure(objectives, task, score, lambda: self.engine.task(item.trial, None))
+            measured = measure(objectives, task, score, lambda: self.runner.task(item.trial, None))
             score = point(objectives, measured)[0]
         metrics = [(segment.epochs, measured or {RETURN: score})]
         lease = self.storage.leases[task.uid]
         return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured)]
 
     def _finish(self, results: Sequence[Result]) -> None:
-        """Writes down what all came to, but for those that another process took over."""
+        """Write all results but those of members whose leases are lost."""
         while results:
             try:
-                self.store.finish_segments(self.engine.name, results)
+                self.store.finish_segments(self.runner.name, results)
                 return
             except LeaseLost as lost:
                 self._drop(lost)
                 results = [each for each in results if each.lease.uid not in lost.uids]
 
-    def _again(self, item: Ready) -> Task:
-        """The task at the end of this segment, when the stored one is further already.
+    def _retrain(self, item: ReadySegment) -> Task:
+        """Return the task at the end of this segment, when the stored one has trained for longer.
 
-        Another trial or another study has trained the same hyperparameters for longer. To be the same bits whatever was
-        there before, it is trained once more, without the storage.
+        Another trial or study has trained the same hyperparameters further. The result must not depend on that, so the
+        task is trained again without the storage.
         """
         return retrain(lineage(self.store, item.trial.uid), self.epochs, self._evaluate)
 
@@ -148,12 +149,12 @@ class TaskStorage:
     """The store as tasks use it.
 
     Args:
-        drop: is told of tasks whose leases are lost, so that the others can be saved; without it LeaseLost is raised.
+        drop: is called for tasks whose leases are lost, so that the others can be saved; None raises LeaseLost.
         claimed: leases that were taken before the tasks were made, by uid.
 
     Attributes:
         leases: of the tasks, by uid; results are written under them.
-        busy: true after an error that came out of the store; that is no fault of a trial's.
+        busy: true after an error that the store raised, which is not the trial's.
     """
 
     def __init__(
@@ -172,9 +173,9 @@ class TaskStorage:
         self.busy = True
         lease = self.leases[uid] = self.store.open(uid, identity, self.claimed.get(uid))
         if self.use_previous:
-            try:  # drops what is damaged, so that the task finds the sound one before it
+            try:  # drops damaged checkpoints, so that the task loads the last sound one
                 lease.load(allow_previous=True)
-            except DamagedCheckpoint:  # there is none; it starts anew, and ends the same
+            except DamagedCheckpoint:  # no checkpoint is sound; a fresh start ends in the same bits
                 lease.discard()
         if "start" in identity:
             bring_start(self.store, lease)
@@ -182,11 +183,11 @@ class TaskStorage:
         return lease
 
     def load(self, uid: str, epochs: int | None = None) -> Saved | None:
-        """The last checkpoint, or that of `epochs`."""
+        """Return the last checkpoint, or that of `epochs`."""
         return self.store.load(uid, epochs)
 
     def save(self, writes: Sequence[Write]) -> None:
-        """Makes all writes visible together, but for those of tasks that another process took over."""
+        """Write all in one transaction, but for tasks whose leases are lost."""
         self.busy = True
         while writes:
             try:

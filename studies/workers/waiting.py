@@ -12,12 +12,12 @@ from ..errors import TaskBusy
 if TYPE_CHECKING:
     from ...tasks.task import Task
 
-POLL = (0.1, 2.0)  # seconds between two attempts: at first, and at most
+POLL = (0.1, 2.0)  # seconds between two attempts, at first and at most
 
 
 @contextmanager
 def opened(make: Callable[[], Task], values: Mapping[str, Any]) -> Iterator[Task]:
-    """The task with these hyperparameters, once nobody else has it; finished at the end."""
+    """Open the task with these hyperparameters once no other process holds it, and finish it at the end."""
     pause = POLL[0]
     while True:
         task = make()

@@ -1,7 +1,7 @@
-"""A worker: claims segments of a study that can train together, trains them as a cohort, writes down what came of it.
+"""A worker: claims segments that can train together, trains them as a cohort, and writes their results.
 
-Workers know nothing of each other. They come and go, are killed and paused; the leases of the store see to it that each
-trial is trained by one of them at a time, and carried on by another one from its last checkpoint.
+Workers do not communicate. They may start, stop, be killed or paused at any time: leases let one worker at a time train
+a trial, and another one resumes it from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...tasks.checkpoint.storage import Write
 from ...tasks.errors import DamagedState, Stopped
 from ...tasks.runtime.guard import is_control_flow
 from ...tasks.runtime.interrupts import Interrupts
-from ..engine.engine import Engine, Ready
+from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
 from ..failures import FAILED, Decision, Killed, classify, decide, note, report
 from ..storage.locks.leases import StoreLease
@@ -32,13 +32,13 @@ from .training import Training
 
 LARGEST_COHORT = 32
 _RANDOM = random.SystemRandom()  # an environment may use the global stream
-POLL = (0.05, 0.5)  # seconds between two looks for work: at first, and at most
+POLL = (0.05, 0.5)  # seconds between two searches for work, at first and at most
 
 
 class Claimed(NamedTuple):
     """A segment to be trained, the lease of its task, and the recent failures of the task, if it had any."""
 
-    item: Ready
+    item: ReadySegment
     lease: StoreLease
     history: History | None
 
@@ -47,11 +47,12 @@ class Worker:
     """Trains a study until it is complete, or until it is asked to stop.
 
     Args:
-        store, study: where, and which.
-        workers: how many workers share the study, as far as is known; cohorts are made small enough for all of them.
-        use_previous: whether a damaged checkpoint may be replaced by the sound one before it.
-        env_processes: how many processes step the environments, 0 for this one alone; it changes no result.
-        say: is told in a line what went wrong, and what is done about it.
+        store: holds the study.
+        study: its name.
+        workers: number of workers known to share the study; cohorts are small enough to leave work for all of them.
+        use_previous: whether a damaged checkpoint may be replaced by the last sound one.
+        env_processes: number of processes that step the environments, 0 for this one alone; it changes no result.
+        say: is called with a line for each failure and what is done about it.
     """
 
     def __init__(
@@ -65,63 +66,67 @@ class Worker:
         say: Callable[[str], None] = lambda text: None,
     ):
         self.store, self.study, self.workers, self.env_processes = store, study, workers, env_processes
-        self.engine = Engine(store, study)
+        self.runner = StudyRunner(store, study)
         self.use_previous, self.say = use_previous, say
-        self.blocked: dict[str, StoreError] = {}  # by uid: what nobody but the user can decide
+        self.blocked: dict[str, StoreError] = {}  # by uid: errors that only the user can resolve
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Works until the study is complete, and says whether it is; raises the StoreError that leaves no way on."""
+        """Train until the study is complete or `stop` holds, and return whether it is complete.
+
+        Raises:
+            StoreError: the store failed, or only trials are left that need a decision of the user.
+        """
         pause = POLL[0]
         while not stop():
-            ready = [item for item in self.engine.advance() if item.trial.uid not in self.blocked]
-            if self.engine.complete:
+            ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
+            if self.runner.complete:
                 return True
             if not ready and self.blocked:
                 raise next(iter(self.blocked.values()))
             if self._work(ready):
                 pause = POLL[0]
                 continue
-            time.sleep(pause)  # others train what there is, and the schedule waits for them
+            time.sleep(pause)  # other workers train all ready segments
             pause = min(2 * pause, POLL[1])
         return False
 
-    def _work(self, ready: Sequence[Ready]) -> bool:
-        """Trains one cohort of what is ready; False if nothing was to be had."""
+    def _work(self, ready: Sequence[ReadySegment]) -> bool:
+        """Train one cohort of the ready segments; return False if other workers hold all of them."""
         if not ready:
             return False
         with self._claim(ready) as claimed:
-            if claimed and (doom := self._doom(claimed)) is not None:
-                self._failed(claimed[0].item, claimed[0].lease, *doom)
+            if claimed and (verdict := self._killed(claimed)) is not None:
+                self._failed(claimed[0].item, claimed[0].lease, *verdict)
             elif claimed:
                 self._train(claimed)
             return bool(claimed)
 
-    def _doom(self, claimed: Sequence[Claimed]) -> tuple[Killed, Decision] | None:
-        """Why a trial is not tried once more: all who did were killed."""
+    def _killed(self, claimed: Sequence[Claimed]) -> tuple[Killed, Decision] | None:
+        """Return the failure of a trial that has killed too many workers to be tried again."""
         history = claimed[0].history
-        doom = history.after_kills() if history is not None else None
-        return doom if doom is not None and not doom[1].retry else None
+        verdict = history.after_kills() if history is not None else None
+        return verdict if verdict is not None and not verdict[1].retry else None
 
     @contextmanager
-    def _claim(self, ready: Sequence[Ready]) -> Iterator[list[Claimed]]:
-        """This worker's share of the most urgent segments that can train together and that nobody else trains."""
+    def _claim(self, ready: Sequence[ReadySegment]) -> Iterator[list[Claimed]]:
+        """Claim a share of the most urgent segments that can train together and that no other worker holds."""
         me = str(Owner.current())
         held = {uid: owner for uid, owner in self.store.holders().items() if owner != me}
         present = len(set(held.values())) + 1
         workers = max(self.workers, present)
         share = min(LARGEST_COHORT, max(1, -(-len(ready) // workers)))
-        groups: dict[tuple[str, int, int], dict[str, Ready]] = {}
-        for item in ready:  # trials with the same hyperparameters are one task: the second waits for the first
+        groups: dict[tuple[str, int, int], dict[str, ReadySegment]] = {}
+        for item in ready:  # trials with equal hyperparameters are one task: the second waits for the first
             if item.trial.uid in held:
                 continue
-            groups.setdefault(self.engine.structure(item), {}).setdefault(item.trial.uid, item)
+            groups.setdefault(self.runner.structure(item), {}).setdefault(item.trial.uid, item)
         for group in groups.values():
-            leases = self.store.claim(self.study, _apart(list(group), share, present), limit=share)
+            leases = self.store.claim(self.study, _rotated(list(group), share, present), limit=share)
             claimed = [Claimed(group[lease.uid], lease, history) for lease, history in leases]
             if not claimed:
                 continue
             try:
-                still_open = self.engine.ready()
+                still_open = self.runner.ready()
                 own = [each for each in claimed if (each.item.segment.number, each.item.segment.rung) in still_open]
                 self.store.release([each.lease for each in claimed if each not in own])
                 if own:
@@ -134,11 +139,11 @@ class Worker:
     def _train(self, claimed: Sequence[Claimed]) -> None:
         items = [each.item for each in claimed]
         leases = {each.lease.uid: each.lease for each in claimed}
-        training = Training(self.engine, items, leases, self.use_previous, self.env_processes)
+        training = Training(self.runner, items, leases, self.use_previous, self.env_processes)
         try:
             training.run()
         except (LeaseLost, TaskBusy):
-            pass  # another worker has what we had; whatever we did was not written
+            pass  # another worker holds the lease now; nothing of this one was written
         except StoreError as error:
             if not isinstance(error, DamagedState):
                 raise
@@ -148,7 +153,7 @@ class Worker:
                 self._train_alone(claimed)
         except Stopped:
             raise
-        except (Exception, SystemExit) as raised:  # an environment may raise anything; it belongs to the trial
+        except (Exception, SystemExit) as raised:  # an environment may raise anything
             cause = _Exited(raised) if isinstance(raised, SystemExit) else raised
             if training.storage.busy and classify(cause) != "memory":
                 raise
@@ -160,19 +165,21 @@ class Worker:
             uid = item.trial.uid
             if uid in training.failed:
                 self._failed(item, lease, training.failed[uid])
-            elif uid in training.late:
+            elif uid in training.lost:
                 self.say(
-                    f"trial {item.trial.number} ({uid[:8]}) was taken over by another process; "
-                    "what this one wrote too late was refused"
+                    f"another process holds the lease of trial {item.trial.number} ({uid[:8]}) now; "
+                    "the late writes of this one were refused"
                 )
 
     def _train_alone(self, claimed: Sequence[Claimed]) -> None:
-        """Trains the segments one by one, to find out whose error it was; results do not depend on the company."""
+        """Train the segments one by one, to find out which one fails; results do not depend on the cohort."""
         for each in claimed:
             self._train([each])
 
-    def _failed(self, item: Ready, claimed: StoreLease, error: BaseException, decision: Decision | None = None) -> None:
-        """Writes down that a trial failed: it is tried again later, or that is its end, as the policies say."""
+    def _failed(
+        self, item: ReadySegment, claimed: StoreLease, error: BaseException, decision: Decision | None = None
+    ) -> None:
+        """Write that a trial failed, and retry it later or end it, as its kind of failure requires."""
         uid, number = item.trial.uid, item.trial.number
         with suppress(LeaseLost, TaskBusy), self.store.open(uid, self._identity(item), claimed) as lease:
             [row] = self.store.tasks([uid])
@@ -187,23 +194,23 @@ class Worker:
                 self.store.fail_trial(lease, self.study, number, item.segment.rung, report(error), event)
                 self.say(f"trial {number} ({uid[:8]}) failed: {_last_line(error)}")
 
-    def _identity(self, item: Ready) -> dict[str, Any] | None:
+    def _identity(self, item: ReadySegment) -> dict[str, Any] | None:
         try:
-            return self.engine.task(item.trial, None).identity
+            return self.runner.task(item.trial, None).identity
         except Exception:  # noqa: BLE001 - a trial of which no task can be made has failed because of that
             return None
 
 
 class _Exited(RuntimeError):
-    """An environment tried to end the process, as if it were its own."""
+    """An environment tried to end the process."""
 
     def __init__(self, error: SystemExit):
         super().__init__(f"the environment ended the process with {error!r}")
         self.__traceback__ = error.__traceback__
 
 
-def _apart(uids: list[str], share: int, workers: int) -> list[str]:
-    """The same from another worker's share on: workers that look at the same moment do not all want the same ones."""
+def _rotated(uids: list[str], share: int, workers: int) -> list[str]:
+    """Rotate uids to a random share, so that workers that look at the same time claim different ones."""
     shares = min(workers, -(-len(uids) // share))
     first = _RANDOM.randrange(shares) * share
     return uids[first:] + uids[:first]
@@ -214,7 +221,7 @@ def _last_line(error: BaseException) -> str:
 
 
 class StopSignals:
-    """While entered, SIGTERM and SIGINT ask the worker to stop; so does the end of stdin, a parent's pipe, if asked."""
+    """Records SIGTERM, SIGINT and, if asked, the end of stdin, the pipe of a parent, as requests to stop."""
 
     def __init__(self, until_stdin_ends: bool = False):
         self.asked: signal.Signals | None = None
@@ -248,14 +255,14 @@ def run_worker(
     env_processes: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """The exit status of a worker process: 0 when the study is complete, 128 + the signal when it was asked to stop."""
+    """Run a worker process, and return its exit status: 0 for a complete study, 128 + the signal that stopped it."""
     with StopSignals(with_parent) as signals:
         store.wait_until(lambda: signals.asked is not None or Interrupts.asked())
         try:
             worker = Worker(
                 store, study, workers=workers, use_previous=use_previous, env_processes=env_processes, say=say
             )
-            worker.engine.check()
+            worker.runner.check()
             if worker.run(lambda: signals.asked is not None):
                 return 0
         except BaseException as error:

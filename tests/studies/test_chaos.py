@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from disturbing import Chaos, Disk, Figures
-from rekindle.studies.engine.engine import start_study
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
 from studying import bits, run, tiny

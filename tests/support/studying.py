@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rekindle.studies.engine.configuring import make_config
-from rekindle.studies.engine.engine import start_study
-from rekindle.studies.engine.watch import look
+from rekindle.studies.engine.progress import look
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
 from rekindle.studies.workers.supervisor import WorkerProcess

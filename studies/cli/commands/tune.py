@@ -182,8 +182,8 @@ def _add_backends(parser: options.Parser) -> None:
 def tune(arguments: argparse.Namespace) -> int:
     """Run the study to its end, and print its best trials."""
     from ....tasks import load
-    from ...engine.engine import start_study
-    from ...engine.watch import look
+    from ...engine.progress import look
+    from ...engine.runner import start_study
     from ...workers.supervisor import Supervisor
     from ..output.json_views import study_json
     from ..output.progress import Progress
@@ -206,8 +206,8 @@ def tune(arguments: argparse.Namespace) -> int:
         if look(store, name).complete:
             note(errors, f"study {name} is complete; rerun with more --trials than {config.trials[-1]} to extend it")
         else:
-            with Progress(errors, name, store.url) as progress, _worker_pool(arguments, name) as (count, start_worker):
-                Supervisor(store, name, count, start_worker, progress).run()
+            with Progress(errors, name, store.url) as display, _worker_pool(arguments, name) as (count, start_worker):
+                Supervisor(store, name, count, start_worker, display).run()
         _mirror(store, arguments.storage, name, errors)
         result = study_json(store, name)
     return print_json(result) if arguments.json else _print_study(result, config.open, store.url)

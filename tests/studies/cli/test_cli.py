@@ -21,8 +21,8 @@ import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output import json_views as report
 from rekindle.studies.cli.output import tables
-from rekindle.studies.engine.engine import Engine, start_study
-from rekindle.studies.engine.watch import look
+from rekindle.studies.engine.progress import look
+from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.storage.store import Store
 from rich.console import Console
 from studying import TINY, bits, run, tiny
@@ -113,7 +113,7 @@ def test_a_killed_worker_is_replaced_and_all_stop_when_asked(sqlite_url: str, un
     process.terminate()
     _, errors = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM
-    assert f"worker {victim.pid} was killed by SIGKILL; another one takes over" in errors
+    assert f"worker {victim.pid} was killed by SIGKILL; another one replaces it" in errors
     assert "stopped by SIGTERM; everything is saved" in errors
     assert other in crew
     assert not any(worker.is_running() for worker in crew)
@@ -201,7 +201,7 @@ def test_status_shows_every_study(finished_url: str, cli: Callable[..., Any]) ->
 def test_tables_of_studies_are_no_wider_than_a_terminal(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path / 'a.db'}") as store:
         start_study(store, "cartpole", tiny(9, (1, 27, 3), scheduler="hyperband", generation=9))
-        Engine(store, "cartpole").advance()
+        StudyRunner(store, "cartpole").advance()
         rungs = [{"rung": rung, "return": 123.4, "state": "done"} for rung in range(4)]
         study = report.study_json(store, "cartpole")
         study["trials"] = [{**trial, "state": "complete", "rungs": rungs} for trial in study["trials"]]

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.engine.configuring import make_population
-from rekindle.studies.engine.engine import start_study
 from rekindle.studies.engine.lineage import LineageError, NotEqual, lineage, retrain
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.branches import Start
 from rekindle.studies.storage.retention import drop
 from rekindle.studies.storage.rows import Trial
@@ -216,7 +216,7 @@ def test_a_state_that_nobody_kept_is_trained_again(sqlite_url: str, tmp_path: An
         worker = Worker(store, "s")
 
         def branched() -> bool:
-            worker.engine.advance()
+            worker.runner.advance()
             return any("start" in trial.attrs for trial in store.trials("s"))
 
         assert not worker.run(branched)

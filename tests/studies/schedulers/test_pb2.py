@@ -192,5 +192,5 @@ def test_a_bandit_needs_its_package_and_a_scale(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(BadConfig, match=r"needs scikit-learn, which is not installed: pip install 'rekindle\[pb2\]'"):
         bandit_population()
-    with pytest.raises(StoreError, match="a study goes on with what it began with, but --explore pb2 needs scikit"):
+    with pytest.raises(StoreError, match="a study resumes with what it started with, but --explore pb2 needs scikit"):
         load_task(config())

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.json_views import study_json
-from rekindle.studies.engine.engine import start_study
-from rekindle.studies.engine.watch import look
+from rekindle.studies.engine.progress import look
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.json_views import study_json, summary_json
-from rekindle.studies.engine.engine import Engine, start_study
+from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.schedulers.hyperband import brackets
 from rekindle.studies.schedulers.seeds import collapse, seed_options, seeds_of
 from rekindle.studies.storage.rows import Segment, Trial
@@ -169,7 +169,7 @@ def test_the_command_line_shows_brackets_and_rungs(
 def test_what_the_database_counts_is_what_reading_all_trials_gives(url: str, scheduler: str) -> None:
     with Store(url) as store:
         start_study(store, "s", tiny(trials=8, epochs=(1, 4, 2), scheduler=scheduler, sampler="random"))
-        engine, states = Engine(store, "s"), []
+        engine, states = StudyRunner(store, "s"), []
         while True:
             ready = engine.advance()
             whole = study_json(store, "s")

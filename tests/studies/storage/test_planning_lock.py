@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rekindle.studies.engine.engine import Engine, start_study
+from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.storage import store as stores
 from rekindle.studies.storage.store import Store
 from studying import tiny
@@ -24,7 +24,7 @@ def test_trials_are_made_by_one_process_while_the_others_wait(url: str, child: C
         start_study(store, "s", tiny())
         other = child(TAKES, url, 60)
         assert other.hear() == "True"
-        engine = Engine(store, "s")
+        engine = StudyRunner(store, "s")
         assert engine.advance() == []
         assert not engine.complete
         other.process.kill()
@@ -37,21 +37,21 @@ def test_a_turn_that_takes_too_long_is_over(url: str, child: Callable[..., Any])
         start_study(store, "s", tiny())
         other = child(TAKES, url, 1e-6)
         assert other.hear() == "True"
-        assert Engine(store, "s").advance(), "the other one lives, but its turn does not"
+        assert StudyRunner(store, "s").advance(), "the other one lives, but its turn does not"
 
 
 def test_a_turn_ends_with_the_trials_that_it_was_for(store: Store) -> None:
     start_study(store, "s", tiny())
-    assert Engine(store, "s").advance()
+    assert StudyRunner(store, "s").advance()
     row = store._database.read(lambda c: c.exec_driver_sql("SELECT planner, planner_until FROM rk_study").one())
     assert tuple(row) == (None, None)
 
 
 def test_a_turn_is_not_taken_for_what_is_past(store: Store) -> None:
     start_study(store, "s", tiny())
-    engine = Engine(store, "s")
+    engine = StudyRunner(store, "s")
     assert engine.advance()
-    assert not store.take_turn("s", engine.view.revision - 1)
-    assert store.take_turn("s", engine.view.revision)
-    assert store.take_turn("s", engine.view.revision), "it is this process that has it"
+    assert not store.take_turn("s", engine.rows.revision - 1)
+    assert store.take_turn("s", engine.rows.revision)
+    assert store.take_turn("s", engine.rows.revision), "it is this process that has it"
     assert 0 < stores.TURN <= 60

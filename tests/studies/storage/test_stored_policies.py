@@ -18,8 +18,8 @@ import pytest
 import sqlalchemy as sa
 from rekindle import Objective
 from rekindle.spaces import unflatten
-from rekindle.studies.engine.engine import start_study
 from rekindle.studies.engine.lineage import LineageError, lineage, retrain
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.branches import Start
 from rekindle.studies.storage.sql.schema import blob, checkpoint
 from rekindle.studies.storage.store import Store

@@ -17,7 +17,7 @@ from rekindle.studies.cli import main
 from rekindle.studies.cli.output.json_views import study_json
 from rekindle.studies.engine.configuring import make_population
 from rekindle.studies.engine.optuna_mirror import finished, mirror
-from rekindle.studies.engine.watch import look
+from rekindle.studies.engine.progress import look
 from rekindle.studies.errors import DamagedRow
 from rekindle.studies.schedulers.asha import AsynchronousHalving
 from rekindle.studies.schedulers.seeds import collapse, seed_options

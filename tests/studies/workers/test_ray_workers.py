@@ -17,7 +17,7 @@ import psutil
 import pytest
 from rekindle.studies.cli import main as cli
 from rekindle.studies.cli.output.progress import Progress
-from rekindle.studies.engine.engine import start_study
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.ray_workers import RayWorker, cluster
 from rekindle.studies.workers.supervisor import Interrupted, Supervisor, WorkersFailed
@@ -97,14 +97,14 @@ def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_
 
     def disturb(tuning: Supervisor) -> None:
         """Kills a worker's process, then the actor that holds another one, then asks the parent to stop."""
-        wait_until(lambda: tuning.through >= 1 and all(map(process_of, tuning.crew)), 100)
-        first, second = tuning.crew
+        wait_until(lambda: tuning.steps >= 1 and all(map(process_of, tuning.workers)), 100)
+        first, second = tuning.workers
         victim, spared = process_of(first), process_of(second)
         victim.kill()
         left.append(spared)
         spared.parent().kill()
-        wait_until(lambda: {first, second}.isdisjoint(tuning.crew) and all(map(process_of, tuning.crew)), 100)
-        left.extend(map(process_of, tuning.crew))
+        wait_until(lambda: {first, second}.isdisjoint(tuning.workers) and all(map(process_of, tuning.workers)), 100)
+        left.extend(map(process_of, tuning.workers))
         os.kill(os.getpid(), signal.SIGINT)
 
     with Store(sqlite_url) as store:
@@ -117,7 +117,7 @@ def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_
                 with pytest.raises(Interrupted, match="everything is saved"):
                     tuning.run()
                 thread.join()
-            assert said.getvalue().count("was killed by SIGKILL; another one takes over") == 2
+            assert said.getvalue().count("was killed by SIGKILL; another one replaces it") == 2
             wait_until(lambda: not any(process.is_running() for process in left))
             tune(store, "s", count, hire)
             assert bits(store) == undisturbed
@@ -164,7 +164,7 @@ def test_a_cluster_that_dies_is_no_reason_to_wait_for_ever(sqlite_url: str, wait
         with cluster(sqlite_url, "s", workers=1, address=None, cpus=1, gpus=0) as (count, hire):
 
             def disturb(tuning: Supervisor) -> None:
-                wait_until(lambda: all(map(process_of, tuning.crew)), 100)
+                wait_until(lambda: all(map(process_of, tuning.workers)), 100)
                 [raylet] = [each for each in psutil.Process().children(recursive=True) if each.name() == "raylet"]
                 raylet.kill()
 

@@ -14,7 +14,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 from rekindle.studies.cli import main
-from rekindle.studies.engine.engine import start_study
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.failures import FAILED, POLICIES
 from rekindle.studies.storage.sql.schema import task
 from rekindle.studies.storage.store import Store
@@ -305,7 +305,7 @@ def test_one_lost_lease_takes_nothing_from_the_rest_of_a_cohort(
         assert bits(store) == undisturbed
     assert len(said) == 1
     assert said[0].startswith("trial 2 (")
-    assert "was taken over by another process" in said[0]
+    assert "another process holds the lease of trial" in said[0]
     assert trained == [4] * 3 + [1] * 2  # the others went on; it was carried on after its first epoch
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rekindle.studies.cli.output.json_views import rank, study_json
-from rekindle.studies.engine.engine import start_study
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import DamagedCheckpoint
 from rekindle.studies.storage.sql.schema import blob
 from rekindle.studies.storage.store import Store
@@ -176,7 +176,7 @@ def test_a_damaged_checkpoint_stops_its_trial_only_and_an_earlier_one_is_used_wh
 
 
 def test_progress_is_measured_in_epochs_that_are_stored(sqlite_url: str) -> None:
-    from rekindle.studies.engine.watch import look
+    from rekindle.studies.engine.progress import look
 
     found = run(sqlite_url, tiny())
     with Store(sqlite_url) as store:

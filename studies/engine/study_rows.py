@@ -1,4 +1,4 @@
-"""A study as one process knows it: its rows, of which only those are read that have changed, and what follows."""
+"""The rows of a study in memory, kept up to date by reading changed rows only."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 
-class View:
-    """The rows of a study in memory; everything is read once, later only what has changed since.
+class StudyRows:
+    """Trials and segments of a study, and the plan that follows from them.
 
-    What a look costs depends on what has changed, not on how much there is.
+    The first read takes everything, later ones only the rows that changed since.
 
     Attributes:
-        config: the study's, as of the last look; a study may be extended while it runs.
-        trials, segments: by number, and by (number, rung).
-        ready: the keys of the segments that are ready, or in training.
-        revision: of the study, at the last look.
+        config: the study's; a study may be extended while it runs.
+        scheduler: of this configuration, told of all rows.
+        trials: by number.
+        segments: by (number, rung).
+        ready: keys of the segments that are ready or in training.
+        revision: of the study, at the last read.
     """
 
     def __init__(self, store: Store, name: str):
-        """Looks for the first time. UnknownStudy names the studies that there are."""
+        """Read the study; UnknownStudy if the storage has none of this name."""
         self.store, self.name, self.revision = store, name, -1
         self.config: Config
         self.scheduler: Scheduler
@@ -37,12 +39,12 @@ class View:
         self.refresh()
 
     def refresh(self) -> Changes | None:
-        """Reads what has changed, and gives it."""
+        """Read the rows that changed, and return them; None if nothing did."""
         changes = self.store.changes(self.name, self.revision)
         if changes is None:
             return None
         config = Config.from_json(changes.config, self.name)
-        self._take(changes)
+        self._update(changes)
         if changes.whole or config != self.config:
             self.config = config
             self.scheduler = scheduler(config)
@@ -52,7 +54,7 @@ class View:
         self.revision, self._plan = changes.revision, None
         return changes
 
-    def _take(self, changes: Changes) -> None:
+    def _update(self, changes: Changes) -> None:
         if changes.whole:
             self.trials, self.segments, self.ready = {}, {}, set()
         self.trials |= {trial.number: trial for trial in changes.trials}
@@ -62,7 +64,7 @@ class View:
             (self.ready.add if row.state == "ready" else self.ready.discard)(key)
 
     def plan(self) -> Plan:
-        """What follows from the rows as of the last look."""
+        """Return the plan that follows from the rows, as last read."""
         if self._plan is None:
             self._plan = self.scheduler.plan()
         return self._plan

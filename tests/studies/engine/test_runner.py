@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rekindle.studies.engine.configuring import make_config
-from rekindle.studies.engine.engine import Engine, start_study
+from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import StoreError, StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig
@@ -34,7 +34,7 @@ def test_processes_that_extend_a_study_at_once_all_do(url: str, child: Callable[
 import sys
 from dataclasses import replace
 from rekindle.studies.study.config import Config
-from rekindle.studies.engine.engine import start_study
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 with Store(sys.argv[1]) as store:
     config = Config.from_json(store.study("s").config, "s")
@@ -123,7 +123,7 @@ def test_workers_that_plan_at_once_plan_the_same(url: str) -> None:
 
     def look() -> None:
         with Store(url) as mine:
-            seen.append([(item.trial.uid, item.segment) for item in Engine(mine, "s").advance()])
+            seen.append([(item.trial.uid, item.segment) for item in StudyRunner(mine, "s").advance()])
 
     threads = [threading.Thread(target=look) for _ in range(4)]
     for thread in threads:
@@ -137,15 +137,15 @@ def test_workers_that_plan_at_once_plan_the_same(url: str) -> None:
 
 def test_a_plan_that_was_cut_off_in_the_middle_is_completed(store: Store) -> None:
     start_study(store, "s", tiny())
-    whole = [(item.trial.params, item.segment) for item in Engine(store, "s").advance()]
+    whole = [(item.trial.params, item.segment) for item in StudyRunner(store, "s").advance()]
     start_study(store, "t", tiny())
     store.add_trials("t", store.trials("s"))  # and killed before the segments
-    assert [(item.trial.params, item.segment) for item in Engine(store, "t").advance()] == whole
+    assert [(item.trial.params, item.segment) for item in StudyRunner(store, "t").advance()] == whole
 
 
 def test_trials_in_a_row_share_a_cohort(store: Store) -> None:
     start_study(store, "s", tiny(fixed={"model.activation": "relu"}, generation=4, cohort=2))
-    engine = Engine(store, "s")
+    engine = StudyRunner(store, "s")
     first, second, third, fourth = map(engine.structure, engine.advance())
     assert first == second
     assert third == fourth
@@ -155,19 +155,19 @@ def test_a_study_of_another_version_of_the_task_is_refused(store: Store) -> None
     config = replace(tiny(), task_version=99)
     store.create_study("s", config.to_json())
     with pytest.raises(StudyMismatch, match="ppo 99, but 1 is installed"):
-        Engine(store, "s")
+        StudyRunner(store, "s")
 
 
 def test_a_configuration_of_another_version_is_refused(store: Store) -> None:
     store.create_study("s", {**tiny().to_json(), "version": 7})
     with pytest.raises(StoreError, match="version 1, but got 7"):
-        Engine(store, "s")
+        StudyRunner(store, "s")
 
 
 def test_an_unknown_study_is_an_error_that_names_those_there_are(store: Store) -> None:
     store.create_study("cartpole", {})
     with pytest.raises(UnknownStudy, match="cartpole"):
-        Engine(store, "cartpol")
+        StudyRunner(store, "cartpol")
 
 
 def test_an_extended_study_is_the_one_that_was_asked_for_at_once(url: str, tmp_path: Any) -> None:

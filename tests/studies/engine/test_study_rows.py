@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from rekindle.studies.engine.engine import Engine, start_study
-from rekindle.studies.engine.view import View
-from rekindle.studies.engine.watch import Watch, look
+from rekindle.studies.engine.progress import StudyProgress, look
+from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.study_rows import StudyRows
 from rekindle.studies.errors import StudyMismatch, UnknownStudy
 from rekindle.studies.storage import queries
 from rekindle.studies.storage import trials as ledger
@@ -41,7 +41,7 @@ def finish(store: Store, number: int, rung: int = 0, uid: str | None = None) -> 
 
 def test_a_study_in_which_nothing_has_happened_is_one_small_query(store: Store, other: Store) -> None:
     start_study(store, "s", tiny())
-    view = View(other, "s")
+    view = StudyRows(other, "s")
     statements: list[str] = []
 
     def note(*arguments: Any) -> None:
@@ -56,7 +56,7 @@ def test_a_study_in_which_nothing_has_happened_is_one_small_query(store: Store, 
 
 def test_what_has_changed_is_read_once_and_nothing_else(store: Store, other: Store) -> None:
     start_study(store, "s", tiny(trials=9))
-    view = View(other, "s")
+    view = StudyRows(other, "s")
     pairs = [rows(number) for number in range(9)]
     store.carry_forward("s", trials=[trial for trial, _ in pairs], segments=[segment for _, segment in pairs])
     changes = view.refresh()
@@ -74,7 +74,7 @@ def test_what_has_changed_is_read_once_and_nothing_else(store: Store, other: Sto
 
 def test_a_whole_study_reads_each_row_as_often_as_it_was_written(store: Store, other: Store) -> None:
     start_study(store, "s", tiny(trials=24, sampler="random"))
-    view, engine, read = View(other, "s"), Engine(store, "s"), 0
+    view, engine, read = StudyRows(other, "s"), StudyRunner(store, "s"), 0
     while True:
         ready = engine.advance()
         changes = view.refresh()
@@ -104,7 +104,7 @@ def test_of_many_writers_at_once_no_row_is_missed(url: str) -> None:
 
     threads = [threading.Thread(target=write, args=(place,)) for place in range(writers)]
     with Store(url) as store:
-        view = View(store, "s")
+        view = StudyRows(store, "s")
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
@@ -120,7 +120,7 @@ def test_of_many_writers_at_once_no_row_is_missed(url: str) -> None:
 def test_a_study_that_is_extended_is_planned_anew(store: Store, other: Store) -> None:
     config = tiny(trials=4, epochs=(1, 1), sampler="random")
     start_study(store, "s", config)
-    engine = Engine(other, "s")
+    engine = StudyRunner(other, "s")
     for item in engine.advance():
         finish(store, item.segment.number, item.segment.rung, item.trial.uid)
     assert engine.advance() == []
@@ -134,7 +134,7 @@ def test_that_rows_were_taken_away_is_seen(store: Store, other: Store) -> None:
     start_study(store, "s", tiny())
     pairs = [rows(number) for number in range(3)]
     store.carry_forward("s", trials=[trial for trial, _ in pairs], segments=[segment for _, segment in pairs])
-    view, watch = View(other, "s"), Watch(other, "s")
+    view, watch = StudyRows(other, "s"), StudyProgress(other, "s")
     store.finish_trial("s", 1, "pruned")
     view.refresh()
     assert (1, 0) in view.ready
@@ -154,7 +154,7 @@ def test_that_rows_were_taken_away_is_seen(store: Store, other: Store) -> None:
 
 def test_a_plan_that_holds_only_as_long_as_nothing_changes_is_dropped_if_something_has(store: Store) -> None:
     start_study(store, "s", tiny())
-    view = View(store, "s")
+    view = StudyRows(store, "s")
     trial, segment = rows(0)
     assert store.carry_forward("s", trials=[trial], segments=[segment], since=view.revision)
     assert not store.carry_forward("s", finished=[(0, "pruned")], since=view.revision)
@@ -172,12 +172,12 @@ def test_what_is_carried_forward_is_there_as_a_whole_or_not_at_all(store: Store)
     with pytest.raises(UnknownStudy, match="no study 't'"):
         store.carry_forward("t", trials=[trial])
     with pytest.raises(UnknownStudy, match="no study 't'"):
-        View(store, "t")
+        StudyRows(store, "t")
 
 
 def test_a_change_of_a_configuration_that_is_refused_changes_nothing(store: Store) -> None:
     config = start_study(store, "s", tiny())
-    before = View(store, "s").revision
+    before = StudyRows(store, "s").revision
 
     def refuse(stored: Any) -> Any:
         raise StudyMismatch("no")
@@ -185,7 +185,7 @@ def test_a_change_of_a_configuration_that_is_refused_changes_nothing(store: Stor
     with pytest.raises(StudyMismatch, match="no"):
         store.change_study("s", refuse)
     assert start_study(store, "s", config) == config
-    assert View(store, "s").revision == before
+    assert StudyRows(store, "s").revision == before
 
 
 def test_what_is_asked_at_each_look_goes_through_indexes(sqlite_url: str) -> None:
@@ -217,7 +217,7 @@ def test_what_is_asked_at_each_look_goes_through_indexes(sqlite_url: str) -> Non
 def test_a_watch_shows_what_a_first_look_shows(store: Store, other: Store, scheduler: str) -> None:
     rng = random.Random(1)
     start_study(store, "s", tiny(trials=8, scheduler=scheduler, sampler="random"))
-    watch, engine = Watch(other, "s"), Engine(store, "s")
+    watch, engine = StudyProgress(other, "s"), StudyRunner(store, "s")
     while True:
         ready = engine.advance()
         seen, fresh = watch.look(), look(store, "s")

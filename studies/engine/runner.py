@@ -1,0 +1,195 @@
+"""The loop of a study: plan from its rows, suggest trials, insert the rows that follow.
+
+Any number of workers may do this at the same time. The rows that they add are a pure function of rows that no longer
+change, and are added if absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ...spaces import flatten, unflatten
+from ..schedulers.racing import at_once
+from ..schedulers.seeds import collapse, seeds_of
+from ..storage.branches import Start
+from ..storage.rows import Segment, Trial
+from ..storage.trials import check_same
+from ..study.config import Config
+from ..study.objectives import objectives_of
+from ..study.plan import Branch, Plan
+from .configuring import load_task
+from .study_rows import StudyRows
+
+if TYPE_CHECKING:
+    from ...tasks.checkpoint.storage import Storage
+    from ...tasks.task import Task
+    from ..storage.store import Store
+
+
+MUTABLE = ("options", "options.snapshots")  # which checkpoints are kept changes no result
+
+
+def start_study(store: Store, name: str, config: Config) -> Config:
+    """Create the study, or extend it to `config.trials` trials.
+
+    A field that an older Rekindle did not store has its default. Of two processes that extend a study at the same time,
+    the second extends what the first has written.
+
+    Raises:
+        StudyMismatch: the stored configuration differs otherwise.
+    """
+
+    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if stored is None:
+            return config.to_json()
+        old = Config.from_json(stored, name)
+        check_same(name, old.to_json(), config.to_json(), ["trials", *MUTABLE])
+        trials = [*old.trials, *(n for n in config.trials if n > old.trials[-1])]
+        changed = {} if config.options == old.options else {"options": dict(config.options)}
+        return {**stored, "trials": trials, **changed}
+
+    return Config.from_json(store.change_study(name, change).config, name)
+
+
+@dataclass(frozen=True)
+class ReadySegment:
+    """A segment that a worker may train, and its trial."""
+
+    trial: Trial
+    segment: Segment
+
+
+class StudyRunner:
+    """Runs one study in this process.
+
+    Attributes:
+        rows: the study's rows, as last read.
+        algorithm: the class of its tasks.
+        complete: whether nothing was left to do after the last `advance`.
+    """
+
+    def __init__(self, store: Store, name: str):
+        """Read the study.
+
+        Raises:
+            UnknownStudy: the storage has no such study.
+            StoreError: this Rekindle cannot continue it.
+        """
+        self.store, self.name = store, name
+        self.rows = StudyRows(store, name)
+        self.algorithm = load_task(self.config)
+        self.complete = False
+        self._spelled: dict[int, dict[str, Any]] = {}  # by trial: its hyperparameters in Optuna's form
+        self._structures: dict[int, str] = {}  # by trial; hyperparameters never change
+
+    @property
+    def config(self) -> Config:
+        """The study's configuration, as last read."""
+        return self.rows.config
+
+    def check(self) -> None:
+        """Raise what keeps this machine from training any trial, such as a missing package."""
+        self.config.probe(self.algorithm)
+
+    def advance(self) -> list[ReadySegment]:
+        """Add all rows that follow without training, and return the ready segments, most urgent first."""
+        self.rows.refresh()
+        while plan := self.rows.plan():
+            if share := self._own_share(plan):
+                self._write(share)
+            if self.rows.refresh() is None and not share:
+                break  # another process is still writing the rest
+        self.complete = self.rows.plan().complete
+        ready = sorted((self.rows.segments[key] for key in self.rows.ready), key=self.rows.scheduler.priority)
+        return [ReadySegment(self.rows.trials[segment.number], segment) for segment in ready]
+
+    def _own_share(self, plan: Plan) -> Plan:
+        """Return the plan without new trials while another process makes them."""
+        if not plan.makes_trials or self.store.take_turn(self.name, self.rows.revision):
+            return plan
+        return replace(plan, ask=None, branches=[])
+
+    def ready(self) -> set[tuple[int, int]]:
+        """Return the (number, rung) of all segments that are ready at this moment."""
+        self.rows.refresh()
+        return self.rows.ready
+
+    def _write(self, plan: Plan) -> None:
+        """Write the rows of a plan in one transaction."""
+        trials, segments = [], list(plan.segments)
+        if plan.ask is not None:
+            trials = self._new_trials(plan)
+            epochs = self.config.rungs[plan.rung]
+            first = [trial for trial in trials if trial.number % seeds_of(self.config) < at_once(self.config)]
+            segments += [Segment(trial.number, plan.rung, epochs) for trial in first]
+        trials += self._branches(plan.branches)
+        since = self.rows.revision if plan.exact else None
+        self.store.carry_forward(self.name, trials=trials, segments=segments, finished=plan.finished, since=since)
+
+    def structure(self, ready: ReadySegment) -> tuple[str, int, int]:
+        """Return a key that is equal for segments that can train as one cohort."""
+        number = ready.trial.number
+        if number not in self._structures:
+            values = unflatten(ready.trial.params)
+            structure = self.algorithm.learner.hyperparameters.structure(values)
+            self._structures[number] = repr(sorted(structure.items()))
+        return self._structures[number], ready.segment.rung, ready.segment.epochs
+
+    def task(self, trial: Trial, storage: Storage | None) -> Task:
+        """Return the task of a trial's row."""
+        start = trial.attrs.get("start")
+        return self.config.make_task(
+            self.algorithm, trial.params, storage, start and start["digest"], trial.attrs.get("seed")
+        )
+
+    def _new_trials(self, plan: Plan) -> list[Trial]:
+        from ..samplers.suggest import suggest  # slow to import (Optuna), and mostly not needed
+
+        assert plan.ask is not None
+        fixed = self.config.fixed
+        # The plan holds the scores of one objective; several objectives are read from the segments.
+        rows = self.rows.segments.values() if len(objectives_of(self.config)) > 1 else []
+        seen, segments = collapse(self.config, self.rows.trials.values() if plan.seen else [], rows)
+        seeds = seeds_of(self.config)
+        new = []
+        suggestions = suggest(self.config, seen, plan, self._check, segments, self._spelled)
+        for number, values in zip(plan.ask, suggestions, strict=True):
+            for replicate in range(seeds):
+                seed = self.config.seed + replicate
+                task = self.config.make_task(self.algorithm, {**fixed, **flatten(values)}, None, seed=seed)
+                attrs = {"bracket": plan.bracket, **({"seed": seed} if seeds > 1 else {})}
+                new.append(Trial(number * seeds + replicate, task.uid, task.identity["hyperparameters"], attrs))
+        return new
+
+    def _branches(self, branches: Sequence[Branch]) -> list[Trial]:
+        """Return the rows of branches, after their tasks got their first checkpoints."""
+        config, parents = self.config, [self.rows.trials[branch.start.number].params for branch in branches]
+        if branches and config.options["explore"] == "pb2":
+            from ..schedulers.pb2 import Bandit
+
+            bandit = Bandit(config, self.rows.trials.values(), self.rows.segments.values(), branches)
+            values = [bandit.explore(*each, self._check) for each in zip(branches, parents, strict=True)]
+        else:
+            from ..schedulers.explore import explore
+
+            values = [
+                explore(config, parent, branch.generation, branch.member, self._check)
+                for branch, parent in zip(branches, parents, strict=True)
+            ]
+        return [self._branch(*each) for each in zip(branches, values, strict=True)]
+
+    def _branch(self, branch: Branch, values: Mapping[str, Any]) -> Trial:
+        parent = self.rows.trials[branch.start.number]
+        assert branch.start.digest is not None
+        start = Start(parent.uid, branch.start.epochs, branch.start.digest)
+        task = self.config.make_task(self.algorithm, values, None, start.digest, parent.attrs.get("seed"))
+        self.store.branch(task.uid, task.identity, start)
+        attrs: dict[str, Any] = {"bracket": 0, "member": branch.member, "generation": branch.generation}
+        attrs |= {"parent": parent.number, "start": asdict(start)}
+        attrs |= {name: parent.attrs[name] for name in ("seed",) if name in parent.attrs}
+        return Trial(branch.number, task.uid, task.identity["hyperparameters"], attrs)
+
+    def _check(self, values: Mapping[str, Any]) -> None:
+        self.config.make_task(self.algorithm, {**self.config.fixed, **flatten(values)}, None)
