@@ -31,7 +31,8 @@ from skewed import skewed
 NURSERY = """
 import json, os, signal, sys
 import optuna
-from rekindle.studies.cli import main as cli, commands
+from rekindle.studies import cli
+from rekindle.studies.cli import dispatch
 from rekindle.studies.workers import worker
 from rekindle.studies.samplers import suggest
 from rekindle.tasks.learner import Learner

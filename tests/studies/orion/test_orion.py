@@ -17,7 +17,7 @@ from orion.client import build_experiment, get_experiment
 from orion.core.worker.trial import Trial
 from rekindle import PPO, fidelity
 from rekindle.spaces import SpaceError
-from rekindle.studies.cli import main as cli
+from rekindle.studies import cli
 from rekindle.studies.cli.commands import under_orion as orion_trial
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.orion import OrionObjective, hunt, storage_of

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from rekindle.studies.cli import main as cli
+from rekindle.studies import cli
 from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
