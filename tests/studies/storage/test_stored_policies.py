@@ -104,7 +104,7 @@ def test_a_source_that_has_changed_is_another_start_and_that_is_said(sqlite_url:
     status, out, errors = cli(*train(sqlite_url, "--warm-start", source, epochs=1))
     assert status == 0
     assert json.loads(out)["uid"] != first
-    assert f"is another policy now than the one that task {first} began with" in " ".join(errors.split())
+    assert f"is another policy now than the one that task {first} started from" in " ".join(errors.split())
     again = json.loads(cli(*train(sqlite_url, "--warm-start", f"{source}@1", epochs=1))[1])
     assert (again["uid"], again["resumed"]) == (first, True)
 
@@ -294,7 +294,7 @@ def test_a_study_that_searches_the_networks_form_cannot_start_warm(sqlite_url: s
     first = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
     status, _, errors = cli("tune", "ppo", "CartPole-v1", "--storage", sqlite_url, "--warm-start", first)
     assert status == 2
-    assert "a warm start decides the form of the networks, but model.width, model.layers" in errors
+    assert "a warm start decides the shape of the networks, but model.width, model.layers" in errors
     assert "--set model.width=" in errors
 
 
