@@ -1,11 +1,11 @@
-"""A task that learns nothing: how well it does is a known function, so that what drives tasks can be tried in no time.
+"""A synthetic task whose return is a known function, to try samplers and schedulers in no time.
 
     return = 100 q (1 - exp(-epochs / 9)) + noise w / sqrt(epochs),   w = Σ of one standard normal number per epoch
 
     q = exp(-(log10(lr / 0.001))² - (log10((1 - gamma) / 0.01))² - (log2(width / 64) / 4)²)
 
-lr = 0.001, gamma = 0.99 and width = 64 are the best there are. The walk w is state: who forgets it, or goes through an
-epoch twice, gets another return. The environment is part of the identity, and nothing is done in it.
+lr = 0.001, gamma = 0.99 and width = 64 are the optimum. The walk w is state: a task that loses it, or repeats an
+epoch, has another return. The environment is part of the identity, and never stepped.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from ..task import Task
 
 
 class SurrogateLearner(Learner):
-    """P members."""
+    """P members of the function above."""
 
     hyperparameters = Space(
         lr=log_real(1e-5, 1e-1, default=1e-4),
         gamma=near_one(0.9, 0.9999, default=0.95),
         width=ordinal(16, 32, 64, 128, default=32, structural=True),
         noise=real(0.0, 10.0, default=0.0, accept=(0.0, 1e6), search=False),
-        seconds=real(0.0, 1.0, default=0.0, accept=(0.0, 3600.0), search=False),  # that an epoch takes
+        seconds=real(0.0, 1.0, default=0.0, accept=(0.0, 3600.0), search=False),  # of an epoch
         epoch_steps=integer(1, 10**9, default=1, structural=True, search=False),
     )
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
-        self.values = [dict(each) for each in values]  # in double precision
+        self.values = [dict(member) for member in values]  # in double precision
         self.env_steps = self.iterations = self.epochs = 0
         self.walks = [0.0] * self.members
         self.walk_keys = self.keys("walk")
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
-        """Any will do."""
+        """Accept any environment."""
 
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
         if stop():
             return None
-        if seconds := max(each["seconds"] for each in self.values):
+        if seconds := max(member["seconds"] for member in self.values):
             time.sleep(seconds)
         first, second = (streams.open_uniform(self.walk_keys, np.array(2 * self.epochs + k)) for k in (0, 1))
         for i, (u, v) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
@@ -86,7 +86,7 @@ class SurrogateLearner(Learner):
 
 
 class Surrogate(Task):
-    """A task without learning, to try samplers, schedulers, databases and clusters with; see the module."""
+    """A synthetic task, to try samplers, schedulers, databases and clusters with; see the module."""
 
     name = "surrogate"
     version = 1

@@ -32,11 +32,11 @@ from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
 from .stein import kernel, stein_gradient
 
-OWN = ("num_particles", "temperature", "horizon")
+COUPLING = ("num_particles", "temperature", "horizon")
 
 
 def svpg_space(base: type[OnPolicyLearner]) -> Space:
-    """The base's hyperparameters, shared by all particles, and those of their coupling.
+    """Return the base's hyperparameters, shared by all particles, and those of their coupling.
 
     The temperature falls linearly to 0 over `horizon` environment steps of a particle; None keeps it.
     """
@@ -48,27 +48,101 @@ def svpg_space(base: type[OnPolicyLearner]) -> Space:
 
 
 class SVPGLearner(Learner):
-    """P trials of n particles each: a cohort of P * n members of the base whose gradients are coupled trial by trial.
+    """P trials of n particles each, as a learner of P * n members with coupled gradients.
 
+    Particle j of trial i is member i * n + j of `particles`, the base learner that acts, learns and counts steps.
     Particle 0 has the trial's own seed, so that a single particle is the base learner.
-
-    Attributes:
-        base: the learner that each particle is; particle j of trial i is its member i * n + j.
     """
 
     base: ClassVar[type[OnPolicyLearner]] = A2CLearner
-    particles: OnPolicyLearner
     hyperparameters = svpg_space(A2CLearner)
+    particles: OnPolicyLearner
+
+    # --- the algorithm ---
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
         n = self.num_particles = self.hp.num_particles
-        every = [(seed, member) for seed, member in zip(self.seeds, values, strict=True) for _ in range(n)]
-        particle_seeds = [particle_seed(seed, index % n) for index, (seed, _) in enumerate(every)]
-        of_base = [{name: value for name, value in member.items() if name not in OWN} for _, member in every]
-        self.particles = self.base(self.env, particle_seeds, of_base, self.device, self.env_processes)
+        seeds = [particle_seed(seed, j) for seed in self.seeds for j in range(n)]
+        shared = [{name: value for name, value in trial.items() if name not in COUPLING} for trial in values]
+        every = [trial for trial in shared for _ in range(n)]
+        self.particles = self.base(self.env, seeds, every, self.device, self.env_processes)
         self.particles.coupling = self.couple
         self.envs = self.particles.envs
         self.columns = policy_columns(self.particles.policy.parameters.shapes).to(self.device)
+
+    def iterate(self) -> Mapping[str, Tensor]:
+        return self.particles.iterate()
+
+    @torch.no_grad()
+    def couple(self, gradients: Tensor) -> Tensor:
+        """Replace the policies' gradients, in (P * n, D), by Stein's, trial by trial; every critic keeps its own."""
+        if self.num_particles > 1:
+            own = gradients[:, self.columns].unflatten(0, (self.members, self.num_particles))
+            gradients[:, self.columns] = stein_gradient(self.policies(), own, self.temperature()).flatten(0, 1)
+        return gradients
+
+    def policies(self) -> Tensor:
+        """Return the parameters of the particles' policies, without their critics, (P, n, D)."""
+        return self.particles.policy.parameters.vector[:, self.columns].unflatten(0, (self.members, self.num_particles))
+
+    def temperature(self) -> Tensor:
+        """Return the present α of each trial, (P, 1, 1)."""
+        temperature: Tensor = self.hp.temperature.unsqueeze(-1)
+        if self.hp.horizon is None:
+            return temperature
+        return temperature * (1 - self.env_steps / self.hp.horizon.unsqueeze(-1)).clamp(min=0.0)
+
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean over a trial's particles of their losses, (P,), on a batch (P, B, ...), and metrics."""
+
+        def mean(x: Tensor) -> Tensor:
+            return x.view(self.members, -1).mean(1)
+
+        losses, metrics = self.particles.loss(
+            {name: x.repeat_interleave(self.num_particles, 0) for name, x in batch.items()}
+        )
+        return mean(losses), {name: mean(x) for name, x in metrics.items()}
+
+    # --- trials are groups of particles ---
+
+    # Steps are those of one particle, not the sum.
+    env_steps = property(lambda self: self.particles.env_steps)
+    iterations = property(lambda self: self.particles.iterations)
+    epochs = property(lambda self: self.particles.epochs)
+
+    def particle_indices(self, member: int) -> range:
+        """Return the members of `particles` that are a trial's."""
+        return range(member * self.num_particles, (member + 1) * self.num_particles)
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        rows, n = self.particles.run_epoch(stop), self.num_particles
+        if rows is None:
+            return None
+        metrics = [merge_metrics([rows[i] for i in self.particle_indices(member)]) for member in range(self.members)]
+        if n > 1:
+            distances = (kernel(self.policies()).squares.sum((1, 2)) / (n * (n - 1))).sqrt()
+            for row, distance in zip(metrics, distances, strict=True):
+                row["particle_distance"] = float(distance)
+        return metrics
+
+    def member_state(self, member: int) -> Tree:
+        counters = {name: getattr(self, name) for name in COUNTERS}
+        states = {str(j): self.particles.member_state(i) for j, i in enumerate(self.particle_indices(member))}
+        return {"counters": counters, "particles": states}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        states = tree.get("particles", {})
+        if states.keys() != {str(j) for j in range(self.num_particles)}:
+            raise StateMismatch(
+                f"{self.algorithm()}: a state must have particles 0 to {self.num_particles - 1}, "
+                f"but has {', '.join(sorted(states)) or 'none'}"
+            )
+        for j, i in enumerate(self.particle_indices(member)):
+            self.particles.load_member(i, states[str(j)])
+
+    def broken(self, member: int, metrics: Metrics) -> str | None:
+        reasons = (self.particles.broken(i, metrics) for i in self.particle_indices(member))
+        return next((reason for reason in reasons if reason), None)
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
@@ -87,77 +161,6 @@ class SVPGLearner(Learner):
     def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         cls.base.check_use(env, values)
 
-    # What counts steps are the particles; each one's are counted, not their sum.
-    env_steps = property(lambda self: self.particles.env_steps)
-    iterations = property(lambda self: self.particles.iterations)
-    epochs = property(lambda self: self.particles.epochs)
-
-    def temperature(self) -> Tensor:
-        """α of each trial at this moment, (P, 1, 1)."""
-        temperature: Tensor = self.hp.temperature.unsqueeze(-1)
-        if self.hp.horizon is None:
-            return temperature
-        return temperature * (1 - self.env_steps / self.hp.horizon.unsqueeze(-1)).clamp(min=0.0)
-
-    def policies(self) -> Tensor:
-        """The parameters that make up the particles' policies, (P, n, D)."""
-        return self.particles.policy.parameters.vector[:, self.columns].unflatten(0, (self.members, self.num_particles))
-
-    @torch.no_grad()
-    def couple(self, gradients: Tensor) -> Tensor:
-        """The members' gradients (P * n, D) with those of the policies made Stein's; every critic keeps its own."""
-        if self.num_particles == 1:
-            return gradients
-        own = gradients[:, self.columns].unflatten(0, (self.members, self.num_particles))
-        gradients[:, self.columns] = stein_gradient(self.policies(), own, self.temperature()).flatten(0, 1)
-        return gradients
-
-    def iterate(self) -> Mapping[str, Tensor]:
-        return self.particles.iterate()
-
-    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
-        rows = self.particles.run_epoch(stop)
-        if rows is None:
-            return None
-        n = self.num_particles
-        metrics = [merged(rows[first : first + n]) for first in range(0, len(rows), n)]
-        if n > 1:
-            distances = (kernel(self.policies()).squares.sum((1, 2)) / (n * (n - 1))).sqrt()
-            for row, distance in zip(metrics, distances, strict=True):
-                row["particle_distance"] = float(distance)
-        return metrics
-
-    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that acts for all particles, (P * n, episodes, ...)."""
-        return self.particles.actor(episodes, deterministic)
-
-    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean over a trial's particles of their losses, (P,), on a batch (P, B, ...)."""
-        n = self.num_particles
-        losses, report = self.particles.loss({name: x.repeat_interleave(n, 0) for name, x in batch.items()})
-        mean = lambda x: x.view(self.members, n).mean(1)  # noqa: E731
-        return mean(losses), {name: mean(x) for name, x in report.items()}
-
-    def member_state(self, member: int) -> Tree:
-        first = member * self.num_particles
-        counters = {name: getattr(self, name) for name in COUNTERS}
-        states = {str(j): self.particles.member_state(first + j) for j in range(self.num_particles)}
-        return {"counters": counters, "particles": states}
-
-    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        states = tree.get("particles", {})
-        if states.keys() != {str(j) for j in range(self.num_particles)}:
-            raise StateMismatch(
-                f"{self.algorithm()}: a state must have particles 0 to {self.num_particles - 1}, "
-                f"but has {', '.join(sorted(states)) or 'none'}"
-            )
-        for j in range(self.num_particles):
-            self.particles.load_member(member * self.num_particles + j, states[str(j)])
-
-    def broken(self, member: int, metrics: Metrics) -> str | None:
-        first = member * self.num_particles
-        return next((r for j in range(self.num_particles) if (r := self.particles.broken(first + j, metrics))), None)
-
 
 class SVPGPPOLearner(SVPGLearner):
     """P trials of n particles of PPO each."""
@@ -174,18 +177,18 @@ class SVPGPPO2Learner(SVPGLearner):
 
 
 def particle_seed(seed: int, particle: int) -> int:
-    """The seed of one particle; the first one has the trial's."""
+    """Return the seed of one particle; the first one has the trial's."""
     return seed if particle == 0 else int(streams.key(seed, "particle", particle) >> np.uint64(1))
 
 
 def policy_columns(shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
-    """Where in a parameter vector the policy's numbers are: everywhere but in the critic's."""
-    own = [torch.full((math.prod(shape),), not name.startswith("critic.")) for name, shape in shapes.items()]
-    return torch.cat(own).nonzero()[:, 0]
+    """Return the columns of a parameter vector that belong to the policy: all but the critic's."""
+    masks = [torch.full((math.prod(shape),), not name.startswith("critic.")) for name, shape in shapes.items()]
+    return torch.cat(masks).nonzero()[:, 0]
 
 
-def merged(rows: Sequence[Metrics]) -> Metrics:
-    """The metrics of one trial: means over its particles, the sum of their episodes, and the best one's return too."""
+def merge_metrics(rows: Sequence[Metrics]) -> Metrics:
+    """Return a trial's metrics: means over its particles, the sum of their episodes, and the best one's return."""
     if len(rows) == 1:
         return rows[0]
     columns = {name: [row[name] for row in rows if name in row] for name in {n: None for row in rows for n in row}}
