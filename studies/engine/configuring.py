@@ -13,7 +13,7 @@ from ...spaces.space import ENABLED
 from ...spaces.values import REQUIRED, Nested, Value
 from ..errors import StoreError, StudyMismatch
 from ..samplers.registry import KNOWN, check_sampler, grid_size, sampler_name
-from ..schedulers.pb2 import check_bandit
+from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
 from ..study.config import SCHEDULERS, BadConfig, Config, check_count, check_epochs, choose
@@ -223,7 +223,7 @@ def make_population(
     }
     config = replace(config, options=options)
     check_sampler(config)
-    check_bandit(config)
+    check_pb2(config)
     return config
 
 
@@ -244,7 +244,7 @@ def load_task(config: Config) -> type[Task]:
             "study, or another name for a new one"
         )
     try:
-        check_bandit(config)
+        check_pb2(config)
         check_sampler(replace(config, sampler=sampler_name(config.sampler)))
     except BadConfig as error:
         raise StoreError(f"a study resumes with what it started with, but {error}") from None

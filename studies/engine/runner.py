@@ -15,7 +15,7 @@ from ..schedulers.racing import at_once
 from ..schedulers.seeds import collapse, seeds_of
 from ..storage.branches import Start
 from ..storage.rows import Segment, Trial
-from ..storage.trials import check_same
+from ..storage.studies import check_same
 from ..study.config import Config
 from ..study.objectives import objectives_of
 from ..study.plan import Branch, Plan
@@ -107,7 +107,7 @@ class StudyRunner:
 
     def _own_share(self, plan: Plan) -> Plan:
         """Return the plan without new trials while another process makes them."""
-        if not plan.makes_trials or self.store.take_turn(self.name, self.rows.revision):
+        if not plan.makes_trials or self.store.acquire_planning(self.name, self.rows.revision):
             return plan
         return replace(plan, ask=None, branches=[])
 
@@ -122,7 +122,7 @@ class StudyRunner:
         if plan.ask is not None:
             trials = self._new_trials(plan)
             epochs = self.config.rungs[plan.rung]
-            first = [trial for trial in trials if trial.number % seeds_of(self.config) < at_once(self.config)]
+            first = [trial for trial in trials if trial.replicate < at_once(self.config)]
             segments += [Segment(trial.number, plan.rung, epochs) for trial in first]
         trials += self._branches(plan.branches)
         since = self.rows.revision if plan.exact else None
@@ -160,16 +160,17 @@ class StudyRunner:
                 seed = self.config.seed + replicate
                 task = self.config.make_task(self.algorithm, {**fixed, **flatten(values)}, None, seed=seed)
                 attrs = {"bracket": plan.bracket, **({"seed": seed} if seeds > 1 else {})}
-                new.append(Trial(number * seeds + replicate, task.uid, task.identity["hyperparameters"], attrs))
+                params = task.identity["hyperparameters"]
+                new.append(Trial(number * seeds + replicate, task.uid, params, attrs, seeds=seeds))
         return new
 
     def _branches(self, branches: Sequence[Branch]) -> list[Trial]:
         """Return the rows of branches, after their tasks got their first checkpoints."""
         config, parents = self.config, [self.rows.trials[branch.start.number].params for branch in branches]
         if branches and config.options["explore"] == "pb2":
-            from ..schedulers.pb2 import Bandit
+            from ..schedulers.pb2 import PB2
 
-            bandit = Bandit(config, self.rows.trials.values(), self.rows.segments.values(), branches)
+            bandit = PB2(config, self.rows.trials.values(), self.rows.segments.values(), branches)
             values = [bandit.explore(*each, self._check) for each in zip(branches, parents, strict=True)]
         else:
             from ..schedulers.explore import explore

@@ -77,7 +77,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
     def is_connected(self) -> bool:
         """Whether the database answers."""
         try:
-            return self._sql is not None and bool(self._sql.read(lambda c: c.scalar(sa.text("SELECT 1")), patience=0))
+            return self._sql is not None and bool(self._sql.read(lambda c: c.scalar(sa.text("SELECT 1")), seconds=0))
         except StoreError:
             return False
 

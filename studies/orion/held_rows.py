@@ -18,7 +18,7 @@ from orion.core.io.database import DatabaseError  # isort: skip  # after orion_d
 log = logging.getLogger(__name__)
 
 
-class Holdings:
+class HeldRows:
     """The rows that this process holds; a thread sets their heartbeats for as long as they name its tokens.
 
     A forked child holds nothing: its parent lives on and holds it all.

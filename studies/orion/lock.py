@@ -18,7 +18,7 @@ from typing import Any
 
 from .db import RekindleSQL
 from .documents import Document
-from .held_rows import Holdings, is_ours, is_silent, new_token
+from .held_rows import HeldRows, is_ours, is_silent, new_token
 from .state import UnreadableState, dump_state, load_state
 from .tables import Collections
 
@@ -44,8 +44,8 @@ class AlgorithmLock:
         trusted: classes that a state may hold besides those of Orion's own algorithms.
     """
 
-    def __init__(self, database: RekindleSQL, holdings: Holdings, seconds: float, trusted: Sequence[str]):
-        self._database, self._holdings = database, holdings
+    def __init__(self, database: RekindleSQL, held_rows: HeldRows, seconds: float, trusted: Sequence[str]):
+        self._database, self._held_rows = database, held_rows
         self.seconds, self.trusted = seconds, trusted
         self.registered = 0  # trials that this process added; a holder that adds none suggested none
 
@@ -56,7 +56,7 @@ class AlgorithmLock:
         row = {"experiment": uid, "locked": 1, "owner": token}
         try:
             document = self._wait(uid, token, timeout, retry_interval)
-            self._holdings.hold(token, "algo", row, self.seconds / 3)
+            self._held_rows.hold(token, "algo", row, self.seconds / 3)
             started, registered, state = time.monotonic(), self.registered, None
             try:
                 read = self._state(document["state"])
@@ -66,7 +66,7 @@ class AlgorithmLock:
                 yield held
                 state = held.state if held.state is not read else None
             finally:
-                self._holdings.drop(token)
+                self._held_rows.drop(token)
                 vain = time.monotonic() - started if self.registered == registered else 0.0
                 freed = self._write(row, state, algorithm, vain)
             if not freed:
@@ -75,7 +75,7 @@ class AlgorithmLock:
                     f"of life for {self.seconds:g} s; what its algorithm did meanwhile was not written"
                 )
         except BaseException:
-            self._holdings.drop_all("untold")  # others may tell what this process has not told
+            self._held_rows.drop_all("untold")  # others may tell what this process has not told
             raise
 
     def release(self, uid: Any) -> int:
@@ -96,7 +96,7 @@ class AlgorithmLock:
 
     def will_tell(self, trial: Trial) -> None:
         """Keeps that note alive until the algorithm knows: Orion makes it observe the trial next."""
-        self._holdings.hold(trial.worker, "untold", _mark(trial), self.seconds / 3)
+        self._held_rows.hold(trial.worker, "untold", _mark(trial), self.seconds / 3)
 
     def is_dry(self, rows: Collections, uid: Any, now: datetime) -> bool:
         """Whether the algorithm lately had nothing to suggest, and results of others that may help are on their way."""

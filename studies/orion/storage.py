@@ -19,7 +19,7 @@ from typing import Any
 from .attempts import is_to_be_tried_again
 from .db import RekindleSQL
 from .documents import Document
-from .held_rows import Holdings, is_ours, is_silent, new_token
+from .held_rows import HeldRows, is_ours, is_silent, new_token
 from .lock import AlgorithmLock
 from .tables import Collections
 
@@ -69,8 +69,8 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         self._start()
 
     def _start(self) -> None:
-        self._holdings = Holdings(self._db)
-        self._lock = AlgorithmLock(self._db, self._holdings, self.lock_seconds, self.trusted)
+        self._held_rows = HeldRows(self._db)
+        self._lock = AlgorithmLock(self._db, self._held_rows, self.lock_seconds, self.trusted)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process holds nothing: what this one holds stays its own."""
@@ -82,7 +82,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
     def _hold(self, trial: Trial) -> None:
         seconds = min(orion.core.config.worker.heartbeat, self.lock_seconds / 3)
-        self._holdings.hold(trial.worker, "trials", _owned(trial), seconds)
+        self._held_rows.hold(trial.worker, "trials", _owned(trial), seconds)
 
     def create_experiment(self, config: Document) -> int:
         """The experiment and its algorithm's lock, in one transaction: no crash leaves one without the other."""
@@ -166,7 +166,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             return done
 
         done = self._db.transact(work)
-        self._holdings.drop(trial.worker)
+        self._held_rows.drop(trial.worker)
         if done:
             self._lock.will_tell(trial)
         else:
@@ -204,7 +204,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             return done, found
 
         done, status = self._db.transact(work)
-        self._holdings.drop(trial.worker)
+        self._held_rows.drop(trial.worker)
         if not done:
             raise FailedUpdate(
                 f"trial {trial.id} was to go from {was} to {status}, but it is no longer {was}, or "
@@ -220,12 +220,12 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         """Gives a sign of life for a trial that this process holds; 0 if it does not hold it."""
         if trial.worker is not None and not is_ours(trial.worker):
             return 0
-        return self._holdings.touch("trials", _owned(trial))
+        return self._held_rows.touch("trials", _owned(trial))
 
     def fetch_lost_trials(self, experiment: Any) -> list[Trial]:
         """The reserved trials whose owners ended on this machine, or gave no sign of life for five heartbeats."""
         reserved = self._fetch_trials({"experiment": experiment.id, "status": "reserved"})
-        reserved = [trial for trial in reserved if trial.worker not in self._holdings.rows()]
+        reserved = [trial for trial in reserved if trial.worker not in self._held_rows.rows()]
         if not reserved:
             return []
         before = self._db.now() - timedelta(seconds=orion.core.config.worker.heartbeat * _LOST_BEATS)

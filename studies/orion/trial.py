@@ -135,11 +135,11 @@ def _pause(store: Store, task: Task, error: Exception) -> float | None:
     from ...tasks.checkpoint.storage import Write
     from ..errors import StoreError
     from ..failures import FAILED, classify, decide, note
-    from ..storage.troubles import History
+    from ..storage.failure_history import FailureHistory
 
     if classify(error) not in PASSING:
         return None
-    tried = store.histories([task.uid]).get(task.uid, History()).failed
+    tried = store.histories([task.uid]).get(task.uid, FailureHistory()).failed
     decision = decide(error, tried[classify(error)])
     with suppress(StoreError):
         [row] = store.tasks([task.uid])

@@ -1,11 +1,14 @@
-"""CMA-ES (Hansen 2016, arXiv:1604.00772) whose distribution is worked out from the trials' results each time.
+"""CMA-ES (Hansen 2016, arXiv:1604.00772), computed from the trials' results at each suggestion.
 
 Optuna's sampler keeps a pickle of its state with a trial and counts only trials that were drawn from its current
-distribution. Here the state is told every population anew: the first so many trials, the next so many, and so on. That
-is a function of the results alone, and a trial that climbs to a higher rung moves up in its population. Trials that
+distribution. Here the optimizer is told every population again: the first trials of the population's size, the next
+ones, and so on. That is a function of the results alone, and a promoted trial moves up in its population. Trials that
 were not drawn from the distribution are told, too: Hansen (2011), arXiv:1110.4181, on injected solutions.
 
-A categorical, and what not all trials have, is drawn at random, as by Optuna's sampler.
+A categorical, and a hyperparameter that not all trials have, is drawn at random, as by Optuna's sampler.
+
+Optuna has no public map from hyperparameters to a cube. Its private ``_SearchSpaceTransform`` is used, which Optuna's
+own samplers share; if a version of Optuna moves it, the import fails.
 """
 
 from __future__ import annotations
@@ -28,11 +31,11 @@ if TYPE_CHECKING:
 SIGMA = 1 / 6  # of the range of each hyperparameter, at first; as Optuna's sampler has it
 
 
-class CmaEs(BaseSampler):
+class CMAES(BaseSampler):
     """The sampler of one trial.
 
     Args:
-        seed: of what is drawn.
+        seed: of all that is drawn.
         population_size: at least; never less than Hansen's 4 + 3 ln d for d hyperparameters.
     """
 
@@ -41,7 +44,7 @@ class CmaEs(BaseSampler):
         self._random = RandomSampler(seed=seed)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """The numbers that all complete trials have."""
+        """Return the numbers that all complete trials have."""
         found = intersection_search_space(_complete(study))
         return {
             name: distribution
@@ -52,7 +55,7 @@ class CmaEs(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Drawn from the distribution after all whole populations."""
+        """Draw from the distribution after all whole populations."""
         if not search_space:
             return {}
         cube = _SearchSpaceTransform(search_space, transform_0_1=True)
@@ -67,7 +70,7 @@ class CmaEs(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """At random."""
+        """Draw at random."""
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
     def _optimizer(self, cube: _SearchSpaceTransform) -> CMA:

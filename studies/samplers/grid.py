@@ -1,8 +1,9 @@
-"""A grid: trial n is one point of all that there are, in an order that the study's seed decides.
+"""A grid: trial n is one of all points, in an order that the study's seed decides.
 
 Optuna's sampler wants a list of values for each hyperparameter and combines all of them, whether they apply or not.
-Here the lists come from the space (all values of a categorical or an ordinal; of a range so many, spread evenly, on its
-logarithm if it has one, with both ends), and only what applies is combined: a momentum for SGD alone.
+Here the lists come from the space (all values of a categorical or an ordinal; of a range `grid_points` values, spread
+evenly, on its logarithm if it has one, with both ends), and only values that apply are combined: a momentum for SGD
+alone.
 """
 
 from __future__ import annotations
@@ -43,29 +44,29 @@ class Grid(BaseSampler):
         self.point = points[(number + attempt) % len(points)]
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """None: each hyperparameter is asked for when it applies."""
+        """Return nothing: each hyperparameter is asked for when it applies."""
         return {}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Nothing."""
+        """Return nothing."""
         return {}
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """The point's."""
+        """Return the point's value."""
         return self.point[param_name]
 
 
 def points_of(config: Config) -> int:
-    """How many values of a range the study takes."""
+    """Return the number of values that the study takes of a range."""
     return int(config.options.get("grid_points", POINTS))
 
 
 def grid(config: Config) -> Sequence[Point]:
-    """All points as Optuna's parameters, in the order of the trials; BadConfig if they are too many."""
+    """Return all points as Optuna's parameters, in the order of the trials; BadConfig if too many."""
     return _grid(json.dumps(dict(config.space)), points_of(config), config.seed)
 
 
@@ -88,7 +89,7 @@ def _grid(priors: str, count: int, seed: int) -> Sequence[Point]:
 
 
 def _sizes(space: Space, count: int) -> dict[str, int]:
-    """How many values each dimension has, None among them."""
+    """Return the number of values of each dimension, None included."""
     sizes: dict[str, int] = {}
     for name, distribution in distributions(space).items():
         path, found = _path(space, name), len(values(distribution, count, name in _ordinals(space)))
@@ -97,7 +98,7 @@ def _sizes(space: Space, count: int) -> dict[str, int]:
 
 
 def _path(space: Space, name: str) -> str:
-    """The dimension that a parameter of Optuna's stands for (see spaces/drivers/params.py)."""
+    """Return the dimension of one of Optuna's parameters (see spaces/drivers/params.py)."""
     for ending in ("", ENABLED, ".index", ".value", ".value.index"):
         for path in (name.removesuffix(ending), name.removesuffix(ending).replace("one_minus_", "")):
             if name.endswith(ending) and path in space.flat():
@@ -106,7 +107,7 @@ def _path(space: Space, name: str) -> str:
 
 
 def _ordinals(space: Space) -> set[str]:
-    """The parameters whose values were all named one by one."""
+    """Return the parameters whose values were all named one by one."""
     found = set()
     for path, dimension in space.flat().items():
         each = dimension.dimension if isinstance(dimension, Maybe) else dimension
@@ -116,7 +117,7 @@ def _ordinals(space: Space) -> set[str]:
 
 
 def _walk(space: Space, count: int) -> Iterator[Point]:
-    """Points, each with what applies to it, by asking for the space's values again and again."""
+    """Yield points with the hyperparameters that apply, by asking for the space's values again and again."""
     unfinished: list[Point] = [{}]
     ordinals = _ordinals(space)
     while unfinished:
@@ -137,7 +138,7 @@ class _Unknown(Exception):
 
 
 class _Asked:
-    """Stands for a trial of Optuna's whose hyperparameters are those of a point, which may be unfinished."""
+    """A stand-in for a trial of Optuna's with the hyperparameters of a point, which may be unfinished."""
 
     def __init__(self, point: Point):
         self._point = point
@@ -158,7 +159,7 @@ class _Asked:
 
 
 def values(distribution: BaseDistribution, count: int, whole: bool = False) -> list[Any]:
-    """What the grid takes of one hyperparameter, rising: everything, or `count` values of a range that has more."""
+    """Return the grid's values of one hyperparameter, rising: all, or `count` of a range with more."""
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
     assert isinstance(distribution, FloatDistribution | IntDistribution)

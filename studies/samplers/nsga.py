@@ -1,8 +1,8 @@
-"""NSGA-II (Deb et al. 2002) and NSGA-III (Deb and Jain 2014) whose generations are a study's brackets.
+"""NSGA-II (Deb et al. 2002) and NSGA-III (Deb and Jain 2014); a generation is a bracket of the study.
 
-Optuna's samplers count how many trials of a generation are complete, which depends on who asks when. Here the trials
-that are suggested at once are a generation; its parents are the elite of the bracket before and of that one's parents,
-worked out from the rows each time.
+Optuna's samplers count the complete trials of a generation, which depends on timing. Here the trials that are suggested
+at once are a generation; its parents are the elite of the bracket before and of that one's parents, computed from the
+rows at each suggestion.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class _OfBracket(BaseGASampler):
         self.bracket = bracket
 
     def get_trial_generation(self, study: Study, trial: FrozenTrial) -> int:
-        """That of the trial which is suggested."""
+        """Return the generation of the trial that is suggested."""
         return self.bracket
 
     def get_population(self, study: Study, generation: int) -> list[FrozenTrial]:
-        """The complete trials of a bracket."""
+        """Return the complete trials of a bracket."""
         complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         return [trial for trial in complete if trial.user_attrs.get(BRACKET) == generation]
 
     def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
-        """Those that are crossed; none, which is to draw at random, where failures left one."""
+        """Return the parents; none, so that the draw is random, where failures left only one."""
         parents = super().get_parent_population(study, generation)
         return parents if len(parents) > 1 or generation < self.bracket else []
 

@@ -1,8 +1,11 @@
-"""Quasi-Monte Carlo: trial n is point n of a scrambled Sobol' sequence over all that is searched.
+"""Quasi-Monte Carlo: trial n is point n of a scrambled Sobol' sequence over the searched space.
 
-Optuna's sampler counts the points that it gave in an attribute of the study, and takes the first trial's
-hyperparameters for all that there are. Here a point belongs to a number, and it has a coordinate for every
-hyperparameter of the space: those that do not apply to a trial are left unused.
+Optuna's sampler counts its points in an attribute of the study, and takes the first trial's hyperparameters for all
+that exist. Here a point belongs to a number, and it has a coordinate for every hyperparameter of the space; those that
+do not apply to a trial stay unused.
+
+The number of a point is given by overriding Optuna's private ``_find_sample_id``, its only place for it;
+if a version of Optuna asks another method, the test of the spread over the grid fails.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from ...tasks.rng import streams
 from ..study.config import Config
 
 
-class QuasiMonteCarlo(QMCSampler):
+class QMC(QMCSampler):
     """The sampler of one trial; another attempt is the same point of another scrambling."""
 
     def __init__(self, config: Config, number: int, attempt: int):
@@ -27,7 +30,7 @@ class QuasiMonteCarlo(QMCSampler):
         self._distributions = distributions(config.searched)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """All that is searched."""
+        """Return all that is searched."""
         return self._distributions
 
     def _find_sample_id(self, study: Study, search_space: dict[str, BaseDistribution]) -> int:

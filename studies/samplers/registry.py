@@ -1,14 +1,14 @@
 """Optuna's samplers by name, each so that a suggestion is a pure function of seed, number and rows.
 
-Optuna lets a sampler keep what it learned in attributes of the study and of its trials. Here there is nothing but rows,
-so what a sampler would have kept follows from the trial's number or is worked out anew:
+Optuna lets a sampler keep its memory in attributes of the study and of its trials. Here only rows exist, so that memory
+follows from the trial's number or is computed again:
 
-    random, qmc       need no earlier trial: a stream of each trial's own; the point of the sequence with its number
+    random, qmc       need no earlier trial: a random stream for each trial; the point of the sequence with its number
     tpe, gp           learn from the trials' results alone (tpe.py)
-    cmaes             its distribution is told all populations before, each a row of trials in their order (cma.py)
-    nsgaii, nsgaiii   a generation is a bracket, the trials that are suggested at once (generations.py)
-    bruteforce        goes through a finite space; what was tried follows from the trials' hyperparameters
-    grid              so does this, with so many values of each range; a trial's number says which point it is (grid.py)
+    cmaes             is told all populations before, each a row of trials in their order (cmaes.py)
+    nsgaii, nsgaiii   a generation is a bracket, the trials that are suggested at once (nsga.py)
+    bruteforce        tries a finite space; the values tried so far follow from the trials' hyperparameters
+    grid              also, with `grid_points` values of each range; a trial's number is its point (grid.py)
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 
 class Sampler(NamedTuple):
-    """What a study must know of a sampler.
+    """Properties of a sampler.
 
     Attributes:
         learns: whether a suggestion depends on earlier trials.
         by_results: whether it depends on their results, and not on their hyperparameters alone.
-        structures: whether a trial may be told the structure of its cohort.
+        structures: whether a trial may be given the structure of its cohort.
         objectives: whether it takes several.
-        defaults: whether a study may begin with the defaults, whatever the sampler would say.
-        package: what it needs beside Optuna, and how that is installed.
+        defaults: whether a study may begin with the defaults, whatever the sampler would suggest.
+        package: the package that it needs beside Optuna, and the command that installs it.
     """
 
     learns: bool = True
@@ -51,9 +51,9 @@ class Sampler(NamedTuple):
 KNOWN = {
     "tpe": Sampler(),
     "random": Sampler(learns=False, by_results=False),
-    "gp": Sampler(),
+    "gp": Sampler(package=("scipy", "pip install 'rekindle[gp]'")),
     "cmaes": Sampler(objectives=False, package=("cmaes", "pip install 'rekindle[cmaes]'")),
-    "qmc": Sampler(learns=False, by_results=False, package=("scipy", "pip install scipy")),
+    "qmc": Sampler(learns=False, by_results=False, package=("scipy", "pip install 'rekindle[qmc]'")),
     "nsgaii": Sampler(),
     "nsgaiii": Sampler(),
     "bruteforce": Sampler(by_results=False, structures=False),
@@ -63,7 +63,7 @@ GENETIC = ("nsgaii", "nsgaiii")
 
 
 def sampler_name(text: str) -> str:
-    """The name as a study keeps it, of any spelling: TPESampler, CMA-ES; BadConfig names the nearest one."""
+    """Return the sampler's stored name from any spelling: TPESampler, CMA-ES; BadConfig names the nearest."""
     name = text.lower().replace("-", "").replace("_", "").removesuffix("sampler")
     if name == "partialfixed":
         raise BadConfig("a hyperparameter is fixed by --set NAME=VALUE, with any sampler; sampler partialfixed is none")
@@ -71,7 +71,7 @@ def sampler_name(text: str) -> str:
 
 
 def check_sampler(config: Config) -> None:
-    """Raises BadConfig if the study cannot be sampled so."""
+    """Raise BadConfig if the study's sampler cannot sample it here."""
     known = KNOWN[config.sampler]
     if known.package and find_spec(known.package[0]) is None:
         name, command = known.package
@@ -95,7 +95,7 @@ def check_sampler(config: Config) -> None:
 
 
 def grid_size(config: Config) -> int:
-    """How many points the grid of the study's space has; BadConfig if they are too many, or too few of a range."""
+    """Return the number of points of the study's grid; BadConfig if too many, or too few of a range."""
     from .grid import grid, points_of
 
     if not 2 <= points_of(config) <= MOST_GRID_POINTS:
@@ -115,7 +115,7 @@ def _check_grid(config: Config) -> None:
 
 
 def _endless(config: Config) -> Iterable[str]:
-    """The names of continuous ranges, as --set takes them."""
+    """Yield the names of continuous ranges, as --set takes them."""
     for name, dimension in config.searched.flat().items():
         each = dimension.dimension if isinstance(dimension, Maybe) else dimension
         if dimension.search and (isinstance(each, NearOne | Normal) or (isinstance(each, Real) and each.step is None)):
@@ -128,7 +128,7 @@ def learns(config: Config) -> bool:
 
 
 def make_sampler(config: Config, number: int, attempt: int = 0, bracket: int = 0) -> BaseSampler:
-    """The study's sampler, seeded for one trial of a bracket."""
+    """Return the study's sampler, seeded for one trial of a bracket."""
     with changed_filters():
         warnings.simplefilter("ignore")  # some are experimental, which nobody here can change
         return _make(config, number, attempt, bracket)
@@ -150,13 +150,13 @@ def _make(config: Config, number: int, attempt: int, bracket: int) -> BaseSample
 
             return Grid(config, number, attempt)
         case "cmaes":
-            from .cmaes import CmaEs
+            from .cmaes import CMAES
 
-            return CmaEs(seed, config.generation)
+            return CMAES(seed, config.generation)
         case "qmc":
-            from .qmc import QuasiMonteCarlo
+            from .qmc import QMC
 
-            return QuasiMonteCarlo(config, number, attempt)
+            return QMC(config, number, attempt)
         case "nsgaii" | "nsgaiii":
             from .nsga import NSGAII, NSGAIII
 

@@ -37,13 +37,18 @@ def suggest(
     segments: Iterable[Segment] = (),
     spelled: Spelled | None = None,
 ) -> list[dict[str, Any]]:
-    """Nested values of the searched space for each trial that the plan asks for, in order.
+    """Return nested values of the searched space for each trial that the plan asks for, in order.
 
     The first trial of a study takes the defaults, but not in a grid. The first of every `config.cohort` is free, the
-    others share its structure, unless the sampler goes through all structures by itself. `check` raises ValueError for
-    values that do not go together; others are drawn then. Of several objectives, `segments` tell more than the scores
-    that are seen.
-    `spelled` is of the calls before, for the same study.
+    others share its structure, unless the sampler goes through all structures.
+
+    Args:
+        config: the study's.
+        trials: configurations that the suggestions may depend on.
+        plan: asks for trials.
+        check: raises ValueError for values that do not go together; others are drawn then.
+        segments: of several objectives, results that tell more than the scores.
+        spelled: hyperparameters in Optuna's names, kept between calls for the same study.
     """
     with _quiet():
         return _suggest(config, plan, _study(config, trials, plan, segments, spelled), check)
@@ -66,7 +71,7 @@ def _suggest(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what Optuna says of experiments, of what it creates in memory, and of draws at random."""
+    """Silence Optuna about experimental features, studies in memory, and random draws."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -84,7 +89,7 @@ def history(
     segments: Iterable[Segment] = (),
     spelled: Spelled | None = None,
 ) -> list[FrozenTrial]:
-    """What is seen of the trials, as Optuna's: complete at the top rung, pruned below it, failed without a score."""
+    """Return trials as Optuna's: complete at the top rung, pruned below it, failed without a score."""
     space = config.searched
     objectives = objectives_of(config)
     several = len(objectives) > 1
@@ -155,7 +160,7 @@ def _draw(
 
 
 def _defaults(space: Space, check: Callable[[Mapping[str, Any]], None]) -> dict[str, Any] | None:
-    """The defaults, if they are in the space that is searched and go together."""
+    """Return the defaults, if they are in the searched space and go together."""
     try:
         values = space.defaults()
         params(space, flatten(values))

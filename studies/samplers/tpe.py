@@ -1,7 +1,7 @@
-"""TPE for a study whose every trial has a sampler of its own.
+"""TPE for a study in which every trial has a new sampler.
 
 Before it suggests, Optuna's sampler goes through all trials to find the hyperparameters that they have in common, and
-remembers these for the next time. Samplers that live for one trial share here what the first one of a study found.
+remembers these for the next time. Samplers that live for one trial share here the result of the first one of a study.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _common: WeakKeyDictionary[Study, IntersectionSearchSpace] = WeakKeyDictionary()
 
 
 class TPE(TPESampler):
-    """Optuna's TPE, which suggests the same, sooner."""
+    """Optuna's TPE with the same suggestions in less time."""
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """The hyperparameters that all trials have in common; none with several objectives, as Optuna has it."""
+        """Return the hyperparameters that all trials have; none with several objectives, as in Optuna."""
         if len(study.directions) > 1:
             return super().infer_relative_search_space(study, trial)
         common = _common.setdefault(study, IntersectionSearchSpace(include_pruned=True))

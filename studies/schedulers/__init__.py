@@ -1,1 +1,6 @@
-"""What follows from the rows of a study: which trials there are, and how far each is trained."""
+"""Schedulers: how far each trial of a study trains, and which trials are promoted, branched or ended.
+
+One scheduler a file, each a pure function of the study's rows (see `study.plan.Scheduler`), with what it computes with:
+the bandit of PB2, the test of a race. Hyperparameters of new trials come from `samplers`; nothing here reads or writes
+a database.
+"""

@@ -29,8 +29,8 @@ from ..study.plan import Plan, Seen
 Place = tuple[float, int]  # (-score, number): the best first, ties to the lower number
 
 
-class AsynchronousHalving:
-    """The scheduler. Its plan is a function of the rows; which rows there are when is not."""
+class ASHA:
+    """ASHA. Its plan is a function of the rows; the rows depend on timing."""
 
     def __init__(self, config: Config):
         self.config, self.base, self.brackets = config, config.epochs[2], config.brackets
@@ -49,7 +49,7 @@ class AsynchronousHalving:
         self._asked = 0  # so many brackets are there
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
-        """Takes rows of the study into account that are new or have changed."""
+        """Take new and changed rows of the study into account."""
         for trial in trials:
             if trial.number not in self._known:
                 self._known.add(trial.number)
@@ -85,13 +85,13 @@ class AsynchronousHalving:
                 insort(self._paused[row.rung], place)
 
     def _take(self, number: int, rung: int) -> None:
-        """Takes a trial from those that wait on a rung, if it is there: it was promoted, or has ended."""
+        """Remove a trial from those paused on a rung, because it was promoted or has ended."""
         place, paused = self._places.get((number, rung)), self._paused[rung]
         if place is not None and (at := bisect_left(paused, place)) < len(paused) and paused[at] == place:
             del paused[at]
 
     def plan(self) -> Plan:
-        """What follows from the rows."""
+        """Return the plan that follows from the rows."""
         plan = Plan()
         top = len(self.config.rungs) - 1
         plan.segments = [Segment(number, 0, self.config.rungs[0]) for number in sorted(self._begun & self._running)]
@@ -126,17 +126,17 @@ class AsynchronousHalving:
         return self._ranked[rung][:count]
 
     def _end(self, plan: Plan) -> None:
-        """Nothing is left to train: who is not through by now goes no further, unless the study is extended first."""
+        """End the trials that go no further, as nothing is left to train unless the study is extended."""
         plan.finished = [(number, "pruned") for number in sorted(self._running)]
         plan.exact = bool(plan.finished)
         plan.complete = not plan
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Those that have come furthest first."""
+        """Sort the segments of trials on higher rungs first."""
         return -segment.rung, segment.number
 
     def entrants(self) -> list[int]:
-        """How many trials train to each rung, at least, if none fails; some are promoted too early besides."""
+        """Return the number of trials on each rung if none fails; early promotions come on top."""
         totals = [self.config.trials[-1]]
         for _ in self.config.rungs[1:]:
             totals.append(totals[-1] // self.base)

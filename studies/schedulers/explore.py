@@ -1,6 +1,6 @@
-"""How a population explores: hyperparameters that change while a member trains.
+"""Exploration of a population: hyperparameters that change while a member trains.
 
-Jaderberg et al. (2017), arXiv:1711.09846, multiply by 1.2 or 0.8. Here that happens on each dimension's own scale: a
+Jaderberg et al. (2017), arXiv:1711.09846, multiply by 1.2 or 0.8. Here that happens on each dimension's scale: a
 log-uniform value is multiplied; near one, its distance from one is; on a linear scale a value moves by a tenth of the
 range, which is the same for a value in its middle and does not stick at zero; an ordinal moves to a neighbour. Values
 stay within the range that is searched. Categories have no scale: only resampling changes them.
@@ -31,10 +31,16 @@ def explore(
     member: int,
     check: Callable[[Mapping[str, Any]], None] = lambda values: None,
 ) -> dict[str, Any]:
-    """The hyperparameters, by dotted name, with which a member goes on from one that has `params`.
+    """Return the hyperparameters, by dotted name, of a member that branches from one with `params`.
 
-    A function of the study's configuration, of `params`, and of the generation and the member. `check` raises
-    ValueError for values that do not go together; if 20 changes do not, nothing is changed.
+    A function of the study's configuration, of `params`, and of the generation and the member.
+
+    Args:
+        config: the study's.
+        params: those of the parent.
+        generation: the first that the member trains in.
+        member: its place in the population.
+        check: raises ValueError for values that do not go together; after 20 such changes nothing is changed.
     """
     for attempt in range(ATTEMPTS):
         names = (config.seed, "explore", generation, member, attempt)
@@ -57,7 +63,7 @@ def explore(
 
 
 def perturbed(dimension: Dimension, value: Any, up: bool) -> Value:
-    """The value a step further up or down its dimension's scale."""
+    """Return the value one step further up or down its dimension's scale."""
     if isinstance(dimension, Maybe):
         return None if value is None else perturbed(dimension.dimension, value, up)
     if isinstance(dimension, Ordinal):
@@ -96,7 +102,7 @@ def _whole_step(dimension: Integer, value: int, up: bool) -> int:
 
 
 def _other(steps: int, before: int, up: bool, last: int) -> int:
-    """So many steps from the lowest value, but at least one away from where it was, if there is room."""
+    """Limit steps from the lowest value, and move at least one step if there is room."""
     if steps == before:
         steps += 1 if up else -1
     return min(max(steps, 0), last)

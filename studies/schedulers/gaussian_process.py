@@ -1,6 +1,6 @@
-"""A Gaussian process that forgets, from scikit-learn: the surrogate of `pb2`.
+"""Gaussian process of PB2 with a kernel that forgets, from scikit-learn.
 
-On one thread, and without a random start, so that equal data are equal bits.
+It runs on one thread and without a random start, so equal data give equal bits.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class On(Kernel):  # type: ignore[misc]  # scikit-learn has no types
         self.kernel, self.columns = kernel, columns
 
     def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Any:  # noqa: N803 - its names
-        """The kernel of all pairs, as scikit-learn wants it."""
+        """Return the kernel of all pairs, in scikit-learn's form."""
         given = X[:, self.columns], None if Y is None else Y[:, self.columns]
         return self.kernel(*given, eval_gradient=eval_gradient)
 
     def diag(self, X: Array) -> Any:  # noqa: N803 - its names
-        """The kernel of each point and itself."""
+        """Return the kernel of each point and itself."""
         return self.kernel.diag(X[:, self.columns])
 
     def is_stationary(self) -> bool:
-        """Whether it depends on differences only."""
+        """Whether the kernel depends on differences only."""
         return bool(self.kernel.is_stationary())
 
     @property
     def hyperparameters(self) -> Any:
-        """Those of the kernel."""
+        """The kernel's hyperparameters."""
         return self.kernel.hyperparameters
 
     @property
@@ -57,15 +57,15 @@ class On(Kernel):  # type: ignore[misc]  # scikit-learn has no types
 
     @property
     def bounds(self) -> Any:
-        """Those of theta."""
+        """The bounds of theta."""
         return self.kernel.bounds
 
 
-class Surrogate:
-    """What is known of the values at points.
+class GaussianProcess:
+    """Posterior of a function of points and time.
 
     Args:
-        points: (N, D), the last column being the time.
+        points: (N, D), the last column is the time.
         values: (N,).
     """
 
@@ -79,13 +79,13 @@ class Surrogate:
             self._process = GaussianProcessRegressor(kernel, normalize_y=True).fit(points, values)
 
     def mean(self, points: Array) -> Array:
-        """The expected values (M,), in deviations from the mean of all."""
+        """Return the expected values (M,), in deviations from the mean of all."""
         with _quietly():
             found: Array = self._process.predict(points)
         return (found - self._values.mean()) / (self._values.std() or 1.0)
 
     def deviation(self, pending: Array) -> Callable[[Array], Array]:
-        """The deviation (M,) that is left at points once the values at the `pending` ones (K, D) are known, too."""
+        """Return the posterior deviation (M,) of points, given that those at `pending` (K, D) will be known."""
         points = np.concatenate([self._points, pending])
         kernel = self._process.kernel_
         with _quietly():
@@ -102,7 +102,7 @@ class Surrogate:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """On one thread, and without warnings of a length at its bound or of a variance that was rounded below zero."""
+    """Run on one thread, without warnings of a length at its bound or of a variance rounded below zero."""
     with changed_filters(), threadpool_limits(1):
         warnings.simplefilter("ignore")
         yield

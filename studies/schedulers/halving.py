@@ -1,12 +1,12 @@
-"""Successive halving (Jamieson and Talwalkar 2016, arXiv:1502.07943) in brackets that overlap like a pipeline's stages.
+"""Successive halving (Jamieson and Talwalkar 2016, arXiv:1502.07943) in overlapping brackets.
 
 All trials of a bracket train to its first rung; the best third of them (ceil(n / base), ties to the lower number) are
-carried on to the next rung, and so on to the top.
+promoted to the next rung, and so on to the top.
 
-A bracket is suggested once every result that its suggestions may depend on is there: the first r rungs of the bracket
-that lies r before it, for every r, whatever else has been finished meanwhile. So a suggestion is a function of the
-study alone, never of timing; and as a bracket waits for those before it, few brackets are open at a time. Once all of a
-bracket's rungs are settled and its trials have ended, nothing of it is looked at again.
+A bracket is suggested once every result that its suggestions may depend on is known: the first r rungs of the bracket r
+before it, for every r, whatever else has been finished meanwhile. So a suggestion is a function of the study alone,
+never of timing; and as a bracket waits for those before it, few brackets are open at a time. Once all rungs of a
+bracket are finished and its trials have ended, the scheduler retires it and forgets its rows.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..study.plan import Plan, Seen
 
 @dataclass(frozen=True)
 class Bracket:
-    """Trials that are suggested together and halved among each other, and the rung that they train to first."""
+    """Trials that are suggested together and halved among each other, and their first rung."""
 
     numbers: range
     rung: int = 0
 
 
 class Halving:
-    """The scheduler; with one rung only it trains every trial to the end."""
+    """Successive halving; with one rung only it trains every trial to the end."""
 
     def __init__(self, config: Config):
         self.config, self.rungs = config, config.rungs
@@ -40,28 +40,28 @@ class Halving:
         self._starts = [bracket.numbers.start for bracket in self.brackets]
         self._trials: dict[int, Trial] = {}
         self._segments: dict[tuple[int, int], Segment] = {}
-        self._settled = 0  # so many brackets, from the first on, in which nothing changes any more; they are forgotten
+        self._retired = 0  # so many brackets, from the first on, in which nothing changes any more; they are forgotten
         self._scores = _Scores(len(self.rungs)) if learns(config) else None
 
     def _make_brackets(self) -> Sequence[Bracket]:
         return [Bracket(numbers) for numbers in self.config.brackets]
 
-    def _places(self, entrants: int) -> int:
-        """How many of a rung's trials are carried on."""
+    def _promotions(self, entrants: int) -> int:
+        """Return the number of promoted trials of a rung."""
         return -(-entrants // self.base)
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
-        """Takes rows of the study into account that are new or have changed."""
-        forgotten = self.brackets[self._settled].numbers.start if self._settled < len(self.brackets) else None
+        """Take new and changed rows of the study into account."""
+        forgotten = self.brackets[self._retired].numbers.start if self._retired < len(self.brackets) else None
         if forgotten is not None:
             self._trials |= {row.number: row for row in trials if row.number >= forgotten}
             self._segments |= {(row.number, row.rung): row for row in segments if row.number >= forgotten}
 
     def plan(self) -> Plan:
-        """What follows from the rows."""
+        """Return the plan that follows from the rows."""
         plan = Plan()
-        open_brackets: dict[int, int] = {}  # how many of their rungs are settled
-        for g in range(self._settled, len(self.brackets)):
+        open_brackets: dict[int, int] = {}  # by bracket: its finished rungs
+        for g in range(self._retired, len(self.brackets)):
             bracket = self.brackets[g]
             if any(number not in self._trials for number in bracket.numbers):
                 if all(done >= min(g - h, self._height(h)) for h, done in open_brackets.items()):
@@ -69,38 +69,38 @@ class Halving:
                 break
             added = len(plan.segments) + len(plan.finished)
             done = self._follow(bracket, plan)
-            if g == self._settled and done == self._height(g) and added == len(plan.segments) + len(plan.finished):
-                self._settle(g)
+            if g == self._retired and done == self._height(g) and added == len(plan.segments) + len(plan.finished):
+                self._retire_bracket(g)
             else:
                 open_brackets[g] = done
-        plan.complete = self._settled == len(self.brackets)
+        plan.complete = self._retired == len(self.brackets)
         return plan
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Segments that the next suggestions wait for come first."""
+        """Sort the segments first that the next suggestions wait for."""
         g = bisect_right(self._starts, segment.number) - 1
         return g + segment.rung - self.brackets[g].rung, segment.number
 
     def entrants(self) -> list[int]:
-        """How many trials train to each rung, if none fails."""
+        """Return the number of trials that train to each rung, if none fails."""
         totals = [0] * len(self.rungs)
         for bracket in self.brackets:
             count = len(bracket.numbers)
             for rung in range(bracket.rung, len(totals)):
                 totals[rung] += count
-                count = self._places(count)
+                count = self._promotions(count)
         return totals
 
-    def places(self, rung: int, entrants: int) -> int:
-        """How many of the trials on a rung are carried on to the next one."""
-        return 0 if rung == len(self.rungs) - 1 else self._places(entrants)
+    def promotions(self, rung: int, entrants: int) -> int:
+        """Return the number of trials on a rung that are promoted to the next one."""
+        return 0 if rung == len(self.rungs) - 1 else self._promotions(entrants)
 
     def _height(self, g: int) -> int:
-        """How many rungs a bracket has."""
+        """Return the number of rungs of a bracket."""
         return len(self.rungs) - self.brackets[g].rung
 
     def _follow(self, bracket: Bracket, plan: Plan) -> int:
-        """Adds to the plan what follows for one bracket; how many of its rungs are settled."""
+        """Add to the plan what follows for one bracket, and return the number of its finished rungs."""
         top = len(self.rungs) - 1
         entrants: Sequence[int] = bracket.numbers
         for rung in range(bracket.rung, top + 1):
@@ -110,15 +110,15 @@ class Halving:
             if missing or any(row.state == "ready" for row in rows):
                 return rung - bracket.rung
             ranked = best_first(self.config, rows)
-            places = self.places(rung, len(entrants))
-            entrants = sorted(row.number for row in ranked[:places])
+            promoted = self.promotions(rung, len(entrants))
+            entrants = sorted(row.number for row in ranked[:promoted])
             state = "complete" if rung == top else "pruned"
-            stopped = (row.number for row in ranked[places:] if self._trials[row.number].state == "running")
+            stopped = (row.number for row in ranked[promoted:] if self._trials[row.number].state == "running")
             plan.finished += [(number, state) for number in stopped]
         return top + 1 - bracket.rung
 
-    def _settle(self, g: int) -> None:
-        """Forgets the rows of a bracket in which nothing changes any more, but not its scores."""
+    def _retire_bracket(self, g: int) -> None:
+        """Forget the rows of a bracket in which nothing changes any more, but not its scores."""
         numbers = self.brackets[g].numbers
         if self._scores is not None:
             self._scores.keep(g, self._scores_of(g))
@@ -126,16 +126,16 @@ class Halving:
             del self._trials[number]
             for rung in range(len(self.rungs)):
                 self._segments.pop((number, rung), None)
-        self._settled += 1
+        self._retired += 1
 
     def _seen(self, asked: int) -> Seen:
-        """The scores that the suggestions of a bracket may depend on; none, if the sampler does not learn."""
+        """Return the scores that suggestions of a bracket may depend on; none if the sampler does not learn."""
         if self._scores is None:
             return {}
-        return self._scores.until(asked, {h: self._scores_of(h) for h in range(self._settled, asked)})
+        return self._scores.until(asked, {h: self._scores_of(h) for h in range(self._retired, asked)})
 
     def _scores_of(self, g: int) -> Seen:
-        """The scores of an open bracket's trials, rung by rung."""
+        """Return the scores of an open bracket's trials, rung by rung."""
         rungs = range(self.brackets[g].rung, len(self.rungs))
         found: Seen = {}
         for number in self.brackets[g].numbers:
@@ -145,25 +145,25 @@ class Halving:
 
 
 class _Scores:
-    """The scores of settled brackets, of which later ones see the more the further they lie behind."""
+    """Scores of retired brackets; a bracket sees the more rungs of them the further back they are."""
 
     def __init__(self, rungs: int):
         self.rungs = rungs
-        self._settled: dict[int, Seen] = {}
+        self._retired: dict[int, Seen] = {}
         self._whole: Seen = {}  # of the first brackets, which all that are still to be asked see to the top
         self._joined = 0  # how many these are
 
     def keep(self, bracket: int, scores: Seen) -> None:
-        """The scores of the next bracket that is settled."""
-        self._settled[bracket] = scores
+        """Keep the scores of the next retired bracket."""
+        self._retired[bracket] = scores
 
     def until(self, asked: int, still_open: dict[int, Seen]) -> Seen:
-        """What the suggestions of a bracket see: of the bracket r before it the first r rungs."""
-        while self._joined in self._settled and asked - self._joined >= self.rungs:
-            self._whole |= self._settled.pop(self._joined)
+        """Return the scores seen by a bracket: of the bracket r before it the first r rungs."""
+        while self._joined in self._retired and asked - self._joined >= self.rungs:
+            self._whole |= self._retired.pop(self._joined)
             self._joined += 1
         seen = dict(self._whole)
         for h in range(self._joined, asked):
-            scores = self._settled.get(h) or still_open[h]
+            scores = self._retired.get(h) or still_open[h]
             seen |= {number: each[: asked - h] for number, each in scores.items()}
         return seen

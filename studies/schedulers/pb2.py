@@ -1,15 +1,15 @@
-"""Population based bandits: Parker-Holder et al. (2020), arXiv:2002.02518, as a pure function of a study's rows.
+"""Population based bandits (PB2): Parker-Holder et al. (2020), arXiv:2002.02518.
 
-A population exploits as in `pbt`. What a copy explores is chosen, not drawn: a Gaussian process learns how the score
-changed in each generation under the hyperparameters that it was trained with, and the next ones maximize an upper
+A population exploits as in `pbt`. The hyperparameters of a copy are not drawn: a Gaussian process learns the change of
+the score in each generation under the hyperparameters of that generation, and the next ones maximize an upper
 confidence bound of the change (equation 4 and algorithm 1 of the paper).
 
 - The kernel is a squared exponential of the hyperparameters times (1 - omega)^(|t - t'| / 2) of the generations, which
-  is an exponential: what was good long ago tells little (equation 5).
-- The mean is of the data; the deviation is also of what the others of this generation are to be trained with, so that
-  they differ (equation 6).
-- What has no scale, such as a category, is copied. The first generation has no change; it has its score, since the
-  whole population began with the same networks.
+  is an exponential: old generations tell little (equation 5).
+- The mean is of the data; the deviation also counts the hyperparameters that the others of this generation will train
+  with, so that they differ (equation 6).
+- A hyperparameter without a scale, such as a category, is copied. The first generation has no change; its score is
+  used, since the whole population began with the same networks.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...spaces import flatten
+from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension
+from ...spaces.ranges import Integer, NearOne, Normal, Real
 from ...spaces.values import Value
 from ...tasks.rng import streams
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import BadConfig, Config
 from ..study.plan import Branch
 from .explore import ATTEMPTS
-from .quantiles import LAST, has_scale, quantile
-from .seeds import collapse, seeds_of
+from .seeds import collapse
 
 if TYPE_CHECKING:
-    from .gaussian_process import Surrogate
+    from .gaussian_process import GaussianProcess
 
 Array = NDArray[np.float64]
 NAME = "pb2"
@@ -42,10 +44,11 @@ C1, C2 = 0.2, 0.4  # of the bound's width, C1 log(C2 n) for n data: section 5 of
 WINDOW = 500  # data at most, the latest
 GLOBAL, LOCAL = 1024, 256  # points among which the bound is maximized: everywhere, and then nearer to the best
 NEARER = (0.2, 0.05, 0.0125)
+LAST = 1 - 2.0**-53  # below 1
 
 
-def check_bandit(config: Config) -> None:
-    """Raises BadConfig if the study's population cannot explore by a bandit."""
+def check_pb2(config: Config) -> None:
+    """Raise BadConfig if the study's population cannot explore by PB2."""
     if config.options.get("explore") != NAME:
         return
     if find_spec("sklearn") is None:
@@ -58,23 +61,25 @@ def check_bandit(config: Config) -> None:
 
 
 def _names(config: Config) -> list[str]:
-    """What is chosen: the hyperparameters that are explored and have a scale."""
+    """Return the hyperparameters that are explored and have a scale."""
     space = config.searched.flat()
     return [name for name in config.options["perturb"] if name in space and has_scale(space[name])]
 
 
-class Bandit:
-    """What the members of a new generation explore, given the rows before it.
+class PB2:
+    """Chooses hyperparameters of the members of a new generation, given the rows before it.
 
     Args:
-        trials, segments: of the study.
-        branches: that are to be made; others of the same generation may be there already.
+        config: the study's.
+        trials: of the study.
+        segments: of the study.
+        branches: the new members; others of the same generation may exist already.
     """
 
     def __init__(
         self, config: Config, trials: Iterable[Trial], segments: Iterable[Segment], branches: Sequence[Branch]
     ):
-        self.config, self.names, self.seeds = config, _names(config), seeds_of(config)
+        self.config, self.names = config, _names(config)
         self.space = config.searched.flat()
         self.generation = branches[0].generation
         known, rows = collapse(config, trials, segments)
@@ -84,7 +89,7 @@ class Bandit:
         taken = {branch.member for branch in branches} | {trial.attrs["member"] for trial in self._born.values()}
         last = (self._trials[n] for n, rung in sorted(self._rows) if rung == self.generation - 1)
         self._going_on = [trial for trial in last if trial.attrs.get("member", trial.number) not in taken]
-        self._surrogate: Surrogate | None = None
+        self._process: GaussianProcess | None = None
 
     def explore(
         self,
@@ -92,12 +97,12 @@ class Bandit:
         parent: Mapping[str, Any],
         check: Callable[[Mapping[str, Any]], None] = lambda values: None,
     ) -> dict[str, Any]:
-        """The hyperparameters, by dotted name, of a branch from a member with those of `parent`.
+        """Return the hyperparameters, by dotted name, of a branch from a member with those of `parent`.
 
-        `check` raises ValueError for values that do not go together; the best of fewer other points is taken then, and
-        if 20 are refused, nothing is changed.
+        `check` raises ValueError for values that do not go together; then the best of fewer other points is taken,
+        and after 20 refusals nothing is changed.
         """
-        number = branch.number // self.seeds
+        number = branch.configuration
         if number in self._born:  # another replicate's
             return {**self._born[number].params}
         before = [trial for n, trial in sorted(self._born.items()) if n < number]
@@ -128,23 +133,23 @@ class Bandit:
         return dict(parent)
 
     def _bound(self, pending: Array) -> Callable[[Array], Array]:
-        """The upper confidence bound of the change, of points (N, D)."""
-        if self._surrogate is None:
-            from .gaussian_process import Surrogate
+        """Return the upper confidence bound of the change, as a function of points (N, D)."""
+        if self._process is None:
+            from .gaussian_process import GaussianProcess
 
-            self._surrogate = Surrogate(*self._data())
-        surrogate = self._surrogate
-        width = math.sqrt(C1 * math.log(max(math.e, C2 * surrogate.size)))
-        deviation = surrogate.deviation(pending)
+            self._process = GaussianProcess(*self._data())
+        process = self._process
+        width = math.sqrt(C1 * math.log(max(math.e, C2 * process.size)))
+        deviation = process.deviation(pending)
 
         def bound(points: Array) -> Array:
             at = np.column_stack([points, np.full(len(points), float(self.generation))])
-            return surrogate.mean(at) + width * deviation(at)
+            return process.mean(at) + width * deviation(at)
 
         return bound
 
     def _data(self) -> tuple[Array, Array]:
-        """Points (N, D + 1) of hyperparameters and generation, and the change (N,) of the score under each."""
+        """Return points (N, D + 1) of hyperparameters and generation, and the change (N,) of the score at each."""
         found = sorted((rung, number) for number, rung in self._rows)
         first = [score_of(self._rows[number, 0]) for rung, number in found if rung == 0]
         points, changes = [], []
@@ -158,18 +163,18 @@ class Bandit:
         return np.array(points), np.array(changes)
 
     def _before(self, number: int, rung: int) -> Segment | None:
-        """The segment at whose end that of this trial and generation began."""
+        """Return the segment that this segment of a trial continues."""
         origin = number if (number, rung - 1) in self._rows else self._trials[number].attrs.get("parent")
         return self._rows.get((origin, rung - 1)) if origin is not None else None
 
     def _place(self, params: Mapping[str, Any]) -> list[float]:
-        """Where hyperparameters lie, in [0, 1)^D; in the middle where one does not apply."""
+        """Return hyperparameters as a point in [0, 1)^D; 0.5 where one does not apply."""
         return [
             quantile(self.space[name], params[name]) if params.get(name) is not None else 0.5 for name in self.names
         ]
 
     def _maximize(self, bound: Callable[[Array], Array], names: tuple[int | str, ...], attempt: int) -> Array:
-        """The best of many points everywhere, and then of many near to it; if that was refused, of fewer and fewer."""
+        """Return the best of many points everywhere, and then near it; after a refusal, of ever fewer."""
         size = len(self.names)
         total = (GLOBAL + len(NEARER) * LOCAL) * size
         drawn = streams.uniform(streams.key(*names, attempt), np.arange(total)).reshape(-1, size)
@@ -185,3 +190,36 @@ class Bandit:
 def _best(bound: Callable[[Array], Array], points: Array) -> Array:
     best: Array = points[int(np.argmax(bound(points)))]
     return best
+
+
+def has_scale(dimension: Dimension) -> bool:
+    """Whether the dimension's values are ordered, so that nearness has a meaning."""
+    return isinstance(dimension, Real | Integer | NearOne | Normal | Ordinal)
+
+
+def quantile(dimension: Dimension, value: Any) -> float:
+    """Return u in [0, 1) with ``dimension.at(u)`` the value or the bound next to it; of steps, the middle."""
+    match dimension:
+        case NearOne():
+            u = quantile(dimension.distance, 1 - value)
+        case Ordinal(values=values):
+            u = (dimension.index(value, "the value") + 0.5) / len(values)
+        case Integer(log=True, low=low, high=high):
+            u = _between(math.log(value), math.log(low - 0.5), math.log(high + 0.5))
+        case Integer(low=low, step=step):
+            u = ((value - low) // step + 0.5) / (dimension.steps + 1)
+        case Real(step=float() as step, low=low):
+            u = (round((value - low) / step) + 0.5) / (dimension.steps + 1)
+        case Real(log=True, low=low, high=high):
+            u = _between(math.log(value), math.log(low), math.log(high)) if value > 0 else 0.0
+        case Real(low=low, high=high):
+            u = _between(value, low, high)
+        case Normal(mean=mean, std=std, log=log):
+            u = NormalDist(mean, std).cdf(math.log(value) if log else value)
+        case _:
+            raise TypeError(f"only a dimension with a scale has quantiles, but got {dimension}")
+    return min(max(u, 0.0), LAST)
+
+
+def _between(value: float, low: float, high: float) -> float:
+    return (value - low) / (high - low)

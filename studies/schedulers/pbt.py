@@ -1,66 +1,62 @@
-"""Population based training: Jaderberg et al. (2017), arXiv:1711.09846, as a pure function of a study's rows.
+"""Population based training (PBT): Jaderberg et al. (2017), arXiv:1711.09846.
 
-A population trains in generations of a few epochs each. After each of them, members that do badly take over the state
-and the hyperparameters of members that do well (exploit), and change the hyperparameters a little (explore).
+A population trains in generations of a few epochs each. After each of them, members with low scores copy the state and
+the hyperparameters of members with high scores (exploit), and change the hyperparameters a little (explore).
 
-A generation is a barrier: it is followed by the next one when all of its members have a score or have failed, so what
-follows depends on the study alone, never on timing, and every choice is drawn from a stream of its own, named by
-(seed, generation, member). A member that goes on is the same trial and has another segment; one that exploits ends, and
-a new trial branches from the state of the other one in its place. A member that failed is replaced in any case.
+A generation is a barrier: the next one follows when all members have a score or have failed, so the plan depends on the
+study alone, never on timing, and every choice is drawn from the stream named by (seed, generation, member). A member
+that continues is the same trial with another segment; one that exploits ends, and a new trial branches in its place
+from the state of the other one. A failed member is replaced in any case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ...tasks.rng import streams
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.plan import Branch, Plan
 
-if TYPE_CHECKING:
-    pass
-
 EXPLOITS = ("truncation", "tournament")
 EXPLORES = ("perturb", "resample", "pb2")
 FRACTION = 0.2  # of a population copies, and is copied, under truncation (section 4.1.1 of the paper)
 
 
-class PopulationBased:
-    """The scheduler; a study's first bracket is its population, its rungs are the generations."""
+class PBT:
+    """PBT; a study's first bracket is its population, its rungs are the generations."""
 
     def __init__(self, config: Config):
         self.config = config
         self.population = config.brackets[0]
         self._trials: dict[int, Trial] = {}
         self._rows: dict[tuple[int, int], Segment] = {}
-        self._settled = 0  # so many generations, in which nothing changes any more
+        self._closed = 0  # so many generations, in which nothing changes any more
         self._members = list(self.population)  # the trial in each place, in the generation after these
         self._born = len(self.population)  # the number of the next branch
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """All members of a generation wait for each other."""
+        """Sort by generation, as all members of a generation wait for each other."""
         return segment.rung, segment.number
 
     def entrants(self) -> list[int]:
-        """The whole population trains in every generation."""
+        """Return the population's size for every generation."""
         return [len(self.population)] * len(self.config.rungs)
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
-        """Takes rows of the study into account that are new or have changed."""
+        """Take new and changed rows of the study into account."""
         self._trials |= {trial.number: trial for trial in trials}
         self._rows |= {(row.number, row.rung): row for row in segments}
 
     def plan(self) -> Plan:
-        """What follows from the rows."""
+        """Return the plan that follows from the rows."""
         plan = Plan()
         trials, rows = self._trials, self._rows
         if any(number not in trials for number in self.population):
             plan.ask = self.population
             return plan
         members, born = list(self._members), self._born
-        for generation in range(self._settled, len(self.config.rungs)):
+        for generation in range(self._closed, len(self.config.rungs)):
             missing = [n for n in members if (n, generation) not in rows]
             plan.segments += [Segment(n, generation, self.config.rungs[generation]) for n in missing]
             results = [rows[n, generation] for n in members if (n, generation) in rows]
@@ -76,16 +72,17 @@ class PopulationBased:
             for member, parent in sorted(parents.items()):
                 members[member], born = born, born + 1
                 if members[member] not in trials:
-                    plan.branches.append(Branch(members[member], results[parent], member, generation + 1))
+                    number = members[member]
+                    plan.branches.append(Branch(number, number, results[parent], member, generation + 1))
             if plan.branches:
                 return plan  # parents go on once their state is no longer needed
             if not plan:
-                self._settled, self._members, self._born = generation + 1, list(members), born
+                self._closed, self._members, self._born = generation + 1, list(members), born
         plan.complete = not plan
         return plan
 
     def _exploit(self, results: list[Segment], generation: int) -> dict[int, int]:
-        """Whom a member copies, by member; those that are not in it go on as they are."""
+        """Return the member that each exploiting member copies; the others continue as they are."""
         living = [member for member, row in enumerate(results) if row.state == "done"]
         ranked = sorted(living, key=lambda member: (-score_of(results[member]), results[member].number))
         parents: dict[int, int] = {}
@@ -107,11 +104,11 @@ class PopulationBased:
 
     @property
     def _elite(self) -> int:
-        """How many are copied, and at most how many copy."""
+        """The number of members that are copied, and at most copy."""
         return min(-(-len(self.population) * int(100 * FRACTION) // 100), max(1, len(self.population) // 2))
 
     def _spared(self, ranked: list[int]) -> int:
-        """How many of the living copy: those that failed are among the worst already."""
+        """Return the number of living members that copy; failed ones are among the worst already."""
         return max(0, self._elite - (len(self.population) - len(ranked)))
 
     def _pick(self, candidates: list[int], generation: int, member: int) -> int | None:

@@ -1,33 +1,74 @@
-"""A scheduler of configurations whose seeds are added a few at a time; `racing` says which configurations get more.
+"""Racing: a configuration that cannot win any more gets no more seeds.
 
-To the scheduler a configuration is in training until its heat is over. What has lost its heat then stands behind all
-that have not, whatever its scores; to samplers and readers it has the aggregate of the seeds that it was trained with.
+The configurations that are ranked against each other, those of one bracket on one rung, race. Each is trained with two
+seeds, and then, round by round, with one more, the same for all. After each round a statistical test eliminates
+configurations (see friedman.py). A race follows from finished rows alone, so a study is the same for any number of
+workers.
+
+The scheduler sees a configuration as in training until its race is over. Eliminated configurations then rank below all
+others; samplers and readers see the aggregate of the seeds that they were trained with.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..storage.rows import Segment, score_of
 from ..study.config import BadConfig, Config
 from ..study.plan import Plan
-from .race_test import FIRST, Heat, race
-from .seeds import Replicated, collapse, races, seeds_of
+from .friedman import eliminated
+from .seeds import FIRST_SEEDS, SeedScheduler, collapse, is_racing, seeds_of
 
 if TYPE_CHECKING:
     from .halving import Halving
 
 SCHEDULERS = ("none", "halving", "hyperband")
-Place = tuple[int, int]  # of a heat: bracket and rung
+RaceKey = tuple[int, int]  # bracket and rung
+
+
+@dataclass(frozen=True)
+class Race:
+    """State of a race.
+
+    Attributes:
+        wanted: (configuration, replicate) pairs that are to be trained now and have no row yet.
+        eliminated: configurations that get no more seeds.
+        over: whether the others have all of theirs.
+    """
+
+    wanted: list[tuple[int, int]]
+    eliminated: set[int]
+    over: bool
+
+
+def run_race(rows: Mapping[int, Mapping[int, Segment]], seeds: int, promotions: int) -> Race:
+    """Return the race of configurations, of which the best `promotions` are promoted.
+
+    Args:
+        rows: the segments of each configuration, by replicate.
+        seeds: of each configuration at most.
+        promotions: number of configurations that are promoted.
+    """
+    alive, out = sorted(rows), set[int]()
+    for trained in range(FIRST_SEEDS, seeds + 1):
+        replicates = range(trained)
+        alive = [n for n in alive if not any(rows[n][s].state == "failed" for s in replicates if s in rows[n])]
+        wanted = [(n, s) for n in alive for s in replicates if s not in rows[n]]
+        if wanted or any(rows[n][s].state == "ready" for n in alive for s in replicates):
+            return Race(wanted, out, over=False)
+        if trained < seeds:
+            lost = eliminated({n: [score_of(rows[n][s]) for s in replicates] for n in alive}, promotions)
+            alive, out = [n for n in alive if n not in lost], out | lost
+    return Race([], out, over=True)
 
 
 def check_racing(config: Config) -> None:
-    """Raises BadConfig if the study's seeds cannot race."""
-    if not races(config):
+    """Raise BadConfig if the study's seeds cannot race."""
+    if not is_racing(config):
         return
     if config.scheduler not in SCHEDULERS:
         raise BadConfig(
@@ -38,55 +79,58 @@ def check_racing(config: Config) -> None:
         raise BadConfig("--racing decides who cannot win by one objective, but got several; leave it out")
 
 
-class Heats(Replicated):
-    """The scheduler."""
+class RacingScheduler(SeedScheduler):
+    """A scheduler of configurations whose seeds are added while they can win."""
 
     def __init__(self, config: Config, scheduler: Halving):
         super().__init__(config, scheduler)
         self.halving = scheduler
         self._starts = [bracket.numbers.start for bracket in scheduler.brackets]
-        self._entrants: dict[Place, set[int]] = {}
-        self._wanted: dict[Place, Heat] = {}  # heats that want rows
-        self._out: set[int] = set()  # configurations that lost their last heat
+        self._entrants: dict[RaceKey, set[int]] = {}
+        self._wanted: dict[RaceKey, Race] = {}  # races that want rows
+        self._eliminated: set[int] = set()  # configurations that lost their last race
         self._scores: dict[tuple[int, int], float] = {}  # by configuration and epochs, of those that lost
 
     def _ends(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
-        """The segments of configurations, after rows of these (configuration, rung) have come in."""
-        heats: set[Place] = set()
+        """Return the segments of configurations after rows of these (configuration, rung) have changed."""
+        keys: set[RaceKey] = set()
         for number, rung in rungs:
-            place = bisect_right(self._starts, number) - 1, rung
-            self._entrants.setdefault(place, set()).add(number)
-            heats.add(place)
-        return [row for place in sorted(heats) for row in self._run(place)]
+            key = bisect_right(self._starts, number) - 1, rung
+            self._entrants.setdefault(key, set()).add(number)
+            keys.add(key)
+        return [row for key in sorted(keys) for row in self._run(key)]
 
-    def _run(self, place: Place) -> Iterable[Segment]:
-        entrants, rung = sorted(self._entrants[place]), place[1]
-        rows = {n: {row.number % self.seeds: row for row in self._rows[n, rung].values()} for n in entrants}
-        heat = race(rows, self.seeds, self.halving.places(rung, len(entrants)) or 1)
-        self._wanted.pop(place, None)
-        if heat.wanted:
-            self._wanted[place] = heat
-        if heat.over:
-            self._out = self._out.difference(entrants) | heat.out
+    def _run(self, key: RaceKey) -> Iterable[Segment]:
+        entrants, rung = sorted(self._entrants[key]), key[1]
+        rows = {n: {row.replicate: row for row in self._rows[n, rung].values()} for n in entrants}
+        race = run_race(rows, self.seeds, self.halving.promotions(rung, len(entrants)) or 1)
+        self._wanted.pop(key, None)
+        if race.wanted:
+            self._wanted[key] = race
+        if race.over:
+            self._eliminated = self._eliminated.difference(entrants) | race.eliminated
         for row in collapse(self.config, [], (row for mine in rows.values() for row in mine.values()))[1]:
-            if row.state == "done" and not heat.over:
+            if row.state == "done" and not race.over:
                 yield replace(row, state="ready", score=None, digest=None)
-            elif row.state == "done" and row.number in heat.out:
+            elif row.state == "done" and row.number in race.eliminated:
                 self._scores[row.number, row.epochs] = score_of(row)
                 yield replace(row, score=-math.inf)
             else:
                 yield row
 
     def plan(self) -> Plan:
-        """What follows from the rows; `ask`, `bracket` and `seen` are of configurations."""
+        """Return the plan that follows from the rows; `ask`, `bracket` and `seen` are of configurations."""
         plan = super().plan()
-        plan.segments = [row for row in plan.segments if row.number % self.seeds < FIRST]
-        for (_, rung), heat in self._wanted.items():
-            numbers = (n * self.seeds + replicate for n, replicate in heat.wanted)
-            plan.segments += [Segment(n, rung, self.config.rungs[rung]) for n in numbers if self._runs(n)]
+        plan.segments = [row for row in plan.segments if row.replicate < FIRST_SEEDS]
+        for (_, rung), race in self._wanted.items():
+            numbers = (self._of(n)[replicate] for n, replicate in race.wanted)
+            epochs = self.config.rungs[rung]
+            plan.segments += [Segment(n, rung, epochs, seeds=self.seeds) for n in numbers if self._runs(n)]
         # The highest rung completes those that have all their seeds.
-        lost = self._out
-        plan.finished = [(n, "pruned" if n // self.seeds in lost else state) for n, state in plan.finished]
+        lost = self._eliminated
+        plan.finished = [
+            (n, "pruned" if self._trials[n].configuration in lost else state) for n, state in plan.finished
+        ]
         plan.seen = {
             number: [(epochs, self._scores.get((number, epochs), score)) for epochs, score in scores]
             for number, scores in plan.seen.items()
@@ -96,5 +140,5 @@ class Heats(Replicated):
 
 
 def at_once(config: Config) -> int:
-    """With how many seeds the training of a configuration begins."""
-    return FIRST if races(config) else seeds_of(config)
+    """Return the number of seeds with which the training of a configuration begins."""
+    return FIRST_SEEDS if is_racing(config) else seeds_of(config)

@@ -28,10 +28,10 @@ class Start:
     digest: str
 
 
-def plant(connection: Connection, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
-    """Makes a task that starts from a state of another one; whether it has a checkpoint now.
+def create_branch(connection: Connection, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
+    """Create a task that starts from a state of another one; return whether it has a checkpoint.
 
-    The same again changes nothing. If the state is not stored any more, the task is there but has no checkpoint.
+    The same again changes nothing. If the state is not stored any more, the task is created without a checkpoint.
     """
     new = insert(connection, task).values(
         uid=uid, identity=dict(identity), lease_epoch=0, lease_expires=0, epochs=0, created=Now()
@@ -57,8 +57,8 @@ def plant(connection: Connection, uid: str, identity: Mapping[str, Any], start: 
     return True
 
 
-def kept(connection: Connection, uids: Collection[str]) -> set[int]:
-    """The checkpoints of these tasks that branches start from, by id."""
+def kept_checkpoints(connection: Connection, uids: Collection[str]) -> set[int]:
+    """Return the checkpoints of these tasks that branches start from, by id."""
     kinds = event.c.kind.in_([BRANCH, BRANCHED])
     notes = connection.execute(sa.select(event.c.uid, event.c.data).where(event.c.uid.in_(uids), kinds)).all()
     states = {(uid, data.get("state")) for uid, data in notes}

@@ -1,9 +1,9 @@
-"""Checkpoints as rows: a manifest, and blobs that are stored once under their sha256 and checked at every read."""
+"""Checkpoints as rows: a manifest, and blobs stored once under their sha256 and verified when fetched."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -17,9 +17,9 @@ from .sql.schema import CHUNK, Now, blob, checkpoint, checkpoint_blob, event, me
 
 
 def put_blobs(connection: Connection, blobs: Mapping[str, Mapping[str, bytes]]) -> None:
-    """Stores the blobs that are not there yet, and those that are there but known to be damaged.
+    """Store the blobs that are missing or known to be damaged.
 
-    ``blobs`` gives for each digest the mapping that has its bytes: the others are not asked for, as making them costs.
+    ``blobs`` gives for each digest the mapping with its bytes; others are not asked for, as making them costs.
     """
     stored: dict[str, int] = {}
     digests = sorted(blobs)  # in one order everywhere, so that two writers cannot wait for each other
@@ -35,7 +35,7 @@ def put_blobs(connection: Connection, blobs: Mapping[str, Mapping[str, bytes]]) 
 
 
 def put_checkpoint(connection: Connection, write: Write, token: int) -> None:
-    """Adds the checkpoint of a write whose blobs are stored."""
+    """Add the checkpoint of a write whose blobs are stored."""
     assert write.manifest is not None
     digest = hashlib.sha256(write.manifest).hexdigest()
     if write.digest not in (None, digest):
@@ -53,7 +53,7 @@ def put_checkpoint(connection: Connection, write: Write, token: int) -> None:
 
 
 def put_metrics(connection: Connection, rows: Iterable[tuple[str, int, Metrics]]) -> None:
-    """Adds (uid, epoch, metrics), in the place of what these epochs had."""
+    """Add (uid, epoch, metrics), or replace those of the same epochs."""
     values = [{"uid": uid, "epoch": epoch, "data": dict(data)} for uid, epoch, data in rows]
     if values:
         new = insert(connection, metric)
@@ -62,7 +62,7 @@ def put_metrics(connection: Connection, rows: Iterable[tuple[str, int, Metrics]]
 
 
 def metrics_until(connection: Connection, uid: str, epochs: int | None = None) -> list[tuple[int, Metrics]]:
-    """(epoch, metrics) in order, up to and with ``epochs``."""
+    """Return (epoch, metrics) in order, up to and with ``epochs``."""
     query = sa.select(metric.c.epoch, metric.c.data).where(metric.c.uid == uid).order_by(metric.c.epoch)
     if epochs is not None:
         query = query.where(metric.c.epoch <= epochs)
@@ -70,7 +70,7 @@ def metrics_until(connection: Connection, uid: str, epochs: int | None = None) -
 
 
 def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Metrics]]) -> None:
-    """Adds metrics to those that these epochs have."""
+    """Add metrics to those of the same epochs."""
     if not rows:
         return
     here = sa.and_(metric.c.uid == uid, metric.c.epoch.in_([epoch for epoch, _ in rows]))
@@ -81,10 +81,10 @@ def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Me
 
 
 def go_back(connection: Connection, uid: str, epochs: int, damaged: Sequence[str]) -> None:
-    """Drops the checkpoints and metrics of a task after ``epochs``, and marks blobs as damaged.
+    """Drop the checkpoints and metrics of a task after ``epochs``, and mark blobs as damaged.
 
-    A marked blob is written again by whoever has the right bytes: training is exact, so the same blob comes back, and
-    other checkpoints may name it.
+    A marked blob is written again by any process that has the right bytes: training is exact, so the same blob is made
+    again, and other checkpoints may name it.
     """
     later = sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid, checkpoint.c.epochs > epochs)
     drop(connection, connection.scalars(later).all())
@@ -95,7 +95,7 @@ def go_back(connection: Connection, uid: str, epochs: int, damaged: Sequence[str
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with a checkpoint: ``blobs`` are the digests of those whose bytes are wrong."""
+    """Damage of a checkpoint; ``blobs`` are the digests of those with wrong bytes."""
 
     uid: str
     epochs: int
@@ -117,13 +117,13 @@ class Head:
 
 
 class Reader:
-    """Reads the checkpoints of one task."""
+    """Reader of the checkpoints of one task."""
 
     def __init__(self, database: Database, uid: str):
         self.database, self.uid = database, uid
 
     def heads(self, epochs: int | None = None, digest: str | None = None) -> list[Head]:
-        """The checkpoints, the newest first; only those of ``epochs``, or with this ``digest``, if given."""
+        """Return the checkpoints, the newest first; only those of ``epochs``, or with this ``digest``, if given."""
         c = checkpoint.c
         query = sa.select(c.id, c.epochs, c.digest, c.manifest).where(c.uid == self.uid).order_by(c.id.desc())
         if epochs is not None:
@@ -134,59 +134,56 @@ class Reader:
         return [Head(id, epochs, digest, bytes(manifest)) for id, epochs, digest, manifest in rows]
 
     def last(self, epochs: int | None = None, digest: str | None = None) -> Saved | None:
-        """The newest checkpoint (of those that `heads` gives) or None; DamagedCheckpoint if it is not whole."""
+        """Return the newest checkpoint (of those that `heads` gives), or None.
+
+        Blobs are verified when they are fetched; DamagedCheckpoint names the damage and the sound checkpoint before.
+        """
         rows = self.heads(epochs, digest)
-        if not rows:
-            return None
-        if damage := self.examine(rows[0]):
-            before = next((row.epochs for row in rows[1:] if not self.examine(row)), None)
-            raise DamagedCheckpoint(f"{damage}. {_cure(before)}")
-        return self.saved(rows[0])
+        return self._saved(rows) if rows else None
 
     def last_sound(self) -> tuple[Saved | None, list[Damage]]:
-        """The newest checkpoint that is whole, and what is wrong with those after it."""
+        """Return the newest checkpoint that is whole, and the damages of those after it."""
         damages: list[Damage] = []
-        for row in self.heads():
+        rows = self.heads()
+        for index, row in enumerate(rows):
             damage = self.examine(row)
             if damage is None:
-                return self.saved(row), damages
+                return self._saved(rows[index:]), damages
             damages.append(damage)
         if damages:
             raise DamagedCheckpoint(f"{'; '.join(map(str, damages))}. {_cure(None)}")
         return None, damages
 
     def examine(self, row: Head) -> Damage | None:
-        """Reads every byte of a checkpoint, one blob at a time, and says what is wrong with it."""
-        if hashlib.sha256(row.manifest).hexdigest() != row.digest:
-            return Damage(
-                self.uid, row.epochs, f"its manifest ({len(row.manifest)} bytes) does not have the sha256 on record"
-            )
+        """Read every byte of a checkpoint, one blob at a time, and return its damage, or None."""
+        if wrong := _wrong_manifest(row):
+            return Damage(self.uid, row.epochs, wrong)
         query = sa.select(checkpoint_blob.c.digest).where(checkpoint_blob.c.checkpoint == row.id)
         names = self.database.read(lambda connection: connection.scalars(query).all())
-        bad = dict(self._damaged(names))
+        bad = {name: wrong for name in names if (wrong := self._blob(name)[1])}
         return Damage(self.uid, row.epochs, "; ".join(bad.values()), tuple(bad)) if bad else None
 
-    def saved(self, row: Head) -> Saved:
-        """A checkpoint as a task takes it."""
+    def _saved(self, rows: Sequence[Head]) -> Saved:
+        """Return the first of these checkpoints as a task loads it; the others are those before it."""
+        row = rows[0]
+
+        def damaged(wrong: str) -> DamagedCheckpoint:
+            before = next((each.epochs for each in rows[1:] if not self.examine(each)), None)
+            return DamagedCheckpoint(f"{Damage(self.uid, row.epochs, wrong)}. {_cure(before)}")
 
         def fetch(digest: str) -> bytes:
             data, wrong = self._blob(digest)
             if wrong:
-                raise DamagedCheckpoint(
-                    f"{Damage(self.uid, row.epochs, wrong)}; open the task again to see what is left"
-                )
+                raise damaged(wrong)
             return data
 
+        if wrong := _wrong_manifest(row):
+            raise damaged(wrong)
         metrics = self.database.read(lambda connection: metrics_until(connection, self.uid, row.epochs))
         inits = sa.select(event.c.data).where(event.c.uid == self.uid, event.c.kind == "init")
         last = inits.order_by(event.c.id.desc()).limit(1)
         fingerprint = self.database.read(lambda connection: connection.scalar(last))
         return Saved(row.epochs, row.manifest, fetch, row.digest, metrics, fingerprint or {})
-
-    def _damaged(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-        for name in names:
-            if wrong := self._blob(name)[1]:
-                yield name, wrong
 
     def _blob(self, digest: str) -> tuple[bytes, str]:
         query = sa.select(blob.c.size, blob.c.data).where(blob.c.digest == digest)
@@ -199,6 +196,12 @@ class Reader:
         if len(data) != row.size and row.size >= 0:
             return data, f"blob {digest[:12]} has {len(data)} of its {row.size} bytes"
         return data, f"blob {digest[:12]} ({len(data)} bytes) does not have the sha256 that names it"
+
+
+def _wrong_manifest(row: Head) -> str:
+    if hashlib.sha256(row.manifest).hexdigest() == row.digest:
+        return ""
+    return f"its manifest ({len(row.manifest)} bytes) does not have the sha256 on record"
 
 
 def _cure(before: int | None) -> str:

@@ -1,4 +1,4 @@
-"""The dropping of checkpoints that a task does not keep."""
+"""Removal of checkpoints that a task does not keep."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ INIT = "init"  # the event of every opening, which says what the task keeps
 
 
 def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
-    """Drops the checkpoints of these tasks that ``keep`` lets go and no branch starts from.
+    """Drop the checkpoints of these tasks that ``keep`` releases and no branch starts from.
 
-    Those of as many epochs as the newest row, or more, go as well: they are there only if training went back to an
-    earlier checkpoint, and then they are of a past that is gone.
+    Those of as many epochs as the newest row, or more, are dropped as well: they exist only if training went back to an
+    earlier checkpoint, and belong to a past that was undone.
     """
     c = checkpoint.c
     rows: dict[str, list[tuple[int, int]]] = {uid: [] for uid in uids}
@@ -34,7 +34,7 @@ def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
         kept = dict(row for row in found[:-1] if row[0] < last) | dict(found[-1:])
         gone |= {id for _, id in found} - set(kept.values())
         gone |= {kept[epochs] for epochs in keep.dropped(kept, _measured(connection, uid, kept, keep))}
-    drop(connection, gone - branches.kept(connection, uids) if gone else gone)
+    drop(connection, gone - branches.kept_checkpoints(connection, uids) if gone else gone)
 
 
 def _measured(connection: Connection, uid: str, epochs: Collection[int], keep: Keep) -> dict[int, Metrics]:
@@ -45,7 +45,7 @@ def _measured(connection: Connection, uid: str, epochs: Collection[int], keep: K
 
 
 def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
-    """Deletes checkpoints by their ids, and every blob that no other checkpoint names."""
+    """Delete checkpoints by their ids, and every blob that no other checkpoint names."""
     ids = sorted(checkpoints)
     if not ids:
         return
@@ -61,7 +61,7 @@ def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
 
 
 def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics], events: Sequence[Event]) -> list[str]:
-    """Why each of a task's checkpoints, the oldest first, is there, for people."""
+    """Return why each of a task's checkpoints, the oldest first, is kept, for people."""
     keep = _last_mode([event.data for event in events if event.kind == INIT]) or Keep()
     best = keep.ranked({row.epochs: metrics.get(row.epochs, {}) for row in checkpoints})[: keep.best]
     branched = {event.data.get("state"): event for event in events if event.kind in (BRANCH, BRANCHED)}
@@ -80,7 +80,7 @@ def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics]
 
 
 def asked_for(connection: Connection, uid: str) -> Keep | None:
-    """What a task was last told to keep; None if that was nothing, or left to the store."""
+    """Return the retention that a task was last opened with; None if it left that to the store."""
     inits = sa.select(event.c.data).where(event.c.uid == uid, event.c.kind == INIT).order_by(event.c.id)
     return _last_mode(connection.scalars(inits).all())
 

@@ -1,9 +1,9 @@
-"""The rows of the store, as they are read and given."""
+"""Rows of the store, as they are read and written."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ...tasks.checkpoint.storage import Lease, Metrics
@@ -11,7 +11,7 @@ from ...tasks.checkpoint.storage import Lease, Metrics
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A task: ``owner`` None means free; ``seconds`` is what is left of its lease."""
+    """A task; ``owner`` None means free, ``seconds`` is the rest of its lease."""
 
     uid: str
     identity: dict[str, Any] | None
@@ -24,7 +24,7 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class CheckpointRow:
-    """A checkpoint; ``digest`` is that of the state, ``blobs`` are the digests of its blobs with their sizes."""
+    """A checkpoint; ``digest`` is that of the state, ``blobs`` are the sizes of its blobs by digest."""
 
     id: int
     uid: str
@@ -37,7 +37,7 @@ class CheckpointRow:
 
 @dataclass(frozen=True)
 class Event:
-    """What happened to a task: start, resume, takeover, damaged, discarded, or whatever a task reported."""
+    """An event of a task: start, resume, takeover, damaged, discarded, or one that the task reported."""
 
     uid: str
     created: float
@@ -55,10 +55,38 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A configuration of a study; ``state`` is running until it is complete, pruned or failed."""
+class _OfReplicate:
+    """A row of one replicate of a configuration; those of a configuration are numbered one after the other.
+
+    Attributes:
+        number: of the trial that the replicate is.
+        seeds: how many replicates each configuration of the study has; no column, but read from the study.
+    """
 
     number: int
+    seeds: int = field(default=1, kw_only=True)
+
+    @property
+    def configuration(self) -> int:
+        """The number of the configuration."""
+        return self.number // self.seeds
+
+    @property
+    def replicate(self) -> int:
+        """The index of the replicate among those of its configuration."""
+        return self.number % self.seeds
+
+    def columns(self) -> dict[str, Any]:
+        """Return the values of the row's columns, by name."""
+        values = asdict(self)
+        del values["seeds"]
+        return values
+
+
+@dataclass(frozen=True)
+class Trial(_OfReplicate):
+    """A trial of a study; ``state`` is running until it is complete, pruned or failed."""
+
     uid: str
     params: dict[str, Any]
     attrs: dict[str, Any] = field(default_factory=dict)
@@ -69,13 +97,12 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Segment:
-    """A trial's way to one rung: training until ``epochs`` in all; ``state`` is ready, done or failed.
+class Segment(_OfReplicate):
+    """A trial's training from one rung to the next, to ``epochs`` in all; ``state`` is ready, done or failed.
 
     ``score`` is the return, or of other ``objectives`` the first, the higher the better; they hold the return, too.
     """
 
-    number: int
     rung: int
     epochs: int
     state: str = "ready"
@@ -86,13 +113,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Changes:
-    """What has changed in a study since a revision of it.
+    """Changes of a study since a revision.
 
     Attributes:
         revision: that of the study now.
-        whole: whether the rows are all that there are, and take the place of those known.
+        whole: whether the rows are all of the study's, and replace those known.
         config: the configuration now.
-        trials, segments: the rows that are new or have changed.
+        trials: those that are new or have changed.
+        segments: those that are new or have changed.
     """
 
     revision: int
@@ -104,7 +132,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Result:
-    """What training to the end of a segment came to, under the ``lease`` of its task.
+    """Result of training to the end of a segment, under the ``lease`` of its task.
 
     ``metrics`` are (epoch, metrics), to be added to those of their epochs.
     """
@@ -119,6 +147,6 @@ class Result:
 
 
 def score_of(segment: Segment) -> float:
-    """The score of a segment that is done."""
+    """Return the score of a segment that is done."""
     assert segment.score is not None
     return segment.score

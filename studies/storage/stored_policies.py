@@ -1,8 +1,8 @@
-"""Policies in the store: what warm starts take, and how it is kept.
+"""Policies in the store, from which warm starts begin.
 
-A policy is stored like a task that never trains: under "policy/" and some of its digest, with one checkpoint at 0
-epochs. A task that starts from it is a branch of it, so it has the policy as its own first checkpoint, and whatever the
-policy was taken from may go.
+A policy is stored like a task that never trains: under "policy/" and a part of its digest, with one checkpoint at 0
+epochs. A task that starts from it is a branch of it, so it has the policy as its own first checkpoint, and the source
+of the policy may be deleted.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FILES = (".npz", ".npy", ".safetensors")
 
 
 class NoPolicy(StoreError, ValueError):
-    """What a policy was to be taken from is not there."""
+    """The source of a policy does not exist."""
 
 
 def put_policy(store: Store, task: Task, name: str) -> str:
-    """Stores the policy that a task began with, before it trained; its digest. The same again changes nothing."""
+    """Store the initial policy of a task, and return its digest. The same again changes nothing."""
     assert task.taken is not None
     packed = pack(task.beginning())
     uid = policy_uid(packed.digest)
@@ -60,13 +60,13 @@ def put_policy(store: Store, task: Task, name: str) -> str:
 
 
 def start_of(store: Store, digest: str) -> Start | None:
-    """The policy with this digest as what a task starts from; None if it is not stored under its own name."""
+    """Return the stored policy with this digest as the start of a task, or None."""
     uid = policy_uid(digest)
     return Start(uid, 0, digest) if any(row.digest == digest for row in store.checkpoints(uid)) else None
 
 
 def load_policy(store: Store, uid: str, start: Start) -> Mapping[str, Any]:
-    """The policy that a task starts from, out of its own first checkpoint or from under its own name."""
+    """Return the policy that a task starts from, from its own first checkpoint or under the policy's name."""
     for holder in (uid, start.uid):
         for row in store.checkpoints(holder):
             if row.digest == start.digest:
@@ -80,9 +80,9 @@ def load_policy(store: Store, uid: str, start: Start) -> Mapping[str, Any]:
 
 
 def find(store: Store, text: str, whole: Any) -> WarmStart:
-    """What ``UID``, ``UID@EPOCH``, ``UID@best`` or a file's name stands for; ``whole`` completes a uid.
+    """Return the warm start of ``UID``, ``UID@EPOCH``, ``UID@best`` or a file; ``whole`` completes a uid.
 
-    NoPolicy names the checkpoints that there are.
+    NoPolicy names the checkpoints that exist.
     """
     if Path(text).suffix in FILES:
         if not Path(text).is_file():
@@ -93,7 +93,7 @@ def find(store: Store, text: str, whole: Any) -> WarmStart:
 
 
 def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
-    """The uid and the checkpoint that ``UID``, ``UID@EPOCH`` or ``UID@best`` names."""
+    """Return the uid and the checkpoint that ``UID``, ``UID@EPOCH`` or ``UID@best`` names."""
     short, _, at = text.partition("@")
     uid = whole(store, short)
     kept = [row.epochs for row in store.checkpoints(uid)]
@@ -120,7 +120,7 @@ def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
 
 
 def begun(store: Store, text: str | None, shown: str | None = None) -> list[str]:
-    """Digests of the stored policies that came from this source and these demonstrations, the newest last."""
+    """Return digests of stored policies from this source and these demonstrations, the newest last."""
     parts = [] if shown is None else [re.escape(shown)]
     if text is not None:
         short, _, at = text.partition("@")

@@ -22,12 +22,14 @@ class Branch:
 
     Attributes:
         number: of the new trial.
+        configuration: whose replicate the new trial is.
         start: the finished segment whose state it takes.
         member: whose place in the population it takes.
         generation: the first that it trains in.
     """
 
     number: int
+    configuration: int
     start: Segment
     member: int
     generation: int

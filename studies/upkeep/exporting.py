@@ -1,72 +1,130 @@
-"""Writes a study to a file: rows as JSON lines, states as blobs named by their sha256."""
+"""Export of a study: a SQLite database that holds the study alone, followed by the SHA-256 of its bytes.
+
+    export_study(store, "cartpole", Path("cartpole.rekindle"))
+
+The rows are written in one order, so equal content gives equal bytes, from any kind of database. The file holds no
+lease, no password and nothing that runs.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ..errors import StoreError
+from ...tasks.checkpoint.manifests import read_manifest
+from ..errors import DamagedCheckpoint, StoreError
 from ..redact import masked
-from ..storage import trials as ledger
-from ..storage.sql.schema import blob, checkpoint, event, metric, task
+from ..storage import studies as study_rows
+from ..storage.sql.schema import blob, checkpoint, checkpoint_blob, event, metric, segment, study, task, trial
 from ..storage.store import Store
-from . import archive_rows as form
-from .archive import INDEX, PARTS, Writer
-from .archive_rows import Row, Transferred
+
+PIECE = 1 << 20  # bytes that are hashed at a time
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """Numbers of rows in a file; ``new`` counts the checkpoints that the database did not have."""
+
+    study: str
+    trials: int
+    tasks: int
+    checkpoints: int
+    blobs: int
+    new: int = 0
+
+    def to_json(self) -> Row:
+        """Return the numbers as JSON."""
+        return asdict(self)
 
 
 def export_study(store: Store, name: str, path: Path) -> Transferred:
-    """Writes a study with its tasks to a file, as of one moment; UnknownStudy if there is none of this name."""
-    return store._database.read(lambda connection: _export(connection, name, path))
+    """Write a study with its tasks to a file, as of one moment.
+
+    Raises:
+        UnknownStudy: the database has no study of this name.
+        DamagedCheckpoint: a state of the study is not whole.
+        StoreError: the study holds a password, or the file cannot be written.
+    """
+    try:
+        directory = TemporaryDirectory(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}; name a file in a directory that exists and is writable"
+        ) from None
+    with directory as part:
+        built, whole = Path(part) / "built.db", Path(part) / "whole.db"
+        with Store(f"sqlite:///{built}") as copy:
+            done = store.database.read(lambda source: copy.database.write(lambda target: _copy(source, target, name)))
+            with copy.database.sqlite() as connection:
+                connection.execute("VACUUM INTO ?", (str(whole),))
+        with whole.open("r+b") as file:
+            digest = sha256_of(iter(lambda: file.read(PIECE), b""))
+            file.write(digest)
+        os.replace(whole, path)
+    return done
 
 
-def _export(connection: Connection, name: str, path: Path) -> Transferred:
-    row = ledger.get_study(connection, name)
-    trials = [asdict(each) for each in ledger.trials(connection, name)]
-    segments = [asdict(each) for each in ledger.segments(connection, name)]
-    for each in segments:
-        if each["objectives"] is None:
-            del each["objectives"]
-    for each in trials:
-        each["error"] = each["error"] and masked(each["error"])
-    uids = sorted({each["uid"] for each in trials})  # here, as databases sort texts each in their way
-    manifests: dict[str, int] = {}
-    with Writer(path) as writer:
-        parts: dict[str, Iterable[Row]] = {
-            "trials": trials,
-            "segments": segments,
-            "tasks": _tasks(connection, uids),
-            "checkpoints": _checkpoints(connection, uids, manifests),
-            "metrics": _of_tasks(connection, uids, metric, ("uid", "epoch", "data"), metric.c.epoch),
-            "events": _events(connection, uids),
-        }
-        written = {part: writer.lines(f"{part}.jsonl", _lines(part, parts[part])) for part in PARTS}
-        blobs = _write_states(connection, writer, manifests)
-        own = {"name": row.name, "config": row.config, "created": row.created}
-        _refuse_secrets(f"the configuration of study {name!r}", own)
-        writer.data(INDEX, form.dump_index(own, {part: digest for part, (digest, _) in written.items()}))
-    return Transferred(name, len(trials), written["tasks"][1], written["checkpoints"][1], blobs)
+def sha256_of(pieces: Iterable[bytes]) -> bytes:
+    """Return the SHA-256 of bytes that are given piece by piece."""
+    hashed = hashlib.sha256()
+    for piece in pieces:
+        hashed.update(piece)
+    return hashed.digest()
 
 
-def _lines(part: str, rows: Iterable[Row]) -> Iterator[bytes]:
-    for row in rows:
-        _refuse_secrets(f"one of the {part}", row)
-        yield form.line(row)
+def _copy(source: Connection, target: Connection, name: str) -> Transferred:
+    own = study_rows.get_study(source, name)
+    trials = [row.columns() for row in study_rows.trials(source, name)]
+    for row in trials:
+        row["error"] = row["error"] and masked(row["error"])
+    segments = [row.columns() for row in study_rows.segments(source, name)]
+    _insert(target, study, [{"name": name, "config": own.config, "created": own.created}])
+    _insert(target, trial, [{"study": name, **row} for row in trials])
+    _insert(target, segment, [{"study": name, **row} for row in segments])
+    uids = sorted({row["uid"] for row in trials})  # sorted here: databases collate texts differently
+    free = {"lease_epoch": 0, "lease_expires": 0.0}
+    tasks = _insert(target, task, ({**row, **free} for row in _rows(source, task, uids, _TASK)))
+    checkpoints, blobs = _copy_states(source, target, uids)
+    for uid in uids:
+        _insert(target, metric, _rows(source, metric, [uid], ("uid", "epoch", "data")))
+        events = _rows(source, event, [uid], ("uid", "created", "kind", "data"))
+        _insert(target, event, ({**row, "data": _without_passwords(row["data"])} for row in events))
+    return Transferred(name, len(trials), tasks, checkpoints, blobs)
 
 
-def _refuse_secrets(where: str, row: Mapping[str, Any]) -> None:
-    """A password that is part of what a trial is cannot be left out, so such a study is not exported."""
-    for text in _texts(row):
-        if masked(text) != text:
-            raise StoreError(
-                f"an exported file holds no password, but {where} seems to hold one, in "
-                f"{masked(text)[:80]!r}; give it to the environment in another way"
-            )
+_TASK = ("uid", "identity", "epochs", "created")
+
+
+def _rows(source: Connection, table: sa.Table, uids: Iterable[str], names: Iterable[str]) -> Iterator[Row]:
+    columns = [table.c[name] for name in names]
+    for uid in uids:
+        query = sa.select(*columns).where(table.c.uid == uid).order_by(*table.primary_key.columns)
+        for row in source.execute(query):
+            yield dict(row._mapping)
+
+
+def _insert(target: Connection, table: sa.Table, rows: Iterable[Row]) -> int:
+    """Insert rows in their order, and return their number; StoreError if one holds a password."""
+    values = list(rows)
+    for row in values:
+        for text in _texts(row):
+            if masked(text) != text:  # a part of the study's content, which cannot be left out
+                raise StoreError(
+                    f"an exported file holds no password, but a row of {table.name} seems to hold one, in "
+                    f"{masked(text)[:80]!r}; give it to the environment in another way"
+                )
+    if values:
+        target.execute(table.insert(), values)
+    return len(values)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -76,46 +134,38 @@ def _texts(value: Any) -> Iterator[str]:
         yield from _texts(item)
 
 
-def _hidden(value: Any) -> Any:
+def _without_passwords(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _hidden(item) for name, item in value.items()}
+        return {name: _without_passwords(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_hidden(item) for item in value]
+        return [_without_passwords(item) for item in value]
     return masked(value) if isinstance(value, str) else value
 
 
-def _of_tasks(connection: Connection, uids: Iterable[str], table: sa.Table, names: Iterable[str], order: Any) -> Any:
-    columns = [table.c[name] for name in names]
-    for uid in uids:
-        for row in connection.execute(sa.select(*columns).where(table.c.uid == uid).order_by(order)):
-            yield dict(row._mapping)
+def _copy_states(source: Connection, target: Connection, uids: Iterable[str]) -> tuple[int, int]:
+    """Copy checkpoints and their blobs, each checked; return the numbers of both."""
+    names = ("uid", "epochs", "digest", "manifest", "created")
+    copied: set[str] = set()
+    count = 0
+    for row in _rows(source, checkpoint, uids, names):
+        check_digest(f"a manifest of task {row['uid']}", row["digest"], row["manifest"])
+        named = sorted(read_manifest(row["manifest"]).blobs())
+        for digest in named:
+            if digest not in copied:
+                data = source.scalar(sa.select(blob.c.data).where(blob.c.digest == digest))
+                check_digest(f"blob {digest[:12]}", digest, data)
+                _insert(target, blob, [{"digest": digest, "size": len(data or b""), "data": data}])
+                copied.add(digest)
+        count += 1
+        _insert(target, checkpoint, [{"id": count, **row, "lease_epoch": 0}])
+        _insert(target, checkpoint_blob, [{"checkpoint": count, "digest": digest} for digest in named])
+    return count, len(copied)
 
 
-def _tasks(connection: Connection, uids: Iterable[str]) -> Iterator[Row]:
-    yield from _of_tasks(connection, uids, task, ("uid", "identity", "created"), task.c.uid)
-
-
-def _events(connection: Connection, uids: Iterable[str]) -> Iterator[Row]:
-    for row in _of_tasks(connection, uids, event, ("uid", "created", "kind", "data"), event.c.id):
-        yield row | {"data": _hidden(row["data"])}
-
-
-def _checkpoints(connection: Connection, uids: Iterable[str], manifests: dict[str, int]) -> Iterator[Row]:
-    names = ("id", "uid", "epochs", "digest", "created")
-    for row in _of_tasks(connection, uids, checkpoint, names, checkpoint.c.id):
-        manifests[row["digest"]] = row.pop("id")
-        yield row
-
-
-def _write_states(connection: Connection, writer: Writer, manifests: Mapping[str, int]) -> int:
-    """Writes manifests and blobs; StoreError if one is not what its name says. How many blobs there are."""
-    named: set[str] = set()
-    for digest, id in sorted(manifests.items()):
-        manifest = connection.scalar(sa.select(checkpoint.c.manifest).where(checkpoint.c.id == id))
-        named |= form.checked_manifest(digest, manifest or b"")
-        writer.data(f"manifests/{digest}", manifest or b"")
-    for digest in sorted(named):
-        data = connection.scalar(sa.select(blob.c.data).where(blob.c.digest == digest))
-        form.check_digest(f"blob {digest[:12]}", digest, data)
-        writer.data(f"blobs/{digest}", data or b"")
-    return len(named)
+def check_digest(what: str, digest: str, data: bytes | None) -> None:
+    """Raise DamagedCheckpoint unless the data have this SHA-256."""
+    if data is None or hashlib.sha256(data).hexdigest() != digest:
+        raise DamagedCheckpoint(
+            f"an exported study is whole, but {what} is {'missing' if data is None else 'damaged'}; "
+            "`rekindle fsck --repair` takes the task back to a sound state"
+        )

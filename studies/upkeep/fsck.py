@@ -39,7 +39,7 @@ def check(store: Store) -> list[Finding]:
     parts = [_file, *fsck_rows.CHECKS, *fsck_trials.CHECKS]
     for part in parts:
         try:
-            findings += store._database.read(part)
+            findings += store.database.read(part)
         except StoreError as error:
             findings.append(Finding("table", part.__name__.strip("_"), f"{error}"))
     bad: set[str] = set()
@@ -48,7 +48,7 @@ def check(store: Store) -> list[Finding]:
             findings.append(finding)
             bad |= {finding.key[0]} if finding.kind == "blob" else set()
         findings += _checkpoints(store, bad)
-        findings += store._database.read(_orphans)
+        findings += store.database.read(_orphans)
     except StoreError as error:
         findings.append(Finding("table", "checkpoints", f"{error}"))
     return findings
@@ -65,7 +65,7 @@ def _file(connection: Connection) -> list[Finding]:
 def _blobs(store: Store) -> Iterator[Finding]:
     """The blobs whose bytes are wrong."""
     last = ""
-    while rows := store._database.read(partial(_sizes, after=last)):
+    while rows := store.database.read(partial(_sizes, after=last)):
         small: list[str] = []
         total = 0
         for digest, size, length, kind in rows:
@@ -74,7 +74,7 @@ def _blobs(store: Store) -> Iterator[Finding]:
                 yield Finding("blob", f"blob {digest[:12]}", f"SQLite has its bytes as {kind}", (digest,))
                 continue
             if length > LONGEST:
-                found = store._database.read(partial(hash_long, digest=digest))
+                found = store.database.read(partial(hash_long, digest=digest))
                 yield from _compared(digest, found, size, length)
                 continue
             if total + length > BATCH:
@@ -105,7 +105,7 @@ def _hash_small(store: Store, digests: list[str]) -> Iterator[Finding]:
         rows = connection.execute(query)
         return [(name, hashlib.sha256(data or b"").hexdigest(), size, len(data or b"")) for name, size, data in rows]
 
-    for row in store._database.read(hashed) if digests else []:
+    for row in store.database.read(hashed) if digests else []:
         yield from _compared(*row)
 
 
@@ -132,7 +132,7 @@ def _compared(digest: str, found: str, size: int, length: int) -> Iterator[Findi
 def _checkpoints(store: Store, bad: Set[str]) -> Iterator[Finding]:
     """The checkpoints that cannot be loaded."""
     last = 0
-    while rows := store._database.read(partial(_heads, after=last)):
+    while rows := store.database.read(partial(_heads, after=last)):
         for row in rows:
             last = row.id
             if what := _wrong(row, bad):

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ..errors import StoreError
-from ..storage import trials as ledger
+from ..storage import studies as study_rows
 from ..storage.checkpoints import go_back
 from ..storage.retention import drop
 from ..storage.sql.events import add_events
@@ -47,7 +47,7 @@ def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
     repairs = []
     for finding in found:
         try:
-            note = store._database.write(partial(_CURES[finding.kind], finding=finding))
+            note = store.database.write(partial(_CURES[finding.kind], finding=finding))
         except StoreError as error:
             note = f"{error}"
         repairs.append(Repair(finding, note in ("", GONE), note))
@@ -131,7 +131,7 @@ def _segment(key: tuple[Any, ...]) -> Any:
 
 
 def _reopen(connection: Connection, finding: Finding) -> str:
-    ledger.revise(connection, finding.key[0], rewrite=True)
+    study_rows.revise(connection, finding.key[0], rewrite=True)
     values = {"state": "ready", "score": None, "digest": None, "objectives": None}
     connection.execute(segment.update().where(_segment(finding.key)).values(**values))
     name, number, _ = finding.key
@@ -141,14 +141,14 @@ def _reopen(connection: Connection, finding: Finding) -> str:
 
 
 def _close(connection: Connection, finding: Finding) -> str:
-    ledger.revise(connection, finding.key[0], rewrite=True)
+    study_rows.revise(connection, finding.key[0], rewrite=True)
     gone = connection.execute(segment.delete().where(_segment(finding.key), segment.c.state == "ready"))
     return "" if gone.rowcount else GONE
 
 
 def _fail(connection: Connection, finding: Finding) -> str:
     name, number = finding.key
-    ledger.revise(connection, name, rewrite=True)
+    study_rows.revise(connection, name, rewrite=True)
     running = (trial.c.study == name) & (trial.c.number == number) & (trial.c.state == "running")
     values = {"state": "failed", "error": "its segment failed; the reason is not on record", "finished": Now()}
     return "" if connection.execute(trial.update().where(running).values(**values)).rowcount else GONE

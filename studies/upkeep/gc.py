@@ -27,7 +27,7 @@ from ..storage.retention import Keep, asked_for, drop
 from ..storage.sql.events import add_events
 from ..storage.sql.schema import CHUNK, Now, blob, checkpoint, checkpoint_blob, event, metric, study, trial
 from ..storage.store import Store
-from ..storage.trials import get_study
+from ..storage.studies import get_study
 from .fsck_rows import COLLECTED
 from .locking import last_epochs, lock_free
 
@@ -77,15 +77,15 @@ def gc(
     store: Store, policy: Policy = POLICY, *, studies: Collection[str] | None = None, dry_run: bool = True
 ) -> list[Garbage]:
     """What is dropped, or would be; of all studies, or of those given (UnknownStudy names those that there are)."""
-    uids = store._database.read(lambda connection: _uids(connection, studies))
-    run = store._database.read if dry_run else store._database.write
+    uids = store.database.read(lambda connection: _uids(connection, studies))
+    run = store.database.read if dry_run else store.database.write
     garbage: list[Garbage] = []
     gone: list[
         int
     ] = []  # in a dry run, what earlier tasks would have dropped: a blob is freed by the last that names it
     tasks = [partial(_task, uid=uid, policy=policy) for uid in uids]
     if studies is None:
-        tasks += [partial(_policy, uid=uid) for uid in store._database.read(_policies)]
+        tasks += [partial(_policy, uid=uid) for uid in store.database.read(_policies)]
     for task_of in tasks:
         found, ids = run(partial(task_of, gone=gone if dry_run else None))
         if found is not None:
@@ -112,7 +112,7 @@ def _task(connection: Connection, uid: str, policy: Policy, gone: list[int] | No
     t = trial.c
     rows = connection.execute(sa.select(t.study, t.number, t.state).where(t.uid == uid).order_by(t.study, t.number))
     trials = [(row.study, row.number, row.state) for row in rows]
-    needed = branches.kept(connection, [uid])
+    needed = branches.kept_checkpoints(connection, [uid])
     for state in {state for _, _, state in trials}:
         needed |= _kept(connection, uid, epochs, policy.of(state))
         if state != "failed":
@@ -145,7 +145,7 @@ def _policy(connection: Connection, uid: str, gone: list[int] | None) -> tuple[G
         policy_uid(str(_part(config, "options", "warm_start")))
         for config in connection.scalars(sa.select(study.c.config))
     }
-    if uid in named or branches.kept(connection, [uid]):
+    if uid in named or branches.kept_checkpoints(connection, [uid]):
         return None, []
     ids = list(connection.scalars(sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid)))
     size = _freed(connection, ids, gone or [])

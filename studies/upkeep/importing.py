@@ -1,129 +1,245 @@
-"""Reads a study from a file: checked whole, then stored task by task, and the study last."""
+"""Import of an exported study: the file is checked whole, then stored task by task, and the study last.
+
+    import_study(store, Path("cartpole.rekindle"))
+
+A copy of the file is opened as a store, so it is a plain database of a known schema, and fsck examines it before a row
+of it is used. Importing the same file again changes nothing.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from functools import partial
-from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ..errors import IdentityMismatch, StudyMismatch, TaskBusy, UnknownStudy
-from ..storage import trials as ledger
+from ..errors import IdentityMismatch, StoreError, StudyMismatch, TaskBusy, UnknownStudy
+from ..storage import studies as study_rows
 from ..storage.checkpoints import put_blobs
 from ..storage.locks.owner import Owner
-from ..storage.rows import Segment, Trial
+from ..storage.rows import Segment, Study, Trial
+from ..storage.sql.columns import Double, Integer, Text
 from ..storage.sql.database import insert
-from ..storage.sql.schema import checkpoint, checkpoint_blob, event, metric, segment, study, task, trial
+from ..storage.sql.schema import blob, checkpoint, checkpoint_blob, event, metric, segment, study, task, trial
 from ..storage.store import Store
 from ..study.config import Config
-from . import archive_rows as form
-from .archive import Archive
-from .archive_rows import Row, Transferred
+from .exporting import PIECE, Row, Transferred, check_digest, sha256_of
+from .fsck import check
 from .locking import last_epochs, lock_free
+
+DIGEST = hashlib.sha256().digest_size  # bytes at the end of the file
+LONGEST_NAME = 1000  # characters
+# A broken law that makes a file another than export writes; the others may hold of what was exported, too.
+REFUSED = ("file", "table", "json", "blob", "blob-size", "checkpoint", "orphan", "unreachable", "segment-result")
+
+
+class BadArchive(StoreError, ValueError):
+    """A file is not an exported study, or not whole."""
 
 
 def import_study(store: Store, path: Path) -> Transferred:
-    """Stores the study of a file.
+    """Store the study of a file.
 
-    BadArchive if the file is not whole; StudyMismatch, IdentityMismatch or StoreError name what differs from what is
-    there. Tasks come one by one and the study last, so that an import that was interrupted is run again.
+    Tasks are stored one by one and the study last, so an interrupted import is run again.
+
+    Raises:
+        BadArchive: the file is not whole, or not an exported study.
+        StudyMismatch: the database has a study of this name, or a state of a task, with other content.
+        IdentityMismatch: the database has a task of the same uid and another identity.
+        TaskBusy: a living process holds one of the tasks.
     """
-    with Archive(path) as archive:
-        content = form.index(archive)
-        form.verify(archive, content)
-        own = content["study"]
-        Config.from_json(own["config"], own["name"])
-        trials = [Trial(**row) for row in form.rows(archive, "trials")]
-        segments = [Segment(**row) for row in form.rows(archive, "segments")]
-        store._database.read(lambda connection: _compare(connection, own, trials, segments))
-        new = _import_tasks(store, archive)
-        store._database.write(lambda connection: _import_study(connection, own, trials, segments))
-        tasks, checkpoints = (sum(1 for _ in form.rows(archive, part)) for part in ("tasks", "checkpoints"))
-        return Transferred(own["name"], len(trials), tasks, checkpoints, len(archive), new)
+    with TemporaryDirectory(prefix="rekindle-import-") as directory:
+        copy = Path(directory) / "study.db"
+        _copy(path, copy)
+        try:
+            with Store(f"sqlite:///{copy}") as source:
+                own = _check(source)
+                trials, segments = source.trials(own.name), source.segments(own.name)
+                uids = source.database.read(_uids)
+        except StoreError as error:
+            raise _bad(path, str(error).replace(str(copy), path.name)) from None
+        Config.from_json(own.config, own.name)
+        store.database.read(lambda connection: _compare(connection, own, trials, segments))
+        with Store(f"sqlite:///{copy}") as source:
+            new = checkpoints = 0
+            for uid in uids:
+                rows = source.database.read(partial(_read_task, uid=uid))
+                checkpoints += len(rows["checkpoints"])
+                new += store.database.write(partial(_task, blobs=_Blobs(source), rows=rows, where=path))
+            blobs = len(_Blobs(source))
+        store.database.write(lambda connection: _import_study(connection, own, trials, segments))
+    return Transferred(own.name, len(trials), len(uids), checkpoints, blobs, new)
 
 
-def _compare(connection: Connection, own: Row, trials: list[Trial], segments: list[Segment]) -> bool:
-    """Whether the study is there; StudyMismatch if it is, with other content."""
+def _bad(path: Path, what: str) -> BadArchive:
+    return BadArchive(
+        f"{path} must be a whole file that `rekindle export` wrote, but {what[:300]}; "
+        "export the study again, or copy the file again"
+    )
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy the database in a file; BadArchive unless the file is one, with the digest of its bytes at its end."""
     try:
-        found = ledger.get_study(connection, own["name"])
+        with path.open("rb") as file, target.open("wb") as copy:
+            left = path.stat().st_size - DIGEST
+
+            def pieces() -> Iterator[bytes]:
+                nonlocal left
+                while left > 0 and (piece := file.read(min(PIECE, left))):
+                    left -= len(piece)
+                    copy.write(piece)
+                    yield piece
+
+            whole = sha256_of(pieces()) == file.read(DIGEST)
+            file.seek(0)
+            start = file.read(16)
+    except OSError as error:
+        raise BadArchive(f"cannot read {path}: {error.strerror or error}; check the path and the rights") from None
+    if start.startswith(b"PK\x03\x04"):
+        raise BadArchive(
+            f"{path} is a zip, which Rekindle exported before studies became SQLite files (at 9f8a843, its last "
+            "version with zips); import it with that version, and export the study again with this one"
+        )
+    if start != b"SQLite format 3\0":
+        raise _bad(path, "it is no SQLite database")
+    if not whole:
+        raise _bad(path, "it does not have the SHA-256 at its end")
+
+
+def _check(source: Store) -> Study:
+    """Return the study of a copied file; StoreError if anything in the file is not as export writes it."""
+    studies = source.studies()
+    if len(studies) != 1:
+        raise StoreError(f"it holds {len(studies)} studies")
+    broken = next((finding for finding in check(source) if finding.kind in REFUSED), None)
+    if broken is not None:
+        raise StoreError(f"{broken.place}: {broken.law}, but {broken.what}")
+    source.database.read(_check_values)
+    return studies[0]
+
+
+def _check_values(connection: Connection) -> None:
+    """Raise StoreError if a value of a row is out of the range that every kind of database takes."""
+    for table in (study, trial, segment, task, checkpoint, metric, event):
+        columns = [column for column in table.columns if isinstance(column.type, Integer | Double | Text)]
+        for row in connection.execute(sa.select(*columns)):
+            for column, value in zip(columns, row, strict=True):
+                if not (column.nullable if value is None else _is_valid(column, value)):
+                    raise StoreError(f"a row of {table.name} has the {column.name} {str(value)[:80]!r}")
+    if set(connection.scalars(sa.select(task.c.uid))) - set(connection.scalars(sa.select(trial.c.uid))):
+        raise StoreError("it has a task of no trial")
+
+
+def _is_valid(column: sa.Column[Any], value: Any) -> bool:
+    if isinstance(column.type, Integer):
+        return 0 <= value < 2**31
+    if isinstance(column.type, Double):
+        return math.isfinite(value) or (column is segment.c.score and not math.isnan(value))
+    is_name = column.name in ("name", "uid", "kind", "study")
+    return "\0" not in value and (not is_name or 0 < len(value) <= LONGEST_NAME)  # PostgreSQL keeps no NUL
+
+
+def _uids(connection: Connection) -> list[str]:
+    return sorted(connection.scalars(sa.select(task.c.uid)))
+
+
+def _read_task(connection: Connection, uid: str) -> dict[str, list[Row]]:
+    """Return the rows of a task, by what they are."""
+    columns = {
+        "task": (task, ("uid", "identity", "created")),
+        "checkpoints": (checkpoint, ("id", "uid", "epochs", "digest", "manifest", "created")),
+        "metrics": (metric, ("uid", "epoch", "data")),
+        "events": (event, ("uid", "created", "kind", "data")),
+    }
+    found = {}
+    for kind, (table, names) in columns.items():
+        query = sa.select(*(table.c[name] for name in names)).where(table.c.uid == uid)
+        rows = connection.execute(query.order_by(*table.primary_key.columns))
+        found[kind] = [dict(row._mapping) for row in rows]
+    blobs = sa.select(checkpoint_blob.c.digest).order_by(checkpoint_blob.c.digest)
+    for row in found["checkpoints"]:
+        row["blobs"] = connection.scalars(blobs.where(checkpoint_blob.c.checkpoint == row.pop("id"))).all()
+    return found
+
+
+class _Blobs(Mapping[str, bytes]):
+    """The blobs of a file by their digests, each checked when it is read."""
+
+    def __init__(self, source: Store):
+        self.database = source.database
+
+    def __getitem__(self, digest: str) -> bytes:
+        query = sa.select(blob.c.data).where(blob.c.digest == digest)
+        data = self.database.read(lambda connection: connection.scalar(query))
+        check_digest(f"blob {digest[:12]}", digest, data)
+        assert data is not None
+        return data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.database.read(lambda connection: connection.scalars(sa.select(blob.c.digest)).all()))
+
+    def __len__(self) -> int:
+        count = sa.select(sa.func.count()).select_from(blob)
+        return self.database.read(lambda connection: connection.scalar(count)) or 0
+
+
+def _compare(connection: Connection, own: Study, trials: list[Trial], segments: list[Segment]) -> bool:
+    """Whether the study is stored already; StudyMismatch if its content is another."""
+    try:
+        stored = study_rows.get_study(connection, own.name)
     except UnknownStudy:
         return False
-    rows = ledger.trials(connection, found.name), ledger.segments(connection, found.name)
-    there = {"config": found.config, **_flat(*rows)}
-    given = {"config": own["config"], **_flat(trials, segments)}
-    differing = [key for key in {**there, **given} if _same(there.get(key)) != _same(given.get(key))]
+    rows = study_rows.trials(connection, own.name), study_rows.segments(connection, own.name)
+    before = {"config": stored.config, **_flat(*rows)}
+    after = {"config": own.config, **_flat(trials, segments)}
+    differing = [key for key in {**before, **after} if _same(before.get(key)) != _same(after.get(key))]
     if differing:
-        shown = "; ".join(_difference(key, there.get(key), given.get(key)) for key in differing[:3])
+        shown = "; ".join(_difference(key, before.get(key), after.get(key)) for key in differing[:3])
         raise StudyMismatch(
-            f"a study is imported where there is none of its name, or the same, but {own['name']!r} is there, and "
-            f"{len(differing)} things differ: {shown}; import it into another database"
+            f"an imported study must be new or equal to the stored one, but {own.name!r} is stored with "
+            f"{len(differing)} differences: {shown}; import it into another database"
         )
     return True
 
 
 def _flat(trials: Iterable[Trial], segments: Iterable[Segment]) -> Row:
     times = ("created", "finished")
-    rows = {f"trial {row.number}": {k: v for k, v in asdict(row).items() if k not in times} for row in trials}
-    return {**rows, **{f"segment {row.rung} of trial {row.number}": asdict(row) for row in segments}}
+    rows = {f"trial {row.number}": {k: v for k, v in row.columns().items() if k not in times} for row in trials}
+    return {**rows, **{f"segment {row.rung} of trial {row.number}": row.columns() for row in segments}}
 
 
 def _same(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _difference(key: str, there: Row | None, given: Row | None) -> str:
-    if there is None or given is None:
-        return f"{key} is only in the {'file' if there is None else 'database'}"
-    names = [name for name in {**there, **given} if _same(there.get(name)) != _same(given.get(name))]
+def _difference(key: str, before: Row | None, after: Row | None) -> str:
+    if before is None or after is None:
+        return f"{key} is only in the {'file' if before is None else 'database'}"
+    names = [name for name in {**before, **after} if _same(before.get(name)) != _same(after.get(name))]
     return f"{key} differs in {', '.join(names)}"
 
 
-def _import_tasks(store: Store, archive: Archive) -> int:
-    """Stores the tasks; how many checkpoints are new."""
-    groups = {part: _Groups(form.rows(archive, part)) for part in ("checkpoints", "metrics", "events")}
-    new = 0
-    for row in form.rows(archive, "tasks"):
-        mine = {part: groups[part].of(row["uid"]) for part in groups}
-        new += store._database.write(partial(_task, archive=archive, row=row, mine=mine))
-    return new
-
-
-class _Groups:
-    """Rows by their uids, which rise."""
-
-    def __init__(self, rows: Iterator[Row]):
-        self._groups = groupby(rows, key=lambda row: row["uid"])
-        self._next = self._take()
-
-    def _take(self) -> tuple[str, list[Row]] | None:
-        found = next(self._groups, None)
-        return None if found is None else (found[0], list(found[1]))
-
-    def of(self, uid: str) -> list[Row]:
-        if self._next is None or self._next[0] != uid:
-            return []
-        rows, self._next = self._next[1], self._take()
-        return rows
-
-
-def _task(connection: Connection, archive: Archive, row: Row, mine: Mapping[str, list[Row]]) -> int:
-    """Stores one task, or what the database lacks of it; how many checkpoints that were."""
+def _task(connection: Connection, blobs: _Blobs, rows: Mapping[str, list[Row]], where: Path) -> int:
+    """Store one task, or the rows of it that the database lacks; return the number of new checkpoints."""
+    [row] = rows["task"]
     uid = row["uid"]
     new = insert(connection, task).values(**row, lease_epoch=0, lease_expires=0, epochs=0)
     fresh = connection.execute(new.on_conflict_do_nothing().returning(task.c.uid)).first() is not None
     stored = connection.execute(sa.select(task).where(task.c.uid == uid)).one()
     if None not in (stored.identity, row["identity"]) and _same(stored.identity) != _same(row["identity"]):
         raise IdentityMismatch(
-            f"a uid belongs to one task, but task {uid} of {archive.path} has another identity than "
+            f"a uid belongs to one task, but task {uid} of {where} has another identity than "
             "the one in the database; import the file into another database"
         )
-    missing = _missing(connection, archive, uid, mine["checkpoints"])
+    missing = _missing(connection, uid, rows["checkpoints"], where)
     nameless = stored.identity is None and row["identity"] is not None
     if (missing or fresh or nameless) and not lock_free(connection, uid):
         holder = Owner.parse(stored.lease_owner or "")
@@ -131,50 +247,46 @@ def _task(connection: Connection, archive: Archive, row: Row, mine: Mapping[str,
     if nameless:
         connection.execute(task.update().where(task.c.uid == uid).values(identity=row["identity"]))
     for each in missing:
-        _checkpoint(connection, archive, each)
+        names = each.pop("blobs")
+        put_blobs(connection, dict.fromkeys(names, blobs))
+        added = checkpoint.insert().values(**each, lease_epoch=0).returning(checkpoint.c.id)
+        id = connection.execute(added).scalar_one()
+        if names:
+            connection.execute(checkpoint_blob.insert(), [{"checkpoint": id, "digest": name} for name in names])
     if missing:
         last_epochs(connection, uid)
-    if mine["metrics"]:
-        connection.execute(insert(connection, metric).on_conflict_do_nothing(), mine["metrics"])
+    if rows["metrics"]:
+        connection.execute(insert(connection, metric).on_conflict_do_nothing(), rows["metrics"])
     known = connection.scalar(sa.select(event.c.id).where(event.c.uid == uid).limit(1))
-    if known is None and mine["events"]:
-        connection.execute(event.insert(), mine["events"])
+    if known is None and rows["events"]:
+        connection.execute(event.insert(), rows["events"])
     return len(missing)
 
 
-def _missing(connection: Connection, archive: Archive, uid: str, given: list[Row]) -> list[Row]:
-    """The checkpoints that lie after those of the database; StudyMismatch if another one is in their place."""
+def _missing(connection: Connection, uid: str, rows: list[Row], where: Path) -> list[Row]:
+    """Return the checkpoints after those of the database; StudyMismatch if the database has others."""
     c = checkpoint.c
-    rows = connection.execute(sa.select(c.epochs, c.digest).where(c.uid == uid).order_by(c.id))
-    there = {row.epochs: row.digest for row in rows}
-    for row in given:
+    stored = {
+        row.epochs: row.digest
+        for row in connection.execute(sa.select(c.epochs, c.digest).where(c.uid == uid).order_by(c.id))
+    }
+    for row in rows:
         epochs, digest = row["epochs"], row["digest"]
-        if there.get(epochs, digest) != digest:
+        if stored.get(epochs, digest) != digest:
             raise StudyMismatch(
                 f"a task has one state at a time, but after {epochs} epochs task {uid} has the digest "
-                f"{there[epochs][:12]} in the database and {digest[:12]} in {archive.path}; "
+                f"{stored[epochs][:12]} in the database and {digest[:12]} in {where}; "
                 "import the file into another database"
             )
-    last = max(there, default=-1)
-    return [row for row in given if row["epochs"] > last]
+    last = max(stored, default=-1)
+    return [dict(row) for row in rows if row["epochs"] > last]
 
 
-def _checkpoint(connection: Connection, archive: Archive, row: Row) -> None:
-    manifest = archive.checked("manifests", row["digest"])
-    digests = sorted(form.blobs_of(archive, row["digest"]))
-    put_blobs(connection, dict.fromkeys(digests, archive))
-    new = checkpoint.insert().values(**row, manifest=manifest, lease_epoch=0).returning(checkpoint.c.id)
-    id = connection.execute(new).scalar_one()
-    if digests:
-        connection.execute(checkpoint_blob.insert(), [{"checkpoint": id, "digest": digest} for digest in digests])
-
-
-def _import_study(connection: Connection, own: Row, trials: list[Trial], segments: list[Segment]) -> None:
+def _import_study(connection: Connection, own: Study, trials: list[Trial], segments: list[Segment]) -> None:
     if _compare(connection, own, trials, segments):
         return
-    name = own["name"]
-    connection.execute(study.insert().values(**own))
+    connection.execute(study.insert().values(name=own.name, config=own.config, created=own.created))
     if trials:
-        connection.execute(trial.insert(), [{**asdict(row), "study": name} for row in trials])
+        connection.execute(trial.insert(), [{**row.columns(), "study": own.name} for row in trials])
     if segments:
-        connection.execute(segment.insert(), [{**asdict(row), "study": name} for row in segments])
+        connection.execute(segment.insert(), [{**row.columns(), "study": own.name} for row in segments])

@@ -35,13 +35,10 @@ class Shrunk:
 
 def shrink(store: Store) -> Shrunk | None:
     """Gives back what a SQLite file does not need; None for a server. What others keep busy is left for next time."""
-    database = store._database
+    database = store.database
     if database.url.get_backend_name() != "sqlite":
         return None
-    pooled = database._engine.raw_connection()
-    try:
-        connection = pooled.driver_connection
-        assert isinstance(connection, sqlite3.Connection)
+    with database.sqlite() as connection:
         path = Path(connection.execute("PRAGMA database_list").fetchone()[2])
         before = _size(path)
         try:
@@ -52,8 +49,6 @@ def shrink(store: Store) -> Shrunk | None:
         except sqlite3.Error as error:
             raise StoreError(f"{store.url} cannot be shrunk: {error}; `rekindle fsck` says what is wrong") from None
         return Shrunk(before, _size(path), how)
-    finally:
-        pooled.close()
 
 
 def _give_back(connection: sqlite3.Connection, path: Path) -> str:

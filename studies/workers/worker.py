@@ -23,10 +23,10 @@ from ...tasks.runtime.interrupts import Interrupts
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
 from ..failures import FAILED, Decision, Killed, classify, decide, note, report
+from ..storage.failure_history import FailureHistory
 from ..storage.locks.leases import StoreLease
 from ..storage.locks.owner import Owner
 from ..storage.store import Store
-from ..storage.troubles import History
 from .training import TaskStorage as TaskStorage
 from .training import Training
 
@@ -40,7 +40,7 @@ class Claimed(NamedTuple):
 
     item: ReadySegment
     lease: StoreLease
-    history: History | None
+    history: FailureHistory | None
 
 
 class Worker:
@@ -184,7 +184,7 @@ class Worker:
         with suppress(LeaseLost, TaskBusy), self.store.open(uid, self._identity(item), claimed) as lease:
             [row] = self.store.tasks([uid])
             if decision is None:
-                tried = self.store.histories([uid]).get(uid, History()).failed
+                tried = self.store.histories([uid]).get(uid, FailureHistory()).failed
                 decision = decide(error, tried[classify(error)])
             event = note(error, decision, row.epochs)
             if decision.retry:

@@ -17,8 +17,8 @@ import torch
 from rekindle.spaces import Space, log_real
 from rekindle.studies import errors
 from rekindle.studies.failures import FAILED, LONGEST, POLICIES, Killed, classify, decide, note, report
+from rekindle.studies.storage.failure_history import FailureHistory
 from rekindle.studies.storage.store import Store
-from rekindle.studies.storage.troubles import History
 from rekindle.studies.study.config import BadConfig
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.envs import EnvSpec, make_envs
@@ -162,7 +162,7 @@ def test_how_often_a_trial_was_tried_again_is_counted_over_all_workers_since_its
     lease = store.open("uid", {})
 
     def tried(kind: str) -> int:
-        return store.histories(["uid"]).get("uid", History()).failed[kind]
+        return store.histories(["uid"]).get("uid", FailureHistory()).failed[kind]
 
     for times in range(2):
         assert tried("environment") == times

@@ -231,7 +231,7 @@ class Chaos:
     def run(self, disturb: float, finish: float) -> Figures:
         """Disturbs for so many seconds at most, then lets the crew come to the end."""
         began = time.monotonic()
-        with self._nurseries() as self.nurseries, Store(self.url, patience=0.5) as store:
+        with self._nurseries() as self.nurseries, Store(self.url, retry=0.5) as store:
             try:
                 for place in range(self.crew_size):
                     self._start(place)

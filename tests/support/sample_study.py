@@ -18,7 +18,7 @@ import torch
 from rekindle.studies.storage.locks.leases import StoreLease
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.retention import Keep
-from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.rows import Result, Segment, Trial
 from rekindle.studies.storage.sql.schema import Now, metadata, task
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
@@ -64,8 +64,10 @@ def uid(number: int) -> str:
 
 def fill(store: Store, epochs: int = 3, name: str = NAME) -> None:
     """A study with a trial of each state, each with a checkpoint after each of its epochs."""
-    store.create_study(name, CONFIG)
-    store.add_trials(name, [Trial(n, uid(n), {"lr": 0.001 * (n + 1)}, {"bracket": 0}) for n in range(len(STATES))])
+    store.change_study(name, lambda _: CONFIG)
+    store.carry_forward(
+        name, trials=[Trial(n, uid(n), {"lr": 0.001 * (n + 1)}, {"bracket": 0}) for n in range(len(STATES))]
+    )
     for number, end in enumerate(STATES):
         with store.open(uid(number), {"task": "ppo", "number": number}) as lease:
             digests = [save(store, lease, number, epoch) for epoch in range(1, epochs + 1)]
@@ -74,22 +76,22 @@ def fill(store: Store, epochs: int = 3, name: str = NAME) -> None:
 
 def finish(store: Store, lease: StoreLease, number: int, end: str, digests: list[str], name: str = NAME) -> None:
     for rung, reached in enumerate(RUNGS):
-        store.add_segments(name, [Segment(number, rung, reached)])
+        store.carry_forward(name, segments=[Segment(number, rung, reached)])
         if rung and end == "failed":
             store.fail_trial(lease, name, number, rung, "ValueError: boom")
         elif not rung or end != "running":
             digest = digests[min(reached, len(digests)) - 1]
-            store.finish_segment(lease, name, number, rung, score=RETURNS[reached - 1], digest=digest)
+            store.finish_segments(name, [Result(lease, number, rung, score=RETURNS[reached - 1], digest=digest)])
     if end in ("complete", "pruned"):
-        store.finish_trial(name, number, end)
+        store.carry_forward(name, finished=[(number, end)])
 
 
 def execute(store: Store, statement: Any) -> Any:
-    return store._database.write(lambda connection: connection.execute(statement).rowcount)
+    return store.database.write(lambda connection: connection.execute(statement).rowcount)
 
 
 def rows(store: Store, query: Any) -> list[Any]:
-    return store._database.read(lambda connection: list(connection.execute(query)))
+    return store.database.read(lambda connection: list(connection.execute(query)))
 
 
 def without_foreign_keys(store: Store, *statements: Any) -> None:
@@ -103,7 +105,7 @@ def without_foreign_keys(store: Store, *statements: Any) -> None:
             connection.execute(statement)
 
     if store.url.startswith("sqlite"):
-        engine = store._database._engine
+        engine = store.database._engine
         with engine.connect() as connection:
             raw = connection.connection.driver_connection
             assert raw is not None
@@ -118,7 +120,7 @@ def without_foreign_keys(store: Store, *statements: Any) -> None:
             finally:
                 raw.execute("PRAGMA foreign_keys=ON")
     else:
-        store._database.write(work)
+        store.database.write(work)
 
 
 def dead_owner() -> str:

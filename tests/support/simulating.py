@@ -44,7 +44,7 @@ def simulate(config: Config, rng: random.Random, score: Score = score_of) -> tup
     trials: dict[int, Trial] = {}
     segments: dict[tuple[int, int], Segment] = {}
     branches: list[Branch] = []
-    told = Told(config)
+    told, seeds = Told(config), seeds_of(config)
     while True:
         step = told.plan(trials, segments)
         if step.complete:
@@ -53,10 +53,10 @@ def simulate(config: Config, rng: random.Random, score: Score = score_of) -> tup
             assert trials[number].state == "running"
             trials[number] = replace(trials[number], state=state)
         for number in step.ask or ():
-            for n in range(number * seeds_of(config), (number + 1) * seeds_of(config)):
-                trials[n] = Trial(n, f"u{n}", {})
+            for n in range(number * seeds, (number + 1) * seeds):
+                trials[n] = Trial(n, f"u{n}", {}, seeds=seeds)
         for branch in step.branches[: rng.randint(1, len(step.branches))] if step.branches else ():  # and killed
-            trials[branch.number] = Trial(branch.number, f"u{branch.number}", {})
+            trials[branch.number] = Trial(branch.number, f"u{branch.number}", {}, seeds=seeds)
             branches.append(branch)
         segments |= {(row.number, row.rung): row for row in step.segments}
         ready = [key for key, row in segments.items() if row.state == "ready"]

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ...engine.optuna_mirror import UID as MIRROR
-from ...storage.sql.retry import Patience
+from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
 from ..output.terminal import new_console, note
 
@@ -32,8 +32,8 @@ def open_store(arguments: argparse.Namespace, first: bool = False) -> Store:
     `first` waits for a database that does not answer from the start, too.
     """
     say = None if getattr(arguments, "quiet", False) else partial(note, new_console(stderr=True))
-    patience = Patience(arguments.patience, full=True, first=first, say=say)
-    return Store(arguments.storage, patience=patience, lease_seconds=getattr(arguments, "lease", 60.0))
+    retry = RetryPolicy(arguments.patience, full=True, first=first, say=say)
+    return Store(arguments.storage, retry=retry, lease_seconds=getattr(arguments, "lease", 60.0))
 
 
 def whole_uid(store: Store, start: str) -> str:

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace) -> Results:
     from ....tasks import load
-    from ...storage.sql.retry import Patience
+    from ...storage.sql.retry import RetryPolicy
     from ...storage.store import Store
     from ..output.terminal import epoch_line
     from . import warm_start
@@ -83,8 +83,8 @@ def _train(arguments: argparse.Namespace) -> Results:
         say(epoch_line(event, epochs, "episode_return", "return"))
 
     cold = make().init(**values).identity  # wrong values are reported before a database exists
-    patience = Patience(arguments.patience, full=True, say=say)
-    with Store(arguments.storage, patience=patience) as store:
+    retry = RetryPolicy(arguments.patience, full=True, say=say)
+    with Store(arguments.storage, retry=retry) as store:
         warm = None
         if warm_start.is_given(arguments):
             warm = warm_start.start_one(store, make(), cold, arguments, say)

@@ -117,7 +117,7 @@ def gc(arguments: argparse.Namespace) -> int:
 
 def export(arguments: argparse.Namespace) -> int:
     """Write a study to a file."""
-    from ...upkeep.transfer import export_study
+    from ...upkeep.exporting import export_study
     from .storage import existing_store
 
     with existing_store(arguments) as store:
@@ -127,7 +127,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 def load(arguments: argparse.Namespace) -> int:
     """Read a study from a file."""
-    from ...upkeep.transfer import import_study
+    from ...upkeep.importing import import_study
     from .storage import open_store
 
     if not arguments.file.is_file():  # before a database is made

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from ....tasks.checkpoint.storage import POLICY
 from ...engine.optuna_mirror import UID as MIRROR
 from ...schedulers.registry import plan
-from ...schedulers.seeds import collapse, races, seeds_of
+from ...schedulers.seeds import collapse, is_racing, seeds_of
 from ...storage.branches import BRANCH
 from ...storage.locks.owner import Owner
 from ...storage.retention import reasons
 from ...storage.rows import Segment, Trial
-from ...storage.trials import SEGMENT_STATES
+from ...storage.studies import SEGMENT_STATES
 from ...study.config import Config
 from ...study.objectives import DEFAULT, objectives_of, point, ranking, undominated, value_of
 from ...study.objectives import RETURN as RETURN
@@ -113,7 +113,7 @@ def study_json(store: Store, name: str) -> Json:
         "counts": {state: sum(trial.state == state for trial in trials) for state in STATES},
         "brackets": max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
         "progress": _progress(config, Counter((row.rung, row.state) for row in rows)),
-        "spared": _spared(shown) if races(config) else 0,
+        "spared": _spared(shown) if is_racing(config) else 0,
         "best": next(iter(best), None),
         "front": [trial["number"] for trial in best],
         "trials": shown,
@@ -176,7 +176,7 @@ def _add_seeds(config: Config, shown: Sequence[Json], trials: Sequence[Trial], s
     for trial in trials:
         known = trial_json(trial, of_trial.get(trial.number, []))
         each = {name: known[name] for name in ("uid", "state", "epochs", "return", "digest")}
-        of_configuration.setdefault(trial.number // seeds_of(config), []).append({"seed": trial.attrs["seed"], **each})
+        of_configuration.setdefault(trial.configuration, []).append({"seed": trial.attrs["seed"], **each})
     for configuration in shown:
         configuration["seeds"] = of_configuration[configuration["number"]]
 

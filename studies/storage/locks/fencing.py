@@ -1,4 +1,4 @@
-"""The SQL of leases: take one, prove that it is still held, let it go; each inside a caller's write transaction."""
+"""SQL of leases: take one, prove that it is still held, release it, within a caller's transaction."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ _left = (task.c.lease_expires - Now()).label("seconds")
 def take(
     connection: Connection, uid: str, identity: Mapping[str, Any] | None, seconds: float, note: Mapping[str, Any]
 ) -> tuple[int, Any]:
-    """Takes the lease of a task (made if it is new); its fencing token and stored identity. TaskBusy if it is held.
+    """Take the lease of a task, which is created if it is new; return its fencing token and stored identity.
 
-    An event says so: start, resume (there is a checkpoint), or takeover (the last owner did not release it; "alive" if
-    that one is still there).
+    An event records it: start, resume (the task has a checkpoint), or takeover (the last owner did not release it;
+    "alive" if that process still runs).
+
+    Raises:
+        TaskBusy: a living process holds the lease.
+        IdentityMismatch: the uid belongs to another identity.
     """
     new = insert(connection, task).values(
         uid=uid, identity=identity, lease_epoch=0, lease_expires=0, epochs=0, created=Now()
@@ -51,7 +55,7 @@ def take(
 
 
 def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | None:
-    """Why a lease may be taken: "free", "dead" (its process) or "expired"; None if it is held."""
+    """Return why a lease may be taken: "free", "dead" (its process) or "expired"; None if it is held."""
     if owner is None:
         return "free"
     if owner == str(Owner.current()):
@@ -63,14 +67,14 @@ def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | N
 
 
 def free_among(connection: Connection, uids: Collection[str]) -> set[str]:
-    """Those of the tasks whose lease may be taken at this moment; a task that is not there yet is free."""
+    """Return the tasks whose lease may be taken now; a task that does not exist yet is free."""
     held = sa.select(task.c.uid, task.c.lease_owner, task.c.lease_epoch, _left).where(task.c.lease_owner.is_not(None))
     rows = connection.execute(held.where(task.c.uid.in_(uids)))
     return set(uids) - {row.uid for row in rows if why_free(*row) is None}
 
 
 def renewed(connection: Connection, lease: StoreLease, seconds: float, **values: Any) -> bool:
-    """Renews a lease, and sets ``values`` of its task; False if it is no longer held."""
+    """Renew a lease, and set ``values`` of its task; False if it is no longer held."""
     held = sa.and_(
         task.c.uid == lease.uid, task.c.lease_epoch == lease.token, task.c.lease_owner == str(Owner.current())
     )
@@ -78,7 +82,7 @@ def renewed(connection: Connection, lease: StoreLease, seconds: float, **values:
 
 
 def fence(connection: Connection, leases: Iterable[StoreLease], seconds: float) -> None:
-    """Raises LeaseLost, which names all that are lost, unless every lease is held until this transaction ends.
+    """Renew leases until this transaction ends; LeaseLost names all that are lost.
 
     Rows are locked in the order of uids, everywhere, so that two transactions never wait for each other.
     """
@@ -88,14 +92,14 @@ def fence(connection: Connection, leases: Iterable[StoreLease], seconds: float) 
 
 
 def release(connection: Connection, tokens: Mapping[str, int]) -> None:
-    """Lets leases go, given as uid and token; those that were lost are left to their new owner."""
+    """Release leases, given as uid and token; a lost one is left to its new owner."""
     for uid, token in sorted(tokens.items()):
         held = sa.and_(task.c.uid == uid, task.c.lease_epoch == token)
         connection.execute(task.update().where(held).values(lease_owner=None, lease_expires=Now()))
 
 
 def identify(connection: Connection, uid: str, identity: Mapping[str, Any]) -> None:
-    """Writes down the identity of a task that was claimed before it was known, or checks it."""
+    """Store the identity of a task that was claimed before it was known, or check it."""
     stored = connection.execute(sa.select(task.c.identity).where(task.c.uid == uid)).scalar_one()
     check_identity(uid, stored, identity)
     if stored is None:
@@ -103,7 +107,7 @@ def identify(connection: Connection, uid: str, identity: Mapping[str, Any]) -> N
 
 
 def check_identity(uid: str, stored: Any, given: Mapping[str, Any] | None) -> None:
-    """Raises IdentityMismatch unless both are the same, or one of them is not known."""
+    """Raise IdentityMismatch unless both are the same, or one of them is not known."""
     if stored is None or given is None or stored == json.loads(json.dumps(given)):
         return
     keys = sorted(key for key in {*stored, *given} if stored.get(key) != json.loads(json.dumps(given.get(key))))

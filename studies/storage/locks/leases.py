@@ -1,4 +1,4 @@
-"""Leases: the right to write a task, those that this process holds, and the thread that keeps them alive."""
+"""Leases that this process holds, and the thread that renews them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StoreLease:
     Attributes:
         uid: the task.
         token: the fencing token; every write names it, and a smaller one than the task's is refused.
-        lost: whether it was released, or the heartbeat has seen that another process took over.
+        lost: whether it was released, or the heartbeat has seen that another process took the task.
         identity: the task's, when the lease was taken; None if it was not known then.
     """
 
@@ -45,23 +45,23 @@ class StoreLease:
         held_here[uid, token] = self
 
     def load(self, allow_previous: bool = False) -> Saved | None:
-        """The last checkpoint, every byte of it checked, or None if there is none.
+        """Return the last checkpoint, or None if there is none.
 
-        A damaged one raises DamagedCheckpoint, unless ``allow_previous``: then the newest sound one before it is
-        used, and an event says so.
+        A damaged one raises DamagedCheckpoint when it is read. With ``allow_previous`` every byte is read at once, the
+        newest sound checkpoint is returned, and an event records the damage.
         """
         return self._lessor.load_leased(self, allow_previous)
 
     def discard(self) -> None:
-        """Deletes all checkpoints of the task, so that it starts from nothing; an event says so."""
+        """Delete all checkpoints of the task, so that it starts from nothing; an event records it."""
         self._lessor.discard(self)
 
     def release(self) -> None:
-        """Lets another process take the task; does nothing if that happened already."""
+        """Free the task for other processes; nothing happens the second time."""
         self._lessor.release([self])
 
     def check(self) -> None:
-        """Raises LeaseLost if this process cannot hold the lease."""
+        """Raise LeaseLost if this process cannot hold the lease."""
         if self._pid != os.getpid():
             raise LeaseLost([self.uid], "a forked process does not inherit its parent's leases")
         if self.lost:
@@ -78,7 +78,7 @@ class StoreLease:
 
 
 class Heartbeat:
-    """A daemon thread that calls a method every few seconds, until stopped or until the method's object is gone."""
+    """A daemon thread that calls a method every few seconds, as long as the method's object lives."""
 
     def __init__(self, beat: Callable[[], None], seconds: float):
         self._beat, self._seconds, self._stop = weakref.WeakMethod(beat), seconds, threading.Event()
@@ -86,7 +86,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and waits until it has ended."""
+        """End the thread and wait until it has ended."""
         self._stop.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -104,8 +104,8 @@ class Heartbeat:
                 del beat  # do not keep the store alive while waiting
 
 
-class Holdings:
-    """The leases that one store holds, and the heartbeat that runs once there is one; safe between threads."""
+class HeldLeases:
+    """The leases of one store, and the heartbeat that renews them; thread-safe."""
 
     def __init__(self, beat: Callable[[], None], seconds: float):
         self._beat, self._seconds = beat, seconds
@@ -115,7 +115,7 @@ class Holdings:
         self._heartbeat: Heartbeat | None = None
 
     def add(self, lease: StoreLease) -> None:
-        """Holds a lease that was just taken."""
+        """Add a lease that was just taken, and start the heartbeat if it does not run."""
         with self._lock:
             self._held[lease.uid] = lease
             self._tokens[lease.uid] = lease.token
@@ -123,12 +123,12 @@ class Holdings:
                 self._heartbeat = Heartbeat(self._beat, self._seconds)
 
     def all(self) -> list[StoreLease]:
-        """What is held."""
+        """Return the leases."""
         with self._lock:
             return list(self._held.values())
 
-    def drop(self, leases: Iterable[StoreLease]) -> dict[str, int]:
-        """Holds these no longer; gives the tokens, by uid, of those that were held."""
+    def remove(self, leases: Iterable[StoreLease]) -> dict[str, int]:
+        """Remove leases, and return the tokens, by uid, of those that were held."""
         with self._lock:
             mine = {lease.uid: lease for lease in leases if self._held.get(lease.uid) is lease}
             for uid, lease in mine.items():
@@ -136,20 +136,20 @@ class Holdings:
                 del self._held[uid]
             return {uid: self._tokens.pop(uid) for uid in mine}
 
-    def forget(self, lease: StoreLease) -> None:
-        """Holds a lease no longer, and leaves it to the heartbeat to let it go."""
+    def abandon(self, lease: StoreLease) -> None:
+        """Remove a lease, and leave it to the heartbeat to release it."""
         with self._lock:
             if self._held.get(lease.uid) is lease:
                 lease.lost = True
                 del self._held[lease.uid]
 
-    def forgotten(self) -> dict[str, int]:
-        """The tokens, by uid, of leases that nobody in this process holds in hand any more."""
+    def abandoned(self) -> dict[str, int]:
+        """Return the tokens, by uid, of leases without any reference left in this process."""
         with self._lock:
             return {uid: self._tokens.pop(uid) for uid in [*self._tokens] if uid not in self._held}
 
     def stop(self) -> None:
-        """Ends the heartbeat."""
+        """End the heartbeat."""
         with self._lock:
             heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat:

@@ -1,4 +1,4 @@
-"""Who a process is, so that another one can name it, and know for certain that it is dead."""
+"""Identity of a process, by which another one can tell for certain that it is dead."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ LARGEST_PID = 2**31 - 1
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, told apart from every other one, also from a later one with the same pid.
+    """A process, distinct from every other one and from a later one with the same pid.
 
     Attributes:
         host: its machine's name.
-        boot: which start of the machine, and which pid namespace (a container's pids are not its host's).
-        started: when the process started, in the system's own unit; no change of the clock changes it.
+        boot: the boot of the machine, and the pid namespace (a container's pids are not its host's).
+        pid: its number.
+        started: when the process started, in the system's unit; no change of the clock changes it.
     """
 
     host: str
@@ -35,7 +36,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The owner of a string that ``str`` made; of any other one, a process that nobody knows anything about."""
+        """Return the owner that ``str`` wrote; for any other text, a process of which nothing is known."""
         try:
             host, boot, pid, started = text.rsplit(":", 3)
             return cls(host, boot, int(pid), started)
@@ -44,7 +45,7 @@ class Owner:
 
     @classmethod
     def current(cls) -> Self:
-        """This process."""
+        """Return this process."""
         return cls(*_process(os.getpid()))
 
     def is_alive(self) -> bool:
@@ -56,7 +57,7 @@ class Owner:
         return bool(here.boot) and (self.host, self.boot) == (here.host, here.boot)
 
     def is_dead(self) -> bool:
-        """Whether this process certainly no longer runs; False for one on another machine, which nobody can know."""
+        """Whether this process has certainly ended; False for one on another machine."""
         if not self._is_here():
             return False
         if not 0 < self.pid <= LARGEST_PID or not psutil.pid_exists(self.pid):
@@ -66,7 +67,7 @@ class Owner:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -86,7 +87,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process started; "zombie" if it ended and only waits to be buried; None if that cannot be seen."""
+    """Return the time when a process started; "zombie" if it ended unreaped, None if unknown."""
     try:
         if platform.system() == "Linux":
             # field 22, in ticks since boot (psutil's time since 1970 moves with the clock); the name may hold spaces

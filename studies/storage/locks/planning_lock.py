@@ -1,8 +1,8 @@
-"""Whose turn it is to make a study's new trials.
+"""Lock of the process that makes a study's new trials.
 
-Any worker may make them, and all of them would make the same ones. Sixteen workers that do so at once only do it
-sixteen times, so one of them takes the turn, and the others wait until it is done, is dead, or takes too long.
-Nothing but time depends on this: a turn protects nothing.
+Any worker may make them, and all would make the same ones. If sixteen workers do so at once, the work is done sixteen
+times; so one of them takes the lock, and the others wait until it is done, is dead, or takes too long. The lock saves
+time and protects nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .owner import Owner
 _LEFT = (study.c.planner_until - Now()).label("left")
 
 
-def due(connection: Connection, name: str, revision: int) -> bool:
-    """Whether a process that has seen a study at this revision may take the turn."""
+def is_free(connection: Connection, name: str, revision: int) -> bool:
+    """Whether a process that has seen a study at this revision may take the lock."""
     query = sa.select(study.c.revision, study.c.planner, _LEFT).where(study.c.name == name)
     row = connection.execute(query).one_or_none()
     if row is None or row.revision != revision:
@@ -26,17 +26,17 @@ def due(connection: Connection, name: str, revision: int) -> bool:
     return not taken or Owner.parse(row.planner).is_dead()
 
 
-def take(connection: Connection, name: str, revision: int, seconds: float) -> bool:
-    """Takes the turn for so long, if it is still due once nobody else writes the study's rows."""
+def acquire(connection: Connection, name: str, revision: int, seconds: float) -> bool:
+    """Take the lock for some seconds, if it is still free once no other process writes the study's rows."""
     connection.execute(sa.select(study.c.name).where(study.c.name == name).with_for_update())
-    if not due(connection, name, revision):
+    if not is_free(connection, name, revision):
         return False
-    turn = {"planner": str(Owner.current()), "planner_until": Now() + seconds}
-    connection.execute(study.update().where(study.c.name == name).values(**turn))
+    lock = {"planner": str(Owner.current()), "planner_until": Now() + seconds}
+    connection.execute(study.update().where(study.c.name == name).values(**lock))
     return True
 
 
-def end(connection: Connection, name: str) -> None:
-    """Ends this process's turn, if it has it."""
+def release(connection: Connection, name: str) -> None:
+    """Release the lock, if this process has it."""
     mine = sa.and_(study.c.name == name, study.c.planner == str(Owner.current()))
     connection.execute(study.update().where(mine).values(planner=None, planner_until=None))

@@ -1,8 +1,8 @@
-"""The clock of a SQLite database: that of the file system which its file lies on.
+"""Clock of a SQLite database: that of the file system on which its file lies.
 
-SQLite is a library, and what it takes for "now" is its own process's clock. Leases are compared between processes, so
-their time must come from where all of them look: the kernel (or the file server) stamps the file, and each process
-reads the stamp. A process whose clock is wrong takes no lease too early and holds none for too long.
+SQLite is a library, and its "now" is the clock of its process. Leases are compared between processes, so their time
+must come from a common place: the kernel (or the file server) stamps the file, and each process reads the stamp. A
+process with a wrong clock takes no lease too early and holds none for too long.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 
 
 class FileClock:
-    """Seconds since 1970 by the file system's clock; this process's, where the file may not be touched."""
+    """Seconds since 1970 by the file system's clock, or this process's if the file cannot be touched."""
 
     def __init__(self, path: str):
         self.path = path

@@ -1,4 +1,4 @@
-"""Columns whose values are what they should be whenever they are read, whoever wrote them."""
+"""Column types that check their values whenever they are read, whoever wrote them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...errors import DamagedRow
 
 
 class _Checked(sa.TypeDecorator[Any]):
-    """A column whose values are of its type when they are read; SQLite lets a file hold anything anywhere."""
+    """A column whose values are checked for their type; SQLite lets a file hold any type anywhere."""
 
     python_types: type | tuple[type, ...]
 
@@ -60,13 +60,13 @@ class Text(_Checked):
 
 
 class LargeBinary(_Checked):
-    """Above all, no number: bytes(2**40) are a terabyte of zeros."""
+    """Bytes; never a number, as bytes(2**40) would be a terabyte of zeros."""
 
     impl, cache_ok, python_types = sa.LargeBinary, True, bytes
 
 
 class Json(sa.TypeDecorator[Any]):
-    """A JSON object in a text column, the same on every database; NaN and infinities survive as {"float": name}."""
+    """A JSON object in a text column; NaN and infinities are stored as {"float": name}."""
 
     impl = sa.Text
     cache_ok = True
@@ -86,7 +86,7 @@ class Json(sa.TypeDecorator[Any]):
             ) from None
 
     def parse(self, text: Any) -> dict[str, Any]:
-        """The object of a column's text; ValueError if it is none."""
+        """Return the object of a column's text; ValueError if it is none."""
         value = parse_json(text)
         if not isinstance(value, dict):
             raise ValueError("it is no object")
@@ -99,7 +99,7 @@ class Numbers(Json):
     cache_ok = True
 
     def parse(self, text: Any) -> dict[str, Any]:
-        """The object of a column's text; ValueError if it is none."""
+        """Return the object of a column's text; ValueError if it is none."""
         value = super().parse(text)
         for name, number in value.items():
             if not isinstance(number, int | float):
@@ -108,12 +108,12 @@ class Numbers(Json):
 
 
 class Attributes(Json):
-    """A JSON object with what schedulers note of a trial: where it belongs, and of a branch what it starts from."""
+    """A JSON object with a scheduler's notes on a trial: its place, and the start of a branch."""
 
     cache_ok = True
 
     def parse(self, text: Any) -> dict[str, Any]:
-        """The object of a column's text; ValueError if it is none."""
+        """Return the object of a column's text; ValueError if it is none."""
         value = super().parse(text)
         start = value.get("start", {"uid": "", "epochs": 0, "digest": ""})
         if not isinstance(start, dict) or not {"uid", "epochs", "digest"} <= start.keys():
@@ -133,14 +133,14 @@ _COUNTS = ("bracket", "seed", "member", "generation", "parent")
 
 
 def parse_json(text: Any) -> Any:
-    """The value of JSON text with NaN and infinities; ValueError if it is none."""
+    """Return the value of JSON text with NaN and infinities; ValueError if it is none."""
     if not isinstance(text, str):
         raise ValueError(f"it is a {type(text).__name__}, not text")
     return parse(text, object_hook=_special)
 
 
 def finite(value: Any) -> Any:
-    """The value as JSON has it, without NaN and infinities."""
+    """Return the value as plain JSON, without NaN and infinities."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""One database behind a URL: its opening, and transactions that are whole, tried again, and explained when they fail.
+"""One database behind a URL: whole transactions, retried and explained when they fail.
 
-SQLite runs in WAL mode, where readers never wait; a writer says so at once (BEGIN IMMEDIATE), because a transaction
-that reads first and writes later cannot wait for its turn. PostgreSQL goes through psycopg 3.
+SQLite runs in WAL mode, where readers never wait; a writer begins with BEGIN IMMEDIATE, because a transaction that
+reads first and writes later cannot wait for its turn. PostgreSQL goes through psycopg 3.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from ...errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly,
 from ...redact import masked, masked_url
 from .clock import FileClock
 from .columns import NOW_SQLITE
-from .retry import Patience, Wait
+from .retry import Backoff, RetryPolicy
 from .schema import BLOB_IN_USE
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ _BUSY_SECONDS = 5.0  # how long the database itself waits for a lock before it g
 
 
 def insert(connection: Connection, table: sa.Table) -> Any:
-    """An INSERT that knows on_conflict_do_nothing and on_conflict_do_update, which both databases spell alike."""
+    """Return an INSERT with on_conflict_do_nothing and on_conflict_do_update, for either database."""
     from sqlalchemy.dialects import postgresql, sqlite
 
     return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
@@ -52,20 +53,20 @@ class Database:
 
     Attributes:
         name: the URL without its password, for messages.
-        patience: how long a transaction is tried again while the database is busy or gone; seconds, or a Patience.
+        retry: how long a transaction is retried while the database is busy or gone.
         stall: seconds after which PostgreSQL ends the transaction of a process that was paused within it.
     """
 
-    def __init__(self, url: str, patience: float | Patience, stall: float = 60.0):
+    def __init__(self, url: str, retry: float | RetryPolicy, stall: float = 60.0):
         self.url = _checked(url)
         self.name = masked_url(self.url.render_as_string(hide_password=True))
-        self.patience, self.stall = Patience.of(patience), stall
+        self.retry, self.stall = RetryPolicy.of(retry), stall
         self._answered = False
         self._thread = threading.local()
         self.connect()
 
     def connect(self) -> None:
-        """Makes a pool of connections; a fork's child does so again, and leaves its parent's connections alone."""
+        """Make a pool of connections; a forked child does so again, and leaves its parent's alone."""
         sqlite = self.url.get_backend_name() == "sqlite"
         arguments: dict[str, Any] = {"timeout": _BUSY_SECONDS} if sqlite else {}
         if not sqlite:
@@ -84,32 +85,43 @@ class Database:
             self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._writer = self._engine.execution_options(**{_WRITES: True})
 
-    def read(self, work: Callable[[Connection], T], patience: float | None = None) -> T:
-        """What ``work`` returns, of one moment of the database."""
-        return self._run(self._reader, work, patience)
+    def read(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
+        """Return the result of ``work``, of one moment of the database; within ``seconds`` or the policy's."""
+        return self._run(self._reader, work, seconds)
 
-    def write(self, work: Callable[[Connection], T], patience: float | None = None) -> T:
-        """What ``work`` returns; all that it wrote is visible afterwards, or nothing is. It may run more than once."""
-        return self._run(self._writer, work, patience)
+    def write(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
+        """Return the result of ``work``, all of whose writes become visible, or none. It may run more than once."""
+        return self._run(self._writer, work, seconds)
+
+    @contextmanager
+    def sqlite(self) -> Iterator[sqlite3.Connection]:
+        """Lend the driver's connection to a SQLite file, outside any transaction."""
+        pooled = self._engine.raw_connection()
+        try:
+            connection = pooled.driver_connection
+            assert isinstance(connection, sqlite3.Connection)
+            yield connection
+        finally:
+            pooled.close()
 
     @property
     def busy(self) -> bool:
-        """Whether this thread is within a transaction (a garbage collection there may run anybody's finalizer)."""
+        """Whether this thread is within a transaction (a garbage collection there may run any finalizer)."""
         return getattr(self._thread, "depth", 0) > 0
 
     def close(self) -> None:
-        """Closes the idle connections."""
+        """Close the idle connections."""
         self._engine.dispose()
 
     def _run(self, engine: Engine, work: Callable[[Connection], T], seconds: float | None) -> T:
         depth = self._thread.depth = getattr(self._thread, "depth", 0) + 1
         try:
-            return self._attempt(engine, work, self.patience if seconds is None else self.patience.silent(seconds))
+            return self._attempt(engine, work, self.retry if seconds is None else self.retry.silent(seconds))
         finally:
             self._thread.depth = depth - 1
 
-    def _attempt(self, engine: Engine, work: Callable[[Connection], T], patience: Patience) -> T:
-        wait = Wait(patience)
+    def _attempt(self, engine: Engine, work: Callable[[Connection], T], retry: RetryPolicy) -> T:
+        backoff = Backoff(retry)
         while True:
             try:
                 with engine.begin() as connection:
@@ -119,10 +131,10 @@ class Database:
                 problem, passing = _explain(error, self.name)
                 cause = error
             else:
-                wait.over()
+                backoff.succeeded()
                 return result
             try:
-                wait.before_the_next_try(problem, passing, self._answered or not isinstance(problem, StoreUnreachable))
+                backoff.wait_or_raise(problem, passing, self._answered or not isinstance(problem, StoreUnreachable))
             except StoreError as given_up:
                 raise given_up from cause
 
@@ -196,7 +208,7 @@ def _checked_sqlite(url: sa.URL) -> sa.URL:
 
 
 def _explain(error: DBAPIError, where: str) -> tuple[StoreError, bool]:
-    """The error in our words, and whether trying again may help."""
+    """Return the error as one of ours, and whether a retry may help."""
     cause = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
     text = masked(f"{where}: {cause}")
     if isinstance(error.orig, sqlite3.Error):

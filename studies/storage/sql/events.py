@@ -11,7 +11,7 @@ from .schema import Now, event
 
 
 def add_events(connection: Connection, events: Iterable[tuple[str, str, Mapping[str, Any]]]) -> None:
-    """Adds (uid, kind, data)."""
+    """Add (uid, kind, data)."""
     rows = [{"uid": uid, "kind": kind, "data": dict(data)} for uid, kind, data in events]
     if rows:
         connection.execute(event.insert().values(created=Now()), rows)

@@ -1,4 +1,4 @@
-"""How a database that is busy, full or gone is waited for: for how long, for what, and who hears of it."""
+"""Retry policy for database errors: timeout, back-off, notification."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def _never() -> bool:
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a transaction is tried again.
+class RetryPolicy:
+    """How long a transaction is retried.
 
     Attributes:
         seconds: in all, while the database is busy or gone.
-        full: whether also while there is no room to write.
+        full: whether also while the disk is full.
         first: whether also while a database has never answered, which is more likely a wrong address.
-        say: is told, in a line, what is waited for, and that the wait is over.
+        say: is told, in a line, why the process waits, and that the wait is over.
         stop: ends a wait early, as if the seconds were over.
     """
 
@@ -38,20 +38,20 @@ class Patience:
     stop: Callable[[], bool] = _never
 
     @classmethod
-    def of(cls, patience: float | Patience) -> Patience:
-        """Plain seconds as a patience."""
-        return patience if isinstance(patience, Patience) else cls(float(patience))
+    def of(cls, retry: float | RetryPolicy) -> RetryPolicy:
+        """Return a policy of plain seconds."""
+        return retry if isinstance(retry, RetryPolicy) else cls(float(retry))
 
-    def silent(self, seconds: float) -> Patience:
-        """The same for a thread in the background: so many seconds, and nobody hears of it."""
+    def silent(self, seconds: float) -> RetryPolicy:
+        """Return the policy of a background thread: other seconds, and no notification."""
         return replace(self, seconds=seconds, say=None)
 
 
-class Wait:
-    """The waiting of one transaction."""
+class Backoff:
+    """The pauses between the attempts of one transaction."""
 
-    def __init__(self, patience: Patience):
-        self.patience = patience
+    def __init__(self, policy: RetryPolicy):
+        self.policy = policy
         self.began = time.monotonic()
         self.pause = SHORTEST
         self._say_at = self.began + SAY_AFTER
@@ -59,31 +59,31 @@ class Wait:
 
     @property
     def seconds(self) -> float:
-        """Since when."""
+        """Seconds since the first attempt."""
         return time.monotonic() - self.began
 
-    def before_the_next_try(self, problem: StoreError, passing: bool, answered: bool) -> None:
-        """Waits a little, longer each time; raises the problem if it does not pass by waiting, or not in time."""
-        patience = self.patience
-        if not (passing or (patience.full and isinstance(problem, StoreFull))) or not (answered or patience.first):
+    def wait_or_raise(self, problem: StoreError, passing: bool, answered: bool) -> None:
+        """Sleep, longer each time; raise the problem if a retry cannot help, or the time is over."""
+        policy = self.policy
+        if not (passing or (policy.full and isinstance(problem, StoreFull))) or not (answered or policy.first):
             raise problem
-        if self.seconds + self.pause > patience.seconds or patience.stop():
-            raise self._over(problem)
-        if patience.say is not None and time.monotonic() >= self._say_at:
-            left = patience.seconds - self.seconds
-            patience.say(f"waiting for the database, for {left:.0f} s more at most: {problem}")
+        if self.seconds + self.pause > policy.seconds or policy.stop():
+            raise self._timed_out(problem)
+        if policy.say is not None and time.monotonic() >= self._say_at:
+            left = policy.seconds - self.seconds
+            policy.say(f"waiting for the database, for {left:.0f} s more at most: {problem}")
             self._said, self._say_at = True, time.monotonic() + SAY_EVERY
         until = time.monotonic() + self.pause * _RANDOM.uniform(0.5, 1.5)  # who collided does not collide again
-        while (left := until - time.monotonic()) > 0 and not patience.stop():
+        while (left := until - time.monotonic()) > 0 and not policy.stop():
             time.sleep(min(left, SLICE))
         self.pause = min(2 * self.pause, LONGEST)
 
-    def over(self) -> None:
-        """Tells those who heard of the wait that it is over."""
-        if self._said and self.patience.say is not None:
-            self.patience.say(f"the database is back after {self.seconds:.0f} s")
+    def succeeded(self) -> None:
+        """Notify of the end of the wait, if the wait was notified."""
+        if self._said and self.policy.say is not None:
+            self.policy.say(f"the database is back after {self.seconds:.0f} s")
 
-    def _over(self, problem: StoreError) -> StoreError:
+    def _timed_out(self, problem: StoreError) -> StoreError:
         if self.seconds < SAY_AFTER:
             return problem
         return type(problem)(f"{problem} (waited for {self.seconds:.0f} s)")

@@ -1,4 +1,4 @@
-"""The tables, their version, and the way from an older version to this one.
+"""Tables, their version, and the migrations from older versions.
 
 Everything is data: identities, parameters, metrics and events are JSON text, states are manifests (JSON) and blobs
 (bytes named by their sha256). Times are seconds since 1970 by the database's clock.
@@ -167,14 +167,14 @@ MIGRATIONS: tuple[Migration, ...] = (_REVISIONS, _OBJECTIVES, _planners)
 
 
 def version_of(connection: Connection) -> int:
-    """The version of the tables, 0 if there are none."""
+    """Return the version of the tables, 0 if none exist."""
     if not sa.inspect(connection).has_table(schema.name):
         return 0
     return connection.execute(sa.select(sa.func.max(schema.c.version))).scalar() or 0
 
 
 def check(version: int, where: str) -> None:
-    """Refuses tables that a newer Rekindle made."""
+    """Raise SchemaMismatch for tables that a newer Rekindle made."""
     if version > VERSION:
         raise SchemaMismatch(
             f"the tables of {where} have schema {version}, but this Rekindle knows schemas up to {VERSION}: "
@@ -183,7 +183,7 @@ def check(version: int, where: str) -> None:
 
 
 def upgrade(connection: Connection, where: str) -> None:
-    """Makes the tables, or brings older ones up to date, all within the given write transaction."""
+    """Create the tables, or migrate older ones, within the given write transaction."""
     if connection.dialect.name == "postgresql":  # SQLite's write transaction is exclusive anyway
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     version = version_of(connection)

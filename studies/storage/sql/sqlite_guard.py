@@ -1,7 +1,7 @@
-"""Refuses SQLite files whose tables are not what they seem.
+"""Guard against SQLite files in which our tables are views, or have triggers or expressions.
 
 A file may come from anybody, and SQLite lets one hold views, triggers and expressions under the names of our tables.
-They cannot run a program, but a view can go on for ever, and an expression can fill the memory.
+They cannot run a program, but a view can be endless, and an expression can fill the memory.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _OBJECTS = sa.text(
 _PLAIN = re.compile(r"'?-?\d+'?|NULL", re.IGNORECASE)  # the defaults that there are
 
 
-def refuse(connection: Connection, where: str) -> None:
-    """SchemaMismatch names what should be a plain table, or an index of one, and is not."""
+def refuse_views_and_triggers(connection: Connection, where: str) -> None:
+    """Raise SchemaMismatch unless our tables and their indexes are plain."""
     if connection.dialect.name != "sqlite":
         return
     for row in connection.execute(_OBJECTS, {"tables": sorted(metadata.tables)}).all():
-        for what in _disguises(connection, row.type, row.name, row.sql, row.rootpage):
+        for violation in _violations(connection, row.type, row.name, row.sql, row.rootpage):
             raise SchemaMismatch(
-                f"the tables of {where} must be plain tables, but {str(row.name)[:60]!r} {what}: it was not made by "
-                "Rekindle; use another file, or restore this one from a copy"
+                f"the tables of {where} must be plain tables, but {str(row.name)[:60]!r} {violation}: it was not "
+                "made by Rekindle; use another file, or restore this one from a copy"
             )
 
 
-def _disguises(connection: Connection, kind: str, name: str, sql: str, rootpage: int | None) -> Iterator[str]:
+def _violations(connection: Connection, kind: str, name: str, sql: str, rootpage: int | None) -> Iterator[str]:
     if kind not in ("table", "index") or not rootpage:
         yield f"is a {kind if kind in ('view', 'trigger') else 'virtual table'}"
     elif kind == "index":

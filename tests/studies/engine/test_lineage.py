@@ -226,7 +226,7 @@ def test_a_state_that_nobody_kept_is_trained_again(sqlite_url: str, tmp_path: An
         def forget(connection: sa.Connection) -> None:
             drop(connection, connection.scalars(sa.select(checkpoint.c.id).where(checkpoint.c.uid.in_(uids))).all())
 
-        store._database.write(forget)
+        store.database.write(forget)
         assert Worker(store, "s").run()
         assert bits(store) == whole
 

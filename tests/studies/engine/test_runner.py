@@ -63,7 +63,7 @@ with Store(sys.argv[1]) as store:
 def test_what_an_older_version_left_out_is_what_it_is_by_default(store: Store) -> None:
     config = replace(tiny(), cohort=4, options={})
     older = {key: value for key, value in config.to_json().items() if key not in ("options", "cohort", "direction")}
-    store.create_study("s", older)
+    store.change_study("s", lambda _: older)
     assert start_study(store, "s", config) == config
     assert store.study("s").config == older
     with pytest.raises(StudyMismatch, match=r"cohort \(4, now 2\)"):
@@ -139,7 +139,7 @@ def test_a_plan_that_was_cut_off_in_the_middle_is_completed(store: Store) -> Non
     start_study(store, "s", tiny())
     whole = [(item.trial.params, item.segment) for item in StudyRunner(store, "s").advance()]
     start_study(store, "t", tiny())
-    store.add_trials("t", store.trials("s"))  # and killed before the segments
+    store.carry_forward("t", trials=store.trials("s"))  # and killed before the segments
     assert [(item.trial.params, item.segment) for item in StudyRunner(store, "t").advance()] == whole
 
 
@@ -153,19 +153,19 @@ def test_trials_in_a_row_share_a_cohort(store: Store) -> None:
 
 def test_a_study_of_another_version_of_the_task_is_refused(store: Store) -> None:
     config = replace(tiny(), task_version=99)
-    store.create_study("s", config.to_json())
+    store.change_study("s", lambda _: config.to_json())
     with pytest.raises(StudyMismatch, match="ppo 99, but 1 is installed"):
         StudyRunner(store, "s")
 
 
 def test_a_configuration_of_another_version_is_refused(store: Store) -> None:
-    store.create_study("s", {**tiny().to_json(), "version": 7})
+    store.change_study("s", lambda _: {**tiny().to_json(), "version": 7})
     with pytest.raises(StoreError, match="version 1, but got 7"):
         StudyRunner(store, "s")
 
 
 def test_an_unknown_study_is_an_error_that_names_those_there_are(store: Store) -> None:
-    store.create_study("cartpole", {})
+    store.change_study("cartpole", lambda _: {})
     with pytest.raises(UnknownStudy, match="cartpole"):
         StudyRunner(store, "cartpol")
 

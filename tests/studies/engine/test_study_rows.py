@@ -14,9 +14,9 @@ from rekindle.studies.engine.progress import StudyProgress, look
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.study_rows import StudyRows
 from rekindle.studies.errors import StudyMismatch, UnknownStudy
-from rekindle.studies.storage import queries
-from rekindle.studies.storage import trials as ledger
-from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage import studies as study_rows
+from rekindle.studies.storage import tasks as task_rows
+from rekindle.studies.storage.rows import Result, Segment, Trial
 from rekindle.studies.storage.sql.schema import metadata
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep import fsck
@@ -36,7 +36,7 @@ def rows(number: int) -> tuple[Trial, Segment]:
 
 def finish(store: Store, number: int, rung: int = 0, uid: str | None = None) -> None:
     with store.open(uid or f"u{number}", {}) as lease:
-        store.finish_segment(lease, "s", number, rung, score=float(number), digest="d")
+        store.finish_segments("s", [Result(lease, number, rung, score=float(number), digest="d")])
 
 
 def test_a_study_in_which_nothing_has_happened_is_one_small_query(store: Store, other: Store) -> None:
@@ -47,7 +47,7 @@ def test_a_study_in_which_nothing_has_happened_is_one_small_query(store: Store, 
     def note(*arguments: Any) -> None:
         statements.append(arguments[2])
 
-    sa.event.listen(other._database._engine, "before_cursor_execute", note)
+    sa.event.listen(other.database._engine, "before_cursor_execute", note)
     assert view.refresh() is None
     read = [statement for statement in statements if "rk_" in statement]
     assert len(read) == 1
@@ -63,7 +63,7 @@ def test_what_has_changed_is_read_once_and_nothing_else(store: Store, other: Sto
     assert changes is not None
     assert (len(changes.trials), len(changes.segments), len(view.ready)) == (9, 9, 9)
     finish(store, 4)
-    store.finish_trial("s", 7, "pruned")
+    store.carry_forward("s", finished=[(7, "pruned")])
     changes = view.refresh()
     assert changes is not None
     assert [(row.number, row.score) for row in changes.segments] == [(4, 4.0)]
@@ -100,7 +100,7 @@ def test_of_many_writers_at_once_no_row_is_missed(url: str) -> None:
                 trial, segment = rows(number)
                 mine.carry_forward("s", trials=[trial], segments=[segment])
                 finish(mine, number)
-                mine.finish_trial("s", number, "complete")
+                mine.carry_forward("s", finished=[(number, "complete")])
 
     threads = [threading.Thread(target=write, args=(place,)) for place in range(writers)]
     with Store(url) as store:
@@ -135,7 +135,7 @@ def test_that_rows_were_taken_away_is_seen(store: Store, other: Store) -> None:
     pairs = [rows(number) for number in range(3)]
     store.carry_forward("s", trials=[trial for trial, _ in pairs], segments=[segment for _, segment in pairs])
     view, watch = StudyRows(other, "s"), StudyProgress(other, "s")
-    store.finish_trial("s", 1, "pruned")
+    store.carry_forward("s", finished=[(1, "pruned")])
     view.refresh()
     assert (1, 0) in view.ready
     [finding] = [each for each in fsck.check(store) if each.kind == "segment-open"]
@@ -143,8 +143,8 @@ def test_that_rows_were_taken_away_is_seen(store: Store, other: Store) -> None:
     assert repair.done
     view.refresh()
     assert (view.ready, view.segments.keys()) == ({(0, 0), (2, 0)}, {(0, 0), (2, 0)})
-    store._database.write(lambda c: ledger.revise(c, "s", rewrite=True))
-    store._database.write(lambda c: c.execute(metadata.tables["rk_segment"].delete()))
+    store.database.write(lambda c: study_rows.revise(c, "s", rewrite=True))
+    store.database.write(lambda c: c.execute(metadata.tables["rk_segment"].delete()))
     changes = view.refresh()
     assert changes is not None
     assert changes.whole
@@ -197,17 +197,17 @@ def test_what_is_asked_at_each_look_goes_through_indexes(sqlite_url: str) -> Non
 
     with Store(sqlite_url) as store:
         start_study(store, "s", tiny())
-        store.add_trials("s", [rows(0)[0]])
-        sa.event.listen(store._database._engine, "before_cursor_execute", note)
-        store._database.read(lambda c: ledger.changes(c, "s", 0))
-        store._database.read(queries.holders)
+        store.carry_forward("s", trials=[rows(0)[0]])
+        sa.event.listen(store.database._engine, "before_cursor_execute", note)
+        store.database.read(lambda c: study_rows.changes(c, "s", 0))
+        store.database.read(task_rows.holders)
         store.reached(["a", "b"])
         store.held()
-        sa.event.remove(store._database._engine, "before_cursor_execute", note)
+        sa.event.remove(store.database._engine, "before_cursor_execute", note)
         looks = [(statement, parameters) for statement, parameters in asked if statement.startswith("SELECT")]
         assert len(looks) == 7
         for statement, parameters in looks:
-            steps = store._database.read(
+            steps = store.database.read(
                 lambda c, s=statement, p=parameters: c.exec_driver_sql(f"EXPLAIN QUERY PLAN {s}", p).all()
             )
             assert not [step[3] for step in steps if step[3].startswith("SCAN")], statement

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -247,3 +249,17 @@ def test_what_a_sampler_cannot_do_is_said_before_anything_is_trained(monkeypatch
         load_task(config("cmaes"))
     with pytest.raises(StoreError, match=r"sampler must be one of tpe, .* but got 'annealing'"):
         load_task(config("annealing"))
+
+
+@pytest.mark.parametrize("sampler", ["gp", "qmc"])
+def test_a_sampler_without_its_package_is_refused_before_a_study_is_made(sampler: str, tmp_path: Path) -> None:
+    hide = (
+        "import sys; sys.modules['scipy'] = None; from rekindle.studies.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    database = tmp_path / "s.db"
+    command = ["tune", "ppo", "CartPole-v1", "--sampler", sampler, "--storage", f"sqlite:///{database}"]
+    done = subprocess.run([sys.executable, "-c", hide, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"sampler {sampler} needs the package scipy" in done.stderr
+    assert f"pip install 'rekindle[{sampler}]'" in done.stderr
+    assert not database.exists()

@@ -13,9 +13,8 @@ import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, near_one, normal, ordinal, real
 from rekindle.studies.engine.configuring import load_task
 from rekindle.studies.errors import StoreError
-from rekindle.studies.schedulers.gaussian_process import Surrogate
-from rekindle.studies.schedulers.pb2 import Bandit, check_bandit
-from rekindle.studies.schedulers.quantiles import has_scale, quantile
+from rekindle.studies.schedulers.gaussian_process import GaussianProcess
+from rekindle.studies.schedulers.pb2 import PB2, check_pb2, has_scale, quantile
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.schedulers.seeds import seed_options
 from rekindle.studies.storage.rows import Segment, Trial
@@ -67,24 +66,24 @@ def test_a_category_has_no_place() -> None:
         quantile(categorical("a", "b"), "a")
 
 
-def test_the_process_finds_what_makes_scores_rise_and_forgets() -> None:
+def test_the_processfinds_what_makes_scores_rise_and_forgets() -> None:
     rng = np.random.default_rng(0)
     points = np.column_stack([rng.random((160, 2)), np.repeat(np.arange(16.0), 10)])
     values = -((points[:, 0] - np.where(points[:, 2] < 8, 0.2, 0.8)) ** 2)  # what is best moves
-    surrogate = Surrogate(points, values)
+    process = GaussianProcess(points, values)
     line = np.column_stack([np.linspace(0, 1, 101), np.full(101, 0.5), np.full(101, 16.0)])
-    assert abs(line[surrogate.mean(line).argmax(), 0] - 0.8) < 0.1
+    assert abs(line[process.mean(line).argmax(), 0] - 0.8) < 0.1
     line[:, 2] = 4.0
-    assert abs(line[surrogate.mean(line).argmax(), 0] - 0.2) < 0.1
+    assert abs(line[process.mean(line).argmax(), 0] - 0.2) < 0.1
 
 
 def test_pending_points_take_away_what_could_be_learned_there() -> None:
     points = np.array([[0.1, 0.0], [0.9, 0.0], [0.5, 1.0]])
-    surrogate = Surrogate(points, np.array([0.0, 1.0, 0.5]))
+    process = GaussianProcess(points, np.array([0.0, 1.0, 0.5]))
     at = np.array([[0.3, 2.0], [0.95, 2.0]])
-    alone, beside = surrogate.deviation(np.zeros((0, 2)))(at), surrogate.deviation(at[:1])(at)
+    alone, beside = process.deviation(np.zeros((0, 2)))(at), process.deviation(at[:1])(at)
     assert beside[0] < 0.8 * alone[0]
-    assert np.array_equal(surrogate.mean(at), surrogate.mean(at))
+    assert np.array_equal(process.mean(at), process.mean(at))
 
 
 def score_of(params: dict[str, Any], before: float, noise: float) -> float:
@@ -101,14 +100,14 @@ def simulate(config: Config, rng: random.Random) -> tuple[dict[int, Trial], dict
             trials[number] = replace(trials[number], state=state)
         for number in step.ask or ():
             for n in range(number * seeds, (number + 1) * seeds):
-                trials[n] = Trial(n, f"u{n}", flatten(SPACE.sample(number)), {"bracket": 0})
+                trials[n] = Trial(n, f"u{n}", flatten(SPACE.sample(number)), {"bracket": 0}, seeds=seeds)
         branches = step.branches[: rng.randint(1, len(step.branches))] if step.branches else []  # and killed
-        bandit = Bandit(config, trials.values(), segments.values(), step.branches) if branches else None
+        bandit = PB2(config, trials.values(), segments.values(), step.branches) if branches else None
         for branch in branches:
             assert bandit is not None
             values = bandit.explore(branch, trials[branch.start.number].params)
             attrs = {"member": branch.member, "generation": branch.generation, "parent": branch.start.number}
-            trials[branch.number] = Trial(branch.number, f"u{branch.number}", values, attrs)
+            trials[branch.number] = Trial(branch.number, f"u{branch.number}", values, attrs, seeds=seeds)
         segments |= {(row.number, row.rung): row for row in step.segments}
         ready = [key for key, row in segments.items() if row.state == "ready"]
         for number, rung in rng.sample(ready, rng.randint(0, len(ready))):
@@ -153,7 +152,7 @@ def test_it_finds_better_hyperparameters_than_random_changes() -> None:
 def test_values_that_do_not_go_together_are_chosen_again_or_left_alone() -> None:
     trials = [Trial(n, f"u{n}", flatten(SPACE.sample(n)), {"bracket": 0}) for n in range(4)]
     segments = [Segment(n, 0, 1, "done", float(n)) for n in range(4)]
-    branch = Branch(4, segments[3], 0, 1)
+    branch = Branch(4, 4, segments[3], 0, 1)
     tried: list[float] = []
 
     def refuse(values: Any) -> None:
@@ -161,14 +160,14 @@ def test_values_that_do_not_go_together_are_chosen_again_or_left_alone() -> None
         if len(tried) < 3:
             raise ValueError("no")
 
-    found = Bandit(config(4), trials, segments, [branch]).explore(branch, trials[3].params, refuse)
+    found = PB2(config(4), trials, segments, [branch]).explore(branch, trials[3].params, refuse)
     assert len(set(tried)) == 3
     assert found["lr"] == tried[-1]
 
     def never(values: Any) -> None:
         raise ValueError("no")
 
-    assert Bandit(config(4), trials, segments, [branch]).explore(branch, trials[3].params, never) == trials[3].params
+    assert PB2(config(4), trials, segments, [branch]).explore(branch, trials[3].params, never) == trials[3].params
 
 
 def bandit_population(**options: Any) -> Config:
@@ -188,7 +187,7 @@ def test_any_number_of_workers_trains_the_same_population(
 def test_a_bandit_needs_its_package_and_a_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bandit_population().options["explore"] == "pb2"
     with pytest.raises(BadConfig, match="a hyperparameter with a scale, but all that is explored are categories"):
-        check_bandit(config(perturb=["kind"]))
+        check_pb2(config(perturb=["kind"]))
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(BadConfig, match=r"needs scikit-learn, which is not installed: pip install 'rekindle\[pb2\]'"):
         bandit_population()

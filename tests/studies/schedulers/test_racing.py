@@ -1,4 +1,4 @@
-"""Racing: the test by textbook figures and by simulation, heats in any order, whole studies of replicates."""
+"""Racing: the test by textbook figures and by simulation, races in any order, whole studies of replicates."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.json_views import rank, study_json
 from rekindle.studies.engine.configuring import make_config, make_population
-from rekindle.studies.schedulers.race_test import LEVEL, chi2_tail, losers, race, t_tails
-from rekindle.studies.schedulers.racing import at_once
+from rekindle.studies.schedulers.friedman import LEVEL, chi2_tail, eliminated, t_tails
+from rekindle.studies.schedulers.racing import at_once, run_race
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
@@ -41,7 +41,7 @@ def test_who_is_significantly_behind_is_out() -> None:
         k, n = rng.randint(3, 8), rng.randint(2, 8)
         scores = {i: [round(rng.gauss(-i / 2, 1), 1) for _ in range(n)] for i in range(k)}
         friedman = stats.friedmanchisquare(*scores.values())
-        assert bool(losers(scores, 1)) <= bool(friedman.pvalue < LEVEL)
+        assert bool(eliminated(scores, 1)) <= bool(friedman.pvalue < LEVEL)
         ranks = [stats.rankdata([-scores[i][s] for i in scores]) for s in range(n)]
         sums = [sum(block[i] for block in ranks) for i in range(k)]
         squares, freedom = sum(float(r) ** 2 for block in ranks for r in block), (n - 1) * (k - 1)
@@ -49,18 +49,18 @@ def test_who_is_significantly_behind_is_out() -> None:
         for places in (1, 2):
             last = sorted(sums)[places - 1]
             out = {i for i in range(k) if sums[i] - last > least} if friedman.pvalue < LEVEL else set()
-            assert losers(scores, places) == out
+            assert eliminated(scores, places) == out
             assert len(out) <= k - places
 
 
 def test_few_seeds_and_equal_scores_decide_nothing() -> None:
-    assert losers({i: [1.0, 1.0, 1.0] for i in range(5)}, 1) == set()
-    assert losers({0: [2.0, 2.0], 1: [1.0, 1.0]}, 1) == set()
-    assert losers({0: [2.0] * 6, 1: [1.0] * 6}, 1) == {1}
-    assert losers({0: [2.0] * 6, 1: [1.0] * 5 + [3.0]}, 1) == set()
-    assert losers({i: [float(-i)] * 4 for i in range(3)}, 3) == set()
-    assert losers({i: [float(-i)] * 4 for i in range(3)}, 2) == {2}
-    assert losers({i: [float(-i)] * 4 for i in range(3)}, 1) == {1, 2}
+    assert eliminated({i: [1.0, 1.0, 1.0] for i in range(5)}, 1) == set()
+    assert eliminated({0: [2.0, 2.0], 1: [1.0, 1.0]}, 1) == set()
+    assert eliminated({0: [2.0] * 6, 1: [1.0] * 6}, 1) == {1}
+    assert eliminated({0: [2.0] * 6, 1: [1.0] * 5 + [3.0]}, 1) == set()
+    assert eliminated({i: [float(-i)] * 4 for i in range(3)}, 3) == set()
+    assert eliminated({i: [float(-i)] * 4 for i in range(3)}, 2) == {2}
+    assert eliminated({i: [float(-i)] * 4 for i in range(3)}, 1) == {1, 2}
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 4.0])
@@ -72,7 +72,7 @@ def test_the_best_is_hardly_ever_lost_and_the_rest_pay_for_it(spread: float) -> 
         scores = {i: [rng.gauss(mean, 1) for _ in range(6)] for i, mean in enumerate(means)}
         alive = dict(scores)
         for trained in range(2, 6):
-            for i in losers({i: mine[:trained] for i, mine in alive.items()}, 1):
+            for i in eliminated({i: mine[:trained] for i, mine in alive.items()}, 1):
                 del alive[i]
                 spared += 6 - trained
         lost += max(scores, key=lambda i: statistics.fmean(scores[i])) not in alive
@@ -85,20 +85,20 @@ def done(number: int, score: float) -> Segment:
     return Segment(number, 0, 1, "done", score)
 
 
-def test_a_heat_goes_on_seed_by_seed_and_forgets_nothing_that_was_decided() -> None:
+def test_a_race_goes_on_seed_by_seed_and_forgets_nothing_that_was_decided() -> None:
     rows = {n: {s: done(0, -10.0 * n + s) for s in range(2)} for n in range(10)}
-    heat = race(rows, 4, 1)
-    assert heat.out == set(range(1, 10))  # ten that agree twice
-    assert (heat.wanted, heat.over) == ([(0, 2)], False)
+    race = run_race(rows, 4, 1)
+    assert race.eliminated == set(range(1, 10))  # ten that agree twice
+    assert (race.wanted, race.over) == ([(0, 2)], False)
     rows[0][2] = replace(done(0, 0.0), state="ready")
-    assert race(rows, 4, 1) == replace(heat, wanted=[])
+    assert run_race(rows, 4, 1) == replace(race, wanted=[])
     rows[0][2] = replace(done(0, 0.0), state="failed", score=None)
-    assert race(rows, 4, 1) == replace(heat, wanted=[], over=True)
+    assert run_race(rows, 4, 1) == replace(race, wanted=[], over=True)
     few = {n: {s: done(0, float(s)) for s in range(2)} for n in range(3)}
     few[1][1] = replace(done(0, 0.0), state="failed", score=None)
-    assert race(few, 3, 1).wanted == [(0, 2), (2, 2)]
+    assert run_race(few, 3, 1).wanted == [(0, 2), (2, 2)]
     del few[2][1]
-    assert race(few, 3, 1).wanted == [(2, 1)]
+    assert run_race(few, 3, 1).wanted == [(2, 1)]
 
 
 def config(scheduler: str = "halving", seeds: int = 5, trials: int = 20) -> Config:
@@ -120,9 +120,9 @@ def simulate(
             trials[number] = replace(trials[number], state=state)
         for number in step.ask or ():
             for n in range(5 * number, 5 * number + 5):
-                trials[n] = Trial(n, f"u{n}", {})
+                trials[n] = Trial(n, f"u{n}", {}, seeds=5)
                 if n % 5 < at_once(config):
-                    segments[n, step.rung] = Segment(n, step.rung, config.rungs[step.rung])
+                    segments[n, step.rung] = Segment(n, step.rung, config.rungs[step.rung], seeds=5)
         segments |= {(row.number, row.rung): row for row in step.segments}
         ready = [key for key, row in segments.items() if row.state == "ready"]
         assert ready or step, "the schedule is stuck"
@@ -150,7 +150,7 @@ def test_a_race_is_the_same_in_whatever_order_it_is_run(scheduler: str) -> None:
     assert all(row.state != "ready" for row in segments.values())
     assert "running" not in {trial.state for trial in trials.values()}
     assert len({number for number, _ in segments}) < 20 * 5  # some were never trained
-    # whoever is carried on from a rung lost no heat on it
+    # whoever is carried on from a rung lost no race on it
     for (number, rung), row in segments.items():
         if rung and row.state == "done" and (number, rung - 1) in segments:
             mine = [n for n in range(5 * (number // 5), 5 * (number // 5) + 5) if (n, rung - 1) in segments]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rekindle.studies.errors import StoreError
 from rekindle.studies.schedulers.hyperband import brackets
-from rekindle.studies.schedulers.registry import entrants, plan, priority
+from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.study.config import BadConfig, Config, parse_epochs
 from rekindle.studies.study.plan import Plan, Seen
@@ -176,7 +176,7 @@ def test_half_of_what_was_planned_being_there_changes_nothing() -> None:
 
 def test_what_the_next_suggestions_wait_for_is_most_urgent() -> None:
     waiting = [Segment(9, 0, 1), Segment(3, 1, 3), Segment(2, 3, 27), Segment(8, 0, 1), Segment(9, 2, 9)]
-    waiting.sort(key=lambda row: priority(config(), row))
+    waiting.sort(key=scheduler(config()).priority)
     assert [(row.number, row.rung) for row in waiting] == [(3, 1), (8, 0), (9, 0), (2, 3), (9, 2)]
 
 
@@ -206,7 +206,7 @@ def test_hyperband_has_the_brackets_of_the_paper() -> None:
         [0, 0, 0, 0, 5],
         [20, 6, 2, 1, 1],
     ]
-    assert entrants(study) == [sum(column) for column in zip(*table, strict=True)]
+    assert scheduler(study).entrants() == [sum(column) for column in zip(*table, strict=True)]
 
 
 def test_brackets_of_hyperband_follow_on_a_study_that_is_extended() -> None:
@@ -300,7 +300,7 @@ def test_asha_waits_for_nobody() -> None:
 
 def test_asha_trains_those_first_that_have_come_furthest() -> None:
     waiting = [Segment(9, 0, 1), Segment(3, 1, 3), Segment(8, 0, 1), Segment(2, 3, 27)]
-    waiting.sort(key=lambda row: priority(config(scheduler="asha"), row))
+    waiting.sort(key=scheduler(config(scheduler="asha")).priority)
     assert [(row.number, row.rung) for row in waiting] == [(2, 3), (3, 1), (8, 0), (9, 0)]
 
 

@@ -13,7 +13,7 @@ from rekindle.studies.cli.output.json_views import study_json, summary_json
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.schedulers.hyperband import brackets
 from rekindle.studies.schedulers.seeds import collapse, seed_options, seeds_of
-from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.rows import Result, Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
 from rekindle.tasks import load
@@ -183,7 +183,9 @@ def test_what_the_database_counts_is_what_reading_all_trials_gives(url: str, sch
                     if number == 1:
                         store.fail_trial(lease, "s", number, rung, "an error")
                     else:
-                        store.finish_segment(lease, "s", number, rung, score=float(number % 3 + rung), digest="d")
+                        store.finish_segments(
+                            "s", [Result(lease, number, rung, score=float(number % 3 + rung), digest="d")]
+                        )
     assert states[-1] == "complete"
     assert set(states[:-1]) == {"running"}
 

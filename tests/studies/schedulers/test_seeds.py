@@ -12,7 +12,8 @@ from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.json_views import study_json
 from rekindle.studies.engine.configuring import make_population
-from rekindle.studies.schedulers.registry import entrants, plan
+from rekindle.studies.schedulers.registry import plan
+from rekindle.studies.schedulers.registry import scheduler as scheduler_of
 from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
@@ -68,7 +69,8 @@ def test_configurations_are_scheduled_as_single_trials_are(scheduler: str) -> No
         expected = {(branch.number, branch.start.number) for branch in branches}
         assert {(branch.number // 3, branch.start.number // 3) for branch in born} == expected
         assert all(branch.number % 3 == branch.start.number % 3 for branch in born)
-    assert entrants(config(scheduler)) == [3 * count for count in entrants(config(scheduler, 1))]
+    alone = scheduler_of(config(scheduler, 1)).entrants()
+    assert scheduler_of(config(scheduler)).entrants() == [3 * count for count in alone]
 
 
 @pytest.mark.parametrize("scheduler", ["halving", "hyperband", "pbt"])
@@ -82,8 +84,8 @@ def test_without_one_of_its_seeds_a_configuration_goes_no_further(scheduler: str
 
 
 def test_a_plan_is_complete_only_when_all_trials_have_ended() -> None:
-    trials = [Trial(n, f"u{n}", {}, state="failed" if n == 0 else "running") for n in range(3)]
-    segments = [Segment(n, 0, 1, "failed" if n == 0 else "done", None if n == 0 else 1.0) for n in range(3)]
+    trials = [Trial(n, f"u{n}", {}, state="failed" if n == 0 else "running", seeds=3) for n in range(3)]
+    segments = [Segment(n, 0, 1, "failed" if n == 0 else "done", None if n == 0 else 1.0, seeds=3) for n in range(3)]
     step = plan(Config("ppo", 1, {}, 0, {}, {}, [1, 1, 3], [1], options=MANY), trials, segments)
     assert not step.complete
     assert step.finished == [(1, "pruned"), (2, "pruned")]

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from rekindle.studies.errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
 from rekindle.studies.storage.sql.database import Database
-from rekindle.studies.storage.sql.retry import Patience
+from rekindle.studies.storage.sql.retry import RetryPolicy
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.checkpoint.storage import Write
 
@@ -85,7 +85,7 @@ def test_a_relative_file_stays_the_same_file_when_the_directory_changes(
     (tmp_path / "sub").mkdir()
     with Store("sqlite:///studies.db") as store:
         monkeypatch.chdir("sub")
-        store._database.close()
+        store.database.close()
         store.open("a", {})
     assert [path.name for path in tmp_path.rglob("*.db")] == ["studies.db"]
 
@@ -105,21 +105,21 @@ def test_a_read_only_database_is_read_and_its_writes_are_refused(url: str, tmp_p
 
 def test_a_full_disk_loses_nothing_and_the_same_write_works_later(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
-        pages = store._database.read(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar_one())
+        pages = store.database.read(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar_one())
 
         def limit(connection: Any, record: object) -> None:
             connection.execute(f"PRAGMA max_page_count = {pages + 8}")
 
-        sa.event.listen(store._database._engine, "connect", limit)
-        store._database.close()
+        sa.event.listen(store.database._engine, "connect", limit)
+        store.database.close()
         lease = store.open("a", {})
         store.save([Write(lease, 1, b"{}")])
         big = Write(lease, 2, b"{}", {"0" * 64: bytes(1_000_000)}, metrics=[(2, {"return": 1.0})])
         with pytest.raises(StoreFull, match=r"no room to write: .*full; free some space .* then run the same again"):
             store.save([big])
         assert (store.tasks()[0].epochs, store.metrics("a")) == (1, [])
-        sa.event.remove(store._database._engine, "connect", limit)
-        store._database.close()
+        sa.event.remove(store.database._engine, "connect", limit)
+        store.database.close()
         store.save([big])
         assert store.tasks()[0].epochs == 2
 
@@ -150,12 +150,12 @@ def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, content: bytes) ->
 
 BLOCK = """
 import sys
-from rekindle.studies.storage.sql.retry import Patience
+from rekindle.studies.storage.sql.retry import RetryPolicy
 from rekindle.studies.storage.store import Store
 def block(connection):
     print("blocked", flush=True)
     sys.stdin.readline()
-Store(sys.argv[1])._database.write(block)
+Store(sys.argv[1]).database.write(block)
 """
 
 
@@ -163,14 +163,14 @@ def test_a_locked_database_is_waited_for_and_not_for_ever(
     sqlite_url: str, child: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rekindle.studies.storage.sql.database._BUSY_SECONDS", 0.05)
-    with Store(sqlite_url, patience=0.2) as store:
+    with Store(sqlite_url, retry=0.2) as store:
         blocker = child(BLOCK, sqlite_url)
         assert blocker.hear() == "blocked"
         assert store.tasks() == []  # readers never wait
         with pytest.raises(StoreLocked, match=r"other processes kept the database busy: .*locked"):
             store.open("a", {})
         blocker.say()
-        store._database.patience = Patience(60)
+        store.database.retry = RetryPolicy(60)
         store.open("a", {})
 
 

@@ -29,10 +29,10 @@ from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.sql import columns, schema
 from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.exporting import export_study
 from rekindle.studies.upkeep.fsck import check, repair
 from rekindle.studies.upkeep.gc import gc
 from rekindle.studies.upkeep.shrinking import shrink
-from rekindle.studies.upkeep.transfer import export_study
 from rekindle.tasks.checkpoint.state import canonical_json, unpack
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.errors import DamagedState, TaskError
@@ -79,7 +79,7 @@ def everything(store: Store, directory: Path) -> list[Callable[[], Any]]:
 def read_everything(url: str, directory: Path) -> None:
     """Reads all of a database; whatever is in it, the errors are ours."""
     try:
-        with Store(url, patience=1.0) as store:
+        with Store(url, retry=1.0) as store:
             for read in everything(store, directory):
                 try:
                     read()
@@ -176,7 +176,7 @@ def test_what_schedulers_note_of_a_trial_is_of_its_form(filled: Store, attrs: di
     with pytest.raises(StoreError):
         filled.totals(sample.NAME)
     with bounded():
-        read_everything(filled._database.url.render_as_string(hide_password=False), tmp_path)
+        read_everything(filled.database.url.render_as_string(hide_password=False), tmp_path)
 
 
 def test_a_number_where_bytes_belong_is_no_terabyte_of_zeros(templates: dict[str, str], tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ TERMINAL = "\x1b]0;owned\x07\x1b[2J[red][/]\u202e\r"
 
 def test_a_terminal_is_told_nothing_by_a_database(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(sqlite_url) as store:
-        store.create_study(TERMINAL, {**sample.CONFIG, "task": "ppo"})
-        store.add_trials(TERMINAL, [Trial(0, f"a{TERMINAL}", {TERMINAL: TERMINAL})])
-        store.add_segments(TERMINAL, [Segment(0, 0, 2)])
+        store.change_study(TERMINAL, lambda _: {**sample.CONFIG, "task": "ppo"})
+        store.carry_forward(TERMINAL, trials=[Trial(0, f"a{TERMINAL}", {TERMINAL: TERMINAL})])
+        store.carry_forward(TERMINAL, segments=[Segment(0, 0, 2)])
         with store.open(f"a{TERMINAL}", {TERMINAL: TERMINAL}) as lease:
             store.save([Write(lease, 1, events=[(TERMINAL, {TERMINAL: TERMINAL})])])
             store.fail_trial(lease, TERMINAL, 0, 0, TERMINAL)
@@ -336,7 +336,7 @@ URLS = [
 @pytest.mark.parametrize("url", URLS)
 def test_no_error_shows_a_password(url: str) -> None:
     with pytest.raises(StoreError) as caught:
-        Store(url, patience=0.1)
+        Store(url, retry=0.1)
     error: BaseException | None = caught.value
     shown = io.StringIO()
     while error is not None:

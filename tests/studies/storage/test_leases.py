@@ -35,7 +35,7 @@ print("held", flush=True)
 
 
 def count(store: Store, table: sa.Table) -> int:
-    return store._database.read(lambda c: c.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+    return store.database.read(lambda c: c.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
 
 
 def test_an_owner_is_read_back_from_its_name() -> None:
@@ -138,8 +138,8 @@ def test_a_heartbeat_keeps_a_lease_while_its_process_lives(
 ) -> None:
     with Store(url, lease_seconds=0.4) as store:
         lease = store.open("a", {})
-        first = store._database.read(lambda c: c.scalar(sa.select(task.c.lease_expires)))
-        wait_until(lambda: store._database.read(lambda c: c.scalar(sa.select(task.c.lease_expires))) > first + 1.0)
+        first = store.database.read(lambda c: c.scalar(sa.select(task.c.lease_expires)))
+        wait_until(lambda: store.database.read(lambda c: c.scalar(sa.select(task.c.lease_expires))) > first + 1.0)
         assert not lease.lost
         worker = child(HOLD, url, 1.0)
         worker.process.wait()
@@ -149,7 +149,7 @@ def test_a_heartbeat_keeps_a_lease_while_its_process_lives(
 def test_a_heartbeat_sees_that_a_lease_is_lost(url: str, wait_until: Callable[..., None]) -> None:
     with Store(url, lease_seconds=0.2) as store:
         lease = store.open("a", {})
-        store._database.write(lambda c: c.execute(task.update().values(lease_epoch=9, lease_owner="x:y:1:z")))
+        store.database.write(lambda c: c.execute(task.update().values(lease_epoch=9, lease_owner="x:y:1:z")))
         wait_until(lambda: lease.lost)
         assert repr(lease) == "<lease 1 on task a, lost>"
         lease.release()
@@ -171,7 +171,7 @@ def test_a_release_within_a_transaction_is_left_to_the_heartbeat(url: str, wait_
 
     with Store(url, lease_seconds=0.2) as store:
         lease = store.open("a", {})
-        store._database.write(collect)
+        store.database.write(collect)
         assert lease.lost
         wait_until(lambda: store.tasks()[0].owner is None)
 
@@ -220,7 +220,7 @@ store.close()
 CLAIM = """
 import sys
 from rekindle.studies.storage.store import Store
-with Store(sys.argv[1], patience=120) as store:
+with Store(sys.argv[1], retry=120) as store:
     print("ready", flush=True)
     sys.stdin.readline()
     mine = []
@@ -240,8 +240,8 @@ with Store(sys.argv[1], patience=120) as store:
 
 def test_eight_processes_claim_from_one_pool_and_nothing_twice(url: str, child: Callable[..., Any]) -> None:
     with Store(url) as store:
-        store.create_study("s", {})
-        store.add_trials("s", [Trial(number, str(number), {}) for number in range(40)])
+        store.change_study("s", lambda _: {})
+        store.carry_forward("s", trials=[Trial(number, str(number), {}) for number in range(40)])
         workers = [child(CLAIM, url) for _ in range(8)]
         assert [worker.hear() for worker in workers] == ["ready"] * 8
         for worker in workers:

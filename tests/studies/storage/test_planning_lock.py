@@ -14,7 +14,7 @@ TAKES = """
 import sys
 from rekindle.studies.storage.store import Store
 with Store(sys.argv[1], lease_seconds=float(sys.argv[2])) as store:
-    print(store.take_turn("s", store.changes("s").revision), flush=True)
+    print(store.acquire_planning("s", store.changes("s").revision), flush=True)
     sys.stdin.readline()
 """
 
@@ -43,7 +43,7 @@ def test_a_turn_that_takes_too_long_is_over(url: str, child: Callable[..., Any])
 def test_a_turn_ends_with_the_trials_that_it_was_for(store: Store) -> None:
     start_study(store, "s", tiny())
     assert StudyRunner(store, "s").advance()
-    row = store._database.read(lambda c: c.exec_driver_sql("SELECT planner, planner_until FROM rk_study").one())
+    row = store.database.read(lambda c: c.exec_driver_sql("SELECT planner, planner_until FROM rk_study").one())
     assert tuple(row) == (None, None)
 
 
@@ -51,7 +51,7 @@ def test_a_turn_is_not_taken_for_what_is_past(store: Store) -> None:
     start_study(store, "s", tiny())
     engine = StudyRunner(store, "s")
     assert engine.advance()
-    assert not store.take_turn("s", engine.rows.revision - 1)
-    assert store.take_turn("s", engine.rows.revision)
-    assert store.take_turn("s", engine.rows.revision), "it is this process that has it"
+    assert not store.acquire_planning("s", engine.rows.revision - 1)
+    assert store.acquire_planning("s", engine.rows.revision)
+    assert store.acquire_planning("s", engine.rows.revision), "it is this process that has it"
     assert 0 < stores.TURN <= 60

@@ -103,8 +103,8 @@ def test_show_survives_an_event_of_another_version(sqlite_url: str, cli: Cli) ->
     uid = json.loads(cli(*train(sqlite_url, "--epochs", "1", "--snapshots", "best"))[1])["uid"]
     with Store(sqlite_url) as store:
         data = {"snapshots": {"newest": 2}}
-        store._database.write(lambda c: c.execute(event.update().where(event.c.kind == "init").values(data=data)))
-        assert store._database.read(lambda c: c.scalar(sa.select(sa.func.count()).select_from(event)))
+        store.database.write(lambda c: c.execute(event.update().where(event.c.kind == "init").values(data=data)))
+        assert store.database.read(lambda c: c.scalar(sa.select(sa.func.count()).select_from(event)))
     assert cli("show", uid, "--storage", sqlite_url)[0] == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from rekindle.studies.errors import StoreFull, StoreLocked, StoreUnreachable
 from rekindle.studies.storage.sql import retry as module
-from rekindle.studies.storage.sql.retry import Patience, Wait
+from rekindle.studies.storage.sql.retry import Backoff, RetryPolicy
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.checkpoint.storage import Write
 
@@ -23,23 +23,23 @@ def _says_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def full(store: Store, pages: int = 8) -> Callable[[], None]:
     """Leaves a SQLite store room for a few more pages; what is returned lifts that."""
-    used = store._database.read(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar_one())
+    used = store.database.read(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar_one())
 
     def limit(connection: Any, record: object) -> None:
         connection.execute(f"PRAGMA max_page_count = {used + pages}")
 
     def lift() -> None:
-        sa.event.remove(store._database._engine, "connect", limit)
-        store._database.close()
+        sa.event.remove(store.database._engine, "connect", limit)
+        store.database.close()
 
-    sa.event.listen(store._database._engine, "connect", limit)
-    store._database.close()
+    sa.event.listen(store.database._engine, "connect", limit)
+    store.database.close()
     return lift
 
 
-def wait_for_ever(wait: Wait) -> None:
+def wait_for_ever(wait: Backoff) -> None:
     while True:
-        wait.before_the_next_try(StoreLocked("busy"), True, True)
+        wait.wait_or_raise(StoreLocked("busy"), True, True)
 
 
 def test_room_is_waited_for_by_those_who_say_so(sqlite_url: str) -> None:
@@ -50,7 +50,7 @@ def test_room_is_waited_for_by_those_who_say_so(sqlite_url: str) -> None:
         if len(said) == 1:
             lift()
 
-    with Store(sqlite_url, patience=Patience(60, full=True, say=say)) as store:
+    with Store(sqlite_url, retry=RetryPolicy(60, full=True, say=say)) as store:
         lease = store.open("a", {})
         lift = full(store)
         store.save([Write(lease, 1, b"{}", {"0" * 64: bytes(1_000_000)})])
@@ -61,7 +61,7 @@ def test_room_is_waited_for_by_those_who_say_so(sqlite_url: str) -> None:
 
 def test_a_wait_ends_when_it_is_asked_to(sqlite_url: str) -> None:
     asked: list[str] = []
-    with Store(sqlite_url, patience=Patience(600, full=True, say=asked.append)) as store:
+    with Store(sqlite_url, retry=RetryPolicy(600, full=True, say=asked.append)) as store:
         store.wait_until(lambda: bool(asked))
         lease = store.open("a", {})
         lift = full(store)
@@ -72,7 +72,7 @@ def test_a_wait_ends_when_it_is_asked_to(sqlite_url: str) -> None:
 
 def test_the_end_of_a_patience_says_how_long_it_was() -> None:
     with pytest.raises(StoreLocked, match=r"busy \(waited for 0 s\)"):
-        wait_for_ever(Wait(Patience(0.02)))
+        wait_for_ever(Backoff(RetryPolicy(0.02)))
 
 
 def test_what_does_not_pass_is_not_waited_for() -> None:
@@ -82,7 +82,7 @@ def test_what_does_not_pass_is_not_waited_for() -> None:
         (StoreFull("x"), False, True),
     ):
         with pytest.raises(type(problem), match=r"^x$"):
-            Wait(Patience(60)).before_the_next_try(problem, passing, answered)
+            Backoff(RetryPolicy(60)).wait_or_raise(problem, passing, answered)
 
 
 def test_pauses_grow_and_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_pauses_grow_and_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "sleep", sleep)
-    wait = Wait(Patience(60))
+    wait = Backoff(RetryPolicy(60))
     with pytest.raises(StoreLocked, match=r"waited for (5\d|60) s"):
         wait_for_ever(wait)
     assert max(slept) <= module.SLICE
@@ -110,7 +110,7 @@ def test_a_server_that_was_killed_and_comes_back_is_waited_for(own_postgres: Any
         if len(said) == 1:
             own_postgres.start()
 
-    with Store(own_postgres.new_database(), patience=Patience(60, say=say)) as store:
+    with Store(own_postgres.new_database(), retry=RetryPolicy(60, say=say)) as store:
         lease = store.open("a", {})
         own_postgres.kill()
         store.save([Write(lease, 1, b"{}")])
@@ -124,8 +124,8 @@ def test_a_server_that_never_answered_is_waited_for_if_it_is_known_to_be_right(o
     url = own_postgres.new_database()
     own_postgres.kill()
     with pytest.raises(StoreUnreachable, match="check that the server runs"):
-        Store(url, patience=Patience(600))
-    with Store(url, patience=Patience(60, first=True, say=lambda text: own_postgres.start())) as store:
+        Store(url, retry=RetryPolicy(600))
+    with Store(url, retry=RetryPolicy(60, first=True, say=lambda text: own_postgres.start())) as store:
         assert store.tasks() == []
 
 
@@ -136,8 +136,8 @@ def test_a_directory_that_went_away_is_waited_for(tmp_path: Path) -> None:
         if (tmp_path / "away").exists():
             (tmp_path / "away").rename(tmp_path / "disk")
 
-    with Store(f"sqlite:///{tmp_path / 'disk' / 'a.db'}", patience=Patience(60, say=say)) as store:
-        store._database.close()
+    with Store(f"sqlite:///{tmp_path / 'disk' / 'a.db'}", retry=RetryPolicy(60, say=say)) as store:
+        store.database.close()
         (tmp_path / "disk").rename(tmp_path / "away")
         store.open("a", {})
         assert [row.uid for row in store.tasks()] == ["a"]

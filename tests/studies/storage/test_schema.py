@@ -32,10 +32,10 @@ def columns(connection: sa.Connection) -> dict[str, list[tuple[str, str, bool]]]
 def test_opening_makes_the_tables_once_and_then_only_looks(url: str) -> None:
     Store(url).close()
     with Store(url) as store:
-        assert store._database.read(schema.version_of) == schema.VERSION
-        assert store._database.read(lambda c: c.execute(sa.select(schema.schema)).all()) == [(schema.VERSION,)]
-        store._database.write(lambda c: schema.upgrade(c, store.url))
-        assert store._database.read(lambda c: c.execute(sa.select(schema.schema)).all()) == [(schema.VERSION,)]
+        assert store.database.read(schema.version_of) == schema.VERSION
+        assert store.database.read(lambda c: c.execute(sa.select(schema.schema)).all()) == [(schema.VERSION,)]
+        store.database.write(lambda c: schema.upgrade(c, store.url))
+        assert store.database.read(lambda c: c.execute(sa.select(schema.schema)).all()) == [(schema.VERSION,)]
 
 
 def test_many_processes_may_make_the_tables_at_once(url: str, child: Callable[..., Any]) -> None:
@@ -59,7 +59,7 @@ with Store(sys.argv[1]) as store:
 
 def test_a_newer_schema_is_refused_with_the_cure(url: str) -> None:
     with Store(url) as store:
-        store._database.write(lambda c: c.execute(schema.schema.update().values(version=schema.VERSION + 1)))
+        store.database.write(lambda c: c.execute(schema.schema.update().values(version=schema.VERSION + 1)))
     law = f"have schema {schema.VERSION + 1}, but this Rekindle knows schemas up to {schema.VERSION}: upgrade it"
     with pytest.raises(SchemaMismatch, match=rf"{law} \(pip"):
         Store(url)
@@ -76,8 +76,8 @@ def test_an_older_schema_is_brought_up_to_date_on_opening(url: str, monkeypatch:
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, grow))
     for _ in range(2):
         with Store(url) as store:
-            assert store._database.read(schema.version_of) == schema.VERSION
-            assert "note" in [name for name, *_ in store._database.read(columns)["rk_task"]]
+            assert store.database.read(schema.version_of) == schema.VERSION
+            assert "note" in [name for name, *_ in store.database.read(columns)["rk_task"]]
             assert store.tasks()[0].identity == {"seed": 1}
 
 
@@ -86,15 +86,15 @@ def test_a_migration_that_fails_changes_nothing(url: str, monkeypatch: pytest.Mo
         connection.execute(sa.text("ALTER TABLE rk_nowhere ADD COLUMN note TEXT"))
 
     with Store(url) as store:
-        before = store._database.read(columns)
+        before = store.database.read(columns)
     with monkeypatch.context() as newer:
         newer.setattr(schema, "VERSION", schema.VERSION + 2)
         newer.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, grow, fail))
         with pytest.raises(StoreError, match="rk_nowhere"):
             Store(url)
     with Store(url) as store:
-        assert store._database.read(columns) == before
-        assert store._database.read(schema.version_of) == schema.VERSION
+        assert store.database.read(columns) == before
+        assert store.database.read(schema.version_of) == schema.VERSION
 
 
 def test_a_database_of_schema_1_opens_with_all_that_it_holds(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_database_of_schema_1_opens_with_all_that_it_holds(tmp_path: Path) -> 
     connection.executescript(SCHEMA_1.read_text())
     connection.close()
     with Store(f"sqlite:///{tmp_path / 'old.db'}") as store, Store(f"sqlite:///{tmp_path / 'new.db'}") as new:
-        assert store._database.read(columns) == new._database.read(columns)
+        assert store.database.read(columns) == new.database.read(columns)
         saved = store.load("a")
         assert saved is not None
         assert (saved.epochs, saved.metrics) == (3, [(3, {"return": 21.5})])
@@ -117,9 +117,9 @@ def test_a_database_of_schema_1_opens_with_all_that_it_holds(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["{", "NaN", '{"a":1', "[" * 100_000, ""])
 def test_a_column_that_holds_no_json_is_an_error_that_says_so(store: Store, text: str) -> None:
-    store.create_study("s", {})
+    store.change_study("s", lambda _: {})
     raw = sa.text("UPDATE rk_study SET config = :text").bindparams(text=text)
-    store._database.write(lambda c: c.execute(raw))
+    store.database.write(lambda c: c.execute(raw))
     with pytest.raises(DamagedRow, match="a JSON column must hold JSON, but one holds"):
         store.studies()
 
@@ -131,5 +131,5 @@ def test_json_comes_back_as_it_was(store: Store) -> None:
         "c": [-math.inf, {"d": math.inf}],
         "e": 1e-320,
     }
-    store.create_study("s", config)
+    store.change_study("s", lambda _: config)
     assert store.study("s").config == config

@@ -23,11 +23,11 @@ IDENTITY = {"algorithm": "ppo", "env": "CartPole-v1", "seed": 1}
 
 
 def count(store: Store, table: sa.Table) -> int:
-    return store._database.read(lambda c: c.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+    return store.database.read(lambda c: c.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
 
 
 def change(store: Store, statement: Any) -> None:
-    store._database.write(lambda c: c.execute(statement))
+    store.database.write(lambda c: c.execute(statement))
 
 
 def test_what_is_saved_is_loaded(store: Store, write: Writer) -> None:
@@ -196,10 +196,12 @@ def test_a_damaged_blob_is_named_and_the_one_before_is_used_only_when_told(
     store.save([write(lease, 1), write(lease, 2)])
     (bad,) = write(lease, 2).blobs
     change(store, blob.update().where(blob.c.digest == bad).values(data=data))
+    damaged = lease.load()
+    assert damaged is not None
     with pytest.raises(
         DamagedCheckpoint, match=rf"task a at 2 epochs is damaged: .*{what}.* at 1 epochs is sound"
     ) as e:
-        lease.load()
+        damaged.fetch(bad)
     assert isinstance(e.value, DamagedState)
     saved = lease.load(allow_previous=True)
     assert saved is not None

@@ -314,7 +314,7 @@ def test_an_imported_study_knows_what_its_trials_started_from(tmp_path: Path, cl
 
 def test_a_policy_that_nothing_needs_goes_once_it_is_old(url: str) -> None:
     def age(store: Store) -> None:
-        store._database.write(lambda connection: connection.execute(checkpoint.update().values(created=0.0)))
+        store.database.write(lambda connection: connection.execute(checkpoint.update().values(created=0.0)))
 
     def collected(store: Store) -> list[list[int]]:
         before = stored(store)
@@ -341,7 +341,7 @@ def test_a_policy_that_nothing_needs_goes_once_it_is_old(url: str) -> None:
 
 def stored(store: Store) -> int:
     """Bytes of all blobs."""
-    return store._database.read(lambda connection: connection.scalar(sa.select(sa.func.sum(blob.c.size))) or 0)
+    return store.database.read(lambda connection: connection.scalar(sa.select(sa.func.sum(blob.c.size))) or 0)
 
 
 def test_a_study_whose_policy_is_gone_says_so(sqlite_url: str) -> None:

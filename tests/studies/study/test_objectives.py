@@ -19,7 +19,7 @@ from rekindle.studies.engine.configuring import make_population
 from rekindle.studies.engine.optuna_mirror import finished, mirror
 from rekindle.studies.engine.progress import look
 from rekindle.studies.errors import DamagedRow
-from rekindle.studies.schedulers.asha import AsynchronousHalving
+from rekindle.studies.schedulers.asha import ASHA
 from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
@@ -147,7 +147,7 @@ def test_one_objective_is_ranked_by_its_score() -> None:
 
 def test_asha_promotes_the_front_of_those_that_have_finished() -> None:
     config = tiny(trials=6, epochs=(1, 2, 2), scheduler="asha", options=RETURN_AND_SIZE, generation=6)
-    scheduler = AsynchronousHalving(config)
+    scheduler = ASHA(config)
     scheduler.observe([Trial(n, f"u{n}", {}) for n in range(6)], [Segment(n, 0, 1) for n in range(6)])
     sizes_and_returns = [(50, 10.0), (60, 5.0), (10, 3.0), (20, 1.0), (5, 2.0), (40, 9.0)]
     promoted = []
@@ -232,7 +232,7 @@ def test_a_metric_that_is_never_reported_fails_its_trial_and_says_so(sqlite_url:
 def test_the_aggregate_of_seeds_is_of_each_objective_in_its_direction() -> None:
     options = seed_options(4, "top_quartile") | objective_options(["return", "episode_length:minimize"])
     values = [{"return": float(n), "episode_length": float(10 + n)} for n in range(4)]
-    rows = [Segment(n, 0, 1, "done", float(n), "d", values[n]) for n in range(4)]
+    rows = [Segment(n, 0, 1, "done", float(n), "d", values[n], seeds=4) for n in range(4)]
     [row] = collapse(tiny(options=options), [], rows)[1]
     assert row.objectives == {"return": 3.0, "episode_length": 10.0}
     assert row.score == 3.0
@@ -303,7 +303,7 @@ def test_a_result_that_lacks_an_objective_is_named_as_damage(sqlite_url: str) ->
     with Store(sqlite_url) as store:
         rows = store.segments("s")
         raw = sa.text("UPDATE rk_segment SET objectives = :text WHERE number = 1").bindparams(text='{"return":1.0}')
-        store._database.write(lambda c: c.execute(raw))
+        store.database.write(lambda c: c.execute(raw))
         with pytest.raises(DamagedRow, match="all objectives that its study seeks, but one has no model_size"):
             study_json(store, "s")
         with pytest.raises(DamagedRow, match="one has no return"):

@@ -77,8 +77,8 @@ def test_what_stays_is_sound_and_metrics_and_events_stay(filled: Store) -> None:
 
 
 def test_what_several_trials_share_stays_as_long_as_one_needs_it(filled: Store) -> None:
-    filled.create_study("other", {**sample.CONFIG, "seed": 1})
-    filled.add_trials("other", [Trial(0, FAILED, {})])
+    filled.change_study("other", lambda _: {**sample.CONFIG, "seed": 1})
+    filled.carry_forward("other", trials=[Trial(0, FAILED, {})])
     gc(filled, dry_run=False)
     assert epochs(filled)[FAILED] == [2, 3]
 
@@ -120,7 +120,7 @@ def test_tasks_of_no_study_are_left_alone(filled: Store) -> None:
 
 
 def test_one_study_may_be_cleaned_by_itself(filled: Store) -> None:
-    filled.create_study("other", {**sample.CONFIG, "seed": 1})
+    filled.change_study("other", lambda _: {**sample.CONFIG, "seed": 1})
     assert gc(filled, studies=["other"]) == []
     assert len(gc(filled, studies=[sample.NAME])) == 4
     with pytest.raises(UnknownStudy, match="'other', 'study'"):

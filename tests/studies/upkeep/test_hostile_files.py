@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
-import struct
-import zipfile
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ import pytest
 import sample_study as sample
 from rekindle.spaces import SpaceError
 from rekindle.studies.errors import StoreError
-from rekindle.studies.storage.sql import schema
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
-from rekindle.studies.upkeep.transfer import BadArchive, export_study, import_study
+from rekindle.studies.upkeep.exporting import export_study
+from rekindle.studies.upkeep.importing import BadArchive, import_study
 from rekindle.tasks.envs import EnvSpec, make_envs
 from rekindle.tasks.envs.base.spec import EnvSpecError
-from sample_study import DEEP, MIB, NESTED, bounded
+from sample_study import DEEP, NESTED, bounded
 from sample_study import templates as templates
 
 
@@ -31,24 +31,14 @@ def file(templates: dict[str, str], tmp_path: Path) -> Path:
     return tmp_path / "study.rekindle"
 
 
-def parts(file: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(file) as opened:
-        return {name: opened.read(name) for name in opened.namelist()}
-
-
-def write(file: Path, content: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
-    with zipfile.ZipFile(file, "w", compression) as opened:
-        for name, data in content.items():
-            opened.writestr(name, data)
-    return file
-
-
-def with_digests(content: dict[str, bytes]) -> dict[str, bytes]:
-    """The parts with an index that agrees with them."""
-    index = json.loads(content["study.json"])
-    for part in index["parts"]:
-        index["parts"][part] = hashlib.sha256(content[f"{part}.jsonl"]).hexdigest()
-    return {**content, "study.json": json.dumps(index).encode()}
+def tampered(file: Path, target: Path, *statements: str) -> Path:
+    """A copy of an exported file that was changed by SQL, with a digest that is right."""
+    target.write_bytes(file.read_bytes()[:-32])
+    with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    target.write_bytes(target.read_bytes() + hashlib.sha256(target.read_bytes()).digest())
+    return target
 
 
 def refused(store: Store, file: Path, match: str = ".") -> None:
@@ -58,6 +48,12 @@ def refused(store: Store, file: Path, match: str = ".") -> None:
     assert (store.studies(), store.tasks()) == ([], [])
 
 
+def test_a_file_that_was_changed_with_care_is_imported(file: Path, store: Store, tmp_path: Path) -> None:
+    change = "UPDATE rk_trial SET error = 'another' WHERE number = 1"
+    assert import_study(store, tampered(file, tmp_path / "good", change)).new == 12
+    assert store.trials(sample.NAME)[1].error == "another"
+
+
 def test_flipped_bits_of_a_file_are_found(file: Path, sqlite_url: str, tmp_path: Path) -> None:
     rng, source, path = random.Random(0), file.read_bytes(), tmp_path / "flipped"
     with Store(sqlite_url) as store, bounded(60):
@@ -65,16 +61,20 @@ def test_flipped_bits_of_a_file_are_found(file: Path, sqlite_url: str, tmp_path:
             data = bytearray(source)
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
             path.write_bytes(data)
-            try:
-                import_study(store, path)
-            except BadArchive:
-                assert store.studies() == []
-                continue
-            export_study(store, sample.NAME, tmp_path / "again")  # a bit of no meaning, such as a part's date
-            assert (tmp_path / "again").read_bytes() == source
-            for table in reversed(schema.metadata.sorted_tables):
-                if table is not schema.schema:
-                    sample.execute(store, table.delete())
+            refused(store, path)
+
+
+def test_pages_that_somebody_broke_are_refused_whatever_the_digest_says(
+    file: Path, sqlite_url: str, tmp_path: Path
+) -> None:
+    rng, source, path = random.Random(0), file.read_bytes()[:-32], tmp_path / "broken"
+    with Store(sqlite_url) as store:
+        for _ in range(20):
+            data = bytearray(source)
+            at = rng.randrange(16, len(data) - 4096)
+            data[at : at + 4096] = rng.randbytes(4096)
+            path.write_bytes(data + hashlib.sha256(data).digest())
+            refused(store, path)
 
 
 def test_a_file_that_was_cut_short_is_refused(file: Path, sqlite_url: str, tmp_path: Path) -> None:
@@ -85,198 +85,81 @@ def test_a_file_that_was_cut_short_is_refused(file: Path, sqlite_url: str, tmp_p
             refused(store, tmp_path / "cut")
         refused(store, tmp_path / "nothing", "cannot read")
         refused(store, tmp_path, "cannot read")
+        for data in (b"", b"x" * 4096):
+            (tmp_path / "other").write_bytes(data + hashlib.sha256(data).digest())
+            refused(store, tmp_path / "other", "no SQLite database")
 
 
-NAMES = [
-    "../../etc/passwd",
-    "/etc/passwd",
-    "blobs/../../x",
-    "blobs/" + "0" * 63,
-    "blobs/" + "A" * 64,
-    "blobs\\x",
-    "trials.jsonl/x",
-    "C:x",
-    "blobs/" + "0" * 64 + "/x",
-    "__init__.py",
-    "x" * 60_000,
-    "blobs/" + "\u0660" * 64,
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+DISGUISES = [
+    ("ALTER TABLE rk_study RENAME TO x", f"CREATE VIEW rk_study AS {ENDLESS} SELECT i AS name FROM n"),
+    ("DROP TABLE rk_event", f"CREATE VIEW rk_event AS {ENDLESS} SELECT i AS id FROM n"),
+    ("CREATE TRIGGER t AFTER UPDATE ON rk_task BEGIN DELETE FROM rk_blob; END",),
+    ("CREATE INDEX i ON rk_trial (length(hex(number)))",),
+    ("CREATE INDEX i ON rk_trial (number) WHERE number > 0",),
+    ("ALTER TABLE rk_blob ADD COLUMN more AS (hex(size))",),
+    ("ALTER TABLE rk_blob ADD COLUMN more CHECK (length(hex(size)))",),
 ]
 
 
-def test_names_that_lead_elsewhere_are_refused(file: Path, store: Store, tmp_path: Path) -> None:
-    content = parts(file)
-    for name in NAMES:
-        refused(store, write(tmp_path / "bad", {**content, name: b"x"}), "has a part|cannot be opened")
-    assert not Path("/etc/passwd").read_bytes().startswith(b"x")
+def test_tables_in_disguise_are_refused(file: Path, store: Store, tmp_path: Path) -> None:
+    for statements in DISGUISES:
+        refused(store, tampered(file, tmp_path / "bad", *statements))
 
 
-def test_bombs_are_refused_before_they_unfold(file: Path, sqlite_url: str, tmp_path: Path) -> None:
-    content = parts(file)
-    with Store(sqlite_url) as store:
-        bomb = {**content, "blobs/" + "0" * 64: bytes(512 * MIB)}
-        refused(store, write(tmp_path / "bomb", bomb, zipfile.ZIP_DEFLATED), "compressed")
-        del bomb
-        for kind in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
-            refused(store, write(tmp_path / "bomb", content, kind), "compressed")
-        refused(store, overlapping(file, tmp_path / "bomb"), "larger than the file|cannot be|not the same|together")
-        refused(store, claiming(file, tmp_path / "bomb", 2**31), "compressed|bytes|larger|cannot be")
-
-
-def central(data: bytes) -> list[int]:
-    """Where the entries of a zip's directory are."""
-    places, at = [], data.find(b"PK\x01\x02")
-    while at >= 0:
-        places.append(at)
-        at = data.find(b"PK\x01\x02", at + 1)
-    return places
-
-
-def claiming(source: Path, target: Path, size: int) -> Path:
-    """A file whose every part says that it is of this size."""
-    data = bytearray(source.read_bytes())
-    for at in central(data):
-        struct.pack_into("<II", data, at + 20, size, size)
-    target.write_bytes(data)
-    return target
-
-
-def overlapping(source: Path, target: Path) -> Path:
-    """A file whose every blob is the same bytes."""
-    data = bytearray(source.read_bytes())
-    places = central(data)
-    first = data[places[-1] + 42 : places[-1] + 46]
-    for at in places[:-1]:
-        data[at + 42 : at + 46] = first
-    target.write_bytes(data)
-    return target
-
-
-def test_encrypted_and_doubled_parts_are_refused(file: Path, store: Store, tmp_path: Path) -> None:
-    data = bytearray(file.read_bytes())
-    for at in central(data):
-        data[at + 8] |= 1
-    (tmp_path / "bad").write_bytes(data)
-    refused(store, tmp_path / "bad", "encrypted")
-    content = parts(file)
-    write(tmp_path / "bad", content)
-    with zipfile.ZipFile(tmp_path / "bad", "a") as opened, pytest.warns(UserWarning, match="Duplicate name"):
-        opened.writestr("trials.jsonl", b"")
-    refused(store, tmp_path / "bad", "two parts")
-    for name in ("study.json", "metrics.jsonl"):
-        refused(store, write(tmp_path / "bad", {k: v for k, v in content.items() if k != name}), f"lacks {name}")
-
-
-TRIAL = {
-    "number": 9,
-    "uid": "u",
-    "params": {},
-    "attrs": {},
-    "state": "running",
-    "error": None,
-    "created": 1.0,
-    "finished": None,
-}
-CHECKPOINT = {"uid": "uid-3", "epochs": 9, "digest": "0" * 64, "created": 1.0}
-BAD_LINES: list[tuple[str, Any]] = [
-    *(
-        ("trials", {**TRIAL, **change})
-        for change in (
-            {"number": -1},
-            {"number": 2**31},
-            {"number": True},
-            {"number": 1.5},
-            {"number": "1"},
-            {"number": None},
-            {"uid": ""},
-            {"uid": "x" * 2000},
-            {"uid": "a\0b"},
-            {"uid": 1},
-            {"params": []},
-            {"params": None},
-            {"state": "x"},
-            {"state": ["running"]},
-            {"error": 1},
-            {"error": "\0"},
-            {"created": "now"},
-            {"created": None},
-            {"created": {"float": "inf"}},
-            {"more": 1},
-            {"number": 0},
-        )
-    ),
-    ("trials", []),
-    ("trials", None),
-    ("trials", "x"),
-    ("trials", {}),
-    ("segments", {"number": 77, "rung": 0, "epochs": 1, "state": "ready", "score": None, "digest": None}),
-    ("segments", {"number": 3, "rung": 9, "epochs": 1, "state": "ready", "score": {"float": "nan"}, "digest": None}),
-    ("tasks", {"uid": "uid-9", "identity": {}, "created": 1.0}),
-    ("tasks", {"uid": "uid-3", "identity": {}, "created": 1.0}),
-    ("checkpoints", CHECKPOINT),
-    ("checkpoints", {**CHECKPOINT, "digest": "../x"}),
-    ("checkpoints", {**CHECKPOINT, "uid": "uid-9"}),
-    ("metrics", {"uid": "uid-3", "epoch": 1, "data": {}}),
-    ("metrics", {"uid": "uid-9", "epoch": 1, "data": {}}),
-    ("events", {"uid": "uid-9", "created": 1.0, "kind": "x", "data": {}}),
-    ("events", {"uid": "uid-3", "created": 1.0, "kind": "x", "data": "x"}),
+ROWS = [
+    *(f"UPDATE rk_trial SET number = {value} WHERE number = 2" for value in ("-1", 2**31, 2**62, 1.5, "'x'")),
+    *(f"UPDATE rk_trial SET uid = {value} WHERE number = 2" for value in ("''", "hex(zeroblob(999))", "1", "x'00'")),
+    "UPDATE rk_trial SET uid = 'a' || char(0) || 'b'",
+    *(f"UPDATE rk_trial SET params = '{value}'" for value in ("[]", "null", "{", "x", DEEP, NESTED, "9" * 5000)),
+    "UPDATE rk_trial SET attrs = '{\"start\": 1}'",
+    *(f"UPDATE rk_trial SET state = {value}" for value in ("'x'", "''", "x'00'", "1")),
+    *(f"UPDATE rk_trial SET error = {value}" for value in ("x'00'", "char(0)")),
+    *(f"UPDATE rk_trial SET created = {value}" for value in ("'now'", "9e999", "x'00'")),
+    "INSERT INTO rk_segment (study, number, rung, epochs, state) VALUES ('study', 77, 0, 1, 'ready')",
+    "INSERT INTO rk_segment (study, number, rung, epochs, state) VALUES ('study', 3, 9, 1, 'done')",
+    "UPDATE rk_segment SET epochs = -1 WHERE number = 2",
+    'UPDATE rk_segment SET objectives = \'{"return": "x"}\'',
+    "INSERT INTO rk_task SELECT 'uid-9', identity, NULL, 0, 0, 0, created FROM rk_task LIMIT 1",
+    "UPDATE rk_task SET identity = '[]'",
+    "DELETE FROM rk_task WHERE uid = 'uid-1'",
+    "UPDATE rk_checkpoint SET digest = '../x'",
+    "UPDATE rk_checkpoint SET uid = 'uid-9' WHERE id = 1",
+    "UPDATE rk_checkpoint SET epochs = 1 << 40 WHERE id = 1",
+    "UPDATE rk_checkpoint SET manifest = (SELECT manifest FROM rk_checkpoint WHERE id = 2) WHERE id = 1",
+    "UPDATE rk_checkpoint SET manifest = 1 << 40",
+    'UPDATE rk_metric SET data = \'{"return": "x"}\'',
+    "INSERT INTO rk_metric VALUES ('uid-9', 1, '{}')",
+    "INSERT INTO rk_event VALUES (999, 'uid-9', 1.0, 'x', '{}')",
+    "UPDATE rk_event SET data = 'x'",
+    "UPDATE rk_event SET kind = ''",
+    "UPDATE rk_blob SET data = x'00' WHERE digest = (SELECT min(digest) FROM rk_blob)",
+    "UPDATE rk_blob SET data = (SELECT data FROM rk_blob ORDER BY digest DESC) WHERE digest < 'f'",
+    "UPDATE rk_blob SET data = 1 << 40",
+    "UPDATE rk_blob SET size = 1 << 40",
+    f"INSERT INTO rk_blob VALUES ('{hashlib.sha256(b'').hexdigest()}', 0, x'')",
+    "DELETE FROM rk_blob WHERE digest = (SELECT min(digest) FROM rk_blob)",
+    "DELETE FROM rk_checkpoint_blob WHERE checkpoint = 1",
+    "DELETE FROM rk_study",
+    "INSERT INTO rk_study (name, config, created) SELECT 'second', config, created FROM rk_study",
+    "UPDATE rk_study SET name = ''",
+    "UPDATE rk_study SET config = '[]'",
+    "UPDATE rk_schema SET version = 99",
+    "DROP TABLE rk_metric",
 ]
 
 
-def test_lines_of_another_form_are_refused(file: Path, sqlite_url: str, tmp_path: Path) -> None:
-    content = parts(file)
+@pytest.mark.parametrize("statement", ROWS, ids=lambda statement: statement[:60])
+def test_rows_of_another_form_are_refused(file: Path, sqlite_url: str, tmp_path: Path, statement: str) -> None:
     with Store(sqlite_url) as store:
-        for part, row in BAD_LINES:
-            bad = {**content, f"{part}.jsonl": content[f"{part}.jsonl"] + json.dumps(row).encode() + b"\n"}
-            refused(store, write(tmp_path / "bad", bad), "sha256")
-            refused(store, write(tmp_path / "bad", with_digests(bad)))
+        refused(store, tampered(file, tmp_path / "bad", statement))
 
 
-def test_text_that_is_no_json_is_refused(file: Path, sqlite_url: str, tmp_path: Path) -> None:
-    content = parts(file)
-    lines = [b"\xff\n", b"{}", b"\n", DEEP.encode() + b"\n", NESTED.encode() + b"\n", b"9" * 5000 + b"\n", b"NaN\n"]
-    lines.append(json.dumps({**TRIAL, "params": json.loads(NESTED[450:550])}).encode() + b"\n")
-    lines.append(json.dumps({**TRIAL, "uid": "\ud800"}).encode() + b"\n")
-    with Store(sqlite_url) as store:
-        for line in lines:
-            bad = with_digests({**content, "trials.jsonl": content["trials.jsonl"] + line})
-            refused(store, write(tmp_path / "bad", bad))
-        for index in (b"", b"[]", b"{}", DEEP.encode(), b"\xff", content["study.json"].replace(b"rekindle", b"other")):
-            refused(store, write(tmp_path / "bad", {**content, "study.json": index}))
-
-
-def test_files_of_other_versions_and_studies_are_refused(file: Path, store: Store, tmp_path: Path) -> None:
-    content = parts(file)
-    index = json.loads(content["study.json"])
-    refused(
-        store,
-        write(tmp_path / "bad", {**content, "study.json": json.dumps({**index, "version": 2}).encode()}),
-        "version is 2, and this Rekindle reads version 1",
-    )
-    for study in ({}, {**index["study"], "name": ""}, {**index["study"], "config": []}):
-        refused(
-            store, write(tmp_path / "bad", {**content, "study.json": json.dumps({**index, "study": study}).encode()})
-        )
-    config = {**index["study"], "config": {**sample.CONFIG, "trials": [10**12]}}
-    bad = {**content, "study.json": json.dumps({**index, "study": config}).encode()}
+def test_a_configuration_that_no_study_has_is_refused(file: Path, store: Store, tmp_path: Path) -> None:
+    config = json.dumps({**sample.CONFIG, "trials": [10**12]})
     with pytest.raises(StoreError, match="trials is"):
-        import_study(store, write(tmp_path / "bad", bad))
+        import_study(store, tampered(file, tmp_path / "bad", f"UPDATE rk_study SET config = '{config}'"))
     assert (store.studies(), store.tasks()) == ([], [])
-
-
-def test_states_that_do_not_belong_together_are_refused(file: Path, store: Store, tmp_path: Path) -> None:
-    content = parts(file)
-    blobs = [name for name in content if name.startswith("blobs/")]
-    manifests = [name for name in content if name.startswith("manifests/")]
-    for change in (
-        {blobs[0]: b"other"},
-        {blobs[0]: content[blobs[1]]},
-        {manifests[0]: content[manifests[1]]},
-        {"blobs/" + "0" * 64: b""},
-        {"manifests/" + hashlib.sha256(b"{}").hexdigest(): b"{}"},
-    ):
-        refused(store, write(tmp_path / "bad", {**content, **change}))
-    for name in (blobs[0], manifests[0]):
-        refused(store, write(tmp_path / "bad", {each: data for each, data in content.items() if each != name}))
 
 
 # Configurations and environments

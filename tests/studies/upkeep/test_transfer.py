@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import sqlite3
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +26,10 @@ from rekindle.studies.errors import (
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.sql.schema import blob, event, segment, study, task, trial
 from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.exporting import export_study
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.upkeep.gc import gc
-from rekindle.studies.upkeep.transfer import export_study, import_study
+from rekindle.studies.upkeep.importing import BadArchive, import_study
 from sample_study import execute, rows, uid
 from sample_study import filled as filled
 from sample_study import filled_url as filled_url
@@ -97,10 +101,10 @@ def test_an_import_that_was_interrupted_is_run_again(store: Store, file: Path, m
 
     real = importing._task
 
-    def interrupted(connection: Any, archive: Any, row: Any, mine: Any) -> int:
-        if row["uid"] == uid(2):
+    def interrupted(connection: Any, rows: Any, **more: Any) -> int:
+        if rows["task"][0]["uid"] == uid(2):
             raise KeyboardInterrupt
-        return real(connection, archive, row, mine)
+        return real(connection, rows=rows, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(importing, "_task", interrupted)
@@ -125,7 +129,7 @@ def test_a_study_of_other_content_is_refused_by_what_differs(
     filled: Store, file: Path, change: Callable[[], Any], message: str
 ) -> None:
     if "only in" in message:
-        filled.add_trials(sample.NAME, [Trial(9, "nine", {})])
+        filled.carry_forward(sample.NAME, trials=[Trial(9, "nine", {})])
     else:
         execute(filled, change())
     before = content(filled)
@@ -166,7 +170,7 @@ def test_a_damaged_study_is_not_exported(filled: Store, tmp_path: Path) -> None:
 def test_what_cannot_be_exported_is_refused(filled: Store, tmp_path: Path) -> None:
     with pytest.raises(UnknownStudy, match="'study'"):
         export_study(filled, "typo", tmp_path / "study.rekindle")
-    with pytest.raises(StoreError, match="directory that is there"):
+    with pytest.raises(StoreError, match="directory that exists and is writable"):
         export_study(filled, sample.NAME, tmp_path / "nowhere" / "study.rekindle")
 
 
@@ -183,13 +187,26 @@ def test_passwords_are_not_exported(filled: Store, tmp_path: Path) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_file_is_a_zip_of_plain_parts(file: Path) -> None:
-    with zipfile.ZipFile(file) as opened:
-        names = opened.namelist()
-        assert {info.compress_type for info in opened.infolist()} == {zipfile.ZIP_STORED}
-        assert json.loads(opened.read("study.json"))["format"] == "rekindle study"
-        assert len([name for name in names if name.startswith("blobs/")]) == 12
-        assert [json.loads(line)["number"] for line in opened.read("trials.jsonl").splitlines()] == [0, 1, 2, 3]
+def test_the_file_is_a_database_with_one_study(filled: Store, tmp_path: Path) -> None:
+    filled.change_study("another", lambda config: sample.CONFIG)
+    path = tmp_path / "study.rekindle"
+    export_study(filled, sample.NAME, path)
+    data = path.read_bytes()
+    assert hashlib.sha256(data[:-32]).digest() == data[-32:]
+    with contextlib.closing(sqlite3.connect(path)) as opened:
+        assert opened.execute("SELECT name FROM rk_study").fetchall() == [(sample.NAME,)]
+        assert opened.execute("SELECT count(*) FROM rk_blob").fetchall() == [(12,)]
+        assert opened.execute("SELECT count(*) FROM rk_task WHERE lease_owner IS NOT NULL").fetchall() == [(0,)]
+    with Store(f"sqlite:///{path}") as store:
+        assert [row.number for row in store.trials(sample.NAME)] == [0, 1, 2, 3]
+        assert check(store) == []
+
+
+def test_a_file_of_the_format_before_is_refused_with_the_version_that_reads_it(store: Store, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "old.rekindle", "w") as old:
+        old.writestr("study.json", "{}")
+    with pytest.raises(BadArchive, match="at 9f8a843, its last version with zips"):
+        import_study(store, tmp_path / "old.rekindle")
 
 
 def test_the_commands_export_and_import(

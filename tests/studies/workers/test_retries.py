@@ -16,9 +16,9 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from rekindle.studies.cli import main
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.failures import FAILED, POLICIES
+from rekindle.studies.storage.failure_history import FailureHistory
 from rekindle.studies.storage.sql.schema import task
 from rekindle.studies.storage.store import Store
-from rekindle.studies.storage.troubles import History
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers.worker import Worker, run_worker
 from rekindle.tasks.algorithms.ppo import PPOLearner
@@ -205,11 +205,11 @@ if sys.argv[2] == "save":
     store.save([Write(lease, 1, b"1", {})])
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    url = unfinished._database.url.render_as_string(hide_password=False)
+    url = unfinished.database.url.render_as_string(hide_password=False)
 
-    def kill(*how: str) -> History:
+    def kill(*how: str) -> FailureHistory:
         child(killer, url, *how, "").process.wait()
-        return unfinished.histories(["a"]).get("a", History())
+        return unfinished.histories(["a"]).get("a", FailureHistory())
 
     assert [kill().killed for _ in range(3)] == [0, 2, 3]  # nobody asks how the first one ended
     history = kill()
@@ -236,13 +236,13 @@ from rekindle.studies.storage.store import Store
 claimed = Store(sys.argv[1]).claim("s", sys.argv[2:])
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    url = unfinished._database.url.render_as_string(hide_password=False)
+    url = unfinished.database.url.render_as_string(hide_password=False)
 
-    def kill(*uids: str) -> History:
+    def kill(*uids: str) -> FailureHistory:
         child(killer, url, *uids).process.wait()
-        return unfinished.histories(["a"]).get("a", History())
+        return unfinished.histories(["a"]).get("a", FailureHistory())
 
-    def is_tried_again(history: History) -> bool:
+    def is_tried_again(history: FailureHistory) -> bool:
         after = history.after_kills()
         assert after is not None
         assert after[1].alone == after[1].retry
@@ -296,7 +296,7 @@ def test_one_lost_lease_takes_nothing_from_the_rest_of_a_cohort(
             if learner.epochs == 1 and not said and len(trained) == 1:  # somebody else takes one, and dies of it
                 uid = store.trials("s")[2].uid
                 values = {"lease_epoch": task.c.lease_epoch + 1, "lease_owner": "x:y:1:z", "lease_expires": 0}
-                store._database.write(lambda c: c.execute(task.update().where(task.c.uid == uid).values(**values)))
+                store.database.write(lambda c: c.execute(task.update().where(task.c.uid == uid).values(**values)))
             trained.append(learner.members)
             return run_epoch(learner, *arguments, **more)
 

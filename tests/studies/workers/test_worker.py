@@ -230,4 +230,4 @@ def damage(store: Store, uid: str) -> None:
         flipped = data[:-1] + bytes([data[-1] ^ 1])
         connection.execute(blob.update().where(blob.c.digest == digest).values(data=flipped))
 
-    store._database.write(work)
+    store.database.write(work)

@@ -1,4 +1,4 @@
-"""What there is to read of tasks, by anybody, lease or not."""
+"""Read-only queries on tasks; they need no lease."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from . import trials as ledger
+from . import studies as study_rows
 from .locks.owner import Owner
 from .rows import CheckpointRow, Event, TaskRow, Trial
 from .sql.schema import CHUNK, Now, blob, checkpoint, checkpoint_blob, event, task, trial
 
 
 def tasks(connection: Connection, uids: Collection[str] | None) -> list[TaskRow]:
-    """The tasks (all, or those given), the oldest first."""
+    """Return the tasks (all, or those given), the oldest first."""
     c = task.c
     columns = (c.uid, c.identity, c.lease_owner, c.lease_epoch, c.lease_expires - Now(), c.epochs, c.created)
     query = sa.select(*columns).order_by(c.created, c.uid)
@@ -24,13 +24,13 @@ def tasks(connection: Connection, uids: Collection[str] | None) -> list[TaskRow]
 
 
 def count_tasks(connection: Connection, without: Sequence[str]) -> int:
-    """How many tasks there are whose uids begin with none of these."""
+    """Count the tasks whose uids begin with none of these."""
     others = [~task.c.uid.startswith(text, autoescape=True) for text in without]
     return connection.scalar(sa.select(sa.func.count()).select_from(task).where(*others)) or 0
 
 
 def reached(connection: Connection, uids: Collection[str]) -> dict[str, int]:
-    """By uid: the epochs of a task's last checkpoint."""
+    """Return the epochs of the tasks' last checkpoints, by uid."""
     c, known = task.c, list(uids)
     found: dict[str, int] = {}
     for i in range(0, len(known), CHUNK):
@@ -40,21 +40,21 @@ def reached(connection: Connection, uids: Collection[str]) -> dict[str, int]:
 
 
 def held(connection: Connection) -> set[str]:
-    """The uids of the tasks that a process holds, or held when it died."""
+    """Return the uids of the tasks that a process holds, or held when it died."""
     owned = task.c.lease_owner > ""  # for "is not null" SQLite would go through all tasks
     return set(connection.scalars(sa.select(task.c.uid).where(owned)))
 
 
 def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
-    """The trials that a task is, each with the name of its study."""
+    """Return the trials that train a task, each with the name of its study."""
     t = trial.c
     query = sa.select(t.study, t.number).where(t.uid == uid).order_by(t.study, t.number)
     places = [(row.study, row.number) for row in connection.execute(query)]
-    return [(name, row) for name, number in places for row in ledger.trials(connection, name, of=[number])]
+    return [(name, row) for name, number in places for row in study_rows.trials(connection, name, of=[number])]
 
 
 def holders(connection: Connection) -> dict[str, str]:
-    """By uid of the tasks that are held: the process that holds it, unless it is known to be dead."""
+    """Return the processes that hold tasks and are not known to be dead, by uid."""
     owned = sa.select(task.c.uid, task.c.lease_owner).where(task.c.lease_owner >= "", task.c.lease_expires > Now())
     found = {uid: str(owner) for uid, owner in connection.execute(owned)}
     dead = {owner for owner in set(found.values()) if Owner.parse(owner).is_dead()}
@@ -62,7 +62,7 @@ def holders(connection: Connection) -> dict[str, str]:
 
 
 def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:
-    """The checkpoints of a task, the oldest first."""
+    """Return the checkpoints of a task, the oldest first."""
     c = checkpoint.c
     query = sa.select(c.id, c.uid, c.epochs, c.digest, c.lease_epoch, c.created).where(c.uid == uid).order_by(c.id)
     names = sa.select(c.id, blob.c.digest, blob.c.size).join_from(checkpoint, checkpoint_blob).join(blob)
@@ -73,7 +73,7 @@ def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:
 
 
 def events(connection: Connection, uid: str) -> list[Event]:
-    """What happened to a task, the oldest first."""
+    """Return the events of a task, the oldest first."""
     c = event.c
     query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid == uid).order_by(c.id)
     return [Event(*row) for row in connection.execute(query)]

@@ -1,4 +1,4 @@
-"""What went wrong with tasks since their last new epoch, as their events tell, and what follows from it."""
+"""Failures of tasks since their last new epoch, as their events tell, and what is done about them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ EXCUSED = 16  # deaths at most that count as the machines', not the trial's
 
 
 @dataclass
-class History:
-    """The troubles of one task at the epoch of its last checkpoint; those before it count no more.
+class FailureHistory:
+    """Failures of one task since its last checkpoint; earlier ones do not count.
 
     Attributes:
         epochs: of the last checkpoint.
-        failed: how often it was tried again, by the kind of the failure.
-        killed: how often a process that trained it died, or fell silent for longer than its lease and was not found
-            alive: one that is paused, or short of time, is not the trial's fault.
-        alone: whether it is to be trained by itself.
-        rest: seconds until it is to be tried again.
-        last: who held it last when it was killed.
-        elsewhere: how many others died meanwhile, none of whom trained it; looked up when it is about to fail.
+        failed: number of retries by the kind of the failure.
+        killed: number of processes that died while they trained it, or fell silent for longer than their lease and were
+            not found alive: a paused or slow process is not the trial's fault.
+        alone: whether it is to be trained alone.
+        rest: seconds until it is to be retried.
+        last: the last process that held it when it was killed.
+        elsewhere: number of processes that died meanwhile and did not train it; counted when it is about to fail.
+        since: the event of the first death.
+        victims: the processes that died.
     """
 
     epochs: int = 0
@@ -43,9 +45,10 @@ class History:
     victims: set[str] = field(default_factory=set)
 
     def after_kills(self) -> tuple[Killed, Decision] | None:
-        """What is done about those who died with it; None if nobody did.
+        """Return the decision about a task whose processes were killed; None if none was.
 
-        Where others die as well, machines go away: each of those excuses one death, and the trial goes on alone.
+        Where other processes die as well, machines are preempted: each such death excuses one of the task's, and the
+        trial is trained alone.
         """
         if not self.killed:
             return None
@@ -62,10 +65,12 @@ class History:
         return error, decide(error, blamed)
 
 
-def claimable(connection: Connection, uids: Sequence[str], limit: int | None) -> tuple[list[str], dict[str, History]]:
-    """Which of the tasks may be taken now, to be trained together, and the histories of those that had troubles.
+def claimable(
+    connection: Connection, uids: Sequence[str], limit: int | None
+) -> tuple[list[str], dict[str, FailureHistory]]:
+    """Return the tasks that may be taken now and trained together, and the histories of those with failures.
 
-    Looks at twice as many as are wanted, so that a worker that waits for thousands does not read of all of them.
+    Only twice the wanted number of tasks is read, so that a worker that waits for thousands does not read all of them.
     """
     enough = len(uids) if limit is None else 2 * limit
     first: list[str] = []
@@ -81,9 +86,9 @@ def claimable(connection: Connection, uids: Sequence[str], limit: int | None) ->
     return [uid for uid in rested if uid not in known or not known[uid].alone], known
 
 
-def histories(connection: Connection, uids: Collection[str]) -> dict[str, History]:
-    """Of those of the tasks that have had troubles."""
-    found: dict[str, History] = {}
+def histories(connection: Connection, uids: Collection[str]) -> dict[str, FailureHistory]:
+    """Return the histories of the tasks that had failures."""
+    found: dict[str, FailureHistory] = {}
     names = sorted(uids)
     for i in range(0, len(names), CHUNK):
         _read(connection, names[i : i + CHUNK], found)
@@ -95,21 +100,21 @@ def histories(connection: Connection, uids: Collection[str]) -> dict[str, Histor
     return found
 
 
-def _read(connection: Connection, uids: Collection[str], found: dict[str, History]) -> None:
+def _read(connection: Connection, uids: Collection[str], found: dict[str, FailureHistory]) -> None:
     columns = (event.c.id, event.c.uid, event.c.kind, event.c.data, (Now() - event.c.created).label("age"))
     query = sa.select(*columns, task.c.epochs, task.c.lease_owner).join(task, task.c.uid == event.c.uid)
     query = query.where(event.c.uid.in_(uids), event.c.kind.in_([TAKEOVER, FAILED])).order_by(event.c.id)
     for row in connection.execute(query):
         history = found.get(row.uid)
         if history is None:
-            history = found[row.uid] = History(row.epochs, killed=int(_died(row.lease_owner)))
+            history = found[row.uid] = FailureHistory(row.epochs, killed=int(_died(row.lease_owner)))
             history.last = row.lease_owner or ""
         if row.data.get("epochs") == row.epochs:
             _count(history, row)
 
 
-def _elsewhere(connection: Connection, uid: str, history: History) -> int:
-    """How many processes died with other tasks since the first one died with this."""
+def _elsewhere(connection: Connection, uid: str, history: FailureHistory) -> int:
+    """Count the processes that died with other tasks since the first one died with this."""
     if history.since is None:
         return 0
     query = sa.select(event.c.data).where(event.c.id > history.since, event.c.kind == TAKEOVER, event.c.uid != uid)
@@ -117,7 +122,9 @@ def _elsewhere(connection: Connection, uid: str, history: History) -> int:
     return len(died - history.victims - {history.last})
 
 
-def _count(history: History, row: sa.Row[tuple[int, str, str, dict[str, object], float, int, str | None]]) -> None:
+def _count(
+    history: FailureHistory, row: sa.Row[tuple[int, str, str, dict[str, object], float, int, str | None]]
+) -> None:
     kind = str(row.data.get("kind"))
     if row.kind == TAKEOVER:
         if not row.data.get("alive"):
@@ -138,5 +145,5 @@ def _count(history: History, row: sa.Row[tuple[int, str, str, dict[str, object],
 
 
 def _died(owner: str | None) -> bool:
-    """Whether a lease is left over from somebody who died, so that it will be taken over."""
+    """Whether a lease is left over from a process that died, so that it will be taken over."""
     return owner is not None and not Owner.parse(owner).is_alive()

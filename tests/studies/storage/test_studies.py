@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from rekindle.studies.errors import LeaseLost, ResultMismatch, StoreError, StudyMismatch, TaskBusy, UnknownStudy
-from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.rows import Result, Segment, Trial
 from rekindle.studies.storage.store import Store
+from rekindle.studies.storage.studies import check_same
 
 CONFIG = {"task": "ppo", "space": {"gamma": [0.9, 0.999]}, "trials": 16, "none": None}
 
@@ -17,44 +18,48 @@ CONFIG = {"task": "ppo", "space": {"gamma": [0.9, 0.999]}, "trials": 16, "none":
 @pytest.fixture
 def planned(store: Store) -> Store:
     """A study of three trials, each with a segment to its first rung."""
-    store.create_study("cartpole", CONFIG)
-    store.add_trials("cartpole", [Trial(n, f"uid{n}", {"gamma": 0.9 + n / 100}, {"group": 0}) for n in range(3)])
-    store.add_segments("cartpole", [Segment(n, 0, 9) for n in range(3)])
+    store.change_study("cartpole", lambda _: CONFIG)
+    store.carry_forward(
+        "cartpole", trials=[Trial(n, f"uid{n}", {"gamma": 0.9 + n / 100}, {"group": 0}) for n in range(3)]
+    )
+    store.carry_forward("cartpole", segments=[Segment(n, 0, 9) for n in range(3)])
     return store
 
 
 def test_a_study_is_made_once_and_keeps_its_configuration(store: Store) -> None:
-    made = store.create_study("cartpole", CONFIG)
-    assert store.create_study("cartpole", CONFIG) == made == store.study("cartpole")
+    made = store.change_study("cartpole", lambda stored: CONFIG if stored is None else stored)
+    assert store.change_study("cartpole", lambda stored: stored or {}) == made == store.study("cartpole")
     assert store.studies() == [made]
+    assert store.change_study("cartpole", lambda stored: {**(stored or {}), "trials": 32}).config["trials"] == 32
+
+
+def test_a_configuration_that_differs_is_refused_by_what_differs() -> None:
     other = {**CONFIG, "space": {"gamma": [0.5, 0.9]}, "trials": 32}
     with pytest.raises(
         StudyMismatch, match=r"'cartpole' differs in trials .*, space.gamma \(\[0.9, 0.999\], now \[0.5, 0.9\]\); use"
     ):
-        store.create_study("cartpole", other)
+        check_same("cartpole", CONFIG, other, [])
     with pytest.raises(StudyMismatch, match=r"extra \('absent', now 1\)"):
-        store.create_study("cartpole", {**CONFIG, "extra": 1})
-    assert store.study("cartpole").config == CONFIG
-
-
-def test_what_may_be_extended_is_updated(store: Store) -> None:
-    store.create_study("cartpole", CONFIG)
-    store.create_study("cartpole", {**CONFIG, "trials": 32}, extend=["trials"])
-    assert store.study("cartpole").config["trials"] == 32
+        check_same("cartpole", CONFIG, {**CONFIG, "extra": 1}, [])
+    check_same("cartpole", CONFIG, {**CONFIG, "trials": 32}, ["trials"])
 
 
 def test_an_unknown_study_is_answered_with_those_that_there_are(store: Store) -> None:
     with pytest.raises(UnknownStudy, match="no study 'pendulum'; there is none in this storage yet"):
         store.study("pendulum")
-    store.create_study("cartpole", CONFIG)
-    for call in (store.study, lambda name: store.add_trials(name, []), lambda name: store.add_segments(name, [])):
+    store.change_study("cartpole", lambda _: CONFIG)
+    for call in (
+        store.study,
+        lambda name: store.carry_forward(name, trials=[]),
+        lambda name: store.carry_forward(name, segments=[]),
+    ):
         with pytest.raises(UnknownStudy, match="no study 'pendulum'; there are 'cartpole'"):
             call("pendulum")
 
 
 def test_rows_are_added_if_they_are_not_there(planned: Store) -> None:
-    planned.add_trials("cartpole", [Trial(2, "another", {}), Trial(3, "uid3", {"gamma": 0.93})])
-    planned.add_segments("cartpole", [Segment(2, 0, 1), Segment(2, 1, 27)])
+    planned.carry_forward("cartpole", trials=[Trial(2, "another", {}), Trial(3, "uid3", {"gamma": 0.93})])
+    planned.carry_forward("cartpole", segments=[Segment(2, 0, 1), Segment(2, 1, 27)])
     trials = planned.trials("cartpole")
     assert [(trial.number, trial.uid, trial.state) for trial in trials] == [(n, f"uid{n}", "running") for n in range(4)]
     assert (trials[1].params, trials[1].attrs) == ({"gamma": 0.91}, {"group": 0})
@@ -72,18 +77,20 @@ def test_a_segment_is_finished_once_under_its_lease(planned: Store, write: Calla
     lease = planned.open("uid0", {})
     planned.save([write(lease, 9)])
     for _ in range(2):
-        planned.finish_segment(lease, "cartpole", 0, 0, score=475.0, digest="d", metrics=[(9, {"evaluation": 475.0})])
+        planned.finish_segments(
+            "cartpole", [Result(lease, 0, 0, score=475.0, digest="d", metrics=[(9, {"evaluation": 475.0})])]
+        )
     assert planned.segments("cartpole")[0] == Segment(0, 0, 9, "done", 475.0, "d")
     assert planned.metrics("uid0") == [(9, {"return": 9.0, "evaluation": 475.0})]
     with pytest.raises(ResultMismatch, match=r"segment 0 of trial 0 of study 'cartpole' is finished once, with .*475"):
-        planned.finish_segment(lease, "cartpole", 0, 0, score=476.0, digest="d")
+        planned.finish_segments("cartpole", [Result(lease, 0, 0, score=476.0, digest="d")])
     with pytest.raises(ResultMismatch, match="there is no segment 5 of trial 0"):
-        planned.finish_segment(lease, "cartpole", 0, 5, score=1.0)
+        planned.finish_segments("cartpole", [Result(lease, 0, 5, score=1.0)])
     with pytest.raises(ValueError, match="got NaN; fail the trial instead"):
-        planned.finish_segment(lease, "cartpole", 0, 0, score=math.nan)
+        planned.finish_segments("cartpole", [Result(lease, 0, 0, score=math.nan)])
     lease.release()
     with pytest.raises(LeaseLost):
-        planned.finish_segment(lease, "cartpole", 0, 0, score=475.0, digest="d")
+        planned.finish_segments("cartpole", [Result(lease, 0, 0, score=475.0, digest="d")])
 
 
 def test_a_failed_trial_keeps_its_traceback(planned: Store) -> None:
@@ -97,10 +104,10 @@ def test_a_failed_trial_keeps_its_traceback(planned: Store) -> None:
 
 def test_any_worker_may_finish_a_trial_and_all_agree(planned: Store) -> None:
     for _ in range(2):
-        planned.finish_trial("cartpole", 2, "pruned")
+        planned.carry_forward("cartpole", finished=[(2, "pruned")])
     assert planned.trials("cartpole")[2].state == "pruned"
     with pytest.raises(ResultMismatch, match=r"trial 2 of study 'cartpole' is finished once, with .*pruned.*complete"):
-        planned.finish_trial("cartpole", 2, "complete")
+        planned.carry_forward("cartpole", finished=[(2, "complete")])
 
 
 def test_a_claim_takes_what_is_free_in_order(planned: Store) -> None:
@@ -136,9 +143,19 @@ def test_workers_are_the_living_processes_that_hold_something(planned: Store) ->
 
 
 def test_trials_of_one_study_are_not_those_of_another(planned: Store) -> None:
-    planned.create_study("other", CONFIG)
-    planned.add_trials("other", [Trial(0, "uid0", {})])
+    planned.change_study("other", lambda _: CONFIG)
+    planned.carry_forward("other", trials=[Trial(0, "uid0", {})])
     assert len(planned.trials("other")) == 1
     assert len(planned.trials("cartpole")) == 3
     with pytest.raises(StoreError):
-        planned.add_segments("other", [Segment(7, 0, 1)])  # no such trial
+        planned.carry_forward("other", segments=[Segment(7, 0, 1)])  # no such trial
+
+
+def test_rows_carry_their_configuration_and_replicate(store: Store) -> None:
+    store.change_study("s", lambda _: {"options": {"seeds": 3}})
+    store.carry_forward("s", trials=[Trial(n, f"uid{n}", {}) for n in range(5)], segments=[Segment(4, 0, 1)])
+    rows = [*store.trials("s"), *store.segments("s")]
+    assert [(row.configuration, row.replicate) for row in rows] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 1)]
+    changes = store.changes("s")
+    assert changes is not None
+    assert [*changes.trials, *changes.segments] == rows

@@ -1,18 +1,18 @@
 """Studies, trials and segments as rows.
 
-A row is added if it is not there and finished once, so workers that plan or finish the same thing at once agree
+A row is added if it does not exist and finished once, so workers that plan or finish the same thing at once agree
 without talking to each other.
 
 Each write of a study's rows is a revision of it, and the rows that it writes name it. A writer holds the study's row
-until its transaction ends, so revisions become visible in their order, and who has seen one of them reads those rows
-that name a later one.
+until its transaction ends, so revisions become visible in their order, and a reader that has seen one of them reads the
+rows that name a later one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,23 +31,13 @@ TRIAL_STATES = ("running", "complete", "pruned", "failed")
 SEGMENT_STATES = ("ready", "done", "failed")
 
 
-def create_study(connection: Connection, name: str, config: Mapping[str, Any], extend: Collection[str]) -> Study:
-    """The study of this name; made if there is none. Only the keys in ``extend`` may differ, and are then updated."""
-
-    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        if stored is not None:
-            check_same(name, stored, config, extend)
-        return config
-
-    return change_study(connection, name, change)
-
-
 def change_study(
     connection: Connection, name: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
 ) -> Study:
-    """The study of this name with the configuration that ``change`` makes of the stored one, or of None.
+    """Store the configuration that ``change`` makes of the stored one, or of None, and return the study.
 
-    Nobody else changes it until the transaction ends, so of two changes at once the second makes its own of the first.
+    No other process changes it until the transaction ends, so of two changes at once the second starts from the result
+    of the first.
     """
     query = sa.select(*_STUDY).where(study.c.name == name).with_for_update()
     if connection.execute(query).one_or_none() is None:
@@ -62,7 +52,7 @@ def change_study(
 
 
 def check_same(name: str, stored: Mapping[str, Any], given: Mapping[str, Any], extend: Collection[str]) -> None:
-    """Raises StudyMismatch, which names what differs, if anything but the (dotted) keys in ``extend`` does."""
+    """Raise StudyMismatch, which names the differences, unless only the (dotted) keys in ``extend`` differ."""
     before, now = dict(_flat(stored)), dict(_flat(given))
     keys = sorted((before.keys() | now.keys()) - set(extend), key=lambda key: (key.count(".") > 0, key))  # task first
     if differing := [key for key in keys if (key in before, before.get(key)) != (key in now, now.get(key))]:
@@ -84,14 +74,14 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
 
 
 def studies(connection: Connection) -> list[Study]:
-    """All studies, the oldest first."""
+    """Return all studies, the oldest first."""
     return [
         Study(**row._mapping) for row in connection.execute(sa.select(*_STUDY).order_by(study.c.created, study.c.name))
     ]
 
 
 def get_study(connection: Connection, name: str) -> Study:
-    """One study; UnknownStudy names those that there are."""
+    """Return one study; UnknownStudy names those that exist."""
     row = connection.execute(sa.select(*_STUDY).where(study.c.name == name)).one_or_none()
     if row is None:
         raise _unknown(connection, name)
@@ -107,9 +97,9 @@ def _unknown(connection: Connection, name: str) -> UnknownStudy:
 
 
 def revise(connection: Connection, name: str, *, rewrite: bool = False) -> int:
-    """The revision of a study that this transaction writes; nobody else begins one until it ends.
+    """Begin a revision of a study within this transaction, and return its number.
 
-    Rows that are taken away name no revision: ``rewrite`` makes everybody read all of them again.
+    Removed rows name no revision: ``rewrite`` makes every reader read all rows again.
     """
     following = study.c.revision + 1
     values = {"revision": following, "rewritten": following} if rewrite else {"revision": following}
@@ -121,7 +111,7 @@ def revise(connection: Connection, name: str, *, rewrite: bool = False) -> int:
 
 
 def changes(connection: Connection, name: str, since: int) -> Changes | None:
-    """What has changed in a study since a revision (-1: everything is new), or None if nothing has."""
+    """Return the changes of a study since a revision (-1: everything is new), or None."""
     c = study.c
     row = connection.execute(sa.select(c.revision, c.rewritten).where(c.name == name)).one_or_none()
     if row is None:
@@ -135,30 +125,39 @@ def changes(connection: Connection, name: str, since: int) -> Changes | None:
 
 
 def add_trials(connection: Connection, name: str, trials: Iterable[Trial], revision: int) -> None:
-    """Adds the trials whose numbers are not taken."""
+    """Add the trials whose numbers are not taken."""
     same = {"study": name, "revision": revision}
-    rows = [{**asdict(row), **same} for row in sorted(trials, key=lambda row: row.number)]
+    rows = [row.columns() | same for row in sorted(trials, key=lambda row: row.number)]
     if rows:
         new = insert(connection, trial).values(created=Now()).on_conflict_do_nothing()
         connection.execute(new, [{key: row[key] for key in row if key != "created"} for row in rows])
 
 
 def add_segments(connection: Connection, name: str, segments: Iterable[Segment], revision: int) -> None:
-    """Adds the segments whose (number, rung) is not taken."""
+    """Add the segments whose (number, rung) is not taken."""
     same = {"study": name, "revision": revision}
-    rows = [{**asdict(row), **same} for row in sorted(segments, key=lambda row: (row.number, row.rung))]
+    rows = [row.columns() | same for row in sorted(segments, key=lambda row: (row.number, row.rung))]
     if rows:
         connection.execute(insert(connection, segment).on_conflict_do_nothing(), rows)
 
 
+def _seeds(connection: Connection, name: str) -> int:
+    """Return the number of replicates of each configuration of a study."""
+    config = connection.scalar(sa.select(study.c.config).where(study.c.name == name)) or {}
+    options = config.get("options")
+    seeds = options.get("seeds") if isinstance(options, Mapping) else None
+    return seeds if isinstance(seeds, int) and seeds > 0 else 1
+
+
 def trials(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Trial]:
-    """The trials of a study, by number; those after the revision ``since``, with numbers that ``of`` selects."""
+    """Return the trials of a study, by number; those after the revision ``since``, with numbers that ``of`` selects."""
     query = sa.select(*_TRIAL).where(trial.c.study == name).order_by(trial.c.number)
     if since >= 0:
         query = query.where(trial.c.revision > since)
     if of is not None:
         query = query.where(trial.c.number.in_(of))
-    rows = [Trial(**row._mapping) for row in connection.execute(query)]
+    seeds = _seeds(connection, name)
+    rows = [Trial(**row._mapping, seeds=seeds) for row in connection.execute(query)]
     for row in rows:
         if row.state not in TRIAL_STATES:
             raise _contradictory(f"trial {row.number} of study {name!r}", row.state, None)
@@ -173,13 +172,14 @@ def _contradictory(what: str, state: str, score: float | None) -> DamagedRow:
 
 
 def segments(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Segment]:
-    """The segments of a study, by number and rung; those written after ``since``, with numbers that ``of`` selects."""
+    """Return the segments of a study, by number and rung; those after ``since``, with numbers that ``of`` selects."""
     query = sa.select(*_SEGMENT).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
     if since >= 0:
         query = query.where(segment.c.revision > since)
     if of is not None:
         query = query.where(segment.c.number.in_(of))
-    rows = [Segment(**row._mapping) for row in connection.execute(query)]
+    seeds = _seeds(connection, name)
+    rows = [Segment(**row._mapping, seeds=seeds) for row in connection.execute(query)]
     for row in rows:
         if row.state not in SEGMENT_STATES or (row.state == "done") != (row.score is not None):
             raise _contradictory(f"segment {row.rung} of trial {row.number} of study {name!r}", row.state, row.score)
@@ -197,7 +197,7 @@ def finish_segment(
     revision: int,
     objectives: Mapping[str, float] | None = None,
 ) -> None:
-    """Ends a ready segment; the same again is nothing new, and something else is refused."""
+    """End a ready segment; the same again changes nothing, another result is a ResultMismatch."""
     which = sa.and_(segment.c.study == name, segment.c.number == number, segment.c.rung == rung)
     values = {"state": state, "score": score, "digest": digest, "objectives": objectives and dict(objectives)}
     if score is not None and math.isnan(score):
@@ -216,7 +216,10 @@ def finish_segment(
 def finish_trials(
     connection: Connection, name: str, numbers: Collection[int], state: str, error: str | None, revision: int
 ) -> None:
-    """Ends running trials; the same state again is nothing new, and another is refused. An error holds no password."""
+    """End running trials; the same state again changes nothing, another one is a ResultMismatch.
+
+    Passwords in the error are masked.
+    """
     values = {"state": state, "error": error and masked(error), "finished": Now(), "revision": revision}
     known = sorted(set(numbers))
     for i in range(0, len(known), CHUNK):
@@ -239,3 +242,41 @@ def _same_again(what: str, found: Any, values: dict[str, Any]) -> None:
             f"{what} is finished once, with {before}, but now got {values}; the first result stands. "
             "Equal work gives equal results on one kind of machine and versions of libraries: compare these"
         )
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Numbers of a study's trials by state, of its segments by (rung, state), and of begun brackets."""
+
+    trials: dict[str, int]
+    segments: dict[tuple[int, str], int]
+    brackets: int
+
+
+def totals(connection: Connection, name: str) -> Totals:
+    """Count all rows of a study; each seed counts."""
+    count = sa.func.count()
+    t, s = trial.c, segment.c
+    states = sa.select(t.state, count).where(t.study == name).group_by(t.state)
+    rungs = sa.select(s.rung, s.state, count).where(s.study == name).group_by(s.rung, s.state)
+    last = sa.select(t.attrs).where(t.study == name).order_by(t.number.desc()).limit(1)
+    attrs = connection.scalar(last)
+    return Totals(
+        {row[0]: row[1] for row in connection.execute(states)},
+        {(row[0], row[1]): row[2] for row in connection.execute(rungs)},
+        0 if attrs is None else int(attrs.get("bracket", 0)) + 1,
+    )
+
+
+def longest(connection: Connection, name: str, *, best: bool) -> list[tuple[Trial, list[Segment]]]:
+    """Return the trials that trained longest with a result, with all their segments, or the ``best`` of them."""
+    s = segment.c
+    done = (s.study == name) & (s.state == "done")
+    top = done & (s.epochs == sa.select(sa.func.max(s.epochs)).where(done).scalar_subquery())
+    if best:
+        top &= s.score == sa.select(sa.func.max(s.score)).where(top).scalar_subquery()
+    numbers = sa.select(s.number).where(top)
+    rows: dict[int, list[Segment]] = {}
+    for row in segments(connection, name, of=numbers):
+        rows.setdefault(row.number, []).append(row)
+    return [(row, rows[row.number]) for row in trials(connection, name, of=numbers)]

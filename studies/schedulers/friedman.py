@@ -1,0 +1,78 @@
+"""Friedman's test: decides which configurations cannot win a race any more.
+
+The test of F-Race (Birattari et al. 2002, A racing algorithm for configuring metaheuristics), as in irace
+(López-Ibáñez et al. 2016): configurations are ranked within each seed, and Friedman's test decides whether they differ.
+If they do, those are eliminated whose sum of ranks is significantly worse than that of the last configuration that
+would be promoted, or than the best one's on the highest rung; Conover (1999), Practical Nonparametric Statistics,
+section 5.8. Of two configurations, one is eliminated by the sign test.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+LEVEL = 0.05  # of significance
+
+
+def eliminated(scores: Mapping[int, Sequence[float]], places: int) -> set[int]:
+    """Return the configurations that are significantly worse than the last promoted one.
+
+    Args:
+        scores: of each configuration, by seed.
+        places: number of configurations that are promoted.
+    """
+    names, blocks = list(scores), list(zip(*scores.values(), strict=True))
+    k, n = len(names), len(blocks)
+    if k <= places:
+        return set()
+    if k == 2:
+        return _eliminated_of_two(names, blocks)
+    ranks = [_ranks(block) for block in blocks]
+    squares = sum(rank**2 for block in ranks for rank in block)
+    sums = [sum(of_one) for of_one in zip(*ranks, strict=True)]
+    spread = squares - n * k * (k + 1) ** 2 / 4
+    if not spread:  # all alike
+        return set()
+    friedman = (k - 1) * sum((each - n * (k + 1) / 2) ** 2 for each in sums) / spread
+    if chi2_tail(friedman, k - 1) >= LEVEL:
+        return set()
+    freedom = (n - 1) * (k - 1)
+    deviation = math.sqrt(max(0.0, 2 * (n * squares - sum(each**2 for each in sums)) / freedom))
+    last = sorted(sums)[places - 1]
+    behind = {name: each - last for name, each in zip(names, sums, strict=True) if each > last}
+    return {name for name, by in behind.items() if not deviation or t_tails(by / deviation, freedom) < LEVEL}
+
+
+def _eliminated_of_two(names: Sequence[int], blocks: Sequence[Sequence[float]]) -> set[int]:
+    wins = [sum(block[i] > block[1 - i] for block in blocks) for i in (0, 1)]
+    if min(wins) or 2.0 ** (1 - sum(wins)) >= LEVEL:
+        return set()
+    return {names[wins.index(0)]}
+
+
+def _ranks(scores: Sequence[float]) -> list[float]:
+    """Return the rank of each score, 1 for the highest; equal scores share the mean of their ranks."""
+    return [sum(other > score for other in scores) + (scores.count(score) + 1) / 2 for score in scores]
+
+
+def chi2_tail(x: float, freedom: int) -> float:
+    """Return the probability that a chi-squared variable exceeds x: Abramowitz and Stegun, 26.4.4 and 26.4.5."""
+    if x <= 0:
+        return 1.0
+    odd = freedom % 2
+    halves = (i + odd / 2 for i in range(freedom // 2))
+    tail = math.erfc(math.sqrt(x / 2)) if odd else 0.0
+    return tail + sum(math.exp(half * math.log(x / 2) - x / 2 - math.lgamma(half + 1)) for half in halves)
+
+
+def t_tails(t: float, freedom: int) -> float:
+    """Return the probability that Student's t exceeds t in size: Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    odd = freedom % 2
+    term, total = math.cos(angle) if odd else 1.0, 0.0
+    for i in range(freedom // 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (2 * i + 1 + odd) / (2 * i + 2 + odd)
+    within = math.sin(angle) * total
+    return 1 - (2 / math.pi * (angle + within) if odd else within)
