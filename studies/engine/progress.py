@@ -135,7 +135,7 @@ class StudyProgress:
         seeds = seeds_of(self.rows.config)
         if seeds == 1:
             return rows
-        keys = {(row.number // seeds * seeds + replicate, row.rung) for row in rows for replicate in range(seeds)}
+        keys = {(row.number - row.replicate + n, row.rung) for row in rows for n in range(seeds)}
         return collapse(self.rows.config, [], [self.rows.segments[k] for k in keys if k in self.rows.segments])[1]
 
     def _held(self) -> set[int]:
