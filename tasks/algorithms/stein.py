@@ -15,7 +15,13 @@ from ..networks.mlp import affine
 
 
 class Kernel(NamedTuple):
-    """k(θᵢ, θⱼ) = exp(-|θᵢ - θⱼ|² / h): values (P, n, n), bandwidth h (P, 1, 1), squared distances (P, n, n)."""
+    """The kernel k(θᵢ, θⱼ) = exp(-|θᵢ - θⱼ|² / h).
+
+    Attributes:
+        values: (P, n, n).
+        bandwidth: h, (P, 1, 1).
+        squares: squared distances, (P, n, n).
+    """
 
     values: Tensor
     bandwidth: Tensor
@@ -23,7 +29,9 @@ class Kernel(NamedTuple):
 
 
 def kernel(particles: Tensor) -> Kernel:
-    """Return the radial basis kernel of particles (P, n, D), with the median heuristic for its bandwidth.
+    """Return the radial basis kernel of particles (P, n, D).
+
+    The bandwidth is the median heuristic's:
 
         h = median of |θᵢ - θⱼ|² over i ≠ j, over log(n + 1)
 
@@ -45,7 +53,7 @@ def kernel(particles: Tensor) -> Kernel:
 
 
 def stein_gradient(particles: Tensor, gradients: Tensor, temperature: Tensor | float) -> Tensor:
-    """Return the descent directions of particles (P, n, D) from the gradients (P, n, D) of their losses.
+    """Return the descent directions of particles from their gradients, (P, n, D).
 
         gᵢ = 1/n Σⱼ [k(θⱼ, θᵢ) ∇L(θⱼ) - α ∂k(θⱼ, θᵢ)/∂θⱼ],   ∂k(θⱼ, θᵢ)/∂θⱼ = 2/h (θᵢ - θⱼ) k(θⱼ, θᵢ)
 

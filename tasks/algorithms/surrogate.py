@@ -1,4 +1,4 @@
-"""A synthetic task whose return is a known function, to try samplers and schedulers in no time.
+"""A synthetic task, whose return is a known function, to test drivers.
 
     return = 100 q (1 - exp(-epochs / 9)) + noise w / sqrt(epochs),   w = Σ of one standard normal number per epoch
 
@@ -86,7 +86,7 @@ class SurrogateLearner(Learner):
 
 
 class Surrogate(Task):
-    """A synthetic task, to try samplers, schedulers, databases and clusters with; see the module."""
+    """A synthetic task for trials of samplers, schedulers, databases and clusters."""
 
     name = "surrogate"
     version = 1

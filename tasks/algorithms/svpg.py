@@ -1,4 +1,7 @@
-"""Stein variational policy gradient: Liu et al. (2017), arXiv:1704.02399; n coupled particles of A2C, PPO or PPO2."""
+"""Stein variational policy gradient (SVPG): Liu et al. (2017), arXiv:1704.02399.
+
+n particles of A2C, PPO or PPO2 each descend Stein's gradient, see `stein`, which couples their policies.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,10 @@ COUPLING = ("num_particles", "temperature", "horizon")
 
 
 def svpg_space(base: type[OnPolicyLearner]) -> Space:
-    """Return the base's hyperparameters, shared by all particles, and those of their coupling.
+    """Return the base's hyperparameters and those of the coupling.
 
-    The temperature falls linearly to 0 over `horizon` environment steps of a particle; None keeps it.
+    All particles share the base's. The temperature falls linearly to 0 over `horizon` environment steps of a particle;
+    None keeps it.
     """
     return base.hyperparameters.extend(
         num_particles=integer(1, 16, default=4, accept=(1, 1024), structural=True, search=False),
@@ -48,10 +52,11 @@ def svpg_space(base: type[OnPolicyLearner]) -> Space:
 
 
 class SVPGLearner(Learner):
-    """P trials of n particles each, as a learner of P * n members with coupled gradients.
+    """P trials of n particles each.
 
-    Particle j of trial i is member i * n + j of `particles`, the base learner that acts, learns and counts steps.
-    Particle 0 has the trial's own seed, so that a single particle is the base learner.
+    The particles are a learner of P * n members with coupled gradients. Particle j of trial i is member i * n + j of
+    `particles`, the base learner that acts, learns and counts steps. Particle 0 has the trial's own seed, so that a
+    single particle is the base learner.
     """
 
     base: ClassVar[type[OnPolicyLearner]] = A2CLearner
@@ -75,14 +80,17 @@ class SVPGLearner(Learner):
 
     @torch.no_grad()
     def couple(self, gradients: Tensor) -> Tensor:
-        """Replace the policies' gradients, in (P * n, D), by Stein's, trial by trial; every critic keeps its own."""
+        """Replace the policies' gradients by Stein's, trial by trial.
+
+        gradients: (P * n, D); those of critics stay.
+        """
         if self.num_particles > 1:
             own = gradients[:, self.columns].unflatten(0, (self.members, self.num_particles))
             gradients[:, self.columns] = stein_gradient(self.policies(), own, self.temperature()).flatten(0, 1)
         return gradients
 
     def policies(self) -> Tensor:
-        """Return the parameters of the particles' policies, without their critics, (P, n, D)."""
+        """Return the parameters of policies, without critics, (P, n, D)."""
         return self.particles.policy.parameters.vector[:, self.columns].unflatten(0, (self.members, self.num_particles))
 
     def temperature(self) -> Tensor:
@@ -93,7 +101,7 @@ class SVPGLearner(Learner):
         return temperature * (1 - self.env_steps / self.hp.horizon.unsqueeze(-1)).clamp(min=0.0)
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean over a trial's particles of their losses, (P,), on a batch (P, B, ...), and metrics."""
+        """Return the means of particles' losses and metrics, each (P,)."""
 
         def mean(x: Tensor) -> Tensor:
             return x.view(self.members, -1).mean(1)
@@ -182,13 +190,16 @@ def particle_seed(seed: int, particle: int) -> int:
 
 
 def policy_columns(shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
-    """Return the columns of a parameter vector that belong to the policy: all but the critic's."""
+    """Return the columns of a parameter vector but the critic's."""
     masks = [torch.full((math.prod(shape),), not name.startswith("critic.")) for name, shape in shapes.items()]
     return torch.cat(masks).nonzero()[:, 0]
 
 
 def merge_metrics(rows: Sequence[Metrics]) -> Metrics:
-    """Return a trial's metrics: means over its particles, the sum of their episodes, and the best one's return."""
+    """Return a trial's metrics: means over its particles.
+
+    Episodes are summed, and the best particle's return is added.
+    """
     if len(rows) == 1:
         return rows[0]
     columns = {name: [row[name] for row in rows if name in row] for name in {n: None for row in rows for n in row}}

@@ -1,6 +1,7 @@
-"""Environments whose state is part of a task's: `make_envs` makes them, `Envs` is their interface.
+"""Environments whose state is part of a task's state.
 
-Kinds of environments are sub-packages over `base`; `factory` alone knows them all. Nothing here knows networks.
+`make_envs` makes them, `Envs` is their interface. Kinds of environments are sub-packages over `base`; `factory` alone
+knows them all. Nothing here knows networks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Making of environments by their spec, and the facts that hold for each spec."""
+"""Making of environments by their spec, and the facts about each spec."""
 
 from __future__ import annotations
 

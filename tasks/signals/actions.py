@@ -1,4 +1,4 @@
-"""Actions as numbers that a network takes, and how wrong a network's guess of them is."""
+"""Encoding of actions for networks, and the error of guessed actions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from torch.nn.functional import one_hot
 from ..networks.distributions import Categorical, Gaussian, MultiCategorical, distribution_for
 
 
-class ActionCode:
-    """Choices are one-hot and bits 0 or 1; numbers of a Box are clipped to its bounds, as the environment clips them.
+class ActionEncoder:
+    """Encoder of actions as rows of numbers.
 
-    Where a Box has both bounds, they become -1 and 1, so that errors and distances have no unit.
+    Choices are one-hot, bits 0 or 1, and numbers of a Box clipped to its bounds. Two finite bounds become -1 and 1, so
+    that errors and distances have no unit.
 
     Attributes:
-        size: how many numbers an action becomes; outputs: how many describe a guess.
+        size: the length of an encoded action.
+        outputs: the number of outputs that describe a guess.
     """
 
     def __init__(self, space: gym.Space[Any], place: str, device: torch.device | str = "cpu"):
@@ -33,7 +35,7 @@ class ActionCode:
             self.half = torch.where(bounded, 0.5 * (self.high - self.low), 1.0)
 
     def __call__(self, actions: Tensor) -> Tensor:
-        """(P, B, ...) -> (P, B, size)."""
+        """Return actions (P, B, ...) encoded, (P, B, size)."""
         dist = self.distribution
         if isinstance(dist, Categorical):
             return one_hot(actions, dist.outputs).float()
@@ -46,7 +48,10 @@ class ActionCode:
         return actions.flatten(2).float()
 
     def error(self, guess: Tensor, actions: Tensor) -> Tensor:
-        """How wrong guesses (P, B, outputs) are of actions, (P, B): the squared distance in a Box, else -log π."""
+        """Return the errors of guesses (P, B, outputs), (P, B).
+
+        They are squared distances in a Box, else -log π.
+        """
         if isinstance(self.distribution, Gaussian):
             return (guess - self(actions)).square().sum(-1)
         return -self.distribution.log_prob_and_entropy(guess, actions)[0]

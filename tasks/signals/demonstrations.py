@@ -1,12 +1,12 @@
-"""Demonstrations: what was seen and done by someone who can do it, in a file, and as a part of a task's state.
+"""Demonstrations: recorded observations and actions, in files and in a task's state.
 
     demonstrations = Demonstrations.of("CartPole-v1", (observations, actions), ...)  # one pair for each episode
     demonstrations.save("cartpole.npz")
     PPO("CartPole-v1", demonstrations="cartpole.npz").init(cloning={"use": True})
 
-`task.record(episodes).save(FILE)` and ``rekindle evaluate UID --record FILE`` record a task. What is shown to a task is
-a part of what it starts with, see `warm_start`: its digest is in the identity, and it is stored with the task, so that
-the file is needed once.
+`task.record(episodes).save(FILE)` and ``rekindle evaluate UID --record FILE`` record a task. Demonstrations are a part
+of the start of a task, see `warm_start`: their digest is in the identity, and the task is stored with them, so that the
+file is needed once.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ PREFIX = "demonstrations."
 
 
 class BadDemonstrations(TaskError, ValueError):
-    """Demonstrations are not of the form that can be learned from."""
+    """Demonstrations have another form than learning needs."""
 
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """M steps of some episodes, one after the other.
+    """M steps of some episodes, in order.
 
     Attributes:
-        observations: (M, ...), as networks take them: vectors of float32, or images of bytes.
-        actions: (M, ...), as `Envs.step` takes them: choices count from 0, several are in one row.
-        begins: (M,), 1 where an episode begins with that step, else 0.
+        observations: (M, ...), encoded: vectors of float32, or images of bytes.
+        actions: (M, ...), in the form of `Envs.step`: choices count from 0, several are in one row.
+        begins: (M,), 1 at the first step of each episode, else 0.
     """
 
     observations: Array
@@ -78,32 +78,37 @@ class Demonstrations:
 
     @classmethod
     def of(cls, env: str | EnvSpec, *episodes: tuple[Sequence[Any], Sequence[Any]]) -> Self:
-        """Those of episodes, each the observations and actions, T of each, as the Gymnasium environment has them."""
+        """Return the demonstrations of episodes of a Gymnasium environment.
+
+        Args:
+            env: the environment.
+            episodes: T observations and T actions each, as the environment has them.
+        """
         spec = EnvSpec.of(env)
         spaces = spaces_of(spec)
-        seen, acts = Observations(spaces.observation, spec.id), Actions(spaces.action, spec.id)
+        encoder, codec = Observations(spaces.observation, spec.id), Actions(spaces.action, spec.id)
         observations, actions, begins = [], [], []
-        for episode, (saw, did) in enumerate(episodes):
-            if len(saw) != len(did):
+        for episode, (of_episode, taken) in enumerate(episodes):
+            if len(of_episode) != len(taken):
                 raise BadDemonstrations(
                     f"each observation has the action that followed it, but episode {episode} has "
-                    f"{len(saw)} observations and {len(did)} actions"
+                    f"{len(of_episode)} observations and {len(taken)} actions"
                 )
-            for step, (observation, action) in enumerate(zip(saw, did, strict=True)):
+            for step, (observation, action) in enumerate(zip(of_episode, taken, strict=True)):
                 if not spaces.action.contains(action):
                     raise BadDemonstrations(
                         f"{spec.id}: an action must lie in {spaces.action}, but step {step} of "
                         f"episode {episode} is {action!r}"
                     )
-                row = np.zeros(seen.shape, seen.dtype)
-                seen.write(observation, row)
+                row = np.zeros(encoder.shape, encoder.dtype)
+                encoder.write(observation, row)
                 observations.append(row)
-                actions.append(np.asarray(action).reshape(acts.learner_shape) - _start(spaces.action))
+                actions.append(np.asarray(action).reshape(codec.learner_shape) - _start(spaces.action))
                 begins.append(step == 0)
         return cls(np.array(observations), np.array(actions), np.array(begins, np.float32))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes them as .npz, whole or not at all."""
+        """Write them as .npz, atomically."""
         path = Path(path)
         if path.suffix != ".npz":
             raise BadDemonstrations(
@@ -122,11 +127,15 @@ class Demonstrations:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads them; nothing that is read can run code. BadDemonstrations if there are none."""
+        """Read a file, without running any code of it.
+
+        Raises:
+            BadDemonstrations: it holds none.
+        """
         if not Path(path).is_file():
             raise BadDemonstrations(
-                f"there is no file {path} with demonstrations; a task that has begun carries on "
-                "without: set demonstrated_steps=N, as many as there were"
+                f"there is no file {path} with demonstrations; a task that has begun resumes "
+                "without it: set demonstrated_steps=N, their number"
             )
         try:
             with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
@@ -138,7 +147,7 @@ class Demonstrations:
 
     @classmethod
     def given(cls, source: Any) -> Self:
-        """Those that a source stands for: demonstrations, or a file of such."""
+        """Return demonstrations themselves, or those of a file."""
         if isinstance(source, cls):
             return source
         if not isinstance(source, str | os.PathLike):
@@ -146,41 +155,47 @@ class Demonstrations:
         return cls.load(source)
 
     def parts(self, examples: Mapping[str, Tensor], space: gym.Space[Any], place: str) -> dict[str, Tensor]:
-        """The same as tensors by name, in the form that a member's `examples` have; BadDemonstrations if they differ.
+        """Return tensors by name, in the form of a member's `examples`.
 
-        space: of the actions; place: names the task in errors.
+        Args:
+            examples: the member's own, by name.
+            space: of the actions.
+            place: the task, for errors.
+
+        Raises:
+            BadDemonstrations: their shapes or types differ.
         """
-        found = {}
-        for name, mine in examples.items():
-            theirs = torch.from_numpy(np.ascontiguousarray(getattr(self, name.removeprefix(PREFIX))))
-            if mine.shape != theirs.shape or (theirs.is_floating_point() and not mine.is_floating_point()):
+        tensors = {}
+        for name, own in examples.items():
+            given = torch.from_numpy(np.ascontiguousarray(getattr(self, name.removeprefix(PREFIX))))
+            if own.shape != given.shape or (given.is_floating_point() and not own.is_floating_point()):
                 raise BadDemonstrations(
-                    f"{place}: its {name} are {mine.dtype} of shape {tuple(mine.shape)}, but those "
-                    f"given are {theirs.dtype} of shape {tuple(theirs.shape)}"
+                    f"{place}: its {name} are {own.dtype} of shape {tuple(own.shape)}, but those "
+                    f"given are {given.dtype} of shape {tuple(given.shape)}"
                 )
-            found[name] = theirs.to(mine.dtype)
+            tensors[name] = given.to(own.dtype)
         low, high = _bounds(space)
         actions = self.actions.reshape(self.steps, -1)
         if isinstance(space, gym.spaces.Box):
             clipped = np.clip(actions, low, high).astype(np.float32)  # as the environment clips them
-            found[f"{PREFIX}actions"] = torch.from_numpy(clipped).reshape(found[f"{PREFIX}actions"].shape)
+            tensors[f"{PREFIX}actions"] = torch.from_numpy(clipped).reshape(tensors[f"{PREFIX}actions"].shape)
         elif ((actions < low) | (actions > high)).any():
             raise BadDemonstrations(
                 f"{place}: demonstrated actions must lie in {space}, counted from 0, but got "
                 f"{actions.min()} to {actions.max()}"
             )
-        return found
+        return tensors
 
 
 def _start(space: gym.Space[Any]) -> Any:
-    """What choices count from."""
+    """Return the numbers of the first choices."""
     if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
         return np.asarray(space.start).reshape(-1) if np.ndim(space.start) else space.start
     return 0
 
 
 def _bounds(space: gym.Space[Any]) -> tuple[Any, Any]:
-    """The least and the largest of each of an action's numbers."""
+    """Return the bounds of an action's numbers."""
     if isinstance(space, gym.spaces.Box):
         return space.low.reshape(-1), space.high.reshape(-1)
     if isinstance(space, gym.spaces.MultiDiscrete):
@@ -189,7 +204,10 @@ def _bounds(space: gym.Space[Any]) -> tuple[Any, Any]:
 
 
 class Examples(Stacked):
-    """The demonstrations of P members, (P, M, ...), M alike for all: state, so that no checkpoint needs their file."""
+    """The demonstrations of P members, M steps each.
+
+    They are state, so that no checkpoint needs their file.
+    """
 
     def __init__(
         self,
@@ -201,9 +219,9 @@ class Examples(Stacked):
     ):
         """obs: the shape and type of one observation."""
         self.steps = steps
-        shape, kind = obs
+        shape, dtype = obs
         self.tensors = {
-            "observations": torch.zeros(members, steps, *shape, dtype=kind, device=device),
+            "observations": torch.zeros(members, steps, *shape, dtype=dtype, device=device),
             "actions": torch.zeros(
                 members, steps, *distribution.action_shape, dtype=distribution.action_type, device=device
             ),
@@ -211,11 +229,14 @@ class Examples(Stacked):
         }
 
     def of(self, member: int) -> dict[str, Tensor]:
-        """One member's, by name; views."""
+        """Return one member's, by name; views."""
         return {PREFIX + name: x[member] for name, x in self.tensors.items()}
 
     def batch(self, rows: NDArray[np.int64], normalizer: ObservationNormalizer | None) -> dict[str, Tensor]:
-        """The steps (P, B) with these numbers, as a policy would see them now: obs, actions, begins."""
+        """Return the steps with these indices (P, B): obs, actions, begins.
+
+        Observations are normalized as they would be now.
+        """
         member = torch.arange(len(rows))[:, None]
         index = torch.from_numpy(rows)
         obs, actions, begins = (self.tensors[name][member, index] for name in NAMES)
@@ -223,14 +244,14 @@ class Examples(Stacked):
 
 
 def apart(beginning: Mapping[str, Any]) -> tuple[dict[str, Any], Demonstrations | None]:
-    """What a task begins with as two: the parts of a policy, and what is shown to it."""
-    shown = {name.removeprefix(PREFIX): x.numpy() for name, x in beginning.items() if name.startswith(PREFIX)}
+    """Split the start of a task into policy and demonstrations."""
+    demonstrations = {name.removeprefix(PREFIX): x.numpy() for name, x in beginning.items() if name.startswith(PREFIX)}
     networks = {name: x for name, x in beginning.items() if not name.startswith(PREFIX)}
-    return networks, Demonstrations(**shown) if shown else None
+    return networks, Demonstrations(**demonstrations) if demonstrations else None
 
 
 class Recorder:
-    """Takes down what a task sees and does in episodes that run side by side; see `Learner.evaluate_episodes`."""
+    """Recorder of parallel episodes of one member, an `on_step` of `evaluate_episodes`."""
 
     def __init__(self, member: int, space: gym.Space[Any]):
         """space: of the actions."""
@@ -238,11 +259,17 @@ class Recorder:
         self.steps: list[tuple[Array, Array, Array]] = []
 
     def __call__(self, obs: Array, actions: Array, running: NDArray[np.bool_]) -> None:
-        """One step of all members: (P, N, ...), (P, N, ...), and where episodes have not ended before, (P, N)."""
+        """Record one step of all members.
+
+        Args:
+            obs: (P, N, ...).
+            actions: (P, N, ...).
+            running: a mask of running episodes, (P, N).
+        """
         self.steps.append(tuple(x[self.member].copy() for x in (obs, actions, running)))
 
     def demonstrations(self) -> Demonstrations:
-        """All episodes, one after the other, actions as the environment takes them."""
+        """Return all episodes, with actions as the environment takes them."""
         obs, actions, running = (np.stack(x, 1) for x in zip(*self.steps, strict=True))  # (N, T, ...)
         begins = np.zeros(running.shape, np.float32)
         begins[:, 0] = 1

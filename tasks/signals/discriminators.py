@@ -1,4 +1,4 @@
-"""Discriminators of GAIL, of P members: a plain perceptron, and one behind a variational bottleneck.
+"""Discriminators of GAIL: a perceptron, and one behind a variational bottleneck.
 
 Both give the gradient of their output z in the input, written out for perceptrons of tanh, so that a penalty on it is
 differentiated by the parameters like any other loss.
@@ -56,7 +56,7 @@ class Discriminator:
 
 
 class Bottleneck(Stacked):
-    """An encoder and a discriminator of its codes; its own state is β, (P, 1).
+    """An encoder and a discriminator of its codes; β is state.
 
     Attributes:
         networks: those that need parameters.
@@ -72,7 +72,7 @@ class Bottleneck(Stacked):
         self.tensors = {"beta": torch.zeros(len(keys), 1, device=device)}
 
     def _code(self, tensors: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return μ and log σ of (P, B, inputs), each (P, B, size)."""
+        """Return μ and log σ of steps (P, B, inputs)."""
         mean, log_std = self.encoder(self.encoder.layers(tensors), x).split(self.size, -1)
         return mean.contiguous(), log_std.contiguous()
 
@@ -81,11 +81,11 @@ class Bottleneck(Stacked):
         return self.decision(self.decision.layers(tensors), self._code(tensors, x)[0]).squeeze(-1)
 
     def sample(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, index: int) -> tuple[Tensor, Tensor]:
-        """Return z at sampled codes of (P, B, inputs), and the KL of these codes in nats, each (P, B).
+        """Return z at sampled codes, and their KL in nats, (P, B).
 
         Args:
             tensors: the parameters by name.
-            x: the steps.
+            x: the steps, (P, B, inputs).
             position: the number of batches before this one.
             index: 0 or 1, the one of a batch's two noises to use.
         """
@@ -96,7 +96,7 @@ class Bottleneck(Stacked):
         return self.decision(self.decision.layers(tensors), code).squeeze(-1), kl
 
     def input_gradient(self, tensors: Mapping[str, Tensor], x: Tensor, position: int, index: int) -> Tensor:
-        """Return ∇z in x at sampled codes, (P, B, inputs); arguments as for `sample`."""
+        """Return ∇z in x at sampled codes; arguments as for `sample`."""
         layers = self.encoder.layers(tensors)
         hidden = hidden_values(self.encoder, layers, x)
         weight, bias = layers[-1]
@@ -108,14 +108,17 @@ class Bottleneck(Stacked):
 
     @torch.no_grad()
     def update_beta(self, excess: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
-        """Set β ← max(0, β + lr · excess) for active members; excess in nats, each (P, 1)."""
+        """Set β ← max(0, β + lr · excess) for active members.
+
+        excess: information beyond I_c in nats, (P, 1).
+        """
         beta = self.tensors["beta"]
         raised = (beta + lr * excess).clamp(min=0)
         beta.copy_(raised if active is None else torch.where(active, raised, beta))
 
 
 def input_gradient(net: MLP, layers: Layers, x: Tensor) -> Tensor:
-    """Return the gradient (P, B, inputs) of a perceptron with one output in x (P, B, inputs)."""
+    """Return the gradient of a one-output perceptron in x (P, B, inputs)."""
     return backpropagate(layers, hidden_values(net, layers, x), layers[-1][0].transpose(1, 2))
 
 
@@ -128,12 +131,18 @@ def hidden_values(net: MLP, layers: Layers, x: Tensor) -> list[Tensor]:
 
 
 def backpropagate(layers: Layers, values: list[Tensor], gradient: Tensor) -> Tensor:
-    """Return the gradient (P, B, inputs) in x, given that in the last hidden layer's output, (P, B or 1, width)."""
+    """Return the gradient in x, (P, B, inputs).
+
+    Args:
+        layers: of the perceptron.
+        values: of `hidden_values` at x.
+        gradient: in the last hidden layer's output, (P, B or 1, width).
+    """
     for (weight, _), y in zip(reversed(layers[:-1]), reversed(values[1:]), strict=True):
         gradient = times_transposed(gradient * (1 - y * y), weight)
     return gradient
 
 
 def times_transposed(gradient: Tensor, weight: Tensor) -> Tensor:
-    """Return the gradient (P, B, inputs) in the input of x W, given that in its output, (P, B, outputs)."""
+    """Return the gradient in x of x W, given that in its output."""
     return affine(gradient, weight.transpose(1, 2), weight.new_zeros(len(weight), 1, weight.shape[1]))

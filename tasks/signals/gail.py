@@ -29,7 +29,7 @@ from ..experience.rollout import Rollout
 from ..experience.whole_episodes import minibatch_size
 from ..networks.recurrent import sigmoid
 from ..rng.draws import Draws
-from .actions import ActionCode
+from .actions import ActionEncoder
 from .demonstrations import Examples
 from .discriminators import Bottleneck, Discriminator
 from .host import SignalHost
@@ -40,7 +40,7 @@ from .trained_networks import TrainedNetworks, encoder
 def gail_space() -> Space:
     """Return the hyperparameters of GAIL.
 
-    Those of the variational form are information, I_c in nats; beta_lr, α_β; and code_width, the size of a code.
+    The variational form has information, I_c in nats; beta_lr, α_β; and code_width, the size of a code.
     """
     on: dict[str, Any] = {"search": False, "when": {"use": True}}
     coded: dict[str, Any] = {"when": {"variational": True}}
@@ -74,7 +74,7 @@ class GAIL(Signal):
         hp, shape, batch = self.hp, host.envs.obs_shape, minibatch_size(host.hp)
         assert examples is not None
         self.examples, self.obs_normalizer = examples, host.obs_normalizer
-        self.actions = ActionCode(host.envs.action_space, f"GAIL on {host.env.id}", host.device)
+        self.actions = ActionEncoder(host.envs.action_space, f"GAIL on {host.env.id}", host.device)
         self.encoder = encoder("gail", host)
         inputs = self.encoder.features + (self.actions.size if hp.use_actions else 0)
         self.bottleneck: Bottleneck | None = None

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...spaces import Space, real
 from ..experience.returns import average
-from .actions import ActionCode
+from .actions import ActionEncoder
 from .demonstrations import Examples
 from .host import SignalHost
 from .signal import Signal, signal_space
@@ -26,7 +26,7 @@ from .trained_networks import TrainedNetworks, encoder, perceptron
 
 
 def icm_space() -> Space:
-    """Return the hyperparameters of ICM; beta weighs the forward loss against the inverse one."""
+    """Return the hyperparameters of ICM; beta weighs forward against inverse loss."""
     beta = real(0.05, 0.5, default=0.2, accept=(0.0, 1.0), when={"use": True})
     return signal_space(3e-4, (1e-3, 1e-1, 1e-2), beta=beta)
 
@@ -40,7 +40,7 @@ class ICM(Signal):
     def __init__(self, host: SignalHost, examples: Examples | None):
         super().__init__(host, examples)
         width = self.hp.width
-        self.actions = ActionCode(host.envs.action_space, f"ICM on {host.env.id}", host.device)
+        self.actions = ActionEncoder(host.envs.action_space, f"ICM on {host.env.id}", host.device)
         self.encoder = encoder("icm", host)
         self.features = perceptron("icm.features", self.encoder.features, width, width, layers=1)
         self.inverse = perceptron("icm.inverse", 2 * width, width, self.actions.outputs, layers=1)

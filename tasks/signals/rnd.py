@@ -61,7 +61,7 @@ class RND(Signal):
             self.whitening.moments.update(rollout.next_obs.flatten(1, 2).cpu().numpy())
 
     def _error(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
-        """Return the predictor's mean squared error for observations (P, B, ...), (P, B)."""
+        """Return the predictor's mean squared error, (P, B)."""
         if self.whitening is not None:
             obs = self.whitening.of_batch(obs).clamp(-CLIP, CLIP)
         with torch.no_grad():
@@ -88,7 +88,10 @@ class RND(Signal):
 
 
 class ReturnScale:
-    """Rewards over the running standard deviation of their discounted sums, which do not end with episodes."""
+    """Division of rewards by the running deviation of their discounted sums.
+
+    The sums do not end with episodes.
+    """
 
     def __init__(self, members: int, num_envs: int, gamma: Tensor):
         """gamma: (P, 1)."""
@@ -97,7 +100,7 @@ class ReturnScale:
         self.returns = np.zeros((members, num_envs))
 
     def __call__(self, rewards: np.ndarray) -> np.ndarray:
-        """Advance the statistics by rewards (T, P, N), and return these rewards scaled."""
+        """Advance the statistics by rewards (T, P, N), and return them scaled."""
         sums = np.empty((rewards.shape[1], len(rewards), rewards.shape[2]))
         for t, reward in enumerate(rewards):
             self.returns = self.gamma * self.returns + reward

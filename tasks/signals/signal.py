@@ -1,4 +1,4 @@
-"""The interface of a signal: rewards with their own discount, strength, networks and critic."""
+"""The interface of a signal: rewards with a discount, networks, a critic."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Signal:
     trained: TrainedNetworks
 
     def __init__(self, host: SignalHost, examples: Examples | None):
-        """examples: the demonstrations, if there are any."""
+        """Make the critic; examples: the demonstrations, if any."""
         self.hp = getattr(host.hp, self.name)
         self.critic = SignalCritic(f"{self.name}.critic", host, self.hp.width)
 
@@ -61,22 +61,32 @@ class Signal:
         """Advance the running statistics of observations by a new rollout."""
 
     def rewards(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the rewards (P, T * N) of obs, actions and next_obs (P, T * N, ...), in the order of time."""
+        """Return the rewards of a rollout's steps, (P, T * N).
+
+        batch: obs, actions and next_obs, (P, T * N, ...), in the order of time.
+        """
         raise NotImplementedError
 
     def normalize(self, rewards: np.ndarray) -> np.ndarray:
-        """Advance the running statistics of rewards (T, P, N), and return these on the scale that strengths are for."""
+        """Advance the statistics of rewards (T, P, N), and return them scaled."""
         return rewards
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's loss (P,) on a minibatch (P, B, ...), by its weights, and metrics, each (P,).
+        """Return each member's loss and its metrics, each (P,).
 
-        position: the number of minibatches before this one, for random numbers.
+        Args:
+            batch: a minibatch (P, B, ...), with weights if there are any.
+            position: the number of minibatches before this one, for random numbers.
         """
         raise NotImplementedError
 
     def update_multiplier(self, metrics: Mapping[str, Tensor], active: Tensor | None = None) -> None:
-        """Update a Lagrange multiplier of the loss, if it has one, after a step; active: (P, 1), None for all."""
+        """Update the Lagrange multiplier of the loss, if any, after a step.
+
+        Args:
+            metrics: of that step's loss.
+            active: the members to update, (P, 1); None for all.
+        """
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -85,7 +95,7 @@ class Signal:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All that must stay finite."""
+        """The state that must stay finite."""
         parts = {"learned": self.trained.tensors, "critic": self.critic.trained.tensors}
         return {f"{part}.{name}": x for part, tensors in parts.items() for name, x in tensors.items()}
 

@@ -52,7 +52,10 @@ class Curriculum:
         return Standing(0 if self.training else len(lessons) - 1)
 
     def options(self, member: int, *episode: int | str) -> dict[str, float]:
-        """Return an episode's parameters, drawn from streams of (seed, purpose, parameter, episode) alone."""
+        """Return an episode's parameters.
+
+        They are drawn from streams of (seed, purpose, parameter, episode) alone.
+        """
         values = {}
         for name, lessons in self.lessons.items():
             key = streams.key(self.seeds[member], self.purpose, "parameter", name, *episode)
@@ -60,7 +63,7 @@ class Curriculum:
         return values
 
     def advance(self, steps: int, ended: NDArray[np.int64], returns: NDArray[np.float64]) -> list[int]:
-        """Count steps of every member and finished episodes, and return the members to truncate.
+        """Count steps and finished episodes, and return the members to truncate.
 
         Args:
             steps: of each member.

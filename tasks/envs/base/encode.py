@@ -1,4 +1,4 @@
-"""Encoding of observations as arrays for networks, and decoding of a learner's actions."""
+"""Encoding of observations for networks, and decoding of a learner's actions."""
 
 from __future__ import annotations
 
@@ -101,7 +101,10 @@ def _write_parts(parts: list[tuple[Path, Writer, slice]]) -> Writer:
 
 
 def _image(value: Array) -> Array:
-    """Return height x width x channels; the channels are the shorter of the first and the last axis."""
+    """Return an image with its channels last.
+
+    The channels are the shorter of the first and the last axis.
+    """
     if value.ndim == 2:
         return value[:, :, None]
     if value.ndim == 4:  # frames x height x width x channels
@@ -114,7 +117,7 @@ def _write_image(value: Any, out: Array) -> None:
 
 
 class Actions:
-    """Decoder of a learner's actions, in the form of ``Envs.step``, for an environment."""
+    """Decoder of a learner's actions, see ``Envs.step``, for an environment."""
 
     def __init__(self, space: Space, env: str) -> None:
         self.space, self.env = space, env
@@ -139,7 +142,7 @@ class Actions:
             )
 
     def decode(self, actions: Array) -> Array:
-        """Return actions as the environments take them, on one flat axis, (P * N, *shape)."""
+        """Return actions as environments take them, (P * N, *shape)."""
         actions = actions.reshape(-1, *self.shape)
         space = self.space
         if isinstance(space, spaces.Box | Joined):
@@ -150,7 +153,10 @@ class Actions:
         return actions.astype(space.dtype, copy=False)
 
     def pick(self, draws: NDArray[np.float64]) -> Array:
-        """Return an action (rows, *learner_shape) for each row of numbers in [0, 1); unbounded sides are cut."""
+        """Return an action for each row of numbers in [0, 1).
+
+        Unbounded sides are cut.
+        """
         space = self.space
         draws = draws.reshape(-1, *self.learner_shape)
         if isinstance(space, Joined):

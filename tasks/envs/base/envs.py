@@ -1,4 +1,4 @@
-"""The interface of batches of environments: P members with N environments each, whose state is data."""
+"""The interface of environments of P members, whose state is data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Array = NDArray[Any]
 
 
 class StepResult(NamedTuple):
-    """The results of one step, (P, N, ...); ``next_obs`` is the true next observation, also where an episode ended."""
+    """The results of one step, (P, N, ...).
+
+    ``next_obs`` is the true next observation, also where an episode ended.
+    """
 
     next_obs: Array
     reward: NDArray[np.float32]
@@ -45,10 +48,10 @@ class Episodes:
 
 
 class Envs(ABC):
-    """P members with N environments each; environment n of member p has index p * N + n on the flat axis.
+    """P members with N environments each.
 
-    Every reset draws from a stream of (seed, purpose, n, episode) alone, so that a member depends neither on its
-    neighbours nor on P.
+    Environment n of member p has index p * N + n on the flat axis. Every reset draws from a stream of (seed, purpose,
+    n, episode) alone, so that a member depends neither on its neighbours nor on P.
 
     Attributes:
         obs_space, action_space: the Gymnasium spaces of one environment.
@@ -88,7 +91,9 @@ class Envs(ABC):
 
     @abstractmethod
     def step(self, actions: Array) -> StepResult:
-        """Step every environment; those that end are reset, and ``obs`` holds their new first observation.
+        """Step every environment, and reset those that end.
+
+        ``obs`` then holds their new first observation.
 
         ``actions`` is (P, N) of indices from 0 for Discrete, (P, N, k) of such for MultiDiscrete, (P, N, n) of 0 and 1
         for MultiBinary, (P, N, *shape) for Box and (P, N, k) for Joined, clipped to the bounds here.
@@ -96,7 +101,10 @@ class Envs(ABC):
 
     @abstractmethod
     def abandon(self, mask: Array) -> None:
-        """Start the next episode in the environments of this mask (P, N), and do not tally the running one."""
+        """Start the next episode where the mask (P, N) is set.
+
+        The running one is not tallied.
+        """
 
     def begin_epoch(self, epochs: Array) -> None:  # noqa: B027
         """Start the members' epochs, (P,); a no-op but in restart mode."""
@@ -107,7 +115,10 @@ class Envs(ABC):
 
     @abstractmethod
     def member_state(self, i: int) -> Tree:
-        """Return all that member i's future depends on, as a tree of tensors and JSON values that shares nothing."""
+        """Return all that member i's future depends on.
+
+        It is a tree of tensors and JSON values, which shares nothing with this object.
+        """
 
     @abstractmethod
     def load_member(self, i: int, tree: Tree, *, strict: bool = True) -> None:

@@ -17,9 +17,10 @@ Path = tuple[str | int, ...]
 
 
 class Joined(spaces.Space[NDArray[np.float32]]):
-    """Rows of float32 for a Dict or Tuple, nested or not, of Boxes of bounded floats and of Discretes.
+    """Rows of float32 for the actions of a Dict or Tuple.
 
-    A row holds the parts in order: a Box flattened, a Discrete as an index from 0.
+    Its parts, nested or not, are Boxes of bounded floats and Discretes. A row holds the parts in order: a Box
+    flattened, a Discrete as an index from 0.
 
     Attributes:
         low, high: bounds of every number in a row; those of a Discrete of n are 0 and n - 1.
@@ -54,7 +55,7 @@ class Joined(spaces.Space[NDArray[np.float32]]):
         return True
 
     def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return rows that are uniform for uniform numbers (..., k) in [0, 1)."""
+        """Return uniform rows for uniform numbers (..., k)."""
         rows = self.low + (self.high.astype(float) - self.low) * uniforms
         for column, n in self.choices.items():
             rows[..., column] = np.floor(uniforms[..., column] * n)
@@ -100,7 +101,10 @@ class JoinedActions(gym.ActionWrapper[Any, Any, Any]):
 
 
 def can_join(space: Space) -> bool:
-    """Return whether a space is a Dict or Tuple of Discretes and at least one Box of bounded floats."""
+    """Return whether a space has the form that `Joined` takes.
+
+    That is a Dict or Tuple of Discretes and at least one Box of bounded floats.
+    """
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return False
     parts = [leaf for _, leaf in leaves(space)]
@@ -116,7 +120,7 @@ def _children(space: Space) -> list[tuple[str | int, Space]]:
 
 
 def leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
-    """Yield the parts of Dicts and Tuples, nested or not, in order, each with its path."""
+    """Yield the parts of nested Dicts and Tuples, with their paths."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
     for step, part in _children(space):

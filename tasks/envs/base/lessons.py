@@ -1,4 +1,4 @@
-"""Parameters of an environment: numbers for every reset, drawn anew each time, made harder lesson by lesson.
+"""Parameters of environments: numbers drawn at each reset, harder lesson by lesson.
 
     EnvSpec("my_envs:Wall-v0", parameters={
         "gravity": 9.81,
@@ -57,7 +57,11 @@ class Lesson:
 
 
 def parse(parameters: Mapping[str, Any]) -> dict[str, list[Lesson]]:
-    """Return the lessons of each parameter, one for a plain value; ValueError names what is wrong, and where."""
+    """Return the lessons of each parameter, one for a plain value.
+
+    Raises:
+        ValueError: names the error, and its place.
+    """
     return {name: _lessons(form, f"parameters.{name}") for name, form in parameters.items()}
 
 
@@ -126,7 +130,7 @@ def _sampler(form: Any, where: str) -> Sampler:
 
 
 def _in_ranges(ranges: Sequence[Sequence[float]], u: float) -> float:
-    """Return a number in one of the ranges, each as likely as it is long."""
+    """Return a number in a range, chosen by its length."""
     left = u * sum(high - low for low, high in ranges)
     for low, high in ranges:
         if left <= high - low:

@@ -1,4 +1,4 @@
-"""Descriptions of environments as JSON, part of a trial's identity: a Gymnasium id, its arguments and wrappers."""
+"""Descriptions of environments as JSON, a part of a trial's identity."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class EnvSpec:
 
     @classmethod
     def of(cls, env: str | Mapping[str, Any] | EnvSpec) -> EnvSpec:
-        """Return the spec of an id or of a JSON object, or a spec itself."""
+        """Return the spec of an id, of a JSON object, or itself."""
         if isinstance(env, EnvSpec):
             return env
         if isinstance(env, str):
@@ -105,7 +105,7 @@ class EnvSpec:
 
 
 def _plain(value: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the mapping after a round trip through JSON; EnvSpecError if it is not JSON."""
+    """Return the mapping after a round trip through JSON, or raise EnvSpecError."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise EnvSpecError(f"{where} must be a dict with string keys, but got {value!r}")
     try:

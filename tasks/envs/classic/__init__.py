@@ -1,1 +1,4 @@
-"""Classic control as vectorized equations; only environments whose whole state is known belong here."""
+"""Classic control as vectorized equations.
+
+Only environments whose whole state is known belong here.
+"""

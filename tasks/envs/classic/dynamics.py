@@ -1,7 +1,8 @@
-"""The equations of classic control over any array library, in the order of Gymnasium's arithmetic, to its bits.
+"""The equations of classic control over any array library, exact as Gymnasium's.
 
-There is one exception: Gymnasium squares some scalars by libm's ``pow(x, 2)``, which misses the rounded product
-x * x in one of about 1300 cases. So Acrobot's accelerations and Pendulum's reward may differ in the last bit.
+The order of the arithmetic is Gymnasium's too. One exception remains: Gymnasium squares some scalars by libm's ``pow(x,
+2)``, which misses the rounded product x * x in one of about 1300 cases. So Acrobot's accelerations and Pendulum's
+reward may differ in the last bit.
 
 ``step(xp, state, action)`` gives (next state, reward, terminated), ``observe(xp, state)`` the observation. States and
 observations are tuples of (M,) arrays, one per component; a reward may be one float for all. ``xp`` is numpy or torch.
@@ -32,7 +33,10 @@ X_LIMIT, THETA_LIMIT = 2.4, 12 * 2 * pi / 360
 
 
 def cartpole(xp: Any, state: State, action: Any) -> Outcome:
-    """A pole on a cart: state (x, x_dot, theta, theta_dot), actions push left or right."""
+    """Step a pole on a cart.
+
+    The state is (x, x_dot, theta, theta_dot); actions push left or right.
+    """
     x, x_dot, theta, theta_dot = state
     force = action * (2 * FORCE) - FORCE
     cos, sin = xp.cos(theta), xp.sin(theta)
@@ -50,7 +54,10 @@ MAX_SPEED, PENDULUM_G, PENDULUM_DT = 8.0, 10.0, 0.05
 
 
 def pendulum(xp: Any, state: State, action: Any) -> Outcome:
-    """A pendulum to swing up: state (theta, theta_dot), the action is a torque in [-2, 2] (float32)."""
+    """Step a pendulum to swing up.
+
+    The state is (theta, theta_dot); the action is a torque in [-2, 2] (float32).
+    """
     theta, theta_dot = state
     angle = xp.remainder(theta + pi, 2 * pi) - pi
     cost = angle * angle + 0.1 * (theta_dot * theta_dot) + 0.001 * (action * action)
@@ -61,7 +68,7 @@ def pendulum(xp: Any, state: State, action: Any) -> Outcome:
 
 
 def pendulum_observation(xp: Any, state: State) -> State:
-    """Cosine and sine of the angle, and its speed."""
+    """Return cosine and sine of the angle, and its speed."""
     theta, theta_dot = state
     return xp.cos(theta), xp.sin(theta), theta_dot
 
@@ -71,7 +78,10 @@ ACROBOT_DT, MAX_VEL_1, MAX_VEL_2 = 0.2, 4 * pi, 9 * pi
 
 
 def acrobot(xp: Any, state: State, action: Any) -> Outcome:
-    """Two links to swing up: state (theta1, theta2, their speeds), actions 0, 1, 2 are torques -1, 0, 1."""
+    """Step two links to swing up.
+
+    The state is (theta1, theta2, their speeds); actions 0, 1, 2 are torques -1, 0, 1.
+    """
     torque, h = action - 1.0, ACROBOT_DT
     k1 = _acrobot_derivative(xp, state, torque)
     k2 = _acrobot_derivative(xp, _move(state, h / 2, k1), torque)
@@ -91,7 +101,10 @@ def _move(state: State, h: float, derivative: State) -> State:
 
 
 def _acrobot_derivative(xp: Any, state: State, torque: Any) -> State:
-    """Masses, lengths and moments of inertia are 1, centres of mass at 0.5; 4.9 = 0.5 g, 14.7 = 1.5 g."""
+    """Return the derivative of the state.
+
+    Masses, lengths and moments of inertia are 1, centres of mass at 0.5; 4.9 = 0.5 g, 14.7 = 1.5 g.
+    """
     theta_1, theta_2, speed_1, speed_2 = state
     cos, sin = xp.cos(theta_2), xp.sin(theta_2)
     d1 = 0.25 + (1.25 + cos) + 1.0 + 1.0
@@ -104,14 +117,14 @@ def _acrobot_derivative(xp: Any, state: State, torque: Any) -> State:
 
 
 def _wrap(xp: Any, angle: Any) -> Any:
-    """The angle in [-pi, pi], by whole turns added one at a time, which rounds as Gymnasium does."""
+    """Return the angle in [-pi, pi], turn by turn as Gymnasium does."""
     while (far := xp.abs(angle) > pi).any():
         angle = xp.where(far, angle - xp.copysign(xp.full_like(angle, 2 * pi), angle), angle)
     return angle
 
 
 def acrobot_observation(xp: Any, state: State) -> State:
-    """Cosines and sines of the angles, and their speeds."""
+    """Return cosines and sines of the angles, and their speeds."""
     theta_1, theta_2, speed_1, speed_2 = state
     return xp.cos(theta_1), xp.sin(theta_1), xp.cos(theta_2), xp.sin(theta_2), speed_1, speed_2
 
@@ -121,7 +134,10 @@ CAR_LEFT, CAR_RIGHT, CAR_SPEED = -1.2, 0.6, 0.07
 
 
 def mountain_car(xp: Any, state: State, action: Any) -> Outcome:
-    """A car between hills: state (position, velocity), actions 0, 1, 2 push left, not, right."""
+    """Step a car between hills.
+
+    The state is (position, velocity); actions 0, 1, 2 push left, not, right.
+    """
     position, velocity = state
     velocity = velocity + ((action - 1) * 0.001 + xp.cos(3 * position) * -0.0025)
     position, velocity = _drive(xp, position, velocity)
@@ -130,7 +146,10 @@ def mountain_car(xp: Any, state: State, action: Any) -> Outcome:
 
 
 def mountain_car_continuous(xp: Any, state: State, action: Any) -> Outcome:
-    """The same with a force in [-1, 1]; Gymnasium keeps this state in float32, with a float64 cosine."""
+    """Step the car with a force in [-1, 1].
+
+    Gymnasium keeps this state in float32, with a float64 cosine.
+    """
     position, velocity = state
     slope = 0.0025 * xp.cos(xp.asarray(3 * position, dtype=xp.float64))
     velocity = velocity + (action * 0.0015 - xp.asarray(slope, dtype=xp.float32))
@@ -141,7 +160,7 @@ def mountain_car_continuous(xp: Any, state: State, action: Any) -> Outcome:
 
 
 def _drive(xp: Any, position: Any, velocity: Any) -> tuple[Any, Any]:
-    """One step at a limited velocity; the left end stops the car."""
+    """Move at a limited velocity; the left end stops the car."""
     velocity = xp.clip(velocity, -CAR_SPEED, CAR_SPEED)
     position = xp.clip(position + velocity, CAR_LEFT, CAR_RIGHT)
     stopped = (position <= CAR_LEFT) & (velocity < 0)

@@ -1,4 +1,4 @@
-"""Vectorized classic control: all environments of all members on one flat axis of numpy arrays.
+"""Vectorized classic control, all environments on one flat axis of arrays.
 
 One step costs about thirty numpy calls for any number of environments, and nothing else unless an episode ends.
 """
@@ -105,7 +105,7 @@ class ClassicEnvs(Envs):
         self.obs.reshape(self.size, -1)[ended] = self.first_obs[ended, in_block]
 
     def _draw_starts(self, indices: NDArray[np.int64]) -> None:
-        """Draw the first states of the current blocks of episodes of these environments."""
+        """Draw the first states of these environments' blocks of episodes."""
         count = len(self.model.start)
         begin = self.episode[indices] // BLOCK * (BLOCK * count)
         counters = begin[:, None] + np.arange(BLOCK * count)

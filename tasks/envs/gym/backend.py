@@ -1,4 +1,4 @@
-"""Environments on a flat axis, started, stepped and saved for ``GymEnvs``; here, in this very process."""
+"""The backend of environments on a flat axis, and that of this process."""
 
 from __future__ import annotations
 
@@ -37,22 +37,29 @@ class FlatStep(NamedTuple):
 
 
 class Backend(Protocol):
-    """M environments, each at an index of its own."""
+    """M environments, each at an index."""
 
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
-        """Start an episode at each index, in a new environment if ``fresh``, and return the first observations."""
+        """Start an episode at each index, and return the first observations.
+
+        fresh: in a new environment.
+        """
 
     def step(self, actions: Array) -> FlatStep:
         """Step every environment; the caller owns the result."""
 
     def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array | None]:
-        """Step through the recorded actions (T, ...) of each index; return last observations, None without actions."""
+        """Step through the recorded actions (T, ...) of each index.
+
+        Returns:
+            The last observations, None without actions.
+        """
 
     def take(self, indices: Sequence[int]) -> list[Array]:
         """Return the simulators' states."""
 
     def put(self, indices: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
-        """Load simulators' states into episodes that were just started, `elapsed` steps into them."""
+        """Load simulators' states into new episodes, `elapsed` steps into them."""
 
     def close(self) -> None:
         """Free all resources; a second call is a no-op."""

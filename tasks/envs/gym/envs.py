@@ -1,4 +1,4 @@
-"""Gymnasium environments of P members, restored in the way that their self-test found exact."""
+"""Gymnasium environments of P members, stepped by a backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from .selftest import Restore
 
 
 def reset_seed(purpose: str, *path: int | str) -> int:
-    """Return a seed that Gymnasium takes; those for training are even and all others odd, so they never meet."""
+    """Return a seed that Gymnasium takes.
+
+    Seeds for training are even and all others odd, so they never meet.
+    """
     return streams.seed_of(*path, purpose) & ~1 | (purpose != "train")
 
 
@@ -142,7 +145,7 @@ class GymEnvs(Envs):
         return {} if self.curriculum is None else self.curriculum.metrics(i)
 
     def member_state(self, i: int) -> Tree:
-        """Return all that member i's future depends on; in restart mode complete at the end of an epoch only."""
+        """Return member i's state; in restart mode complete between epochs only."""
         rows = self._rows(i)
         tree = self._head(i)
         if self.curriculum is not None:
@@ -196,7 +199,7 @@ class GymEnvs(Envs):
                 self._restart_episode(index, n, strict)
 
     def _restart_episode(self, index: int, n: int, strict: bool) -> None:
-        """Start the running episode again, as its replay differs from the recorded one."""
+        """Start an episode again whose replay differs from the recorded one."""
         if strict:
             raise StateMismatch(
                 f"{self.spec.id}: replaying the running episode of environment {n} must lead to the observation that "

@@ -1,4 +1,4 @@
-"""Making of one Gymnasium environment by its spec, with errors that name the cure."""
+"""Making of one Gymnasium environment, with errors that name the cure."""
 
 from __future__ import annotations
 

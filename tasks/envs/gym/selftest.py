@@ -86,7 +86,7 @@ def _compare(new: Callable[[], Env], spec: EnvSpec) -> Restore:
 
 
 def _clean(env: Env, new: Callable[[], Env], episode: Episode) -> Restore:
-    """Return the way for an environment whose episodes are independent of earlier ones."""
+    """Return the way for an environment with independent episodes."""
     if snapshot.has_snapshot(env) and _snapshots_hold(env, new(), episode):
         return Restore("snapshot", True, "its simulator's state, loaded into a new environment, continues alike")
     if snapshot.keeps_world(env):
@@ -97,7 +97,10 @@ def _clean(env: Env, new: Callable[[], Env], episode: Episode) -> Restore:
 
 
 def _plan(env: Env, spec: EnvSpec) -> list[Episode]:
-    """Return several episodes of unequal lengths, since a trace of the past can depend on their number."""
+    """Return episodes of unequal lengths to try.
+
+    They are several, since a trace of the past can depend on their number.
+    """
     actions = _actions(env, spec.id)
     drawn = Curriculum(spec.parameters, [0], "self-test")
     options = [{"options": drawn.options(0, seed)} if spec.parameters else {} for seed in range(EPISODES)]
@@ -114,7 +117,7 @@ def _actions(env: Env, name: str) -> Array:
 
 
 def _episode(env: Env, seed: int, actions: Array, options: dict[str, Any]) -> list[Record]:
-    """Return the records of an episode, to its end or to the end of the actions."""
+    """Return the records of an episode, as long as actions last."""
     obs, _ = env.reset(seed=seed, **options)
     return [(_bits(obs), 0.0, False, False), *_steps(env, actions)]
 

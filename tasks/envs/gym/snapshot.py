@@ -26,17 +26,17 @@ def only_transparent(env: gym.Env[Any, Any]) -> bool:
 
 
 def has_snapshot(env: gym.Env[Any, Any]) -> bool:
-    """Return whether a snapshot may be tried: of MuJoCo's MjData, or of an Atari emulator, which are complete."""
+    """Return whether a snapshot may be tried, of MuJoCo or an Atari emulator."""
     inner: Any = env.unwrapped
     mujoco = type(inner).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(inner, "data")
     return (mujoco or (_is_atari(inner) and _is_whole(inner))) and only_transparent(env)
 
 
 def _is_whole(inner: Any) -> bool:
-    """Return whether an Atari emulator's state is complete: it lacks the action that a sticky one repeats.
+    """Return whether an Atari emulator's state is complete.
 
-    A test of a few steps may miss that, since actions are repeated by chance. A generator outside of the emulator draws
-    from a range of frames to skip.
+    It lacks the last action, which a sticky one repeats; a test of a few steps may miss that, since actions are
+    repeated by chance. A generator outside of the emulator draws from a range of frames to skip.
     """
     return isinstance(inner._frameskip, int) and inner.ale.getFloat("repeat_action_probability") == 0
 
@@ -70,7 +70,7 @@ def take(env: gym.Env[Any, Any]) -> Array:
 
 
 def put(env: gym.Env[Any, Any], state: Array, elapsed: int) -> None:
-    """Load a simulator's state into an environment after its reset, ``elapsed`` steps into the episode."""
+    """Load a simulator's state into a reset environment, ``elapsed`` steps in."""
     inner: Any = env.unwrapped
     if _is_atari(inner):
         inner.ale.restoreState(import_module("ale_py").ALEState(state.tobytes()))
@@ -85,7 +85,7 @@ def put(env: gym.Env[Any, Any], state: Array, elapsed: int) -> None:
 
 
 def to_tree(states: Sequence[Array]) -> Tree:
-    """Return the states of several environments as a part of a member's state."""
+    """Return several environments' states as part of a member's state."""
     if states[0].dtype == np.uint8:
         return {"simulator": to_tensor(np.concatenate(states)), "simulator_sizes": [len(state) for state in states]}
     return {"simulator": to_tensor(np.stack(states))}

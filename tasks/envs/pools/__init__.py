@@ -1,1 +1,4 @@
-"""A backend for libraries that compute all environments at once: EnvPool, and Gymnasium's vector entry points."""
+"""A backend for libraries that compute all environments at once.
+
+These are EnvPool, and Gymnasium's vector entry points.
+"""

@@ -35,10 +35,14 @@ class RawPool(Protocol):
     action_space: Any
 
     def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
-        """Start episodes; return the first observations, and the indices they are of."""
+        """Start episodes; return first observations, and the indices of these."""
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array]:
-        """Step all; return observations, rewards, terminated, truncated, and the indices they are of."""
+        """Step all environments.
+
+        Returns:
+            Observations, rewards, terminated, truncated, and the indices that they are of.
+        """
 
     def close(self) -> None:
         """Free its resources."""
@@ -109,7 +113,7 @@ class EnvPool:
 
 
 class VectorEntryPoint:
-    """A pool of an id's vector entry point: Atari games with the usual preprocessing, by threads."""
+    """A pool of an id's vector entry point, e.g. of Atari games."""
 
     def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
         more: dict[str, Any] = dict(spec.kwargs)

@@ -1,4 +1,4 @@
-"""A backend whose environments are one pool, computed all at once by a library.
+"""A backend whose environments are one pool of a library.
 
 A pool cannot save its state, so each epoch has a new one (restart mode), in the uninterrupted run too. Such libraries
 reset an environment one step late, in place of a step; here those that ended are reset at once, so that no step is lost
@@ -37,7 +37,10 @@ class Pool:
         self.whole = self.encoder.kind == "vector" and isinstance(space, spaces.Box)
 
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
-        """Start an episode at each index; ``fresh`` makes a new pool, of all indices, with these seeds."""
+        """Start an episode at each index.
+
+        fresh: make a new pool, of all indices, with these seeds.
+        """
         if fresh:
             assert len(indices) == self.count
             self.close()
@@ -107,7 +110,10 @@ def _space(space: Any) -> spaces.Space[Any]:
 
 @cache
 def pool_test(spec: EnvSpec) -> Restore:
-    """Return restart mode, exact if pools repeat themselves by their seeds, whatever their size and threads."""
+    """Return restart mode, exact if pools repeat themselves.
+
+    They must do so by their seeds, whatever their size and threads.
+    """
     whole = _record(spec, range(3), threads=1)
     for numbers, threads, reason in (
         (range(3), 1, "two new pools with the same seeds and actions differ"),
@@ -120,7 +126,10 @@ def pool_test(spec: EnvSpec) -> Restore:
 
 
 def _record(spec: EnvSpec, numbers: Sequence[int], threads: int) -> list[bytes]:
-    """Return the results of some steps of a pool, by environment; seeds and actions are those of these numbers."""
+    """Return the results of some steps of a pool, by environment.
+
+    numbers: determine the environments' seeds and actions.
+    """
     codec = Actions(pool_spaces(spec).action, spec.id)
     width = int(np.prod(codec.learner_shape))
     keys = np.array([streams.key("self-test", number) for number in numbers])[:, None]

@@ -1,1 +1,4 @@
-"""A backend that spreads environments over several processes, and replaces a process that dies."""
+"""A backend that spreads environments over several processes.
+
+It replaces a process that dies; how environments are restored in general belongs into `gym`.
+"""

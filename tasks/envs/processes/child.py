@@ -1,4 +1,4 @@
-"""An environment process, which steps its share of the environments and ends with its parent."""
+"""An environment process, which steps its share and ends with its parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend of several processes, with the results of one process, bit for bit.
+"""A backend of several processes, with the results of one.
 
 A process that dies is replaced, and its environments are restored: the parent keeps the seeds of their episodes and the
 actions since, and the same seeds and actions give the same episodes.
@@ -33,7 +33,7 @@ class EnvProcessFailed(TaskError):
 
 @dataclass
 class _Episode:
-    """The record that restores an episode: its start, a snapshot loaded into it, and the actions since."""
+    """The record of an episode: start, loaded snapshot, and actions since."""
 
     seed: int
     options: Options
@@ -134,7 +134,11 @@ class Processes:
     # --- messages ---
 
     def _ask(self, indices: Sequence[int], make: Callable[[list[int]], Request]) -> list[tuple[list[int], Answer]]:
-        """Ask each process about its environments; return the answers with the rows of ``indices`` they are for."""
+        """Ask each process about its environments.
+
+        Returns:
+            The answers, with the rows of ``indices`` that they are for.
+        """
         rows: dict[int, list[int]] = {}
         for j, i in enumerate(indices):
             rows.setdefault(self.process_of[i], []).append(j)
@@ -145,7 +149,7 @@ class Processes:
         return [(rows[w], answer) for w, answer in self._exchange(requests).items()]
 
     def _exchange(self, requests: Mapping[int, tuple[bytes | dict[str, Any], Sequence[Array]]]) -> dict[int, Answer]:
-        """Return the answers of processes; one that died is replaced, restored, and asked again."""
+        """Return the answers of processes; restore and ask again those that died."""
         for w, request in requests.items():
             self.children[w].send(*request)
         answers: dict[int, Answer] = {}
@@ -199,7 +203,7 @@ class Processes:
         self.children[w] = self._start(w)
 
     def _restore(self, w: int) -> None:
-        """Start a process in place of one that died, and restore its environments."""
+        """Replace a process that died, and restore its environments."""
         while True:
             self._replace(w)
             self._await_ready(w)
@@ -246,7 +250,7 @@ def _put_request(snapshots: Sequence[tuple[Array, int]]) -> Request:
 
 
 def _close(children: list[Child], memory: int, owner: int) -> None:
-    """End the processes and wait for them; in a fork of the parent, leave them alone."""
+    """End the processes and wait for them, except in a fork."""
     if os.getpid() != owner:
         return
     for child in children:

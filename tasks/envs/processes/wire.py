@@ -1,4 +1,7 @@
-"""Messages between an environment process and its parent: JSON objects with arrays; steps use shared memory."""
+"""Messages between an environment process and its parent.
+
+They are JSON objects with arrays; steps use shared memory.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ def send(channel: Connection, content: Mapping[str, Any], arrays: Sequence[Array
 
 
 def receive(channel: Connection, message: bytes | None = None) -> Answer:
-    """Return an object and its arrays; message: the object's text, if it was read. EOFError: the channel is closed."""
+    """Return an object and its arrays; EOFError if the channel is closed.
+
+    message: the object's text, if it was read already.
+    """
     content = json.loads(channel.recv_bytes() if message is None else message)
     arrays = [
         np.frombuffer(channel.recv_bytes(), dtype).reshape(shape).copy() for dtype, shape in content.pop("arrays")
@@ -46,7 +52,7 @@ class Child:
     """The parent's handle of an environment process."""
 
     def __init__(self, hello: Mapping[str, Any], memory: int) -> None:
-        """Start it and send ``hello``, which it answers when its environments are made."""
+        """Start it; it answers ``hello`` when its environments are made."""
         mine, theirs = socketpair()
         with theirs:
             # It finds the modules of environments as here; one thread each, since processes are the parallelism.
@@ -62,7 +68,7 @@ class Child:
         self.send(hello)
 
     def send(self, content: bytes | Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
-        """Send a request; a dead process is noticed when its answer is read."""
+        """Send a request; `receive` notices a dead process."""
         with suppress(ConnectionError):
             if isinstance(content, bytes):
                 self.channel.send_bytes(content)
@@ -91,7 +97,10 @@ class Child:
 
 
 def memory_file(layout: Layout) -> int:
-    """Return a descriptor of shared memory for these arrays; it has no name, so a crash leaves nothing behind."""
+    """Return a descriptor of shared memory for these arrays.
+
+    The memory has no name, so a crash leaves nothing behind.
+    """
     size = sum(_size(dtype, shape) for _, dtype, shape in layout)
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("rekindle-envs")

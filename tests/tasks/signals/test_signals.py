@@ -16,7 +16,7 @@ from rekindle.tasks.checkpoint.member_state import Part
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.experience.returns import gae
 from rekindle.tasks.experience.rollout import by_member, evaluate_values
-from rekindle.tasks.signals.actions import ActionCode
+from rekindle.tasks.signals.actions import ActionEncoder
 from rekindle.tasks.signals.demonstrations import Demonstrations
 from rekindle.tasks.signals.discriminators import input_gradient
 from rekindle.tasks.signals.gail import softplus
@@ -352,13 +352,15 @@ def test_a_discriminator_comes_to_pay_for_what_looks_demonstrated() -> None:
 
 def test_actions_become_numbers_by_their_space() -> None:
     spaces = gym.spaces
-    discrete = ActionCode(spaces.Discrete(3, start=5), "here")
+    discrete = ActionEncoder(spaces.Discrete(3, start=5), "here")
     assert discrete(torch.tensor([[2, 0]])).tolist() == [[[0, 0, 1], [1, 0, 0]]]
-    several = ActionCode(spaces.MultiDiscrete([2, 3]), "here")
+    several = ActionEncoder(spaces.MultiDiscrete([2, 3]), "here")
     assert several(torch.tensor([[[1, 2]]])).tolist() == [[[0, 1, 0, 0, 1]]]
-    bits = ActionCode(spaces.MultiBinary(3), "here")
+    bits = ActionEncoder(spaces.MultiBinary(3), "here")
     assert bits(torch.tensor([[[1, 0, 1]]], dtype=torch.int8)).tolist() == [[[1, 0, 1]]]
-    box = ActionCode(spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 4, np.inf], np.float32)), "here")
+    box = ActionEncoder(
+        spaces.Box(np.array([-2, 0, -np.inf], np.float32), np.array([2, 4, np.inf], np.float32)), "here"
+    )
     assert box(torch.tensor([[[9.0, 1.0, 7.0]]])).tolist() == [[[1, -0.5, 7]]]
     assert box.error(torch.tensor([[[1.0, 0.5, 6.0]]]), torch.tensor([[[9.0, 1.0, 7.0]]])).tolist() == [[2]]
     guess = torch.tensor([[[0.3, -1.0, 2.0]]])
