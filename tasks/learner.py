@@ -94,17 +94,39 @@ class Policy(Protocol):
         """Copy one member's networks into its target networks, if it has any."""
 
 
+class Acting(Protocol):
+    """The part of a learner that acts."""
+
+    @property
+    def policy(self) -> Policy:
+        """The members' networks."""
+
+    @property
+    def obs_normalizer(self) -> ObservationNormalizer | None:
+        """The statistics that scale observations, None where they are not scaled."""
+
+    @property
+    def parts(self) -> dict[str, object]:
+        """The parts that may hold state, by name."""
+
+    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function from observations to actions, see `Learner.actor`."""
+
+    def truncate_all(self) -> None:
+        """Forget all running episodes."""
+
+
 class Learner:
     """P members of one structure.
 
     Attributes:
         hyperparameters: the algorithm's space, with its defaults.
-        parts: names of the attributes that hold state; each answers `member_state` and `load_member`.
+        parts: names of the attributes that may hold state, see `Part`, beside those of the agent.
         hp: the members' values: structural ones plain, the others (P, 1) tensors.
         env_steps, iterations, epochs: done so far; members of one learner are always at the same point.
-        reporting: whose metrics of this iteration count, (P,), where not all members are updated in each.
-        policy: the members' networks, None where nothing is learned.
-        obs_normalizer: the statistics that scale observations, None where they are not scaled.
+        agent: acts for the members; None where `actor` and `truncate_all` are overridden.
+        policy: the members' networks; None where nothing is learned, or if an agent has them.
+        obs_normalizer: the statistics that scale observations; None where they are not scaled, or if an agent has them.
         demonstrations: those that the members learn from, None without.
         particles: the learner whose members act for these, `num_particles` for each; None: the members act themselves.
         evaluation_envs: the environments of the last evaluation, to be used again.
@@ -112,8 +134,8 @@ class Learner:
 
     hyperparameters: ClassVar[Space]
     parts: ClassVar[tuple[str, ...]] = ()
-    scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs", "reporting")  # what no future depends on
-    reporting: np.ndarray | None = None
+    scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs",)  # what no future depends on
+    agent: Acting | None = None
     policy: Policy | None = None
     obs_normalizer: ObservationNormalizer | None = None
     demonstrations: ParametersByName | None = None
@@ -184,7 +206,8 @@ class Learner:
         (P, episodes, ...): greedy ones, or random ones as in training unless `deterministic`, drawn with numbers that
         are the same for every member and every call, see `evaluation.evaluation_keys`.
         """
-        raise NotImplementedError
+        assert self.agent is not None
+        return self.agent.actor(episodes, deterministic)
 
     def known_returns(self) -> np.ndarray | None:
         """Return the members' returns (P,) where these are known without acting, else None."""
@@ -203,7 +226,7 @@ class Learner:
             self.envs.begin_epoch(np.full(self.members, self.epochs))
             self._at_epoch_start = False
         while self.env_steps < (self.epochs + 1) * self.hp.epoch_steps:
-            self.tally.add(self.iterate(), self.reporting)
+            self.tally.add(self.iterate())
             self.iterations += 1
             if stop() and self.envs.mode != "restart":  # that mode's environments can be saved at epoch ends only
                 return None
@@ -219,6 +242,8 @@ class Learner:
 
     def truncate_all(self) -> None:
         """Take note that all environments are made anew, so that their episodes were truncated at the last step."""
+        if self.agent is not None:
+            self.agent.truncate_all()
 
     def member_state(self, member: int) -> Tree:
         """Everything that one member's future depends on; copies."""
@@ -257,7 +282,8 @@ class Learner:
     @property
     def live_parts(self) -> dict[str, Part]:
         """The parts that hold state with these hyperparameters; the others are None or null objects."""
-        parts = {name: getattr(self, name) for name in (*self.parts, "window")}
+        parts = {} if self.agent is None else self.agent.parts
+        parts = {**parts, **{name: getattr(self, name) for name in (*self.parts, "window")}}
         return {name: part for name, part in parts.items() if isinstance(part, Part)}
 
     def broken(self, member: int, metrics: Metrics) -> str | None:

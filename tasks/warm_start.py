@@ -73,14 +73,16 @@ def networks_of(learner: Learner, member: int) -> dict[str, Tensor]:
     """Return one member's networks' parameters by name, of all its particles; views of the live data."""
     if learner.particles is not None:
         return _by_particle(networks_of, learner, member)
-    return {} if learner.policy is None else learner.policy.parameters.of(member)
+    policy = (learner.agent or learner).policy
+    return {} if policy is None else policy.parameters.of(member)
 
 
 def policy_of(learner: Learner, member: int) -> dict[str, Tensor]:
     """Return one member's networks and the statistics that scale their observations, by name; views."""
     if learner.particles is not None:
         return _by_particle(policy_of, learner, member)
-    moments = {} if learner.obs_normalizer is None else learner.obs_normalizer.moments.of(member)
+    normalizer = (learner.agent or learner).obs_normalizer
+    moments = {} if normalizer is None else normalizer.moments.of(member)
     return networks_of(learner, member) | {f"obs_normalizer.{name}": view for name, view in moments.items()}
 
 
@@ -109,8 +111,8 @@ def adopt(learner: Learner, member: int, policy: Mapping[str, Tensor]) -> None:
     if learner.particles is not None:
         for particle in range(member * learner.num_particles, (member + 1) * learner.num_particles):
             adopt(learner.particles, particle, shown)
-    elif learner.policy is not None:
-        learner.policy.copy_target(member)
+    elif (network := (learner.agent or learner).policy) is not None:
+        network.copy_target(member)
     learner.warm_started(member)
 
 

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import integer, ordinal
-from ..experience.returns import average, explained_variance
-from ..experience.whole_episodes import Gathered, check_whole_episodes, waits, whole_episodes_space
-from ..networks.grad_norms import EVERY
+from ..envs import EnvSpec
+from ..experience.returns import average, explained_variance, standardize
+from ..experience.rollout import Agent, Batch, Rollout
+from ..experience.whole_episodes import EpisodeBuffer, check_whole_episodes, waits, whole_episodes_space
+from ..learner import Learner
+from ..networks.actor_critic import ActorCritic
+from ..networks.optimizers import EVERY, LearningRates, Optimizer, coefficient, descend, learning_rates, norms, places
+from ..runtime.metric_means import MemberMetrics
+from ..signals.guidance import Guidance, check_guidance, guidance_space
 from ..task import Task
-from .on_policy import OnPolicyLearner, normalize_advantage, on_policy_space
+from .on_policy import (
+    advantage_scale,
+    check_actions,
+    check_model,
+    check_on_policy,
+    make_agent,
+    normalize_advantage,
+    on_policy_space,
+    scheduled_coefficients,
+)
 
 
-class A2CLearner(OnPolicyLearner):
+class A2CLearner(Learner):
     """P members of A2C.
 
     One step per rollout is the algorithm. With more (`update_epochs` times `num_minibatches`), the later ones follow
-    the gradient of a policy that has moved since it acted, and nothing corrects for that: PPO's ratio is there for it.
+    the gradient of a policy that has moved since it acted, without the correction by PPO's ratio.
 
     Attributes:
-        gathered: the members' steps since their last updates, where these wait for whole episodes, see
-            `whole_episodes_space`.
+        gathered: the steps since each member's last update, if updates wait for whole episodes.
     """
 
     hyperparameters = on_policy_space(
@@ -36,74 +50,110 @@ class A2CLearner(OnPolicyLearner):
         num_minibatches=ordinal(1, 2, 4, default=1, accept=(1, 65536), structural=True, search=False),
         normalize_advantage=normalize_advantage(default=False),
         **whole_episodes_space(),
-    )
-    parts = (*OnPolicyLearner.parts, "gathered")
+    ).extend(**guidance_space())
+    parts = ("optimizer", "standardizer", "guidance", "gathered")
+    couple: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
+    agent: Agent
+    policy: ActorCritic
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        super().check(values)
+        check_on_policy(values, cls.algorithm())
+        check_guidance(values, cls.algorithm())
         check_whole_episodes(values, cls.algorithm())
 
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        check_actions(env, cls.algorithm())
+
+    @classmethod
+    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        check_model(env, values, cls.algorithm())
+
     def build(self) -> None:
-        super().build()
         hp = self.hp
-        waiting = waits(vars(hp))
-        distribution = self.policy.distribution
-        self.gathered = Gathered(hp, self.envs, distribution, self.device, self.guidance.row_names) if waiting else None
+        self.agent = make_agent(self)
+        self.policy = self.agent.policy
+        self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
+        self.order = self.keys("order")
+        self.standardizer = advantage_scale(hp.normalize_advantage, self.members)
+        self.guidance = Guidance.of(self)
+        self.demonstrations = self.guidance.examples
+        self.networks = places(self.policy.parameters.shapes)
+        distribution, names = self.policy.distribution, self.guidance.row_names
+        self.gathered = EpisodeBuffer(hp, self.envs, distribution, self.device, names) if waits(vars(hp)) else None
 
     def iterate(self) -> Mapping[str, Tensor]:
-        lr = self.learning_rate()
-        return self.update(self.rollout(), lr) if self.gathered is None else self.gather(self.gathered, lr)
+        hp, agent, guidance = self.hp, self.agent, self.guidance
+        lr = learning_rates(hp, self.env_steps, self.policy.parameters)
+        rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
+        self.env_steps += hp.num_steps * hp.num_envs
+        if self.gathered is not None:
+            return self.update_on_episodes(self.gathered, rollout, lr)
+        batch = guidance.augment_batch(agent.advantages(rollout, hp.gamma, hp.gae_lambda), rollout)
+        batch["advantages"] = self.standardizer(batch["advantages"])
+        return self.update(batch, lr)
 
-    def gather(self, gathered: Gathered, lr: Tensor) -> Mapping[str, Tensor]:
-        """num_steps everywhere, and an update of the members that have enough; their environments begin anew."""
-        rollout = self.play()
-        gathered.add(rollout, *self.estimate(rollout), self.guidance.compute_rewards(rollout))
-        due, used = gathered.enough()
-        report: Mapping[str, Tensor] = {}
-        if due.any():
-            size = None if self.memory is None else self.memory.tensors["state"].shape[-1]
-            batch = gathered.batch(used, self.hp.gamma, self.hp.gae_lambda, size)
-            batch = self.guidance.combine_advantages(batch, gathered.rows())
-            learned = self.update(batch, lr, torch.from_numpy(due).to(lr.device).unsqueeze(1))
-            report = {**learned, "rollouts": gathered.rollouts(used)}
-            unfinished = due[:, None] & gathered.running()
-            self.envs.abandon(unfinished)
-            self.reset(unfinished)
-            gathered.clear(due)
-        self.reporting = due
-        return report
+    def update(self, batch: Batch, lr: LearningRates, active: Tensor | None = None) -> dict[str, Tensor]:
+        """Take all steps on a batch, of the members that are `active` (P, 1), and return metrics."""
+        hp = self.hp
+        for minibatch in self.agent.minibatches(
+            batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches
+        ):
+            losses, metrics = self.loss(minibatch)
+            step = descend(
+                self.policy.parameters, self.optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.couple
+            )
+        weights = batch.get("weights")
+        metrics["explained_variance"] = explained_variance(batch["values"], batch["returns"], weights)
+        metrics["value"] = average(batch["values"], weights)
+        metrics |= self.guidance.update(self, batch, lr.policy, active)
+        if "weights" in batch or self.tally.count % EVERY == 0:
+            metrics |= norms(step, self.networks)
+        return {**metrics, **scheduled_coefficients(hp, self.env_steps), **lr.metrics}
+
+    def update_on_episodes(self, buffer: EpisodeBuffer, rollout: Rollout, lr: LearningRates) -> Mapping[str, Tensor]:
+        """Update the members with enough whole episodes, and abandon their running ones."""
+        agent, guidance = self.agent, self.guidance
+        buffer.add(rollout, *agent.values(rollout), guidance.compute_rewards(rollout))
+        ready, used = buffer.ready_members()
+        if not ready.any():
+            return {}
+        batch = buffer.batch(agent, used, self.hp.gamma, self.hp.gae_lambda)
+        batch = guidance.combine_advantages(batch, buffer.rows())
+        metrics = self.update(batch, lr, torch.from_numpy(ready).to(self.device).unsqueeze(1))
+        metrics["rollouts"] = buffer.rollouts(used)
+        unfinished = ready[:, None] & buffer.running()
+        self.envs.abandon(unfinished)
+        agent.reset(unfinished)
+        buffer.clear(ready)
+        return MemberMetrics(metrics, ready)
+
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return each member's loss (P,) on a batch (P, B, ...), by its weights if any, and metrics, each (P,).
+
+        Nothing is differentiated through advantages and returns, which were computed before.
+        """
+        hp, weights = self.hp, batch.get("weights")
+        params, values = self.policy(batch)
+        log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
+        advantages = batch["advantages"]
+        if hp.normalize_advantage is True:
+            advantages = standardize(advantages, weights)
+        policy_loss = -average(log_probs * advantages, weights)
+        value_loss = 0.5 * average((values - batch["returns"]).square(), weights)
+        mean_entropy = average(entropy, weights)
+        ent_coef = coefficient(hp.ent_coef, hp.ent_coef_schedule, self.env_steps)
+        losses = policy_loss + coefficient(hp.vf_coef) * value_loss - ent_coef * mean_entropy
+        return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy}
 
     def truncate_all(self) -> None:
         super().truncate_all()
         if self.gathered is not None:
             self.gathered.truncate_all()
 
-    def update(self, batch: dict[str, Tensor], lr: Tensor, active: Tensor | None = None) -> dict[str, Tensor]:
-        """All steps on a batch, of the members that are `active` (P, 1); what to report."""
-        for minibatch in self.minibatches(batch, self.hp, self.order_keys):
-            losses, report = self.loss(minibatch)
-            self.descend(losses, lr, active)
-        weights = batch.get("weights")
-        report["explained_variance"] = explained_variance(batch["values"], batch["returns"], weights)
-        report["value"] = average(batch["values"], weights)
-        sizes = self.norms() if self.gathered is not None or self.tally.count % EVERY == 0 else {}
-        return {**report, **self.follow(batch, lr, active), **self.scheduled(), **sizes, "lr": lr.squeeze(1)}
-
-    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,).
-
-        Advantages and returns are numbers, computed before: nothing is differentiated through them.
-        """
-        hp, ent_coef = self.hp, self.coefficient("ent_coef")
-        params, values = self.forward(batch)
-        log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
-        weights = batch.get("weights")
-        policy_loss = -average(log_probs * self.advantages(batch), weights)
-        value_loss = 0.5 * average((values - batch["returns"]).square(), weights)
-        mean_entropy = average(entropy, weights)
-        losses = policy_loss + hp.vf_coef[:, 0] * value_loss - ent_coef[:, 0] * mean_entropy
-        return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy}
+    def updates(self, member: int) -> int:
+        return int(self.optimizer.tensors["steps"][member])
 
 
 class A2C(Task):

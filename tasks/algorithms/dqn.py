@@ -21,9 +21,8 @@ from ..evaluation import evaluation_keys
 from ..experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
 from ..networks import backprop
 from ..networks.encoders import Encoder, check_encoder, encoder_choice, encoder_for
-from ..networks.grad_norms import EVERY, norms
 from ..networks.mlp import MLP, Parameters
-from ..networks.optimizers import Optimizer, clip_norm, optimizer_space, schedule_space
+from ..networks.optimizers import EVERY, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ..task import Task
 from .off_policy import OffPolicyLearner, off_policy_space
 

@@ -2,35 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import integer, log_real, maybe, ordinal, real
-from ..experience.returns import explained_variance
-from ..networks.optimizers import decay_space
+from ..envs import EnvSpec
+from ..experience.returns import explained_variance, standardize
+from ..experience.rollout import Agent
+from ..learner import Learner
+from ..networks.actor_critic import ActorCritic
+from ..networks.optimizers import Optimizer, coefficient, decay_space, descend, learning_rates, norms, places
+from ..signals.guidance import Guidance, check_guidance, guidance_space
 from ..task import Task
-from .on_policy import OnPolicyLearner, normalize_advantage, on_policy_space
+from .on_policy import (
+    advantage_scale,
+    check_actions,
+    check_minibatches,
+    check_model,
+    check_on_policy,
+    make_agent,
+    normalize_advantage,
+    on_policy_space,
+    scheduled_coefficients,
+)
 from .separate_critic import SeparateCritic, critic_space
 
 
 def clipped_surrogate(
-    log_probs: Tensor, batch: Mapping[str, Tensor], advantages: Tensor, clip_coef: Tensor
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_coef: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The negative of eq. 7, (P,), and how far the policy moved; log_probs and advantages (P, B), clip_coef (P, 1)."""
-    log_ratio = log_probs - batch["log_probs"]
+    """Return the negative of eq. 7, (P,), and metrics of how far the policy moved.
+
+    Args:
+        log_probs: log π(a|s), (P, B).
+        old_log_probs: the same of the policy that acted.
+        advantages: (P, B).
+        clip_coef: (P,).
+    """
+    clip = clip_coef.unsqueeze(1)
+    log_ratio = log_probs - old_log_probs
     ratio = log_ratio.exp()
-    clipped = torch.clamp(ratio, 1 - clip_coef, 1 + clip_coef)
+    clipped = torch.clamp(ratio, 1 - clip, 1 + clip)
     loss = -torch.min(ratio * advantages, clipped * advantages).mean(1)
     with torch.no_grad():
         approx_kl = (ratio - 1 - log_ratio).mean(1)
-        clip_fraction = ((ratio - 1).abs() > clip_coef).float().mean(1)
+        clip_fraction = ((ratio - 1).abs() > clip).float().mean(1)
     return loss, {"approx_kl": approx_kl, "clip_fraction": clip_fraction}
 
 
-class PPOLearner(OnPolicyLearner):
+def near_enough(approx_kl: Tensor, target_kl: Tensor | None, active: Tensor | None) -> Tensor | None:
+    """Return the members (P, 1) that may still move: none of their steps passed 1.5 target_kl; None for all."""
+    if target_kl is None:
+        return None
+    near = approx_kl.unsqueeze(1) <= 1.5 * target_kl
+    return near if active is None else active & near
+
+
+class JointCritic:
+    """A critic in one loss with the policy; `SeparateCritic` has the same interface."""
+
+    def __init__(self, hp: SimpleNamespace):
+        self.hp = hp
+
+    def fit(self, *_: Any) -> dict[str, Tensor]:
+        """Leave the critic to the policy's steps."""
+        return {}
+
+    def add_loss(
+        self, policy_loss: Tensor, values: Tensor, batch: Mapping[str, Tensor], env_steps: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the sum of the policy's and the critic's losses, (P,), and metrics."""
+        hp = self.hp
+        if hp.clip_value is not None:
+            clip_value = coefficient(hp.clip_value, hp.clip_value_schedule, env_steps).unsqueeze(1)
+            values = batch["values"] + torch.clamp(values - batch["values"], -clip_value, clip_value)
+        value_loss = 0.5 * (values - batch["returns"]).square().mean(1)
+        return policy_loss + coefficient(hp.vf_coef) * value_loss, {"value_loss": value_loss}
+
+
+class PPOLearner(Learner):
     """P members of PPO."""
 
     hyperparameters = on_policy_space(
@@ -44,55 +98,88 @@ class PPOLearner(OnPolicyLearner):
         num_minibatches=ordinal(2, 4, 8, default=4, accept=(1, 65536), structural=True),
         normalize_advantage=normalize_advantage(default=True),
         critic=critic_space(),
-    )
-    parts = (*OnPolicyLearner.parts, "critic")
+    ).extend(**guidance_space())
+    parts = ("optimizer", "standardizer", "guidance", "critic")
+    couple: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
+    agent: Agent
+    policy: ActorCritic
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        super().check(values)
+        check_on_policy(values, cls.algorithm())
+        check_guidance(values, cls.algorithm())
         if values["critic"]["name"] == "separate":
-            cls.check_minibatches(values, "critic.num_minibatches", values["critic"]["num_minibatches"])
+            check_minibatches(values, "critic.num_minibatches", values["critic"]["num_minibatches"], cls.algorithm())
             if values.get("critic_lr") is not None:
                 raise ValueError(
                     f"{cls.algorithm()}: critic_lr is of a critic that shares the policy's loss, but "
                     "critic.name is separate; give critic.lr instead"
                 )
 
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        check_actions(env, cls.algorithm())
+
+    @classmethod
+    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        check_model(env, values, cls.algorithm())
+
     def build(self) -> None:
-        super().build()
-        separate = self.hp.critic.name == "separate"
-        self.critic = SeparateCritic(self.policy, self.hp.critic, self.keys("critic")) if separate else None
+        hp = self.hp
+        self.agent = make_agent(self)
+        self.policy = self.agent.policy
+        self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
+        self.order = self.keys("order")
+        self.standardizer = advantage_scale(hp.normalize_advantage, self.members)
+        self.guidance = Guidance.of(self)
+        self.demonstrations = self.guidance.examples
+        self.networks = places(self.policy.parameters.shapes)
+        self.critic: JointCritic | SeparateCritic = JointCritic(hp)
+        if hp.critic.name == "separate":
+            self.critic = SeparateCritic(self.agent, hp, self.keys("critic"))
+            del self.networks["critic"]
 
     def iterate(self) -> dict[str, Tensor]:
-        lr = self.learning_rate()
-        rollout = self.play()
-        fitted = {} if self.critic is None else self.critic.fit(self, rollout)
-        batch = self.scale(self.prepare(rollout), rollout)
-        report = self.learn(batch, lr)
-        report["explained_variance"] = explained_variance(batch["values"], batch["returns"])
-        report["value"] = batch["values"].mean(1)
-        return {**report, **fitted, **self.scheduled(), "lr": lr.squeeze(1)}
-
-    def norms(self) -> dict[str, Tensor]:
-        found = super().norms()
-        return found if self.critic is None else {n: norm for n, norm in found.items() if not n.endswith(".critic")}
+        hp, agent, guidance = self.hp, self.agent, self.guidance
+        lr = learning_rates(hp, self.env_steps, self.policy.parameters)
+        rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
+        self.env_steps += hp.num_steps * hp.num_envs
+        fitted = self.critic.fit(rollout, self.env_steps, self.iterations)
+        batch = guidance.augment_batch(agent.advantages(rollout, hp.gamma, hp.gae_lambda), rollout)  # eq. 11
+        batch["advantages"] = self.standardizer(batch["advantages"])
+        active = None
+        for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
+            losses, metrics = self.loss(minibatch)
+            active = near_enough(metrics["approx_kl"], hp.target_kl, active)
+            step = descend(
+                self.policy.parameters, self.optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.couple
+            )
+        return {
+            **metrics,
+            **norms(step, self.networks),
+            **guidance.update(self, batch, lr.policy),
+            "explained_variance": explained_variance(batch["values"], batch["returns"]),
+            "value": batch["values"].mean(1),
+            **fitted,
+            **scheduled_coefficients(hp, self.env_steps),
+            **lr.metrics,
+        }
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""
-        hp, clip_coef, ent_coef = self.hp, self.coefficient("clip_coef"), self.coefficient("ent_coef")
-        params, values = self.forward(batch)
+        """Return each member's loss (P,) on a batch (P, B, ...), eq. 9, and metrics, each (P,)."""
+        hp, now = self.hp, self.env_steps
+        params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
-        policy_loss, moved = clipped_surrogate(log_probs, batch, self.advantages(batch), clip_coef)
+        advantages = standardize(batch["advantages"]) if hp.normalize_advantage is True else batch["advantages"]
+        clip_coef = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
+        policy_loss, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
+        losses, of_values = self.critic.add_loss(policy_loss, values, batch, now)
         mean_entropy = entropy.mean(1)
-        report = {"policy_loss": policy_loss, "entropy": mean_entropy, **moved}
-        if self.critic is not None:
-            return policy_loss - ent_coef[:, 0] * mean_entropy, report
-        if hp.clip_value is not None:
-            clip_value = self.coefficient("clip_value")
-            values = batch["values"] + torch.clamp(values - batch["values"], -clip_value, clip_value)
-        value_loss = 0.5 * (values - batch["returns"]).square().mean(1)
-        losses = policy_loss + hp.vf_coef[:, 0] * value_loss - ent_coef[:, 0] * mean_entropy  # eq. 9
-        return losses, {**report, "value_loss": value_loss}
+        losses = losses - coefficient(hp.ent_coef, hp.ent_coef_schedule, now) * mean_entropy
+        return losses, {"policy_loss": policy_loss, "entropy": mean_entropy, **moved, **of_values}
+
+    def updates(self, member: int) -> int:
+        return int(self.optimizer.tensors["steps"][member])
 
 
 class PPO(Task):

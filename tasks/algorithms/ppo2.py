@@ -1,22 +1,31 @@
-"""Proximal policy optimization as in OpenAI's baselines; unlike in PPO (ppo.py), actor and critic always have one loss,
-values are clipped by the clip range as ratios are, and advantages are always standardized."""
+"""Proximal policy optimization as in OpenAI's baselines, ppo2.
+
+Unlike in PPO (ppo.py), actor and critic always have one loss, values are clipped by the clip range as ratios are, and
+advantages are always standardized.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import integer, log_real, maybe, ordinal, real
+from ..envs import EnvSpec
 from ..experience.returns import explained_variance, standardize
-from ..networks.optimizers import decay_space
+from ..experience.rollout import Agent
+from ..learner import Learner
+from ..networks.actor_critic import ActorCritic
+from ..networks.optimizers import Optimizer, coefficient, decay_space, descend, learning_rates, norms, places
+from ..signals.guidance import Guidance, check_guidance, guidance_space
 from ..task import Task
-from .on_policy import OnPolicyLearner, on_policy_space
-from .ppo import clipped_surrogate
+from .on_policy import check_actions, check_model, check_on_policy, make_agent, on_policy_space, scheduled_coefficients
+from .ppo import clipped_surrogate, near_enough
 
 
-class PPO2Learner(OnPolicyLearner):
+class PPO2Learner(Learner):
     """P members of PPO2."""
 
     hyperparameters = on_policy_space(
@@ -28,35 +37,84 @@ class PPO2Learner(OnPolicyLearner):
         target_kl=maybe(log_real(3e-3, 0.1, accept=(1e-6, 1e3)), default=None),
         update_epochs=integer(1, 10, default=4, accept=(1, 1000), structural=True),
         num_minibatches=ordinal(2, 4, 8, default=4, accept=(1, 65536), structural=True),
-    )
+    ).extend(**guidance_space())
+    parts = ("optimizer", "guidance")
+    couple: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
+    agent: Agent
+    policy: ActorCritic
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        check_on_policy(values, cls.algorithm())
+        check_guidance(values, cls.algorithm())
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        check_actions(env, cls.algorithm())
+
+    @classmethod
+    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        check_model(env, values, cls.algorithm())
+
+    def build(self) -> None:
+        self.agent = make_agent(self)
+        self.policy = self.agent.policy
+        self.optimizer = Optimizer(self.policy.parameters.vector, self.hp.optimizer)
+        self.order = self.keys("order")
+        self.guidance = Guidance.of(self)
+        self.demonstrations = self.guidance.examples
+        self.networks = places(self.policy.parameters.shapes)
 
     def iterate(self) -> dict[str, Tensor]:
-        lr = self.learning_rate()
-        batch = self.rollout()
-        report = self.learn(batch, lr)
-        report["explained_variance"] = explained_variance(batch["values"], batch["returns"])
-        report["value"] = batch["values"].mean(1)
-        return {**report, **self.scheduled(), "lr": lr.squeeze(1)}
+        hp, agent, guidance = self.hp, self.agent, self.guidance
+        lr = learning_rates(hp, self.env_steps, self.policy.parameters)
+        rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
+        self.env_steps += hp.num_steps * hp.num_envs
+        batch = guidance.augment_batch(agent.advantages(rollout, hp.gamma, hp.gae_lambda), rollout)
+        active = None
+        for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
+            losses, metrics = self.loss(minibatch)
+            active = near_enough(metrics["approx_kl"], hp.target_kl, active)
+            step = descend(
+                self.policy.parameters, self.optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.couple
+            )
+        return {
+            **metrics,
+            **norms(step, self.networks),
+            **guidance.update(self, batch, lr.policy),
+            "explained_variance": explained_variance(batch["values"], batch["returns"]),
+            "value": batch["values"].mean(1),
+            **scheduled_coefficients(hp, self.env_steps),
+            **lr.metrics,
+        }
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""
-        hp, clip_coef, ent_coef = self.hp, self.coefficient("clip_coef"), self.coefficient("ent_coef")
-        clip_value = clip_coef if hp.clip_value is None else self.coefficient("clip_value")
-        params, values = self.forward(batch)
+        """Return each member's loss (P,) on a batch (P, B, ...), and metrics, each (P,)."""
+        hp, now = self.hp, self.env_steps
+        clip_coef = clip_value = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
+        if hp.clip_value is not None:
+            clip_value = coefficient(hp.clip_value, hp.clip_value_schedule, now)
+        params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
-        policy_loss, moved = clipped_surrogate(log_probs, batch, standardize(batch["advantages"]), clip_coef)
+        advantages = standardize(batch["advantages"])
+        policy_loss, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
         value_loss = clipped_value_loss(values, batch["values"], batch["returns"], clip_value)
         mean_entropy = entropy.mean(1)
-        losses = policy_loss + hp.vf_coef[:, 0] * value_loss - ent_coef[:, 0] * mean_entropy
+        ent_coef = coefficient(hp.ent_coef, hp.ent_coef_schedule, now)
+        losses = policy_loss + coefficient(hp.vf_coef) * value_loss - ent_coef * mean_entropy
         return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy, **moved}
+
+    def updates(self, member: int) -> int:
+        return int(self.optimizer.tensors["steps"][member])
 
 
 def clipped_value_loss(values: Tensor, old: Tensor, returns: Tensor, clip_value: Tensor) -> Tensor:
-    """Half the mean squared error of the values, or of the values kept near the old ones, whichever is worse, (P,).
+    """Return half the mean squared error of the values, or of the values kept near the old ones if that is worse, (P,).
 
-    max((v - R)², (v_old + clip(v - v_old, -clip_value, clip_value) - R)²) / 2 on (P, B); clip_value (P, 1), in reward.
+    max((v - R)², (v_old + clip(v - v_old, -clip_value, clip_value) - R)²) / 2 on (P, B); clip_value (P,), in reward.
     """
-    near = old + torch.clamp(values - old, -clip_value, clip_value)
+    clip = clip_value.unsqueeze(1)
+    near = old + torch.clamp(values - old, -clip, clip)
     return 0.5 * torch.max((values - returns).square(), (near - returns).square()).mean(1)
 
 

@@ -1,11 +1,11 @@
-"""A critic fitted on its own, before the policy learns from it: Schulman et al. (2016), arXiv:1506.02438, section 5."""
+"""A critic fitted alone, before the policy learns from it: Schulman et al. (2016), arXiv:1506.02438, section 5."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,21 +14,15 @@ from ...spaces import Space, categorical, integer, log_real, maybe, ordinal
 from ...spaces.choices import Choice
 from ..checkpoint.state import Tree
 from ..experience.returns import empirical_returns
-from ..experience.rollout import Rollout, by_member, by_sequence
-from ..networks.actor_critic import ActorCritic
-from ..networks.grad_norms import mask, norms
-from ..networks.optimizers import Optimizer, clip_norm, schedule, schedule_space
+from ..experience.rollout import Agent, Rollout
+from ..networks.optimizers import adam, clip_norm, mask, norms, schedule, schedule_space
 from ..rng.streams import Bits
 
-if TYPE_CHECKING:
-    from .on_policy import OnPolicyLearner
-
 FOLLOW = "policy"
-ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}
 
 
 def critic_space() -> Space:
-    """Whether the critic shares the policy's loss or is fitted on its own, and how then."""
+    """Return the hyperparameters of a critic that shares the policy's loss (joint) or is fitted alone (separate)."""
     separate: dict[str, Any] = {"search": False, "when": {"name": "separate"}}
     return Space(
         name=categorical("joint", "separate", default="joint", structural=True, search=False),
@@ -42,61 +36,62 @@ def critic_space() -> Space:
 
 
 def own_schedule_space() -> Space:
-    """As `schedule_space`, for the critic's learning rate alone; "policy": it follows the schedule of the policy's."""
+    """Return `schedule_space` for the critic's learning rate alone; "policy" follows the policy's schedule."""
     schedules = schedule_space()
     name, final, warmup = (schedules.flat()[path] for path in ("name", "final", "warmup"))
     assert isinstance(name, Choice)
     values = tuple(map(str, name.values))
-    mine = {
+    changed = {
         "name": replace(name, values=(FOLLOW, *values), default=FOLLOW, when={"critic.name": "separate"}),
         "final": replace(final, search=False),
         "warmup": replace(warmup, when={"name": values}),
     }
-    return Space(**{path: mine.get(path, dimension) for path, dimension in schedules.flat().items()})
+    return Space(**{path: changed.get(path, dimension) for path, dimension in schedules.flat().items()})
 
 
 class SeparateCritic:
-    """Fits v(s) of P members by minibatches of its own, with Adam.
+    """A critic fitted before each of the policy's updates, with its own minibatches and its own Adam.
 
     Only the parameters of the critic move: what it shares with the actor (convolutions, a memory) learns from the
     policy's loss alone.
     """
 
-    def __init__(self, policy: ActorCritic, hp: SimpleNamespace, keys: Bits):
-        """hp: the values of `critic_space`; keys: the members' streams, (P,), for the order of minibatches."""
-        self.policy, self.hp, self.keys = policy, hp, keys
-        vector = policy.parameters.vector
-        constants = {name: torch.full_like(vector[:, :1], value) for name, value in ADAM.items()}
-        self.optimizer = Optimizer(vector, SimpleNamespace(name="adam", **constants))
-        self.own = mask(policy.parameters, "critic").to(vector)  # 1 at the critic's parameters
+    def __init__(self, agent: Agent, hp: SimpleNamespace, keys: Bits):
+        """Build the optimizer; keys: the members' streams, (P,), for the order of minibatches."""
+        self.agent, self.hp, self.keys = agent, hp, keys
+        self.plan = hp.lr_schedule if hp.critic.lr_schedule.name == FOLLOW else hp.critic.lr_schedule
+        parameters = agent.policy.parameters
+        self.optimizer = adam(parameters.vector)
+        self.own = mask(parameters, "critic").to(parameters.vector)  # 1 at the critic's parameters
 
-    def fit(self, learner: OnPolicyLearner, rollout: Rollout) -> dict[str, Tensor]:
-        """Fits the critic to the rollout's returns; of the last minibatch the mean squared error, halved, and more."""
-        hp, lr, batch = self.hp, self.learning_rate(learner), learner.prepare(rollout)
+    def fit(self, rollout: Rollout, env_steps: int, iteration: int) -> dict[str, Tensor]:
+        """Fit the critic to the returns of a rollout, and return metrics of the last minibatch."""
+        hp, agent, lr = self.hp.critic, self.agent, self.learning_rate(env_steps)
+        batch = agent.advantages(rollout, self.hp.gamma, self.hp.gae_lambda)
         if hp.targets == "empirical":
-            batch["returns"] = self.empirical(learner, rollout)
-        for minibatch in learner.minibatches(batch, hp, self.keys):
-            _, values = learner.forward(minibatch)
+            batch["returns"] = self.empirical(rollout)
+        for minibatch in agent.minibatches(batch, self.keys, iteration, hp.update_epochs, hp.num_minibatches):
+            _, values = agent.policy(minibatch)
             losses = 0.5 * (values - minibatch["returns"]).square().mean(1)
-            gradient = self.policy.parameters.gradient(losses).mul_(self.own)
+            gradient = agent.policy.parameters.gradient(losses).mul_(self.own)
             step = clip_norm(gradient, hp.max_grad_norm)
             self.optimizer.step(step.gradient, lr)
         return {"value_loss": losses, "critic_lr": lr.squeeze(1), **norms(step, "critic")}
 
-    def learning_rate(self, learner: OnPolicyLearner) -> Tensor:
-        """The critics' learning rates (P, 1) at this moment."""
-        lr: Tensor = self.hp.lr
-        plan = self.hp.lr_schedule
-        return lr * (
-            learner.schedule() if plan.name == FOLLOW else schedule(plan, torch.full_like(lr, learner.env_steps))
-        )
+    def add_loss(self, policy_loss: Tensor, *_: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the policy's loss, to which this critic adds nothing."""
+        return policy_loss, {}
 
-    def empirical(self, learner: OnPolicyLearner, rollout: Rollout) -> Tensor:
-        """What was earned from each step on, (P, T * N)."""
-        _, next_values = learner.estimate(rollout)
-        gamma = learner.hp.gamma
-        returns = empirical_returns(rollout.rewards, next_values, rollout.terminated, rollout.ended, gamma)
-        return by_member(returns) if rollout.memory is None else by_sequence(returns)
+    def learning_rate(self, env_steps: int) -> Tensor:
+        """Return the critics' learning rates (P, 1) at this moment."""
+        lr: Tensor = self.hp.critic.lr
+        return lr * schedule(self.plan, torch.full_like(lr, env_steps))
+
+    def empirical(self, rollout: Rollout) -> Tensor:
+        """Return the discounted rewards from each step on, (P, B)."""
+        _, next_values = self.agent.values(rollout)
+        rewards, terminated, ended = rollout.rewards, rollout.terminated, rollout.ended
+        return self.agent.flatten(empirical_returns(rewards, next_values, terminated, ended, self.hp.gamma))
 
     def member_state(self, member: int) -> Tree:
         return self.optimizer.member_state(member)

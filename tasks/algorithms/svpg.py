@@ -30,15 +30,15 @@ from ..runtime.guard import BadResumeGuard
 from ..task import Task
 from ..task_state import Seat
 from .a2c import A2CLearner
-from .on_policy import OnPolicyLearner
 from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
 from .stein import kernel, stein_gradient
 
+Base = A2CLearner | PPOLearner | PPO2Learner
 COUPLING = ("num_particles", "temperature", "horizon")
 
 
-def svpg_space(base: type[OnPolicyLearner]) -> Space:
+def svpg_space(base: type[Base]) -> Space:
     """Return the base's hyperparameters and those of the coupling.
 
     All particles share the base's. The temperature falls linearly to 0 over `horizon` environment steps of a particle;
@@ -59,9 +59,9 @@ class SVPGLearner(Learner):
     single particle is the base learner.
     """
 
-    base: ClassVar[type[OnPolicyLearner]] = A2CLearner
+    base: ClassVar[type[Base]] = A2CLearner
     hyperparameters = svpg_space(A2CLearner)
-    particles: OnPolicyLearner
+    particles: Base
 
     # --- the algorithm ---
 
@@ -71,7 +71,7 @@ class SVPGLearner(Learner):
         shared = [{name: value for name, value in trial.items() if name not in COUPLING} for trial in values]
         every = [trial for trial in shared for _ in range(n)]
         self.particles = self.base(self.env, seeds, every, self.device, self.env_processes)
-        self.particles.coupling = self.couple
+        self.particles.couple = self.couple
         self.envs = self.particles.envs
         self.columns = policy_columns(self.particles.policy.parameters.shapes).to(self.device)
 

@@ -1,11 +1,11 @@
-"""Recorded actions, played again: a policy that looks at nothing until its record ends.
+"""Recorded actions, played back by a policy that ignores observations until its recording ends.
 
     Recording.of(actions).save("walk.npz")                      # (T, ...) of one episode, or several of them
     policy = Replayed.load("walk.npz", end="model", model=task.act)
     policy.reset()
     action = policy(observation)
 
-Notation: T steps, N environments; every environment has a record and a cursor of its own.
+Notation: T steps, N environments; every environment has its own recording and cursor.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ ENDS = ("raise", "loop", "model")
 
 
 class BadRecording(TaskError, ValueError):
-    """Recorded actions are not of the form that can be played."""
+    """Recorded actions of a form that cannot be played."""
 
 
 class RecordingEnded(TaskError):
-    """All recorded actions were played."""
+    """The last recorded action was played before."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The actions of N episodes.
+    """Actions of N episodes.
 
     Attributes:
-        actions: (N, T, ...), as the environment takes them; what lies after an episode's length is never played.
-        lengths: (N,), how many steps each has, at least one.
+        actions: (N, T, ...), as the environment takes them; those after an episode's length are never played.
+        lengths: (N,), steps of each episode, at least one.
     """
 
     actions: Array
@@ -61,7 +61,7 @@ class Recording:
 
     @classmethod
     def of(cls, *episodes: Sequence[Any] | Array) -> Self:
-        """One episode's actions (T, ...), or those of several, which may differ in length."""
+        """Return the recording of one or more episodes' actions (T, ...), which may differ in length."""
         arrays = [np.asarray(episode) for episode in episodes]
         forms = {(array.shape[1:], array.dtype.kind) for array in arrays}
         if len(forms) != 1 or not all(array.ndim and len(array) for array in arrays):
@@ -76,30 +76,39 @@ class Recording:
         return cls(actions, lengths)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the record as .npz."""
+        """Write the recording as .npz."""
         path = Path(path).with_suffix(".npz")
         np.savez_compressed(path, actions=self.actions, lengths=self.lengths)
         return path
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads a record; nothing that is read can run code. BadRecording if it is none."""
+        """Read a recording; no content of the file can run code.
+
+        Raises:
+            BadRecording: if the file is none.
+        """
         try:
-            with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:  # which leaves a damaged one open
+            with (
+                open(path, "rb") as data,
+                np.load(data, allow_pickle=False) as file,
+            ):  # np.load alone leaves bad ones open
                 return cls(file["actions"], file["lengths"].astype(np.int64))
         except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
             raise BadRecording(f"{path} must be an .npz file of recorded actions and lengths, but: {error}") from None
 
 
 class Replayed:
-    """A policy that plays a recording, each of N environments from its own cursor on; the record stays whole.
-
-    Args:
-        end: what follows the last action: "raise" RecordingEnded, "loop" to the first one, or ask the "model".
-        model: gives the action for one observation, such as `task.act`; goes with "model" only.
-    """
+    """A policy that plays a recording, each of N environments from its own cursor on."""
 
     def __init__(self, recording: Recording, end: str = "raise", model: Callable[[Any], Any] | None = None):
+        """Set the cursors to the beginnings.
+
+        Args:
+            recording: stays unchanged.
+            end: after the last action, "raise" RecordingEnded, "loop" to the first one, or ask the "model".
+            model: returns the action for one observation, such as `task.act`; with end "model" only.
+        """
         if end not in ENDS:
             raise BadRecording(f"what follows a record's end must be one of {', '.join(ENDS)}, but got {end!r}")
         if (end == "model") != (model is not None):
@@ -109,42 +118,42 @@ class Replayed:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], end: str = "raise", model: Callable[[Any], Any] | None = None) -> Self:
-        """The policy that plays a file."""
+        """Return a policy that plays a file."""
         return cls(Recording.load(path), end, model)
 
-    def reset(self, where: Sequence[bool] | NDArray[np.bool_] | None = None) -> None:
-        """Begins again, everywhere or in the environments that are `where` (N,)."""
-        self.cursors[slice(None) if where is None else np.asarray(where, bool)] = 0
+    def reset(self, mask: Sequence[bool] | NDArray[np.bool_] | None = None) -> None:
+        """Restart the recordings of all environments, or of those in the mask (N,)."""
+        self.cursors[slice(None) if mask is None else np.asarray(mask, bool)] = 0
 
     def __call__(self, observation: Any) -> Any:
-        """The next action for the one environment; a recording of several episodes plays by `batch`."""
+        """Return the next action of a recording of one episode; `batch` plays several."""
         if len(self.cursors) != 1:
             raise BadRecording(f"this record has {len(self.cursors)} episodes, one for each environment; call batch()")
         return self._next(0, observation)
 
     def predict(self, observation: Any) -> tuple[Any, None]:
-        """The same, as Stable-Baselines3's policies answer."""
+        """Return the next action in the form of Stable-Baselines3's policies."""
         return self(observation), None
 
     def batch(self, observations: Sequence[Any] | Array) -> Array:
-        """The next actions (N, ...) for observations of N environments."""
+        """Return the next actions (N, ...) for observations of N environments."""
         if len(observations) != len(self.cursors):
             raise BadRecording(
                 f"a record of {len(self.cursors)} episodes plays in as many environments, but got "
                 f"{len(observations)} observations"
             )
-        return np.stack([self._next(place, observation) for place, observation in enumerate(observations)])
+        return np.stack([self._next(env, observation) for env, observation in enumerate(observations)])
 
-    def _next(self, place: int, observation: Any) -> Any:
-        cursor, length = int(self.cursors[place]), int(self.recording.lengths[place])
+    def _next(self, env: int, observation: Any) -> Any:
+        cursor, length = int(self.cursors[env]), int(self.recording.lengths[env])
         if cursor == length:
             if self.model is not None:
                 return self.model(observation)
             if self.end == "raise":
                 raise RecordingEnded(
-                    f"a record is played once, and the {length} actions of episode {place} are; "
-                    "reset() begins again, and end='loop' does so by itself"
+                    f"a recording is played once, and the {length} actions of episode {env} are; "
+                    "reset() restarts it, and end='loop' does so automatically"
                 )
             cursor = 0
-        self.cursors[place] = cursor + 1
-        return self.recording.actions[place, cursor]
+        self.cursors[env] = cursor + 1
+        return self.recording.actions[env, cursor]

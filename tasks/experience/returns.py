@@ -24,13 +24,13 @@ def gae(
     gamma: Tensor,
     gae_lambda: Tensor,
 ) -> Tensor:
-    """Generalized advantage estimates, (T, P, N).
+    """Return generalized advantage estimates, (T, P, N).
 
         δₜ = rₜ + γ (1 - terminatedₜ) v'ₜ - vₜ,   Âₜ = δₜ + γ λ (1 - endedₜ) Âₜ₊₁
 
     Every array is (T, P, N); gamma and gae_lambda are (P, 1). next_values holds v'ₜ, the value of the observation that
-    really followed (the final one at a truncation); ended = terminated or truncated, as 0 and 1 like terminated.
-    Schulman et al. (2016), arXiv:1506.02438, eq. 16.
+    followed (the final one at a truncation); ended = terminated or truncated, as 0 and 1 like terminated. Schulman et
+    al. (2016), arXiv:1506.02438, eq. 16. TD(λ) returns, the targets of a critic, are Âₜ + vₜ.
     """
     advantages = rewards + gamma * (1 - terminated) * next_values - values
     decay = gamma * gae_lambda * (1 - ended)
@@ -41,22 +41,12 @@ def gae(
     return advantages
 
 
-def lambda_returns(advantages: Tensor, values: Tensor) -> Tensor:
-    """TD(λ) returns, what a critic is fitted to: Gₜ = Âₜ + vₜ, of any shape.
-
-        Gₜ = rₜ + γ (1 - terminatedₜ) v'ₜ + γ λ (1 - endedₜ) (Gₜ₊₁ - vₜ₊₁)
-
-    The advantages are those of `gae`, on the scale of the rewards; standardized ones would put the critic on another.
-    """
-    return advantages + values
-
-
 def empirical_returns(rewards: Tensor, next_values: Tensor, terminated: Tensor, ended: Tensor, gamma: Tensor) -> Tensor:
-    """What was really earned from each step on, discounted, (T, P, N): the returns that λ = 1 gives.
+    """Return the discounted rewards from each step on, (T, P, N): TD(1) returns.
 
-        Rₜ = rₜ + γ (1 - terminatedₜ) (v'ₜ where the episode was cut or the rollout stops, else Rₜ₊₁)
+        Rₜ = rₜ + γ (1 - terminatedₜ) (v'ₜ where the episode was truncated or the rollout ends, else Rₜ₊₁)
 
-    Arguments as those of `gae`.
+    Arguments as of `gae`.
     """
     returns = torch.empty_like(rewards)
     following = next_values[-1]
@@ -67,7 +57,7 @@ def empirical_returns(rewards: Tensor, next_values: Tensor, terminated: Tensor, 
 
 
 class RunningStandardizer:
-    """Rows of (P, B) less the mean, over the standard deviation, of all that was seen so far, these rows included."""
+    """Standardization of rows (P, B) by the moments of all rows so far, these included."""
 
     def __init__(self, members: int):
         self.moments = RunningMoments(members, 1)
@@ -85,18 +75,18 @@ class RunningStandardizer:
 
 
 def average(x: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The mean of each row of (P, B), (P,), by weights (P, B) if there are any; 0 where all of them are 0."""
+    """Return the mean of each row of (P, B), by weights (P, B) if given; 0 where all of them are 0."""
     return x.mean(1) if weights is None else (x * weights).sum(1) / weights.sum(1).clamp(min=1.0)
 
 
 def standardize(x: Tensor, weights: Tensor | None = None) -> Tensor:
-    """(P, B) with mean 0 and standard deviation 1 in every row; a row of equal numbers becomes zeros, never NaN."""
+    """Return (P, B) with mean 0 and standard deviation 1 in every row; a row of equal numbers becomes zeros."""
     centered = x - average(x, weights).unsqueeze(1)
     return centered / (average(centered.square(), weights).sqrt().unsqueeze(1) + 1e-8)
 
 
 def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> Tensor:
-    """1 - Var(returns - values) / Var(returns) of each row of (P, B): 1 is a perfect critic, 0 a constant one."""
+    """Return 1 - Var(returns - values) / Var(returns) of each row of (P, B): 1 for a perfect critic."""
     residual = (returns - values) - average(returns - values, weights).unsqueeze(1)
-    spread = returns - average(returns, weights).unsqueeze(1)
-    return 1 - average(residual.square(), weights) / (average(spread.square(), weights) + 1e-8)
+    centered = returns - average(returns, weights).unsqueeze(1)
+    return 1 - average(residual.square(), weights) / (average(centered.square(), weights) + 1e-8)

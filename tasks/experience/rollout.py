@@ -1,13 +1,14 @@
-"""One rollout: T steps of N environments for each of P members, and what follows from it.
+"""Rollouts: T steps of N environments for each of P members, and the agent that makes and evaluates them.
 
 A step computes the actor only, on noise drawn beforehand. Values and log-probabilities are computed afterwards in one
-batch over all steps, which costs a fraction of computing them one step at a time.
+batch over all steps, at a fraction of their cost step by step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -17,24 +18,29 @@ from torch import Tensor
 
 from ..envs import Envs
 from ..networks.actor_critic import ActorCritic
-from ..networks.recurrent import Memory
+from ..networks.distributions import Distribution
+from ..networks.recurrent import States
 from ..rng import streams
 from .normalizers import ObservationNormalizer, RewardNormalizer
+from .returns import gae
 
-Cuts = list[tuple[int, NDArray[np.bool_], NDArray[Any]]]
+Noise = Callable[[int], Sequence[Tensor] | Tensor]  # the number of a rollout -> (P, N, ...) for each of its steps
+Batch = dict[str, Tensor]
 
 
 @dataclass
 class Rollout:
-    """What happened in T steps.
+    """T steps.
 
     Attributes:
-        obs: (P, T + 1, N, ...), as the networks saw them; the last one is where the next rollout starts.
+        obs: (P, T + 1, N, ...), normalized; the next rollout starts at the last one.
         actions: (P, T, N, ...).
-        rewards, terminated, ended: (T, P, N); ended = terminated or truncated, as 0 and 1.
-        cuts: (step, mask (P, N), final observations (P, N, ...)) of steps at which an episode was truncated.
-        memory: (P, N, S), what was remembered before the first step by policies that remember.
-        next_obs: (P, T, N, ...), what really followed, also where an episode ended; if that was asked for.
+        rewards: (T, P, N).
+        terminated: (T, P, N), 0 or 1.
+        ended: (T, P, N), 0 or 1; terminated or truncated.
+        truncations: (step, mask (P, N), final observations (P, N, ...)) of the steps at which episodes were truncated.
+        next_obs: (P, T, N, ...), the observations that followed, final ones where an episode ended; None unless kept.
+        memory: (P, N, S), the recurrent states before the first step; None without a memory.
     """
 
     obs: Tensor
@@ -42,138 +48,233 @@ class Rollout:
     rewards: Tensor
     terminated: Tensor
     ended: Tensor
-    cuts: Cuts
-    memory: Tensor | None = None
+    truncations: list[tuple[int, NDArray[np.bool_], NDArray[Any]]]
     next_obs: Tensor | None = None
+    memory: Tensor | None = None
 
 
-def draw_noise(
-    policy: ActorCritic, keys: streams.Bits, iteration: int, shape: tuple[int, int], device: torch.device
-) -> Tensor:
-    """Noise for the actions of one rollout, (T, P, N, noise_size); keys (P,), shape (T, N)."""
-    steps, num_envs = shape
-    size = steps * num_envs * policy.distribution.noise_size
-    uniforms = streams.open_uniform(keys[:, None], np.arange(iteration * size, (iteration + 1) * size))
-    noise = policy.distribution.noise(uniforms.reshape(len(keys), steps, num_envs, -1)).astype(np.float32)
-    return torch.from_numpy(np.ascontiguousarray(noise.transpose(1, 0, 2, 3))).to(device)
+class StepNoise:
+    """Noise of actions, new at each step, from the members' own streams."""
+
+    def __init__(
+        self, keys: streams.Bits, distribution: Distribution, steps: int, num_envs: int, device: torch.device | str
+    ):
+        """Store the streams' keys, (P,), and the shape (T, N) of a rollout."""
+        self.keys, self.distribution, self.device = keys, distribution, device
+        self.steps, self.num_envs = steps, num_envs
+
+    def __call__(self, rollout: int) -> Tensor:
+        """Return the noise of the rollout with this number, (T, P, N, noise_size)."""
+        size = self.steps * self.num_envs * self.distribution.noise_size
+        uniforms = streams.open_uniform(self.keys[:, None], np.arange(rollout * size, (rollout + 1) * size))
+        uniforms = uniforms.reshape(len(self.keys), self.steps, self.num_envs, -1)
+        noise = self.distribution.noise(uniforms).astype(np.float32)
+        return torch.from_numpy(np.ascontiguousarray(noise.transpose(1, 0, 2, 3))).to(self.device)
 
 
-def collect(
-    envs: Envs,
-    policy: ActorCritic | Memory,
-    noise: Sequence[Tensor] | Tensor,
-    normalize_obs: ObservationNormalizer | None = None,
-    normalize_reward: RewardNormalizer | None = None,
-    reset: Callable[[NDArray[np.bool_]], None] | None = None,
-    keep_next: bool = False,
-) -> Rollout:
-    """Acts for len(noise) steps in every environment; `reset` is told where episodes ended, (P, N), at each step.
+class Agent:
+    """A policy that acts in N environments of each of P members and evaluates its rollouts.
 
-    noise: for each step what the policy's distribution samples with, (P, N, ...); keep_next: whether to keep next_obs.
+    Every step stands alone in a batch, (P, B, ...) with B = T * N; `RecurrentAgent` batches whole sequences.
+
+    Attributes:
+        memory: the recurrent states of the running episodes; None here.
     """
-    steps, (members, num_envs) = len(noise), noise[0].shape[:2]
-    device, dist = noise[0].device, policy.distribution
-    kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
-    # Made outside of inference mode, since a loss will be differentiated through them.
-    obs = torch.empty(members, steps + 1, num_envs, *envs.obs_shape, dtype=kind, device=device)
-    actions = torch.empty(members, steps, num_envs, *dist.action_shape, dtype=dist.action_type, device=device)
-    rewards, terminated, truncated = (np.empty((steps, members, num_envs), dtype=t) for t in (np.float32, bool, bool))
-    cuts = []
-    next_obs = torch.empty_like(obs[:, 1:], memory_format=torch.contiguous_format) if keep_next else None
 
-    def see(learn: bool) -> Tensor:
-        current = envs.obs if normalize_obs is None else normalize_obs(envs.obs, learn)
-        return torch.from_numpy(np.ascontiguousarray(current)).to(device)
+    memory: States | None = None
 
-    with torch.inference_mode():
-        for t, (obs_t, action_t, noise_t) in enumerate(zip(obs.unbind(1), actions.unbind(1), noise, strict=False)):
-            current = see(learn=True)
-            obs_t.copy_(current)
-            action = dist.sample(policy.policy(current), noise_t)
-            if action.is_floating_point():
-                # A diverged member is found at the epoch's end; until then it must not crash a simulator.
-                action = torch.nan_to_num(action)
-            action_t.copy_(action)
-            step = envs.step(action.cpu().numpy())
-            rewards[t], terminated[t], truncated[t] = step.reward, step.terminated, step.truncated
-            if normalize_reward is not None:
-                rewards[t] = normalize_reward(rewards[t], terminated[t] | truncated[t])
-            if reset is not None:
-                reset(terminated[t] | truncated[t])
-            if next_obs is not None:
-                real = step.next_obs if normalize_obs is None else normalize_obs(step.next_obs, learn=False)
-                next_obs[:, t].copy_(torch.from_numpy(np.ascontiguousarray(real)))
-            cut = truncated[t] & ~terminated[t]
-            if cut.any():
-                final = step.next_obs if normalize_obs is None else normalize_obs(step.next_obs, learn=False)
-                cuts.append((t, cut, final))
-        obs[:, steps] = see(learn=False)
+    def __init__(
+        self,
+        policy: ActorCritic,
+        noise: Noise,
+        evaluation_noise: Callable[[int], Noise],
+        obs_normalizer: ObservationNormalizer | None = None,
+        reward_normalizer: RewardNormalizer | None = None,
+    ):
+        """Bundle a policy with its noise: in rollouts, and in evaluations of a number of episodes."""
+        self.policy, self.device = policy, policy.parameters.vector.device
+        self.noise, self.evaluation_noise = noise, evaluation_noise
+        self.obs_normalizer, self.reward_normalizer = obs_normalizer, reward_normalizer
 
-    def floats(array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array.astype(np.float32)).to(device)
+    @property
+    def parts(self) -> dict[str, object]:
+        """The parts that may hold state, by name."""
+        return {
+            "policy": self.policy,
+            "obs_normalizer": self.obs_normalizer,
+            "reward_normalizer": self.reward_normalizer,
+            "memory": self.memory,
+        }
 
-    return Rollout(
-        obs, actions, floats(rewards), floats(terminated), floats(terminated | truncated), cuts, next_obs=next_obs
-    )
+    def collect(self, envs: Envs, iteration: int, keep_next: bool = False) -> Rollout:
+        """Act for one rollout in every environment, with the noise of this iteration."""
+        noise, dist = self.noise(iteration), self.policy.distribution
+        steps, members, num_envs = len(noise), envs.num_members, envs.num_envs
+        kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
+        # Allocated outside of inference mode, since a loss will be differentiated through them.
+        obs = torch.empty(members, steps + 1, num_envs, *envs.obs_shape, dtype=kind, device=self.device)
+        actions = torch.empty(members, steps, num_envs, *dist.action_shape, dtype=dist.action_type, device=self.device)
+        rewards, terminated, ended = (np.empty((steps, members, num_envs), dtype=t) for t in (np.float32, bool, bool))
+        truncations = []
+        next_obs = torch.empty_like(obs[:, 1:], memory_format=torch.contiguous_format) if keep_next else None
+        with torch.inference_mode():
+            for t, (obs_t, action_t, noise_t) in enumerate(zip(obs.unbind(1), actions.unbind(1), noise, strict=False)):
+                obs_t.copy_(current := self._tensor(self._normalized(envs.obs, learn=True)))
+                action = finite(dist.sample(self._action_params(current), noise_t))
+                action_t.copy_(action)
+                step = envs.step(action.cpu().numpy())
+                rewards[t], terminated[t], ended[t] = step.reward, step.terminated, step.terminated | step.truncated
+                if self.reward_normalizer is not None:
+                    rewards[t] = self.reward_normalizer(rewards[t], ended[t])
+                self._end_episodes(ended[t])
+                if next_obs is not None:
+                    next_obs[:, t].copy_(self._tensor(self._normalized(step.next_obs)))
+                if (mask := ended[t] & ~terminated[t]).any():
+                    truncations.append((t, mask, self._normalized(step.next_obs)))
+            obs[:, steps] = self._tensor(self._normalized(envs.obs))
+
+        def floats(array: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(array.astype(np.float32)).to(self.device)
+
+        return Rollout(obs, actions, floats(rewards), floats(terminated), floats(ended), truncations, next_obs)
+
+    def _normalized(self, obs: NDArray[Any], learn: bool = False) -> NDArray[Any]:
+        return obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn)
+
+    def _tensor(self, obs: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
+
+    def _action_params(self, obs: Tensor) -> Tensor:
+        return self.policy.action_params(obs)
+
+    def _end_episodes(self, ended: NDArray[np.bool_]) -> None:
+        """Forget the episodes that ended, (P, N)."""
+
+    def reset(self, mask: NDArray[np.bool_]) -> None:
+        """Forget the running episodes of these environments, (P, N) or (1, 1), which are abandoned."""
+        if self.reward_normalizer is not None:
+            self.reward_normalizer.reset(mask)
+        self._end_episodes(mask)
+
+    def truncate_all(self) -> None:
+        """Forget all running episodes, whose environments are made anew."""
+        self.reset(np.ones((1, 1), np.bool_))
+
+    @torch.no_grad()
+    def advantages(self, rollout: Rollout, gamma: Tensor, gae_lambda: Tensor) -> Batch:
+        """Return obs, actions, log_probs, values, advantages (see `gae`) and TD(λ) returns, each (P, B, ...)."""
+        batch, values, next_values = self.evaluate(rollout)
+        advantages = gae(rollout.rewards, values, next_values, rollout.terminated, rollout.ended, gamma, gae_lambda)
+        rows = {"values": values, "advantages": advantages, "returns": advantages + values}
+        return batch | {name: self.flatten(x) for name, x in rows.items()}
+
+    @torch.no_grad()
+    def evaluate(self, rollout: Rollout) -> tuple[Batch, Tensor, Tensor]:
+        """Return a batch of obs, actions and log_probs, (P, B, ...), and `values` of the rollout."""
+        batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended)
+        batch["log_probs"] = self._log_probs(self.policy.action_params(batch["obs"]), batch["actions"])
+        return batch, *self.values(rollout)
+
+    def _log_probs(self, params: Tensor, actions: Tensor) -> Tensor:
+        return self.policy.distribution.log_prob_and_entropy(params, actions)[0]
+
+    def values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Return vₜ and v'ₜ, see `evaluate_values`."""
+        return evaluate_values(rollout, self.policy.value)
+
+    def batch(self, obs: Tensor, actions: Tensor, ended: Tensor, memory: Tensor | None = None) -> Batch:
+        """Return obs and actions (P, T, N, ...) in a batch that the policy can be called with."""
+        return {"obs": self.flatten_steps(obs), "actions": self.flatten_steps(actions)}
+
+    def flatten_steps(self, x: Tensor) -> Tensor:
+        """Reshape (P, T, N, ...) to (P, B, ...)."""
+        return x.flatten(1, 2)
+
+    def flatten(self, x: Tensor) -> Tensor:
+        """Reshape (T, P, N) to (P, B), contiguous (see Exactness in networks/mlp.py)."""
+        return x.transpose(0, 1).flatten(1).contiguous()
+
+    def minibatches(
+        self, batch: Mapping[str, Tensor], keys: streams.Bits, iteration: int, epochs: int, parts: int
+    ) -> Iterator[Batch]:
+        """Yield `parts` minibatches of the batch in random order, `epochs` times, each (P, B / parts, ...)."""
+        for order in permutations(keys, iteration, epochs, batch["obs"].shape[1]):
+            yield from shuffled(batch, order, parts)
+
+    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """Return a function from obs to actions, (P, episodes, ...); see `Learner.actor`."""
+        action_params, dist = self._begin(episodes), self.policy.distribution
+        noise = chain.from_iterable(map(self.evaluation_noise(episodes), count()))  # step by step
+
+        @torch.inference_mode()
+        def act(obs: NDArray[Any]) -> NDArray[Any]:
+            params = action_params(self._tensor(self._normalized(obs)))
+            action = dist.mode(params) if deterministic else finite(dist.sample(params, next(noise)))
+            return action.cpu().numpy()
+
+        return act
+
+    def _begin(self, episodes: int) -> Callable[[Tensor], Tensor]:
+        """Return the policy's action parameters as a function of obs, from the beginnings of episodes."""
+        return self.policy.action_params
+
+
+def finite(action: Tensor) -> Tensor:
+    """Replace NaN, so that a diverged member, found at the epoch's end, crashes no simulator before."""
+    return torch.nan_to_num(action) if action.is_floating_point() else action
 
 
 @torch.no_grad()
 def evaluate_values(rollout: Rollout, value: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """vₜ and v'ₜ, both (T, P, N): the values of what was seen, and of what really followed.
+    """Return vₜ and v'ₜ, both (T, P, N): the values of the observations, and of those that followed.
 
-    At a truncation the final observation is valued, not the first one of the next episode.
+    At a truncation that is the final observation, not the first one of the next episode.
     """
     steps, num_envs = rollout.obs.shape[1] - 1, rollout.obs.shape[2]
     values = value(rollout.obs.flatten(1, 2)).unflatten(1, (steps + 1, num_envs)).transpose(0, 1).contiguous()
     next_values = values[1:].clone()
-    if rollout.cuts:
-        value_cuts(rollout.cuts, value, next_values)
+    bootstrap(rollout.truncations, value, next_values)
     return values[:-1], next_values
 
 
-def value_cuts(cuts: Cuts, value: Callable[[Tensor], Tensor], next_values: Tensor) -> None:
-    """Puts the values of final observations into next_values (T, P, N), in packs of N per member.
+def bootstrap(
+    truncations: list[tuple[int, NDArray[np.bool_], NDArray[Any]]],
+    value: Callable[[Tensor], Tensor],
+    next_values: Tensor,
+) -> None:
+    """Put the values of final observations into next_values (T, P, N), in packs of N per member.
 
-    A pack has the same shape whatever happens in the neighbours, because the last bits of a matrix product depend on
-    its shape; a member with fewer truncations than another fills its packs with zeros.
+    A pack has the same shape whatever the neighbours' episodes are (see Exactness in networks/mlp.py); a member with
+    fewer truncations than another fills its packs with zeros.
     """
-    where = [(t, p, n) for t, mask, _ in cuts for p, n in zip(*np.nonzero(mask), strict=True)]
-    finals = {t: final for t, _, final in cuts}
+    if not truncations:
+        return
+    where = [(t, p, n) for t, mask, _ in truncations for p, n in zip(*np.nonzero(mask), strict=True)]
+    finals = {t: final for t, _, final in truncations}
     members, num_envs = next_values.shape[1:]
-    taken = [0] * members
+    counts = [0] * members
     packs: list[NDArray[Any]] = []
     slots = []
     for t, p, n in where:
-        pack, slot = divmod(taken[p], num_envs)
-        taken[p] += 1
+        pack, slot = divmod(counts[p], num_envs)
+        counts[p] += 1
         if pack == len(packs):
             packs.append(np.zeros((members, *finals[t].shape[1:]), dtype=finals[t].dtype))
         packs[pack][p, slot] = finals[t][p, n]
         slots.append((pack, p, slot))
     results = torch.stack([value(torch.from_numpy(pack).to(next_values.device)) for pack in packs])
-    at, slot_at = torch.tensor(where).T, torch.tensor(slots).T
-    next_values[tuple(at)] = results[tuple(slot_at)]
-
-
-def by_member(x: Tensor) -> Tensor:
-    """(T, P, N) -> (P, T * N), contiguous: a sum over a strided row has other last bits than one over a dense row."""
-    return x.transpose(0, 1).flatten(1).contiguous()
-
-
-def by_sequence(x: Tensor) -> Tensor:
-    """(T, P, N) -> (P, N * T), contiguous: the steps of each environment in a row."""
-    return x.permute(1, 2, 0).flatten(1).contiguous()
+    next_values[tuple(torch.tensor(where).T)] = results[tuple(torch.tensor(slots).T)]
 
 
 def permutations(keys: streams.Bits, iteration: int, epochs: int, size: int) -> NDArray[np.int64]:
-    """A random order of `size` things for every member and update epoch, (epochs, P, size); keys (P,)."""
+    """Return a random order of `size` rows for every member and update epoch, (epochs, P, size); keys (P,)."""
     first = iteration * epochs * size
     counters = np.arange(first, first + epochs * size).reshape(epochs, 1, size)
     return np.argsort(streams.bits(keys[:, None], counters), axis=-1)
 
 
-def shuffled(batch: Mapping[str, Tensor], order: NDArray[np.int64], parts: int) -> Iterator[dict[str, Tensor]]:
-    """The minibatches of tensors (P, B, ...) in this order (P, B), each (P, B / parts, ...) and contiguous."""
+def shuffled(batch: Mapping[str, Tensor], order: NDArray[np.int64], parts: int) -> Iterator[Batch]:
+    """Yield the minibatches of tensors (P, B, ...) in this order (P, B), each (P, B / parts, ...) and contiguous."""
     members, size = order.shape
     rows = order + size * np.arange(members)[:, None]  # of the (P * B, ...) tensors
     index = torch.from_numpy(np.ascontiguousarray(rows.reshape(members, parts, -1).transpose(1, 0, 2)).reshape(-1))

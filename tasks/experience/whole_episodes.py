@@ -1,23 +1,20 @@
-"""Updates on whole episodes: what every member has gathered since its last one, and when that is enough.
+"""Updates on whole episodes, played from their beginnings to their ends by the policy that is then updated.
 
-As with a sampler that is asked for so many rollouts or steps, every environment begins an episode with the policy that
-is to be updated, and plays it to its end. Members need more or fewer steps for that than their neighbours, while a
-cohort steps them all alike. So each fills a room of its own, of one fixed size, and is updated when it has enough; what
-else lies in the room has weight 0. A member's numbers then depend neither on when its neighbours are updated nor on how
-long their episodes are.
+Members need different numbers of steps for that, while a cohort steps all of them alike. Each member fills a buffer of
+one fixed size and is updated once it holds enough episodes; unused steps in it get weight 0. A member's numbers then
+depend neither on when its neighbours are updated nor on the length of their episodes.
 
-Every environment gives the same number of episodes: to take those that end first would be to prefer short ones.
+Every environment contributes the same number of episodes: taking those that end first would prefer short ones. Signals
+compute the rewards of each step when it is made, and are trained with the policy, on the same steps.
 
-Signals judge each step when it is made, and learn when the policy does, from the same steps; so does what is cloned.
-
-Notation: P members, S steps that the room has for an environment, N environments.
+Notation: P members, S steps of the buffer for an environment, N environments.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,22 +26,21 @@ from ...spaces import Dimension, integer, maybe
 from ..checkpoint.member_state import Stacked
 from ..envs import Envs
 from ..networks.distributions import Distribution
-from ..networks.recurrent import sequences_first
-from .returns import gae, lambda_returns
-from .rollout import Rollout, by_member, by_sequence
+from .returns import gae
+from .rollout import Agent, Batch, Rollout
 
 ROWS = ("rewards", "values", "next_values", "terminated", "ended")
 Mask = NDArray[np.bool_]
 
 
 def whole_episodes_space() -> dict[str, Dimension]:
-    """An update waits for min_rollouts whole episodes and for min_steps steps of such; both None: it waits for none.
+    """Return the conditions of an update: min_rollouts whole episodes, and min_steps steps of such; None: no waiting.
 
-    min_rollouts is rounded up to a multiple of num_envs. A member's environments look for that after every num_steps,
-    and then begin anew. Between two updates each has room for max_rollout_steps, all its episodes together: where that
-    is full first, the update is on what is there, whose last episode is cut and bootstraps. The metric `rollouts` tells
-    how many episodes updates were on. An update costs what max_rollout_steps * num_envs steps cost, however few of them
-    it is on.
+    min_rollouts is rounded up to a multiple of num_envs. A member's conditions are checked every num_steps; where they
+    hold, its environments are reset after the update. An environment stores at most max_rollout_steps, all its episodes
+    together: once full, the update uses the stored steps, whose last episode is truncated and bootstraps. The metric
+    `rollouts` counts the episodes of updates. An update costs as much as max_rollout_steps * num_envs steps, however
+    few of them it uses.
     """
     return {
         "min_rollouts": maybe(integer(1, 1_000_000), default=None, search=False),
@@ -54,29 +50,29 @@ def whole_episodes_space() -> dict[str, Dimension]:
 
 
 def waits(values: Mapping[str, Any]) -> bool:
-    """Whether these hyperparameters ask for whole episodes."""
+    """Return whether these hyperparameters ask for whole episodes."""
     return values.get("min_rollouts") is not None or values.get("min_steps") is not None
 
 
-def room_steps(hp: SimpleNamespace) -> int:
-    """S: whole rollouts that hold max_rollout_steps."""
+def capacity(hp: SimpleNamespace) -> int:
+    """Return S, the steps of the whole rollouts that hold max_rollout_steps."""
     return int(hp.num_steps) * math.ceil(hp.max_rollout_steps / hp.num_steps)
 
 
 def minibatch_size(hp: SimpleNamespace) -> int:
-    """B: how many steps a minibatch has, used or not."""
-    return (room_steps(hp) if waits(vars(hp)) else int(hp.num_steps)) * hp.num_envs // hp.num_minibatches
+    """Return B, the number of steps in a minibatch, used or not."""
+    return (capacity(hp) if waits(vars(hp)) else int(hp.num_steps)) * hp.num_envs // hp.num_minibatches
 
 
 def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:
-    """ValueError for hyperparameters that do not go together with waiting for whole episodes."""
+    """Raise ValueError for hyperparameters that contradict waiting for whole episodes."""
     if not waits(values):
         return
-    room = values["num_envs"] * values["max_rollout_steps"]
-    for name in ("min_steps", "min_rollouts"):  # an episode has a step at least
-        if (least := values[name] or 0) > room:
+    size = values["num_envs"] * values["max_rollout_steps"]
+    for name in ("min_steps", "min_rollouts"):  # an episode has at least one step
+        if (least := values[name] or 0) > size:
             raise ValueError(
-                f"{algorithm}: {name} ({least}) must be at most num_envs * max_rollout_steps ({room}), "
+                f"{algorithm}: {name} ({least}) must be at most num_envs * max_rollout_steps ({size}), "
                 "for which an update has room; raise max_rollout_steps"
             )
     if values["num_minibatches"] != 1:
@@ -91,8 +87,8 @@ def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:
         )
 
 
-class Gathered(Stacked):
-    """The steps of P members, each one's since its last update."""
+class EpisodeBuffer(Stacked):
+    """The steps of P members, each since its last update."""
 
     def __init__(
         self,
@@ -100,34 +96,44 @@ class Gathered(Stacked):
         envs: Envs,
         distribution: Distribution,
         device: torch.device,
-        signals: Sequence[str] = (),
+        signal_rows: Sequence[str] = (),
     ):
-        """hp: the values of `whole_episodes_space`, num_steps and num_envs; signals: what these know of each step."""
+        """Allocate the buffer.
+
+        Args:
+            hp: values of `whole_episodes_space`, num_steps and num_envs.
+            envs: the members' environments.
+            distribution: of actions.
+            device: of all tensors.
+            signal_rows: names of the signals' rewards and values of each step.
+        """
         members, num_envs = envs.num_members, envs.num_envs
-        self.steps, self.names = room_steps(hp), (*ROWS, *signals)
-        self.seen = ("obs", "next_obs") if signals else ("obs",)
+        self.steps, self.names = capacity(hp), (*ROWS, *signal_rows)
+        self.observed = ("obs", "next_obs") if signal_rows else ("obs",)
         form = (members, self.steps, num_envs)
         kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         self.tensors = {name: torch.zeros(form, device=device) for name in self.names}
-        self.tensors |= {name: torch.zeros(*form, *envs.obs_shape, dtype=kind, device=device) for name in self.seen} | {
+        for name in self.observed:
+            self.tensors[name] = torch.zeros(*form, *envs.obs_shape, dtype=kind, device=device)
+        self.tensors |= {
             "actions": torch.zeros(*form, *distribution.action_shape, dtype=distribution.action_type, device=device),
             "filled": torch.zeros(members, 1, dtype=torch.int64, device=device),
         }
-        rollouts, least = (
+        rollouts, steps = (
             np.ones((members, 1)) if x is None else x.cpu().numpy() for x in (hp.min_rollouts, hp.min_steps)
         )
-        self.quota, self.least = np.ceil(rollouts[:, 0] / num_envs), least[:, 0]  # (P,), of each environment and of all
+        self.min_episodes, self.min_steps = np.ceil(rollouts[:, 0] / num_envs), steps[:, 0]  # (P,): per env, in all
 
     def add(
-        self, rollout: Rollout, values: Tensor, next_values: Tensor, judged: Mapping[str, Tensor] | None = None
+        self,
+        rollout: Rollout,
+        values: Tensor,
+        next_values: Tensor,
+        signal_rows: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
-        """Puts a rollout into each member's room.
-
-        values, next_values: as `evaluate_values` gives them; judged: what signals know of it, each (T, P, N).
-        """
+        """Append a rollout to each member's steps, with vₜ, v'ₜ and the rows of signals, each (T, P, N)."""
         rows = (rollout.rewards, values, next_values, rollout.terminated, rollout.ended)
-        every = {**dict(zip(ROWS, rows, strict=True)), **(judged or {})}
-        new = {name: x.transpose(0, 1) for name, x in every.items()}
+        new = {name: x.transpose(0, 1) for name, x in {**dict(zip(ROWS, rows, strict=True)), **signal_rows}.items()}
         new |= {"obs": rollout.obs[:, :-1], "actions": rollout.actions}
         if rollout.next_obs is not None:
             new["next_obs"] = rollout.next_obs
@@ -137,66 +143,57 @@ class Gathered(Stacked):
         self.tensors["filled"] += len(rollout.ended)
 
     def truncate_all(self) -> None:
-        """Take note that all running episodes were truncated at the last step."""
+        """Note that all running episodes were truncated at the last step."""
         for member, rows in enumerate(self.tensors["filled"][:, 0].tolist()):
             if rows:
                 self.tensors["ended"][member, rows - 1] = 1
 
-    def enough(self) -> tuple[Mask, Mask]:
-        """Which members are to be updated, (P,), and on which of the steps in their rooms, (P, S, N)."""
+    def ready_members(self) -> tuple[Mask, Mask]:
+        """Return the members to be updated, (P,), and the steps that their updates use, (P, S, N)."""
         filled = self.tensors["filled"][:, 0].tolist()
-        due, used = np.zeros(len(filled), np.bool_), np.zeros(self.tensors["ended"].shape, np.bool_)
+        ready, used = np.zeros(len(filled), np.bool_), np.zeros(self.tensors["ended"].shape, np.bool_)
         for member, rows in enumerate(filled):
             ended = self.tensors["ended"][member, :rows].cpu().numpy().astype(np.int64)
             episode = ended.cumsum(0) - ended  # the number of each step's episode, from 0 in every environment
             finished = ended.sum(0)
-            quota, least = self.quota[member], self.least[member]
+            quota, least = self.min_episodes[member], self.min_steps[member]
             while (episode < quota).sum() < least and quota <= finished.min():
                 quota += 1
-            due[member] = rows == self.steps or ((episode < quota).sum() >= least and finished.min() >= quota)
+            ready[member] = rows == self.steps or ((episode < quota).sum() >= least and finished.min() >= quota)
             used[member, :rows] = episode < quota
-        return due, used
+        return ready, used
 
     def rollouts(self, used: Mask) -> Tensor:
-        """How many whole episodes lie in the steps that are used, (P,)."""
+        """Return the number of whole episodes in the used steps, (P,)."""
         whole = torch.from_numpy(used).to(self.tensors["ended"]) * self.tensors["ended"]
         return whole.flatten(1).sum(1)
 
-    def batch(self, used: Mask, gamma: Tensor, gae_lambda: Tensor, memory_size: int | None) -> dict[str, Tensor]:
-        """What a loss needs of the rooms, each (P, S * N, ...); `weights` are 1 at the steps that are used, else 0.
-
-        With a memory they are (P, N * S, ...), with `begins` and `memory`, as `OnPolicyLearner.prepare` gives them.
-        """
+    def batch(self, agent: Agent, used: Mask, gamma: Tensor, gae_lambda: Tensor) -> Batch:
+        """Return a batch of all stored steps, as of `Agent.advantages`; `weights` are 1 at the used ones, else 0."""
         rows = self.rows()
         advantages = gae(**{name: rows[name] for name in ROWS}, gamma=gamma, gae_lambda=gae_lambda)
-        returns, weights = lambda_returns(advantages, rows["values"]), torch.from_numpy(used).to(advantages)
-        given = {
+        weights = torch.from_numpy(used).to(advantages)
+        flat = {
             "values": rows["values"],
             "advantages": advantages,
-            "returns": returns,
+            "returns": advantages + rows["values"],
             "weights": weights.transpose(0, 1),
         }
-        done = {name: self.tensors[name] for name in (*self.seen, "actions")}
-        if memory_size is None:
-            flat = {name: by_member(x) for name, x in given.items()}
-            return {name: x.flatten(1, 2) for name, x in done.items()} | flat
-        ended = rows["ended"]
-        given["begins"] = torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
-        flat = {name: by_sequence(x) for name, x in given.items()}
-        memory = ended.new_zeros(*ended.shape[1:], memory_size)  # every room begins with episodes
-        return {name: sequences_first(x) for name, x in done.items()} | {"memory": memory, **flat}
+        batch = agent.batch(self.tensors["obs"], self.tensors["actions"], rows["ended"])  # from beginnings of episodes
+        batch |= {name: agent.flatten_steps(self.tensors[name]) for name in self.observed[1:]}
+        return batch | {name: agent.flatten(x) for name, x in flat.items()}
 
     def rows(self) -> dict[str, Tensor]:
-        """What there is one number of for each step in the rooms, by name, each (S, P, N)."""
+        """Return the stored rewards, values, and so on by name, each (S, P, N)."""
         return {name: self.tensors[name].transpose(0, 1).contiguous() for name in self.names}
 
     def running(self) -> Mask:
-        """Where an episode is under way, (P, N)."""
+        """Return the environments, (P, N), in the middle of an episode."""
         last = self.tensors["filled"][:, 0].cpu().numpy() - 1
         mask: Mask = self.tensors["ended"].cpu().numpy()[np.arange(len(last)), last] == 0
         return mask
 
     def clear(self, members: Mask) -> None:
-        """Empties the rooms of these members, (P,)."""
+        """Delete the steps of these members, (P,)."""
         for tensor in self.tensors.values():
             tensor[torch.from_numpy(members).to(tensor.device)] = 0

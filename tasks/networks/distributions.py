@@ -1,11 +1,8 @@
 """Action distributions of P members at once, sampled from given noise.
 
-Every function is elementwise or reduces the last axis only, so that a member's numbers do not depend on its neighbours.
-`params` is what the policy network puts out, (..., outputs); `noise` is drawn before a rollout, (..., noise_size),
-which leaves an addition and an argmax to each step.
-
-Only exp, log, tanh and arithmetic are used: torch computes sigmoid, softplus and pow with other last bits at the end of
-an array than in its middle, which would make a member's result depend on its place in the cohort.
+Every function is elementwise or reduces the last axis. `noise` is drawn before a rollout, (..., noise_size), which
+leaves an addition and an argmax to each step. Only exp, log, tanh and arithmetic are used (see Exactness in
+networks/mlp.py).
 """
 
 from __future__ import annotations
@@ -25,49 +22,61 @@ Array = np.ndarray
 
 
 class Distribution(Protocol):
-    """How a policy's outputs become actions.
+    """Distribution of actions given a policy network's outputs.
 
     Attributes:
-        outputs: how many numbers the network puts out per observation.
-        learned_std: how many further numbers, independent of the observation, follow them (log standard deviations).
-        noise_size: how many uniform random numbers an action takes.
-        action_shape, action_type: of one action.
+        outputs: outputs of the network per observation.
+        log_std_shape: of the log standard deviations, parameters beside the network's; () without any.
+        noise_size: uniform random numbers per action.
+        action_shape: of one action.
+        action_type: of one action.
     """
 
     outputs: int
-    learned_std: int
+    log_std_shape: tuple[int, ...]
     noise_size: int
     action_shape: tuple[int, ...]
     action_type: torch.dtype
 
     def noise(self, uniforms: Array) -> Array:
-        """Uniform numbers in (0, 1), (..., noise_size), as the noise that `sample` adds."""
+        """Turn uniform numbers in (0, 1), (..., noise_size), into the noise that `sample` adds."""
+
+    def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
+        """Return the parameters of π(·|s) for the network's outputs and its last hidden activations z."""
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        """An action for every row of params."""
+        """Return an action for every row of params."""
 
     def mode(self, params: Tensor) -> Tensor:
-        """The most probable action for every row of params: what evaluation does."""
+        """Return the most probable action for every row of params; evaluation takes it."""
 
     def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """log π(a|s) and the entropy of π(·|s), (...)."""
+        """Return log π(a|s) and the entropy of π(·|s), (...)."""
 
 
 def gumbel(uniforms: Array) -> Array:
-    """Noise g = -log(-log u), for which argmax(logits + g) follows softmax(logits)."""
+    """Return noise g = -log(-log u), for which argmax(logits + g) follows softmax(logits)."""
     return -np.log(-np.log(uniforms))
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """Normalized log-probabilities along the last axis."""
+    """Return normalized log-probabilities along the last axis."""
     shifted = logits - logits.amax(-1, keepdim=True).detach()
     return shifted - shifted.exp().sum(-1, keepdim=True).log()
 
 
-class Categorical:
+class Logits:
+    """A distribution whose parameters are the network's outputs."""
+
+    log_std_shape: tuple[int, ...] = ()
+
+    def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
+        return outputs
+
+
+class Categorical(Logits):
     """One choice of n."""
 
-    learned_std = 0
     action_shape: tuple[int, ...] = ()
     action_type = torch.int64
 
@@ -89,10 +98,9 @@ class Categorical:
         return log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy
 
 
-class MultiCategorical:
+class MultiCategorical(Logits):
     """k choices, the i-th one of nvec[i], independent given the observation."""
 
-    learned_std = 0
     action_type = torch.int64
 
     def __init__(self, nvec: list[int]):
@@ -116,10 +124,9 @@ class MultiCategorical:
         return torch.stack(log_probs, -1).sum(-1), torch.stack(entropies, -1).sum(-1)
 
 
-class Bernoulli:
+class Bernoulli(Logits):
     """k bits, independent given the observation."""
 
-    learned_std = 0
     action_type = torch.int8
 
     def __init__(self, shape: tuple[int, ...]):
@@ -142,7 +149,7 @@ class Bernoulli:
 
 
 class Gaussian:
-    """k independent normal variables; params are their means, then their log standard deviations.
+    """k independent normal variables; parameters are the means, then the log standard deviations.
 
     Actions are not squashed: the environment clips them to its bounds, the policy gradient sees what was sampled.
     """
@@ -150,13 +157,18 @@ class Gaussian:
     action_type = torch.float32
 
     def __init__(self, shape: tuple[int, ...]):
-        self.outputs = self.learned_std = self.size = math.prod(shape)
+        self.outputs = self.size = math.prod(shape)
+        self.log_std_shape: tuple[int, ...] = (1, self.size)
         self.noise_size = 2 * self.size
         self.action_shape = shape
 
     def noise(self, uniforms: Array) -> Array:
         u, v = uniforms[..., : self.size], uniforms[..., self.size :]
         return np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v)  # Box and Muller (1958)
+
+    def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
+        assert log_std is not None
+        return torch.cat([outputs, log_std.expand_as(outputs)], -1)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         mean, log_std = params.split(self.size, -1)
@@ -172,8 +184,12 @@ class Gaussian:
         return log_prob, (log_std + 0.5 * (1 + LOG_2_PI)).sum(-1)
 
 
-def distribution_for(space: gym.Space[Any], place: str) -> Distribution:
-    """The distribution over an action space; UnsupportedSpace names the space and the place otherwise."""
+def distribution_for(space: gym.Space[Any], where: str) -> Distribution:
+    """Return the distribution over an action space.
+
+    Raises:
+        UnsupportedSpace: for any other space; names it and `where`.
+    """
     match space:
         case gym.spaces.Discrete():
             return Categorical(int(space.n))
@@ -184,6 +200,6 @@ def distribution_for(space: gym.Space[Any], place: str) -> Distribution:
         case gym.spaces.Box() if space.shape and 0 not in space.shape and np.issubdtype(space.dtype, np.floating):
             return Gaussian(tuple(space.shape))
     raise UnsupportedSpace(
-        f"{place} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box (floats) spaces, but got {space}; "
+        f"{where} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box (floats) spaces, but got {space}; "
         "wrap the environment in a gymnasium.ActionWrapper that offers one of these"
     )

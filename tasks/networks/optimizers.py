@@ -6,7 +6,7 @@ The learning rate is an argument of each step and no state of the optimizer: a n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -17,6 +17,13 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, curve, integer, log_real, near_one, real
 from ..checkpoint.member_state import Stacked
+from .mlp import Parameters
+
+EVERY = 16  # of many cheap iterations in an epoch, so many are one of which gradients are measured
+LARGEST = torch.finfo(torch.float32).max
+Places = Mapping[str, Sequence[tuple[int, int]]]
+
+ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}
 
 
 def optimizer_space(lr: float, eps: float = 1e-5, name: str = "adam") -> Space:
@@ -93,6 +100,80 @@ def clip_norm(gradient: Tensor, limit: Tensor | None) -> Clipped:
     return Clipped(gradient.mul_(factor), factor)
 
 
+def places(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[int, int]]]:
+    """Where in a vector of these parameters, by name, those of each network are; its name is their first word."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    start = 0
+    for name, shape in shapes.items():
+        stop = start + torch.Size(shape).numel()
+        runs = found.setdefault(name.partition(".")[0], [])
+        if runs and runs[-1][1] == start:
+            start = runs.pop()[0]
+        runs.append((start, stop))
+        start = stop
+    return found
+
+
+def mask(parameters: Parameters, network: str) -> Tensor:
+    """Whether each number of the parameters' vector is one of this network's, (1, D)."""
+    found = torch.zeros_like(parameters.vector[:1], dtype=torch.bool)
+    for start, stop in places(parameters.shapes).get(network, []):
+        found[:, start:stop] = True
+    return found
+
+
+@torch.no_grad()
+def norms(step: Clipped, of: Places | str) -> dict[str, Tensor]:
+    """`grad_norm.<network>` and, of what was clipped, `grad_norm_clipped.<network>`, each (P,).
+
+    Args:
+        of: where each network's numbers are; or the name of the one that has all.
+
+    A norm beyond what a float can hold counts as the largest float: that alone breaks no training.
+    """
+    found: dict[str, Tensor] = {}
+    where = {of: [(0, step.gradient.shape[1])]} if isinstance(of, str) else of
+    for name, runs in where.items():
+        squares = [step.gradient[:, start:stop].square().sum(1) for start, stop in runs]
+        norm = sum(squares[1:], squares[0]).sqrt()
+        found[f"grad_norm.{name}"] = norm if step.factor is None else norm / step.factor.squeeze(1)
+        if step.factor is not None:
+            found[f"grad_norm_clipped.{name}"] = norm
+    return {name: norm.nan_to_num(nan=LARGEST, posinf=LARGEST) for name, norm in found.items()}
+
+
+def coefficient(value: Tensor, plan: SimpleNamespace | None = None, env_steps: int = 0) -> Tensor:
+    """Return a coefficient (P, 1) as (P,), by its schedule, the values of `decay_space`, at these environment steps."""
+    if plan is not None and plan.name != "constant":
+        value = value * decay(plan, torch.full_like(value, env_steps))
+    return value.squeeze(1)
+
+
+class LearningRates(NamedTuple):
+    """Learning rates of P members at one moment.
+
+    Attributes:
+        policy: (P, 1).
+        parameters: of every parameter, (P, 1), or (P, D) where the critic's differ.
+        metrics: each (P,).
+    """
+
+    policy: Tensor
+    parameters: Tensor
+    metrics: dict[str, Tensor]
+
+
+def learning_rates(hp: SimpleNamespace, env_steps: int, parameters: Parameters) -> LearningRates:
+    """Return the scheduled learning rates; those of the critic's parameters may differ."""
+    factor = schedule(hp.lr_schedule, torch.full_like(hp.optimizer.lr, env_steps))
+    lr = hp.optimizer.lr * factor
+    if hp.critic_lr is None:
+        return LearningRates(lr, lr, {"lr": lr.squeeze(1)})
+    own = hp.critic_lr * factor
+    rates = torch.where(mask(parameters, "critic"), own, lr)
+    return LearningRates(lr, rates, {"critic_lr": own.squeeze(1), "lr": lr.squeeze(1)})
+
+
 @contextmanager
 def flushed_denormals(tiny: float = 5e-324) -> Iterator[None]:
     """Takes numbers below 1e-38 for zero: processors are up to a hundred times slower with them than with others."""
@@ -161,3 +242,37 @@ class Optimizer(Stacked):
         square.lerp_(gradient.square(), 1 - self.hp.alpha)
         velocity.mul_(self.hp.momentum).add_(gradient / square.sqrt().add_(self.hp.eps))
         return velocity.clone()
+
+
+def adam(vector: Tensor) -> Optimizer:
+    """Return Adam with fixed constants, for parameters (P, D) beside the policy's."""
+    constants = {name: torch.full_like(vector[:, :1], value) for name, value in ADAM.items()}
+    return Optimizer(vector, SimpleNamespace(name="adam", **constants))
+
+
+def descend(
+    parameters: Parameters,
+    optimizer: Optimizer,
+    losses: Tensor,
+    lr: Tensor,
+    max_grad_norm: Tensor | None,
+    active: Tensor | None = None,
+    couple: Callable[[Tensor], Tensor] | None = None,
+) -> Clipped:
+    """Take one step down each member's loss, and return the gradient that was followed.
+
+    Args:
+        parameters: differentiated by the losses.
+        optimizer: of these parameters.
+        losses: (P,).
+        lr: learning rates, (P, 1) or (P, D).
+        max_grad_norm: largest norm of a gradient, (P, 1); None for any.
+        active: the members to update, (P, 1); None for all.
+        couple: turns the members' gradients (P, D) into others, where members learn from one another.
+    """
+    gradient = parameters.gradient(losses)
+    if couple is not None:
+        gradient = couple(gradient)
+    step = clip_norm(gradient, max_grad_norm)
+    optimizer.step(step.gradient, lr, active)
+    return step

@@ -1,4 +1,4 @@
-"""Recurrent cores of P members, LSTM and GRU, and what acting and learning with a memory need.
+"""Recurrent networks of P members: LSTM and GRU cores, and an actor-critic behind one.
 
 Notation: P members, N environments (or sequences), T steps, S numbers in a state.
 """
@@ -6,7 +6,8 @@ Notation: P members, N environments (or sequences), T steps, S numbers in a stat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,29 +16,31 @@ from torch import Tensor
 
 from ..checkpoint.member_state import Stacked
 from ..rng import streams
+from .actor_critic import ActorCritic
 from .mlp import Parameters, affine, orthogonal
-
-if TYPE_CHECKING:
-    from .actor_critic import ActorCritic
 
 GATES = {"lstm": 4, "gru": 3}
 FORGET_BIAS = 1.0  # Jozefowicz et al. (2015), An empirical exploration of recurrent network architectures
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x)), by way of tanh; torch's own rounds by position in the array."""
+    """Return 1 / (1 + exp(-x)), by way of tanh (see Exactness in networks/mlp.py)."""
     return 0.5 * (1 + torch.tanh(0.5 * x))
 
 
 class Core:
-    """An LSTM (Hochreiter and Schmidhuber 1997, with forget gates) or GRU (Cho et al. 2014, arXiv:1406.1078).
+    """LSTM or GRU layer of P members.
+
+    Hochreiter and Schmidhuber (1997), with forget gates; Cho et al. (2014), arXiv:1406.1078.
 
     Attributes:
+        features: units of the output.
         state_size: S; the first `width` numbers of a state are the output, an LSTM's cells follow.
     """
 
     def __init__(self, prefix: str, kind: str, inputs: int, width: int):
         self.prefix, self.kind, self.width, self.inputs = prefix, kind, width, inputs
+        self.features = width
         self.gates = GATES[kind]
         self.state_size = 2 * width if kind == "lstm" else width
         size = self.gates * width
@@ -50,7 +53,7 @@ class Core:
             self.shapes[f"{prefix}.hidden.bias"] = (1, size)
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
-        """Every gate orthogonal, from the member's own stream."""
+        """Make every gate orthogonal, from the member's own stream."""
         for part, rows in (("input", self.inputs), ("hidden", self.width)):
             name = f"{self.prefix}.{part}.weight"
             gates = [orthogonal(streams.key(seed, "init", name, g), rows, self.width, 1.0) for g in range(self.gates)]
@@ -59,17 +62,17 @@ class Core:
             parameters.views[f"{self.prefix}.input.bias"][member, :, self.width : 2 * self.width] = FORGET_BIAS
 
     def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor) -> Tensor:
-        """The states (P, N, T, S) after each step of sequences (P, N, T, inputs).
+        """Return the states (P, N, T, S) after each step of sequences (P, N, T, inputs).
 
-        `state` (P, N, S) is what is remembered before the first step; where `begins` (P, N, T) is 1 an episode begins
-        with that step, and everything before it is forgotten.
+        `state` (P, N, S) precedes the first step; `begins` (P, N, T) is 1 at the first step of an episode, where the
+        state is reset to 0.
         """
         batch, steps = x.shape[1:3]
         weight, bias = tensors[f"{self.prefix}.input.weight"], tensors[f"{self.prefix}.input.bias"]
         hidden, hidden_bias = tensors[f"{self.prefix}.hidden.weight"], tensors.get(f"{self.prefix}.hidden.bias")
         inputs = affine(x.flatten(1, 2), weight, bias)
         if inputs.requires_grad:
-            # Otherwise its layout, and with it how the bias's gradient is summed, would depend on P.
+            # Otherwise its layout, and with it the order of the bias gradient's sum, would depend on P.
             inputs.register_hook(torch.Tensor.contiguous)
         by_time = inputs.unflatten(1, (batch, steps)).permute(2, 0, 1, 3).contiguous().unbind(0)
         kept = (1 - begins).permute(2, 0, 1).unsqueeze(-1).contiguous().unbind(0)
@@ -99,52 +102,62 @@ class Core:
 
 
 class States(Stacked):
-    """What is remembered of each environment, (P, N, S)."""
+    """Recurrent states of the running episodes, (P, N, S)."""
 
     def __init__(self, state: Tensor):
         self.tensors = {"state": state}
 
     def reset(self, ended: NDArray[np.bool_]) -> None:
-        """Reset the states where an episode ended, (P, N)."""
+        """Set the states to 0 where an episode ended, (P, N)."""
         if ended.any():
             state = self.tensors["state"]
             state.mul_(torch.from_numpy(~ended).to(state).unsqueeze(-1))
 
 
-class Memory(States):
-    """What each environment's actor remembers; acts like a policy without one."""
+class RecurrentActorCritic(ActorCritic):
+    """Actor and critic behind a shared recurrent core."""
 
-    def __init__(self, policy: ActorCritic, num_envs: int):
-        assert policy.core is not None
-        vector = policy.parameters.vector
-        self.actor, self.distribution = policy, policy.distribution
-        super().__init__(vector.new_zeros(len(vector), num_envs, policy.core.state_size))
-        self.going_on = vector.new_zeros(len(vector), num_envs)  # no episode begins between two steps of acting
+    def _trunk(self, hp: SimpleNamespace) -> list[Any]:
+        self.core = Core("memory", hp.memory, self.encoder.features, hp.width)
+        self.state_size = self.core.state_size
+        return [self.encoder, self.core]
+
+    def states(self, num_envs: int) -> States:
+        """Return the states of num_envs episodes at their beginnings."""
+        vector = self.parameters.vector
+        return States(vector.new_zeros(len(vector), num_envs, self.state_size))
 
     @torch.no_grad()
-    def policy(self, obs: Tensor) -> Tensor:
-        """The distribution's parameters for observations (P, N, ...), which are remembered."""
-        params, _, states = self.actor.sequences(obs, self.going_on, self.tensors["state"], learning=False)
-        self.tensors["state"].copy_(states.squeeze(2))
+    def step(self, obs: Tensor, memory: States) -> Tensor:
+        """Return the action distribution's parameters for obs (P, N, ...), and advance the states."""
+        begins = obs.new_zeros(obs.shape[:2], dtype=torch.float32)  # ended episodes were reset
+        params, _, states = self.sequences(obs, begins, memory.tensors["state"], learning=False)
+        memory.tensors["state"].copy_(states.squeeze(2))
         return params
 
     @torch.no_grad()
     def value_after(self, both: Tensor) -> Tensor:
-        """v of observations that follow a state, (P, B); both in one row, (P, B, numbers of an observation + S)."""
-        size = self.tensors["state"].shape[-1]
-        obs, state = both[..., :-size], both[..., -size:].contiguous()
-        seen = obs.reshape(*obs.shape[:2], *self.actor.obs_shape).contiguous()
+        """Return v, (P, B), of observations after a state, both in one row: (P, B, numbers of an observation + S)."""
+        size = self.state_size
+        obs = both[..., :-size].reshape(*both.shape[:2], *self.obs_shape).contiguous()
         begins = both.new_zeros(both.shape[:2])
-        return self.actor.sequences(seen, begins, state, learning=False)[1]
+        return self.sequences(obs, begins, both[..., -size:].contiguous(), learning=False)[1]
 
+    def __call__(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return self.sequences(batch["obs"], batch["begins"], batch["memory"])[:2]
 
-def sequences_first(x: Tensor) -> Tensor:
-    """(P, T, N, ...) -> (P, N * T, ...), contiguous: the steps of each environment in a row."""
-    return x.transpose(1, 2).flatten(1, 2).contiguous()
+    def sequences(
+        self, obs: Tensor, begins: Tensor, state: Tensor, learning: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the action distribution's parameters, v(s), (P, N * T), and the states (P, N, T, S) of N sequences.
 
-
-def with_states(cuts: list[tuple[int, NDArray[np.bool_], NDArray[Any]]], states: Tensor) -> list[tuple[int, Any, Any]]:
-    """Cuts whose final observations have what was remembered then in the same row; states (P, N, T, S)."""
-    members, num_envs = states.shape[:2]
-    flat = ((t, mask, final.reshape(members, num_envs, -1).astype(np.float32)) for t, mask, final in cuts)
-    return [(t, mask, np.concatenate([final, states[:, :, t].cpu().numpy()], -1)) for t, mask, final in flat]
+        obs (P, N * T, ...) and begins (P, N * T) hold one sequence after the other; see `Core` for begins and the state
+        (P, N, S). With gradients if `learning`.
+        """
+        tensors, actor, critic, log_std = self._leaves if learning else self._views
+        form = (state.shape[1], -1)
+        features = self.encoder(tensors, obs).unflatten(1, form)
+        states = self.core(tensors, features, begins.unflatten(1, form), state)
+        outputs = states[..., : self.core.width].flatten(1, 2)
+        params, values = self._params(actor, outputs, log_std), self.critic(critic, outputs)
+        return params, values.squeeze(-1), states

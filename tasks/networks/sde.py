@@ -1,9 +1,9 @@
-"""Generalized state-dependent exploration: Raffin et al. (2022), arXiv:2005.05719, section 3.
+"""Generalized state-dependent exploration (gSDE): Raffin et al. (2022), arXiv:2005.05719, section 3.
 
     a = μ(s) + θ z(s),   θ_ij ~ N(0, σ_ij²) drawn once for many steps,   so that   a_i ~ N(μ_i(s), Σ_j σ_ij² z_j(s)²)
 
-z(s) are the activations of the policy's last hidden layer, and σ is learned. While θ stays, the noise is a smooth
-function of the state instead of a new number at each step, which is what motors want.
+z(s) are the activations of the policy's last hidden layer, and σ is learned. Between two draws of θ, the noise is a
+smooth function of the state instead of a new number at each step, which motors need.
 
 Notation: P members, N environments, k numbers in an action, L in z.
 """
@@ -22,27 +22,32 @@ from ..rng.streams import Bits
 from .distributions import Gaussian, distribution_for
 from .mlp import affine
 
-VARIANCE = 1e-6  # is added, so that a z of zeros does not make the density infinite
+VARIANCE = 1e-6  # added, so that a z of zeros does not make the density infinite
+
+
+def variance(log_std: Tensor, z: Tensor) -> Tensor:
+    """Return Σ_j σ_ij² z_j², (P, B, k), of log σ (P, L, k) and z (P, B, L)."""
+    return affine(z * z, (2 * log_std).exp(), z.new_full((len(z), 1, log_std.shape[-1]), VARIANCE))
 
 
 class StateDependentGaussian(Gaussian):
-    """Normal actions whose noise is a function of the state; params are means, log standard deviations and z, (2k + L).
+    """Normal actions whose noise is a function of the state.
 
-    `sample` takes θ, (..., k, L), for noise. The rest is a normal distribution's: for the density of an action it does
-    not matter that the noise of the next step will be alike.
+    Parameters are means, log standard deviations and z, (2k + L). `sample` takes θ, (..., k, L), for noise. The rest is
+    a normal distribution's: an action's density does not depend on the noise of the next step.
     """
 
     def __init__(self, shape: tuple[int, ...], features: int):
         super().__init__(shape)
+        self.log_std_shape = (features, self.size)
         self.noise_size = 0  # drawn by `Perturbations`, not step by step
         self.features = features
 
-    def params(self, mean: Tensor, z: Tensor, log_std: Tensor) -> Tensor:
-        """From μ(s), (P, B, k), z(s), (P, B, L), and log σ, (P, L, k). No gradient of the noise flows into z."""
+    def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
+        """Combine μ(s), (P, B, k), z(s), (P, B, L), and log σ, (P, L, k); z gets no gradient of the noise."""
+        assert log_std is not None
         z = z.detach()
-        offset = mean.new_full((len(mean), 1, self.size), VARIANCE)
-        variance = affine(z * z, (2 * log_std).exp(), offset)
-        return torch.cat([mean, 0.5 * variance.log(), z], -1)
+        return torch.cat([outputs, 0.5 * variance(log_std, z).log(), z], -1)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         mean, _, z = params.split([self.size, self.size, self.features], -1)
@@ -52,39 +57,36 @@ class StateDependentGaussian(Gaussian):
         return super().log_prob_and_entropy(params[..., : 2 * self.size], actions)
 
 
-def state_dependent(space: gym.Space[Any], features: int, place: str) -> StateDependentGaussian:
-    """The distribution over a Box of floats; UnsupportedSpace for any other space, named with the place."""
-    distribution = distribution_for(space, place)
+def state_dependent(space: gym.Space[Any], features: int, where: str) -> StateDependentGaussian:
+    """Return the distribution over a Box of floats.
+
+    Raises:
+        UnsupportedSpace: for any other space; names it and `where`.
+    """
+    distribution = distribution_for(space, where)
     if not isinstance(distribution, Gaussian):
-        raise UnsupportedSpace(f"{place}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
+        raise UnsupportedSpace(f"{where}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
     return StateDependentGaussian(distribution.action_shape, features)
 
 
 class Perturbations:
-    """θ for every environment and step of a rollout, from the member's own stream; its position is no state.
+    """θ for every environment and step of a rollout, drawn from the member's own stream.
 
-    They are drawn anew at each rollout's beginning, with the σ of then, and in it after every `every` steps if that is
-    not -1.
+    Drawn at the beginning of each rollout, with the σ of that moment, and again after `every` steps unless that is -1.
     """
 
     def __init__(
-        self,
-        keys: Bits,
-        num_envs: int,
-        distribution: StateDependentGaussian,
-        steps: int,
-        every: int,
-        device: torch.device | str = "cpu",
+        self, keys: Bits, num_envs: int, distribution: StateDependentGaussian, log_std: Tensor, steps: int, every: int
     ):
-        """keys: the members' streams, (P,); steps: of a rollout."""
-        self.normals = Normals(keys, (num_envs, distribution.size, distribution.features), device)
-        self.steps = steps
+        """Store the streams' keys, (P,), a view of log σ, (P, L, k), and the number of steps of a rollout."""
+        self.normals = Normals(keys, (num_envs, distribution.size, distribution.features), log_std.device)
+        self.log_std, self.steps = log_std, steps
         self.every = steps if every == -1 else min(every, steps)
         self.draws = -(-steps // self.every)  # in a rollout
 
     @torch.no_grad()
-    def __call__(self, rollout: int, log_std: Tensor) -> list[Tensor]:
-        """(P, N, k, L) for each step of the rollout with this number; log_std: log σ, (P, L, k)."""
-        scale = log_std.exp().transpose(1, 2).contiguous().unsqueeze(1)
+    def __call__(self, rollout: int) -> list[Tensor]:
+        """Return θ, (P, N, k, L), for each step of the rollout with this number."""
+        scale = self.log_std.exp().transpose(1, 2).contiguous().unsqueeze(1)
         drawn = [self.normals(rollout * self.draws + i) * scale for i in range(self.draws)]
         return [drawn[step // self.every] for step in range(self.steps)]

@@ -17,6 +17,18 @@ TOGETHER = 64  # reports that are read at once: to read numbers one by one takes
 Report = tuple[list[str], Tensor, NDArray[np.bool_] | None]
 
 
+class MemberMetrics(dict[str, Tensor]):
+    """Metrics of an iteration, (P,) each, that count for some members alone.
+
+    Attributes:
+        members: those, (P,).
+    """
+
+    def __init__(self, metrics: Mapping[str, Tensor], members: NDArray[np.bool_]):
+        super().__init__(metrics)
+        self.members = members.copy()
+
+
 class Tally:
     """Sums for P members, added up in the order in which they came, whenever they are read.
 
@@ -31,12 +43,13 @@ class Tally:
         self._unread: list[Report] = []
 
     @torch.no_grad()
-    def add(self, report: Mapping[str, Tensor], which: NDArray[np.bool_] | None = None) -> None:
-        """Takes one report, (P,) each, in which those of the members count that are in `which`, (P,); None: all."""
+    def add(self, report: Mapping[str, Tensor]) -> None:
+        """Add one report, (P,) each, of all members unless it is of `MemberMetrics`."""
         self.count += 1
+        which = report.members if isinstance(report, MemberMetrics) else None
         if report:
             values = torch.stack([value.reshape(-1) for value in report.values()])
-            self._unread.append(([*report], values, None if which is None else which.copy()))
+            self._unread.append(([*report], values, which))
         if len(self._unread) >= TOGETHER:
             self._read()
 

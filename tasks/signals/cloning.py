@@ -17,9 +17,9 @@ from torch import Tensor
 from ...spaces import Space, categorical, integer, log_real, ordinal
 from ..checkpoint.state import Tree
 from ..experience.rollout import permutations
+from ..networks.optimizers import adam
 from .demonstrations import Examples
 from .host import SignalHost
-from .trained_networks import adam
 
 
 def cloning_space() -> Space:
@@ -48,9 +48,9 @@ class Cloning:
 
     def __init__(self, host: SignalHost, examples: Examples):
         self.hp, self.keys, self.examples = host.hp.cloning, host.keys("cloning"), examples
-        self.optimizer = adam(host.policy.parameters.vector)
+        self.optimizer = adam(host.agent.policy.parameters.vector)
         steps = self.examples.steps
-        self.length = 1 if host.policy.core is None else min(host.hp.num_steps, steps)
+        self.length = min(host.hp.num_steps, steps) if host.agent.policy.state_size else 1
         self.sequences = steps // self.length
         self.batch_size = max(1, min(self.hp.batch_size // self.length, self.sequences))  # in sequences
         wanted = (self.hp.samples_per_update or steps) // (self.batch_size * self.length)
@@ -76,17 +76,16 @@ class Cloning:
         parts = torch.from_numpy(order)[:, : self.batches * self.batch_size].split(self.batch_size, 1)
         for part in parts if bool(active.any()) else parts[-1:]:  # without a step only the last loss is needed
             losses = self.loss(host, part)
-            self.optimizer.step(host.policy.parameters.gradient(losses), lr, active)
+            self.optimizer.step(host.agent.policy.parameters.gradient(losses), lr, active)
         return {"cloning_loss": losses.detach()}
 
     def loss(self, host: SignalHost, part: Tensor) -> Tensor:
         """Return each member's loss (P,) on the sequences with these indices (P, S)."""
         rows = (part.unsqueeze(-1) * self.length + torch.arange(self.length)).flatten(1)
-        batch = self.examples.batch(rows.numpy(), host.obs_normalizer)
-        if host.policy.core is not None:
-            batch["memory"] = batch["begins"].new_zeros(*part.shape, host.policy.core.state_size)
-        params, _ = host.forward(batch)
-        distribution, actions = host.policy.distribution, batch["actions"]
+        batch = self.examples.batch(rows.numpy(), host.agent.obs_normalizer)
+        batch["memory"] = batch["begins"].new_zeros(*part.shape, host.agent.policy.state_size)
+        params, _ = host.agent.policy(batch)
+        distribution, actions = host.agent.policy.distribution, batch["actions"]
         if actions.is_floating_point():
             return (distribution.mode(params) - actions).flatten(2).square().mean(-1).mean(1)
         return -distribution.log_prob_and_entropy(params, actions)[0].mean(1)

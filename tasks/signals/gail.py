@@ -73,7 +73,7 @@ class GAIL(Signal):
         super().__init__(host, examples)
         hp, shape, batch = self.hp, host.envs.obs_shape, minibatch_size(host.hp)
         assert examples is not None
-        self.examples, self.obs_normalizer = examples, host.obs_normalizer
+        self.examples, self.obs_normalizer = examples, host.agent.obs_normalizer
         self.actions = ActionEncoder(host.envs.action_space, f"GAIL on {host.env.id}", host.device)
         self.encoder = encoder("gail", host)
         inputs = self.encoder.features + (self.actions.size if hp.use_actions else 0)

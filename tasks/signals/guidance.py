@@ -26,8 +26,8 @@ from torch import Tensor
 
 from ...spaces import Dimension, Space, integer, maybe, real
 from ..checkpoint.state import Tree
-from ..experience.returns import average, gae, lambda_returns
-from ..experience.rollout import Rollout, by_member, by_sequence, evaluate_values
+from ..experience.returns import average, gae
+from ..experience.rollout import Rollout, evaluate_values
 from .cloning import Cloning, cloning_space
 from .demonstrations import Examples
 from .gail import GAIL, gail_space
@@ -59,9 +59,8 @@ def guidance_space() -> dict[str, Dimension | Space]:
 
 
 def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
-    """Raise ValueError for hyperparameters of `guidance_space` that contradict each other or lack others."""
-    used = [name for name in OPTIONS if values[name]["use"]]
-    imitating = [name for name in FROM_DEMONSTRATIONS if name in used]
+    """Raise ValueError for hyperparameters of `guidance_space` that contradict each other."""
+    imitating = [name for name in FROM_DEMONSTRATIONS if values[name]["use"]]
     demonstrated = values["demonstrated_steps"]
     if imitating and not demonstrated:
         raise ValueError(
@@ -71,11 +70,6 @@ def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
     if demonstrated and not imitating:
         raise ValueError(
             f"{algorithm}: there are demonstrations, but nothing learns from them; set cloning.use or gail.use to true"
-        )
-    if used and not {"update_epochs", "num_minibatches"} <= values.keys():
-        raise ValueError(
-            f"{algorithm}: {used[0]} learns in update_epochs times num_minibatches steps, which it has "
-            f"not; leave {used[0]}.use out, or give it these and let its iterate call the guidance's update"
         )
 
 
@@ -138,12 +132,12 @@ class ActiveGuidance(Guidance):
     """The signals, the cloning and the demonstrations of P members, as one part of their state."""
 
     def __init__(self, host: SignalHost):
-        hp, envs = host.hp, host.envs
+        hp, envs, self.agent = host.hp, host.envs, host.agent
         self.gae_lambda: Tensor = hp.gae_lambda
         self.strength: Tensor | None = hp.extrinsic.strength
         if steps := hp.demonstrated_steps:
             obs = envs.obs_shape, torch.float32 if envs.obs_kind == "vector" else torch.uint8
-            self.examples = Examples(host.members, steps, obs, host.policy.distribution, host.device)
+            self.examples = Examples(host.members, steps, obs, host.agent.policy.distribution, host.device)
         self.signals = [signal(host, self.examples) for signal in SIGNALS if getattr(hp, signal.name).use]
         self.keys = host.keys("signals")
         self.cloning: Cloning | None = None
@@ -178,7 +172,7 @@ class ActiveGuidance(Guidance):
     def combine_advantages(self, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not self.signals:
             return batch
-        flat = by_sequence if "memory" in batch else by_member
+        flat = self.agent.flatten
         total = batch["advantages"]
         more: dict[str, Tensor] = {}
         for signal in self.signals:
@@ -190,16 +184,15 @@ class ActiveGuidance(Guidance):
             advantages = gae(rewards, values, next_values, terminated, ended, signal.hp.gamma, self.gae_lambda)
             total = total + flat(advantages)
             more |= {f"{name}.rewards": flat(rewards), f"{name}.values": flat(values)}
-            more[f"{name}.returns"] = flat(lambda_returns(advantages, values))
+            more[f"{name}.returns"] = flat(advantages + values)
         return {**batch, **more, "advantages": total / (1 + len(self.signals))}
 
     def augment_batch(self, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
         if not self.signals:
             return batch
         assert rollout.next_obs is not None
-        next_obs = rollout.next_obs if rollout.memory is None else rollout.next_obs.transpose(1, 2)
         rows = {**self.compute_rewards(rollout), "terminated": rollout.terminated, "ended": rollout.ended}
-        return self.combine_advantages({**batch, "next_obs": next_obs.flatten(1, 2).contiguous()}, rows)
+        return self.combine_advantages({**batch, "next_obs": self.agent.flatten_steps(rollout.next_obs)}, rows)
 
     def update(
         self, host: SignalHost, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
@@ -219,7 +212,8 @@ class ActiveGuidance(Guidance):
         hp = host.hp
         metrics: dict[str, Tensor] = {}
         first = host.iterations * hp.update_epochs * hp.num_minibatches
-        for position, minibatch in enumerate(host.minibatches(batch, hp, self.keys), first):
+        minibatches = self.agent.minibatches(batch, self.keys, host.iterations, hp.update_epochs, hp.num_minibatches)
+        for position, minibatch in enumerate(minibatches, first):
             for signal in self.signals:
                 losses, parts = signal.loss(minibatch, position)
                 signal.trained.descend(losses, signal.hp.lr, active)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from ..envs import Envs, EnvSpec
-from ..experience.normalizers import ObservationNormalizer
-from ..networks.actor_critic import ActorCritic
+from ..experience.rollout import Agent
 from ..rng.streams import Bits
 
 
@@ -23,17 +20,10 @@ class SignalHost(Protocol):
     seeds: list[int]
     device: torch.device
     hp: SimpleNamespace
-    policy: ActorCritic
-    obs_normalizer: ObservationNormalizer | None
+    agent: Agent
     members: int
     env_steps: int
     iterations: int
 
     def keys(self, purpose: str) -> Bits:
         """Return the members' keys (P,) of the random stream with this purpose."""
-
-    def forward(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the action distribution's parameters and v(s), (P, B), with gradients."""
-
-    def minibatches(self, batch: Mapping[str, Tensor], hp: SimpleNamespace, keys: Bits) -> Iterator[dict[str, Tensor]]:
-        """Yield `num_minibatches` parts of a batch in random order, `update_epochs` times."""

@@ -6,7 +6,6 @@ Notation used for tensor shapes: P members, B batch, D numbers in a vector.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,11 +15,10 @@ from ..checkpoint.state import Tree
 from ..experience.returns import average
 from ..networks.encoders import Encoder, encoder_for
 from ..networks.mlp import MLP, Parameters
-from ..networks.optimizers import Optimizer
+from ..networks.optimizers import adam
 from .host import SignalHost
 
 HIDDEN_LAYERS = 2
-ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}
 
 
 class TrainedNetworks:
@@ -52,12 +50,6 @@ class TrainedNetworks:
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         self.parameters.load_member(member, tree)
         self.optimizer.load_member(member, tree)
-
-
-def adam(vector: Tensor) -> Optimizer:
-    """Return Adam with fixed constants for a vector (P, D)."""
-    constants = {name: torch.full_like(vector[:, :1], value) for name, value in ADAM.items()}
-    return Optimizer(vector, SimpleNamespace(name="adam", **constants))
 
 
 def encoder(prefix: str, host: SignalHost) -> Encoder:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
+from rekindle.tasks.experience.rollout import Rollout
 from rekindle.tasks.networks.distributions import Categorical
 from torch import Tensor
 
@@ -61,8 +63,9 @@ class Told:
         self.distribution = Categorical(2)
         self.params = torch.tensor([0.0, 1e6 if action else -1e6])
         self.seen: list[Tensor] = []
+        self.parameters = SimpleNamespace(vector=torch.empty(0))
 
-    def policy(self, obs: Tensor) -> Tensor:
+    def action_params(self, obs: Tensor) -> Tensor:
         self.seen.append(obs.clone())
         return self.params.expand(*obs.shape[:2], 2)
 
@@ -70,3 +73,23 @@ class Told:
 def place_value(obs: Tensor) -> Tensor:
     """A critic that says 10 times the place, (P, B) for observations (P, B, 2)."""
     return 10 * obs[..., 0]
+
+
+def rollout_of(learner: Any) -> Rollout:
+    """A new rollout of an on-policy learner."""
+    guidance = learner.guidance
+    rollout: Rollout = guidance.scale_extrinsic(
+        learner.agent.collect(learner.envs, learner.iterations, guidance.needs_next_obs)
+    )
+    learner.env_steps += learner.hp.num_steps * learner.hp.num_envs
+    return rollout
+
+
+def batch_of(learner: Any) -> dict[str, Tensor]:
+    """A new rollout of an on-policy learner, as its loss takes it."""
+    hp, guidance, rollout = learner.hp, learner.guidance, rollout_of(learner)
+    batch: dict[str, Tensor] = learner.agent.advantages(rollout, hp.gamma, hp.gae_lambda)
+    batch = guidance.augment_batch(batch, rollout)
+    if hasattr(learner, "standardizer"):
+        batch["advantages"] = learner.standardizer(batch["advantages"])
+    return batch

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes import rollout_of
 from rekindle import Cohort, EnvSpec
 from rekindle.spaces import flatten, unflatten
 from rekindle.tasks import load
@@ -198,7 +199,7 @@ def make(name: str, family: str, seed: int = 1, **given: Any) -> Task:
 def shown(family: str) -> Demonstrations:
     """What a policy that has learned nothing sees and does."""
     task = load("ppo")(FAMILIES[family], seed=77).init(**unflatten(ROLLOUTS))
-    rollout = task.build_learner([task]).play()  # type: ignore[attr-defined]
+    rollout = rollout_of(task.build_learner([task]))
     obs, actions = (x[0].transpose(0, 1).flatten(0, 1).numpy() for x in (rollout.obs[:, :-1], rollout.actions))
     begins = torch.cat([torch.ones_like(rollout.ended[:1]), rollout.ended[:-1]])[:, 0].T.flatten().numpy()
     return Demonstrations(obs, actions, begins)

@@ -24,8 +24,7 @@ from ...experience.normalizers import RewardNormalizer
 from ...experience.replay_buffer import Index
 from ...experience.sequence_replay import Sequences, check_sequences
 from ...networks.encoders import check_encoder, encoder_choice
-from ...networks.grad_norms import EVERY, Places, norms
-from ...networks.optimizers import Optimizer, clip_norm, optimizer_space, schedule, schedule_space
+from ...networks.optimizers import EVERY, Optimizer, Places, clip_norm, norms, optimizer_space, schedule, schedule_space
 from ...rng.draws import Draws, Normals
 from ...task import Task
 from ..off_policy import OffPolicyLearner, off_policy_space

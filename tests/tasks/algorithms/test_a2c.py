@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from fakes import batch_of
 from rekindle import A2C, Cohort
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
@@ -48,7 +49,7 @@ def learner_and_batch(**hyperparameters: Any) -> tuple[Any, dict[str, Tensor]]:
     """A learner of two members, and a rollout of its."""
     tasks = [A2C("CartPole-v1", seed=seed).init(num_steps=16, **hyperparameters) for seed in range(2)]
     learner = tasks[0].build_learner(tasks)
-    return learner, learner.rollout()
+    return learner, batch_of(learner)
 
 
 def test_nothing_is_differentiated_through_advantages_and_returns() -> None:
@@ -68,7 +69,7 @@ def test_nothing_is_differentiated_through_advantages_and_returns() -> None:
 def test_the_gradient_is_that_of_the_paper() -> None:
     learner, batch = learner_and_batch(vf_coef=0.7, ent_coef=0.03)
     losses, _ = learner.loss(batch)
-    logits, values = learner.policy(batch["obs"])
+    logits, values = learner.policy(batch)
     distribution = torch.distributions.Categorical(logits=logits)
     expected = -(distribution.log_prob(batch["actions"]) * batch["advantages"]).mean(1)
     expected = expected + 0.7 * 0.5 * ((values - batch["returns"]) ** 2).mean(1) - 0.03 * distribution.entropy().mean(1)
@@ -92,16 +93,21 @@ def test_returns_stay_on_the_scale_of_the_rewards_when_advantages_are_standardiz
 
 
 def test_advantages_are_standardized_once_or_not_at_all() -> None:
+    def policy_loss(learner: Any, batch: dict[str, Tensor]) -> Tensor:
+        loss: Tensor = learner.loss(batch)[1]["policy_loss"]
+        return loss
+
     plain, raw = learner_and_batch(normalize_advantage=False)
-    assert torch.equal(plain.advantages(raw), raw["advantages"])
     by_batch, batch = learner_and_batch(normalize_advantage=True)
+    running, scaled = learner_and_batch(normalize_advantage="running")
     assert torch.equal(batch["advantages"], raw["advantages"])
-    torch.testing.assert_close(by_batch.advantages(batch).std(1, correction=0), torch.ones(2))
-    running, batch = learner_and_batch(normalize_advantage="running")
-    part = {name: x[:, :7].contiguous() for name, x in batch.items()}
-    assert torch.equal(running.advantages(part), part["advantages"])  # by all that was seen, not by this minibatch too
     mean, std = raw["advantages"].mean(1, keepdim=True), raw["advantages"].std(1, correction=0, keepdim=True)
-    torch.testing.assert_close(batch["advantages"], (raw["advantages"] - mean) / std, rtol=1e-3, atol=1e-3)
+    standardized = (raw["advantages"] - mean) / std
+    torch.testing.assert_close(scaled["advantages"], standardized, rtol=1e-3, atol=1e-3)
+    expected = policy_loss(plain, {**raw, "advantages": standardized})
+    torch.testing.assert_close(policy_loss(by_batch, raw), expected, rtol=1e-4, atol=1e-4)
+    part = {name: x[:, :7].contiguous() for name, x in scaled.items()}
+    assert torch.equal(policy_loss(running, part), policy_loss(plain, part))  # not by this minibatch too
 
 
 @pytest.mark.parametrize(

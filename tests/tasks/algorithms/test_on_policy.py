@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from fakes import batch_of
 from rekindle import A2C, PPO, PPO2, Cohort, EnvSpec, Task
 from rekindle.spaces import SpaceError, UnknownParameter
+from rekindle.tasks.networks.optimizers import coefficient
 
 SMALL: dict[str, Any] = {"num_steps": 16, "num_envs": 4, "epoch_steps": 128}
 HALF = {"name": "piecewise", "points": [[0, 1.0], [64, 0.5], [192, 0.25]]}
@@ -40,7 +42,8 @@ def test_a_coefficient_follows_its_points_and_is_reported(task: type[Task], name
 @pytest.mark.parametrize("name", ["clip_coef", "ent_coef"])
 def test_a_coefficient_that_is_constant_is_the_hyperparameter_itself(name: str) -> None:
     learner = learner_of(PPO)
-    assert learner.coefficient(name) is getattr(learner.hp, name)
+    value, plan = getattr(learner.hp, name), getattr(learner.hp, f"{name}_schedule")
+    assert torch.equal(coefficient(value, plan, 10**6), value[:, 0])
     assert name not in learner.iterate()
 
 
@@ -49,7 +52,7 @@ def test_a_loss_sees_the_coefficients_of_its_moment(task: type[Task]) -> None:
     names = {name: 0.3 for name in ("clip_coef", "clip_value", "ent_coef") if name in task.learner.hyperparameters}
     scheduled = learner_of(task, **names, **{f"{name}_schedule": HALF for name in names})
     constant = learner_of(task, **{name: value / 2 for name, value in names.items()})
-    batch = constant.rollout()
+    batch = batch_of(constant)
     batch["log_probs"] = batch["log_probs"] + 0.2  # so that the ratios lie outside of one clip range
     batch["values"] = batch["values"] + 0.2
     before = scheduled.loss(batch)[0]
@@ -128,8 +131,8 @@ def test_where_environments_are_made_anew_nothing_is_remembered_of_the_old_ones(
     task = PPO(env).init(**SMALL, num_minibatches=2, model={"memory": "gru"}, normalize_reward=True)
     learner = task.build_learner([task])
     learner.iterate()
-    assert learner.memory.tensors["state"].any()
-    assert learner.reward_normalizer.returns.any()
+    assert learner.agent.memory.tensors["state"].any()
+    assert learner.agent.reward_normalizer.returns.any()
     learner.run_epoch()
-    assert not learner.memory.tensors["state"].any()
-    assert not learner.reward_normalizer.returns.any()
+    assert not learner.agent.memory.tensors["state"].any()
+    assert not learner.agent.reward_normalizer.returns.any()

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from fakes import batch_of
 from rekindle import PPO, EnvSpec, Store
 from rekindle.tasks.algorithms.ppo import clipped_surrogate
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
@@ -129,8 +130,7 @@ def test_the_surrogate_is_the_worse_of_the_ratio_and_the_clipped_one() -> None:
     #                  the smaller   0.5  -0.8   2.2   1.2  -1.5
     ratios, advantages = torch.tensor([[0.5, 0.5, 1.1, 1.5, 1.5]]), torch.tensor([[1.0, -1.0, 2.0, 1.0, -1.0]])
     log_probs = ratios.log().requires_grad_()
-    batch = {"log_probs": torch.zeros(1, 5)}
-    loss, report = clipped_surrogate(log_probs, batch, advantages, torch.tensor([[0.2]]))
+    loss, report = clipped_surrogate(log_probs, torch.zeros(1, 5), advantages, torch.tensor([0.2]))
     torch.testing.assert_close(loss, torch.tensor([-(0.5 - 0.8 + 2.2 + 1.2 - 1.5) / 5]))
     assert report["clip_fraction"].tolist() == pytest.approx([0.8])
     gradient = torch.autograd.grad(loss.sum(), log_probs)[0][0]
@@ -141,13 +141,13 @@ def built(**hyperparameters: Any) -> tuple[Any, dict[str, torch.Tensor]]:
     """A learner of two members, and a rollout of its."""
     tasks = [PPO("Pendulum-v1", seed=seed).init(num_steps=16, **hyperparameters) for seed in range(2)]
     learner = tasks[0].build_learner(tasks)
-    return learner, learner.rollout()
+    return learner, batch_of(learner)
 
 
 def test_the_loss_is_that_of_the_paper() -> None:
     learner, batch = built(vf_coef=0.7, ent_coef=0.03, normalize_advantage=False)
     batch["log_probs"] = batch["log_probs"] + 0.3 * torch.randn_like(batch["log_probs"])
-    params, values = learner.policy(batch["obs"])
+    params, values = learner.policy(batch)
     normal = torch.distributions.Normal(params[..., :1], params[..., 1:].exp())
     ratio = (normal.log_prob(batch["actions"]).sum(-1) - batch["log_probs"]).exp()
     surrogate = torch.min(ratio * batch["advantages"], ratio.clamp(0.8, 1.2) * batch["advantages"])
@@ -190,5 +190,5 @@ def test_a_member_that_moved_too_far_takes_no_further_step_and_its_neighbour_doe
 def test_actions_begin_with_the_standard_deviation_that_is_asked_for() -> None:
     tasks = [PPO("Pendulum-v1", seed=seed).init(model={"std_init": std}) for seed, std in enumerate((0.5, 2.0))]
     learner = tasks[0].build_learner(tasks)
-    params = learner.policy.policy(torch.from_numpy(learner.envs.obs))
+    params = learner.policy.action_params(torch.from_numpy(learner.envs.obs))
     torch.testing.assert_close(params[..., 1].exp(), torch.tensor([[0.5], [2.0]]).expand(2, 8))

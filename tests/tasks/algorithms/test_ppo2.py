@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from fakes import batch_of
 from rekindle import PPO, PPO2, Cohort
 from rekindle.spaces import UnknownParameter
 from rekindle.tasks.algorithms.ppo2 import clipped_value_loss
@@ -58,13 +59,13 @@ def test_the_value_loss_is_the_worse_of_the_two() -> None:
     values = torch.tensor([[3.0, 0.0, 1.1, 5.0]])
     #   moved beyond the range towards the return: judged as if it had stopped at 1.2; away from it: as it is
     expected = 0.5 * torch.tensor([1.8**2, 3.0**2, 0.1**2, 4.0**2]).mean()
-    torch.testing.assert_close(clipped_value_loss(values, old, returns, torch.tensor([[0.2]]))[0], expected)
+    torch.testing.assert_close(clipped_value_loss(values, old, returns, torch.tensor([0.2]))[0], expected)
 
 
 def test_a_value_that_has_moved_far_enough_is_pulled_no_further() -> None:
     values = torch.tensor([[1.5, 0.5]], requires_grad=True)
     old, returns = torch.tensor([[1.0, 1.0]]), torch.tensor([[3.0, 3.0]])
-    clipped_value_loss(values, old, returns, torch.tensor([[0.2]])).sum().backward()
+    clipped_value_loss(values, old, returns, torch.tensor([0.2])).sum().backward()
     assert values.grad is not None
     assert values.grad[0, 0] == 0
     assert values.grad[0, 1] != 0  # one that went the wrong way is pulled back
@@ -82,7 +83,7 @@ def test_values_are_clipped_by_the_clip_range_unless_they_have_their_own() -> No
 def learner_and_batch(task: Any, **hyperparameters: Any) -> tuple[Any, dict[str, Tensor]]:
     tasks = [task("CartPole-v1", seed=seed).init(num_steps=16, **hyperparameters) for seed in range(2)]
     learner = tasks[0].build_learner(tasks)
-    return learner, learner.rollout()
+    return learner, batch_of(learner)
 
 
 def test_before_the_first_step_its_loss_is_that_of_ppo() -> None:
@@ -112,7 +113,7 @@ def test_every_transition_is_used_and_none_left_over() -> None:
     with pytest.raises(ValueError, match=r"PPO2: num_steps \* num_envs \(40\) must be divisible by"):
         PPO2("CartPole-v1").init(num_steps=5, num_minibatches=3)
     learner, batch = learner_and_batch(PPO2)
-    parts = list(learner.minibatches(batch, learner.hp, learner.order_keys))
+    parts = list(learner.agent.minibatches(batch, learner.order, 0, 4, 4))
     seen = torch.cat([part["returns"] for part in parts[:4]], 1)
     assert torch.equal(seen.sort(1).values, batch["returns"].sort(1).values)
 

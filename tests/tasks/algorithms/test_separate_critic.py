@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from fakes import batch_of
 from rekindle import A2C, PPO, PPO2, Cohort
 from rekindle.spaces import SpaceError
+from rekindle.tasks.networks.optimizers import descend, learning_rates, mask
 from rekindle.tasks.testing import VariantSuite
 
 SEPARATE: dict[str, Any] = {"critic.name": "separate", "critic.update_epochs": 2}
@@ -63,6 +65,11 @@ def built(**changes: Any) -> Any:
     return tasks[0].build_learner(tasks)
 
 
+def evaluated(learner: Any, rollout: Any) -> dict[str, torch.Tensor]:
+    batch: dict[str, torch.Tensor] = learner.agent.advantages(rollout, learner.hp.gamma, learner.hp.gae_lambda)
+    return batch
+
+
 def critic_of(learner: Any) -> torch.Tensor:
     return torch.cat([v.flatten(1) for n, v in learner.policy.parameters.views.items() if n.startswith("critic.")], 1)
 
@@ -74,13 +81,13 @@ def actor_of(learner: Any) -> torch.Tensor:
 @pytest.mark.parametrize("targets", ["td_lambda", "empirical"])
 def test_fitting_moves_the_critic_only_and_towards_the_returns(targets: str) -> None:
     learner = built(critic={"name": "separate", "targets": targets, "lr": 3e-3})
-    rollout = learner.play()
+    rollout = learner.agent.collect(learner.envs, 0)
     actor, critic = actor_of(learner).clone(), critic_of(learner).clone()
-    batch = learner.prepare(rollout)
+    batch = evaluated(learner, rollout)
     if targets == "empirical":
-        batch["returns"] = learner.critic.empirical(learner, rollout)
+        batch["returns"] = learner.critic.empirical(rollout)
     error = (learner.policy.value(batch["obs"]) - batch["returns"]).square().mean(1)
-    learner.critic.fit(learner, rollout)
+    learner.critic.fit(rollout, 0, 0)
     assert torch.equal(actor_of(learner), actor)
     assert not torch.equal(critic_of(learner), critic)
     after = (learner.policy.value(batch["obs"]) - batch["returns"]).square().mean(1)
@@ -89,44 +96,50 @@ def test_fitting_moves_the_critic_only_and_towards_the_returns(targets: str) -> 
 
 def test_the_policys_steps_leave_the_critic_alone() -> None:
     learner = built(critic={"name": "separate"})
-    batch, critic, actor = learner.rollout(), critic_of(learner).clone(), actor_of(learner).clone()
-    learner.learn(batch, learner.learning_rate())
+    learner.critic.fit = lambda *_: {}
+    critic, actor = critic_of(learner).clone(), actor_of(learner).clone()
+    learner.iterate()
     assert torch.equal(critic_of(learner), critic)
     assert not torch.equal(actor_of(learner), actor)
 
 
 def test_advantages_come_from_the_fitted_critic() -> None:
     learner = built(critic={"name": "separate", "lr": 3e-3})
-    rollout = learner.play()
-    before = learner.prepare(rollout)
-    learner.critic.fit(learner, rollout)
-    after = learner.prepare(rollout)
+    rollout = learner.agent.collect(learner.envs, 0)
+    before = evaluated(learner, rollout)
+    learner.critic.fit(rollout, 0, 0)
+    after = evaluated(learner, rollout)
     assert not torch.equal(before["advantages"], after["advantages"])
-    assert torch.equal(after["values"], learner.prepare(rollout)["values"])
+    assert torch.equal(after["values"], evaluated(learner, rollout)["values"])
 
 
 def test_the_policy_learns_from_advantages_of_the_critic_that_was_fitted_before() -> None:
     learner, kept = built(critic={"name": "separate", "lr": 3e-3}), {}
-    play = learner.play
+    collect, minibatches, fit = learner.agent.collect, learner.agent.minibatches, learner.critic.fit
 
-    def playing() -> Any:
-        kept["rollout"] = play()
-        kept["before"] = learner.prepare(kept["rollout"])["advantages"]
+    def collecting(*args: Any) -> Any:
+        kept["rollout"] = collect(*args)
+        kept["before"] = evaluated(learner, kept["rollout"])["advantages"]
         return kept["rollout"]
 
-    def learn(batch: Any, lr: Any) -> dict[str, torch.Tensor]:
-        kept["batch"] = batch
-        return {}
+    def fitting(*args: Any) -> Any:
+        metrics = fit(*args)
+        kept["after"] = evaluated(learner, kept["rollout"])["advantages"]
+        return metrics
 
-    learner.play, learner.learn = playing, learn
+    def splitting(batch: Any, *args: Any) -> Any:
+        kept["batch"] = batch  # the policy's, after the critic's
+        return minibatches(batch, *args)
+
+    learner.agent.collect, learner.agent.minibatches, learner.critic.fit = collecting, splitting, fitting
     learner.iterate()
-    assert torch.equal(kept["batch"]["advantages"], learner.prepare(kept["rollout"])["advantages"])
+    assert torch.equal(kept["batch"]["advantages"], kept["after"])
     assert not torch.equal(kept["batch"]["advantages"], kept["before"])
 
 
 def test_the_critics_gradient_is_clipped_by_a_norm_of_its_own() -> None:
     learner = built(critic={"name": "separate", "max_grad_norm": 1e-3}, max_grad_norm=None)
-    report = learner.critic.fit(learner, learner.play())
+    report = learner.critic.fit(learner.agent.collect(learner.envs, 0), 0, 0)
     assert (report["grad_norm.critic"] > 0.1).all()
     torch.testing.assert_close(report["grad_norm_clipped.critic"], torch.full((2,), 1e-3), rtol=1e-3, atol=0)
     followed = learner.critic.optimizer.tensors["mean"].square().sum(1).sqrt()  # a mean of what was followed
@@ -148,7 +161,7 @@ def test_the_critics_learning_rate_has_a_schedule_of_its_own(own: dict[str, Any]
     learner = built(critic={"name": "separate", "lr": 1e-3, "lr_schedule": own}, lr_schedule=plan)
     for factor in factors:  # after 256 environment steps each
         learner.iterate()
-        torch.testing.assert_close(learner.critic.learning_rate(learner), torch.full((2, 1), 1e-3 * factor))
+        torch.testing.assert_close(learner.critic.learning_rate(learner.env_steps), torch.full((2, 1), 1e-3 * factor))
 
 
 def test_options_of_a_separate_critic_are_refused_where_there_is_none() -> None:
@@ -175,9 +188,12 @@ def test_a_critic_in_a_joint_loss_can_have_a_learning_rate_of_its_own(task: Any)
         made = task("CartPole-v1").init(num_steps=8, optimizer={"name": "sgd", "lr": 1e-2}, max_grad_norm=None, **rates)
         learner = made.build_learner([made])
         before = learner.policy.parameters.vector.clone()
-        learner.descend(learner.loss(learner.rollout())[0], learner.learning_rate())
+        lr = learning_rates(learner.hp, 0, learner.policy.parameters)
+        losses, _ = learner.loss(batch_of(learner))
+        descend(learner.policy.parameters, learner.optimizer, losses, lr.parameters, None)
         moved = learner.policy.parameters.vector - before
-        return moved[:, ~learner.of_critic[0]], moved[:, learner.of_critic[0]]
+        of_critic = mask(learner.policy.parameters, "critic")[0]
+        return moved[:, ~of_critic], moved[:, of_critic]
 
     actor, critic = stepped()
     same, faster = stepped(critic_lr=0.04)

@@ -56,7 +56,7 @@ def test_a_record_ends_with_an_error_that_says_what_to_do() -> None:
     for _ in range(3):
         policy(OBS)
     for _ in range(2):
-        with pytest.raises(RecordingEnded, match=r"the 3 actions of episode 0 are; reset\(\) begins again"):
+        with pytest.raises(RecordingEnded, match=r"the 3 actions of episode 0 are; reset\(\) restarts it"):
             policy(OBS)
 
 

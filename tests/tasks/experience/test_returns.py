@@ -11,7 +11,6 @@ from rekindle.tasks.experience.returns import (
     empirical_returns,
     explained_variance,
     gae,
-    lambda_returns,
     standardize,
 )
 from torch import Tensor
@@ -169,10 +168,10 @@ def test_empirical_returns_are_the_monte_carlo_return(seed: int) -> None:
 
 
 @given(st.integers(0, 1000))
-def test_lambda_returns_obey_their_recursion_on_the_scale_of_the_rewards(seed: int) -> None:
+def test_advantages_and_values_are_lambda_returns_on_the_scale_of_the_rewards(seed: int) -> None:
     # Pyrado added standardized advantages to the values, which are on another scale.
     x, gamma, gae_lambda = episodes(seed), coefficient(0.9, 0.99).double(), coefficient(0.5, 0.95).double()
-    returns = lambda_returns(gae(**x, gamma=gamma, gae_lambda=gae_lambda), x["values"])
+    returns = gae(**x, gamma=gamma, gae_lambda=gae_lambda) + x["values"]
     bootstrapped = x["rewards"] + gamma * (1 - x["terminated"]) * x["next_values"]
     later = gamma * gae_lambda * (1 - x["ended"][:-1]) * (returns[1:] - x["values"][1:])
     torch.testing.assert_close(returns[-1], bootstrapped[-1])

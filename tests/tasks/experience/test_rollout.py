@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from rekindle.tasks.envs import Envs, EnvSpec, make_envs
 from rekindle.tasks.experience.normalizers import ObservationNormalizer, RewardNormalizer
 from rekindle.tasks.experience.returns import gae
-from rekindle.tasks.experience.rollout import Rollout, collect, draw_noise, evaluate_values, permutations, shuffled
+from rekindle.tasks.experience.rollout import Agent, Rollout, StepNoise, evaluate_values, permutations, shuffled
 from rekindle.tasks.networks.actor_critic import ActorCritic
-from rekindle.tasks.networks.distributions import Gaussian
+from rekindle.tasks.networks.distributions import Categorical, Gaussian
 from rekindle.tasks.rng import streams
 from torch import Tensor
 
@@ -29,7 +29,11 @@ def corridor(members: int = 1, num_envs: int = 1, limit: int | None = None, **kw
 
 def walk(envs: Envs, steps: int, action: int = 1, **normalizers: Any) -> Rollout:
     noise = torch.zeros(steps, envs.num_members, envs.num_envs, 2)
-    return collect(envs, cast(ActorCritic, Told(action)), noise, **normalizers)
+    return agent_of(Told(action), noise, **normalizers).collect(envs, 0)
+
+
+def agent_of(policy: Any, noise: Tensor, **normalizers: Any) -> Agent:
+    return Agent(policy, lambda _: noise, lambda _: lambda _: noise, **normalizers)
 
 
 def over_time(x: Tensor) -> list[float]:
@@ -44,7 +48,7 @@ def test_a_rollout_records_what_happened() -> None:
     assert over_time(rollout.rewards) == [1, 2, 3, 1, 2]
     assert over_time(rollout.terminated) == [0, 0, 1, 0, 0]
     assert over_time(rollout.ended) == [0, 0, 1, 0, 0]
-    assert rollout.cuts == []
+    assert rollout.truncations == []
 
 
 def test_the_next_rollout_begins_where_the_last_one_stopped() -> None:
@@ -95,7 +99,7 @@ def test_a_truncation_is_worth_the_value_of_the_final_observation() -> None:
 def test_an_episode_that_ends_both_ways_at_once_is_terminated() -> None:
     rollout = walk(corridor(length=3, limit=3), 4)
     assert over_time(rollout.terminated) == [0, 0, 1, 0]
-    assert rollout.cuts == []
+    assert rollout.truncations == []
 
 
 def test_a_truncation_at_the_last_step_is_valued_too() -> None:
@@ -122,12 +126,12 @@ def test_a_members_values_do_not_depend_on_the_cuts_of_the_others() -> None:
     def run(seeds: list[int]) -> tuple[Rollout, Tensor, Tensor]:
         envs = make_envs(EnvSpec("fakes:Corridor-v0", {"length": 7, "spread": 7}, max_episode_steps=5), seeds, 3)
         policy = ActorCritic(envs.obs_shape, envs.action_space, hp, seeds, "test")
-        noise = draw_noise(policy, streams.keys(seeds, "action"), 0, (30, 3), DEVICE)
-        rollout = collect(envs, policy, noise)
+        noise = StepNoise(streams.keys(seeds, "action"), policy.distribution, 30, 3, DEVICE)
+        rollout = agent_of(policy, noise(0)).collect(envs, 0)
         return rollout, *evaluate_values(rollout, policy.value)
 
     together, values, next_values = run([0, 1, 2, 3, 4])
-    assert len(together.cuts) > 1
+    assert len(together.truncations) > 1
     for seed in (0, 3, 4):
         alone, mine, next_mine = run([seed])
         assert torch.equal(alone.actions[0], together.actions[seed])
@@ -139,7 +143,7 @@ def test_a_members_values_do_not_depend_on_the_cuts_of_the_others() -> None:
 def test_the_policy_sees_normalized_observations_and_final_ones_teach_nothing() -> None:
     envs = corridor(length=10, limit=3)
     normalizer, twin = ObservationNormalizer(1, 2), ObservationNormalizer(1, 2)
-    rollout = walk(envs, 4, normalize_obs=normalizer)
+    rollout = walk(envs, 4, obs_normalizer=normalizer)
     places = [0.0, 1.0, 2.0, 0.0]
     for t, place in enumerate(places):
         seen = twin(np.array([[[place, 1.0]]], np.float32), learn=True)
@@ -147,7 +151,7 @@ def test_the_policy_sees_normalized_observations_and_final_ones_teach_nothing() 
         if t == 2:
             final = twin(np.array([[[3.0, 1.0]]], np.float32), learn=False)
     assert normalizer.moments.mean.tolist() == twin.moments.mean.tolist()
-    ((step, mask, seen),) = rollout.cuts
+    ((step, mask, seen),) = rollout.truncations
     assert (step, mask.tolist()) == (2, [[True]])
     assert seen.tolist() == final.tolist()
     assert rollout.obs[0, 4].tolist() == twin(np.array([[[1.0, 1.0]]], np.float32), learn=False)[0].tolist()
@@ -155,7 +159,7 @@ def test_the_policy_sees_normalized_observations_and_final_ones_teach_nothing() 
 
 def test_rewards_are_normalized_on_the_way() -> None:
     normalizer, twin = (RewardNormalizer(1, 1, np.array([[0.9]])) for _ in range(2))
-    rollout = walk(corridor(length=3), 5, normalize_reward=normalizer)
+    rollout = walk(corridor(length=3), 5, reward_normalizer=normalizer)
     expected = [twin(np.array([[r]], np.float32), np.array([[r == 3]])).item() for r in (1, 2, 3, 1, 2)]
     assert over_time(rollout.rewards) == expected
 
@@ -163,27 +167,30 @@ def test_rewards_are_normalized_on_the_way() -> None:
 def test_a_policy_of_nan_acts_without_a_crash() -> None:
     dist = Gaussian((1,))
     envs = make_envs("Pendulum-v1", [1], 2)
-    policy = SimpleNamespace(distribution=dist, policy=lambda obs: torch.full((*obs.shape[:2], 2), torch.nan))
-    rollout = collect(envs, cast(ActorCritic, policy), torch.zeros(3, 1, 2, 1))
+    policy: Any = Told(1)
+    policy.distribution, policy.params = dist, torch.full((2,), torch.nan)
+    rollout = agent_of(policy, torch.zeros(3, 1, 2, 1)).collect(envs, 0)
     assert rollout.obs.isfinite().all()
 
 
 # Noise
 
 
+def noise_of(seeds: list[int], steps: int = 4) -> StepNoise:
+    """The noise of choices of two in rollouts of three environments."""
+    return StepNoise(streams.keys(seeds, "action"), Categorical(2), steps, 3, DEVICE)
+
+
 def test_noise_continues_from_one_iteration_to_the_next() -> None:
-    policy = cast(ActorCritic, Told(1))
-    keys = streams.keys([1, 2], "action")
-    halves = [draw_noise(policy, keys, i, (4, 3), DEVICE) for i in (0, 1)]
-    torch.testing.assert_close(torch.cat(halves), draw_noise(policy, keys, 0, (8, 3), DEVICE))
+    halves, whole = (noise_of([1, 2], steps) for steps in (4, 8))
+    torch.testing.assert_close(torch.cat([halves(0), halves(1)]), whole(0))
 
 
 def test_a_members_noise_is_its_own() -> None:
-    policy = cast(ActorCritic, Told(1))
-    together = draw_noise(policy, streams.keys([1, 2, 3], "action"), 5, (4, 3), DEVICE)
+    together = noise_of([1, 2, 3])(5)
     assert together.shape == (4, 3, 3, 2)
     for member, seed in enumerate((1, 2, 3)):
-        alone = draw_noise(policy, streams.keys([seed], "action"), 5, (4, 3), DEVICE)
+        alone = noise_of([seed])(5)
         assert torch.equal(alone[:, 0], together[:, member])
     assert len(together.unique()) == together.numel()
 

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from fakes import Told
 from rekindle import A2C, SVPG, Cohort, EnvSpec
 from rekindle.tasks.envs import make_envs
-from rekindle.tasks.experience.rollout import Rollout
-from rekindle.tasks.experience.whole_episodes import Gathered
+from rekindle.tasks.experience.rollout import Agent, Rollout
+from rekindle.tasks.experience.whole_episodes import EpisodeBuffer
 from rekindle.tasks.testing import VariantSuite
 
 SMALL: dict[str, Any] = {"epoch_steps": 480, "num_envs": 4, "num_steps": 20, "optimizer.lr": 0.01, "max_grad_norm": 0.1}
@@ -56,16 +57,16 @@ class TestWhereEpochsBeginAnew(VariantSuite):
 # When there is enough
 
 
-def gathered_of(members: int = 1, num_envs: int = 2, **asked: Any) -> Gathered:
+def gathered_of(members: int = 1, num_envs: int = 2, **asked: Any) -> EpisodeBuffer:
     """Room for 3 rollouts of 4 steps."""
     hp = {"min_rollouts": None, "min_steps": None, "max_rollout_steps": 10, "num_steps": 4, **asked}
     hp |= {name: torch.tensor([[float(hp[name])]] * members) for name in ("min_rollouts", "min_steps") if hp[name]}
     envs = make_envs(EnvSpec("fakes:Corridor-v0"), list(range(members)), num_envs)
     distribution = SimpleNamespace(action_shape=(), action_type=torch.int64)
-    return Gathered(SimpleNamespace(**hp), envs, distribution, torch.device("cpu"))  # type: ignore[arg-type]
+    return EpisodeBuffer(SimpleNamespace(**hp), envs, distribution, torch.device("cpu"))  # type: ignore[arg-type]
 
 
-def add(gathered: Gathered, *ended: str) -> None:
+def add(gathered: EpisodeBuffer, *ended: str) -> None:
     """A rollout in which episodes end where these texts, one for each environment of the one member, have an x."""
     marks = torch.tensor([[float(mark == "x") for mark in text] for text in ended]).T.unsqueeze(1)
     steps, members, num_envs = marks.shape
@@ -75,9 +76,9 @@ def add(gathered: Gathered, *ended: str) -> None:
     gathered.add(rollout, torch.ones_like(marks), torch.ones_like(marks))
 
 
-def shown(gathered: Gathered) -> tuple[bool, list[str]]:
+def shown(gathered: EpisodeBuffer) -> tuple[bool, list[str]]:
     """Whether the one member is due, and which steps of each environment are used."""
-    due, used = gathered.enough()
+    due, used = gathered.ready_members()
     return bool(due[0]), ["".join("o" if step else "." for step in row) for row in used[0].T]
 
 
@@ -103,10 +104,12 @@ def test_an_episode_that_fills_the_room_is_cut_and_bootstraps() -> None:
         add(gathered, ".x..", "....")
         assert not shown(gathered)[0]
     add(gathered, ".x..", "....")
-    due, used = gathered.enough()
+    due, used = gathered.ready_members()
     assert shown(gathered) == (True, ["oo..........", "oooooooooooo"])
     one, half = torch.ones(1, 1), torch.full((1, 1), 0.5)
-    returns = gathered.batch(used, half, one, None)["returns"].view(12, 2)
+    told: Any = Told(1)
+    agent = Agent(told, told, told)
+    returns = gathered.batch(agent, used, half, one)["returns"].view(12, 2)
     assert returns[:2, 0].tolist() == [1.5, 1.0]  # rewards and values of 1: terminated after two steps
     assert returns[-1, 1] == 1 + 0.5 * 1  # and cut, with the value of what follows
     torch.testing.assert_close(returns[0, 1], torch.tensor(2 - 0.5**11 + 0.5**12))
@@ -177,9 +180,9 @@ def test_only_members_with_enough_are_updated_and_the_others_stay_as_they_are() 
     updates, waiting = 0, 0
     for _ in range(12):
         before = learner.policy.parameters.vector.clone()
-        learner.iterate()
+        metrics = learner.iterate()
         moved = (learner.policy.parameters.vector != before).any(1).numpy()
-        assert moved.tolist() == learner.reporting.tolist()
+        assert moved.tolist() == getattr(metrics, "members", np.zeros(3, np.bool_)).tolist()
         updates, waiting = updates + moved.sum(), waiting + (~moved).sum()
     assert updates > 3
     assert waiting > 3
@@ -190,11 +193,11 @@ def test_an_update_is_on_whole_episodes_that_began_after_the_last_one() -> None:
     seen = []
     batch_of = learner.gathered.batch
 
-    def batch(used: Any, *args: Any) -> Any:
-        due, _ = learner.gathered.enough()
+    def batch(agent: Any, used: Any, *args: Any) -> Any:
+        due, _ = learner.gathered.ready_members()
         room = {name: tensor.clone() for name, tensor in learner.gathered.tensors.items()}
         seen.extend((room["ended"][p], used[p], room["obs"][p]) for p in np.flatnonzero(due))
-        return batch_of(used, *args)
+        return batch_of(agent, used, *args)
 
     learner.gathered.batch = batch
     for _ in range(30):

@@ -35,7 +35,8 @@ def params_of(dist: Distribution, *shape: int, seed: int = 0) -> Tensor:
     """Outputs of a network that were drawn at random, with moderate standard deviations."""
     generator = torch.Generator().manual_seed(seed)
     outputs = 2 * torch.randn(*shape, dist.outputs, generator=generator)
-    return torch.cat([outputs, 0.5 * torch.randn(*shape, dist.learned_std, generator=generator)], -1)
+    size = dist.log_std_shape[-1] if dist.log_std_shape else 0
+    return torch.cat([outputs, 0.5 * torch.randn(*shape, size, generator=generator)], -1)
 
 
 def noise_of(dist: Distribution, *shape: int, purpose: str = "noise") -> Tensor:

@@ -107,7 +107,7 @@ def test_a_goal_of_nothing_finds_an_orthogonal_layer_and_others_change_it_as_muc
 def test_a_goal_is_found_behind_what_stands_before_it() -> None:
     model = {"goal_conditioning": "hyper"}
     assert goal_of(model, EnvSpec(SIDES), "here") == slice(2, 4)
-    assert goal_of({}, EnvSpec(SIDES), "here") is None
+    assert goal_of({"goal_conditioning": "none"}, EnvSpec(SIDES), "here") is None
     task = PPO(SIDES, seed=1).init(**unflatten(HYPER))
     learner = task.build_learner([task])
     goal = learner.envs.obs[0, :, 2:4]

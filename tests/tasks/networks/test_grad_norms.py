@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from fakes import batch_of
 from rekindle import A2C, DQN, PPO, PPO2, SAC, SVPG, Cohort
 from rekindle.tasks import Task
-from rekindle.tasks.networks.grad_norms import LARGEST, norms, places
-from rekindle.tasks.networks.optimizers import Clipped, clip_norm
+from rekindle.tasks.networks.optimizers import LARGEST, Clipped, clip_norm, learning_rates, norms, places
 
 SMALL: dict[str, Any] = {"num_steps": 8, "num_envs": 4, "epoch_steps": 64}
 REPLAY: dict[str, Any] = {"learning_starts": 64, "buffer_size": 200, "batch_size": 8, "epoch_steps": 200, "num_envs": 2}
@@ -83,10 +83,10 @@ def test_the_reported_gradient_is_that_of_the_loss() -> None:
     task = A2C("CartPole-v1").init(**SMALL, max_grad_norm=None)
     learner = task.build_learner([task])
     assert isinstance(learner, A2C.learner)
-    batch = learner.rollout()
+    batch = batch_of(learner)
     gradient = learner.policy.parameters.gradient(learner.loss(batch)[0])
-    learner.update(batch, learner.learning_rate())
-    total = torch.stack([norm.square() for norm in learner.norms().values()]).sum().sqrt()
+    metrics = learner.update(batch, learning_rates(learner.hp, 0, learner.policy.parameters))
+    total = torch.stack([x.square() for name, x in metrics.items() if name.startswith("grad_norm.")]).sum().sqrt()
     torch.testing.assert_close(total, gradient.square().sum().sqrt())
 
 

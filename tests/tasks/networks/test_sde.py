@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fakes import batch_of
 from gymnasium import spaces
 from rekindle import A2C, PPO, PPO2, Cohort, EnvSpec, Task
 from rekindle.spaces import UnknownParameter
@@ -23,8 +24,10 @@ def draws(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def perturbations(members: list[int], num_envs: int = 3, steps: int = 8, every: int = -1) -> Perturbations:
-    return Perturbations(streams.keys(members, "sde"), num_envs, DIST, steps, every)
+def perturbations(
+    members: list[int], log_std: Tensor, num_envs: int = 3, steps: int = 8, every: int = -1
+) -> Perturbations:
+    return Perturbations(streams.keys(members, "sde"), num_envs, DIST, log_std, steps, every)
 
 
 def learner_of(task: type[Task] = PPO, members: int = 2, **hyperparameters: Any) -> Any:
@@ -63,7 +66,7 @@ def test_the_gradient_reaches_the_deviations_and_not_the_features_by_way_of_the_
 def test_sampled_actions_have_the_deviation_that_their_density_says() -> None:
     mean, z, log_std = draws(1, 1, K), draws(1, 1, L, seed=1), draws(1, L, K, seed=2)
     params = DIST.params(mean, z, log_std)
-    theta = perturbations([0], num_envs=20_000)(0, log_std)[0]
+    theta = perturbations([0], log_std, num_envs=20_000)(0)[0]
     actions = DIST.sample(params.expand(1, 20_000, -1), theta)[0]
     torch.testing.assert_close(actions.mean(0), mean[0, 0], rtol=0, atol=0.1)
     torch.testing.assert_close(actions.std(0), params[0, 0, K : 2 * K].exp(), rtol=0.03, atol=0)
@@ -102,8 +105,8 @@ def test_a_member_does_not_depend_on_its_neighbours(size: int, shape: tuple[int,
 
 @pytest.mark.parametrize(("every", "changes"), [(-1, [0]), (3, [0, 3, 6]), (1, [0, 1, 2, 3, 4, 5, 6, 7]), (100, [0])])
 def test_noise_is_drawn_at_the_beginning_and_after_every_so_many_steps(every: int, changes: list[int]) -> None:
-    drawn = perturbations([0, 1], every=every)
-    rollouts = [drawn(i, torch.zeros(2, L, K)) for i in range(3)]
+    drawn = perturbations([0, 1], torch.zeros(2, L, K), every=every)
+    rollouts = [drawn(i) for i in range(3)]
     for steps in rollouts:
         new = [t for t in range(8) if t == 0 or not torch.equal(steps[t], steps[t - 1])]
         assert new == changes
@@ -113,9 +116,9 @@ def test_noise_is_drawn_at_the_beginning_and_after_every_so_many_steps(every: in
 
 def test_noise_is_the_members_own_whenever_it_is_asked_for() -> None:
     log_std = draws(3, L, K)
-    together, alone = perturbations([4, 5, 6], every=3), perturbations([6], every=3)
+    together, alone = perturbations([4, 5, 6], log_std, every=3), perturbations([6], log_std[2:].clone(), every=3)
     for rollout in (0, 7, 3):
-        for a, b in zip(together(rollout, log_std), alone(rollout, log_std[2:].clone()), strict=True):
+        for a, b in zip(together(rollout), alone(rollout), strict=True):
             assert torch.equal(a[2], b[0])
             assert len(a[2].flatten(1).unique(dim=0)) == 3  # and each environment's own
 
@@ -123,7 +126,7 @@ def test_noise_is_the_members_own_whenever_it_is_asked_for() -> None:
 def test_noise_is_as_large_as_its_deviation_says() -> None:
     log_std = torch.tensor([[0.1, 1.0], [2.0, 0.5]]).log()[None]
     dist = StateDependentGaussian((2,), 2)
-    theta = Perturbations(streams.keys([1], "sde"), 50_000, dist, 1, -1)(0, log_std)[0][0]
+    theta = Perturbations(streams.keys([1], "sde"), 50_000, dist, log_std, 1, -1)(0)[0][0]
     np.testing.assert_allclose(theta.std(0).T, log_std[0].exp(), rtol=0.02)
     np.testing.assert_allclose(theta.mean(0).T / log_std[0].exp(), 0, atol=0.02)
 
@@ -134,20 +137,20 @@ def test_noise_is_as_large_as_its_deviation_says() -> None:
 @pytest.mark.parametrize("task", [PPO, PPO2, A2C])
 def test_in_a_rollout_noise_is_a_function_of_the_state(task: type[Task]) -> None:
     learner = learner_of(task)
-    rollout = learner.play()
-    params = learner.policy.policy(rollout.obs[:, :-1].flatten(1, 2))
+    rollout = learner.agent.collect(learner.envs, 0)
+    params = learner.policy.action_params(rollout.obs[:, :-1].flatten(1, 2))
     z = params[..., 2:].unflatten(1, (16, 4))
     noise = (rollout.actions - params[..., :1].unflatten(1, (16, 4)))[..., 0]
     for p in range(2):
         for n in range(4):  # 16 numbers of noise from one linear function of z
-            theta = learner.perturbations(0, learner.policy.parameters.views["actor.log_std"])[0][p, n, 0]
+            theta = learner.agent.noise(0)[0][p, n, 0]
             torch.testing.assert_close(z[p, :, n] @ theta, noise[p, :, n], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 def test_the_density_of_stored_actions_is_that_of_when_they_were_taken(memory: str) -> None:
     learner = learner_of(PPO2, model={"memory": memory}, num_minibatches=1)
-    batch = learner.rollout()
+    batch = batch_of(learner)
     _, report = learner.loss(batch)
     assert report["approx_kl"].abs().max() < 1e-6
     assert report["clip_fraction"].tolist() == [0, 0]
@@ -171,10 +174,9 @@ def test_the_deviations_are_learned() -> None:
 def test_evaluation_is_deterministic_and_draws_nothing() -> None:
     learner = learner_of()
     obs = learner.envs.obs
-    act = learner.actor(obs.shape[1])
-    assert np.array_equal(act(obs), act(obs))
-    mean = learner.policy.policy(torch.from_numpy(obs))[..., :1]
-    assert np.array_equal(act(obs), mean.numpy())
+    assert np.array_equal(learner.actor(4)(obs), learner.actor(4)(obs))
+    mean = learner.policy.action_params(torch.from_numpy(obs))[..., :1]
+    assert np.array_equal(learner.actor(4)(obs), mean.numpy())
 
 
 @pytest.mark.parametrize("task", [PPO, PPO2, A2C])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from rekindle.tasks.runtime.metric_means import TOGETHER, Tally
+from rekindle.tasks.runtime.metric_means import TOGETHER, MemberMetrics, Tally
 
 
 def reports(count: int) -> list[dict[str, torch.Tensor]]:
@@ -25,7 +25,7 @@ def test_means_are_over_the_reports_that_told_of_it() -> None:
 
 def test_members_that_did_not_report_are_left_out() -> None:
     tally, which = Tally(2), np.array([True, False])
-    tally.add({"loss": torch.tensor([1.0, float("nan")])}, which)
+    tally.add(MemberMetrics({"loss": torch.tensor([1.0, float("nan")])}, which))
     which[:] = True  # the caller's array may change before it is read
     assert tally.take() == [{"loss": 1.0}, {}]
 

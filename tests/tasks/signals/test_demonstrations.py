@@ -229,13 +229,13 @@ def learner_of(*tasks: PPO) -> Any:
 def test_cloning_lowers_the_negative_log_likelihood_of_choices() -> None:
     learner = learner_of(make(shown(), **{"cloning.batch_size": 30}))
     cloning, rows = learner.guidance.cloning, torch.arange(30)[None]
-    params = learner.policy.policy(torch.from_numpy(shown().observations)[None])
+    params = learner.policy.action_params(torch.from_numpy(shown().observations)[None])
     expected = torch.nn.functional.cross_entropy(params[0], torch.ones(30, dtype=torch.int64))
     torch.testing.assert_close(cloning.loss(learner, rows)[0], expected)
     for _ in range(20):
         learner.guidance.update(learner, {}, torch.full((1, 1), 0.03))
     assert cloning.loss(learner, rows)[0] < 0.1 * expected
-    params = learner.policy.policy(torch.from_numpy(shown().observations)[None])
+    params = learner.policy.action_params(torch.from_numpy(shown().observations)[None])
     assert params.argmax(-1).float().mean() > 0.9
 
 
@@ -247,7 +247,7 @@ def test_cloning_lowers_the_squared_distance_in_a_box_and_leaves_its_deviation_a
     assert learner.guidance.examples.tensors["actions"].unique().tolist() == [2]
     log_std = learner.policy.parameters.views["actor.log_std"].clone()
     loss = learner.guidance.cloning.loss(learner, torch.arange(40)[None])
-    mean = learner.policy.policy(torch.from_numpy(seen)[None])[..., :1]
+    mean = learner.policy.action_params(torch.from_numpy(seen)[None])[..., :1]
     torch.testing.assert_close(loss[0], (mean - 2).square().mean())
     for _ in range(20):
         report = learner.guidance.update(learner, {}, torch.full((1, 1), 0.03))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes import batch_of
 from rekindle import PPO
 from rekindle.studies.engine.configuring import open_space
 from rekindle.tasks.signals.discriminators import Bottleneck
@@ -25,7 +26,7 @@ def variational(members: int = 2, **more: Any) -> tuple[GAIL, dict[str, Tensor]]
     given = {"use": True, "variational": True, "code_width": 8, "width": 16, **more}
     learner = built(gail=given, members=members)
     signal = signals_of(learner)["gail"]
-    batch = learner.rollout()
+    batch = batch_of(learner)
     return signal, batch
 
 

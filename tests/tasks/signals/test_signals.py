@@ -9,13 +9,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from fakes import batch_of, rollout_of
 from rekindle import A2C, PPO, PPO2, SVPG, Cohort
 from rekindle.spaces import flatten, unflatten
-from rekindle.tasks.algorithms.on_policy import OnPolicyLearner, on_policy_space
 from rekindle.tasks.checkpoint.member_state import Part
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.experience.returns import gae
-from rekindle.tasks.experience.rollout import by_member, evaluate_values
+from rekindle.tasks.experience.rollout import evaluate_values
 from rekindle.tasks.signals.actions import ActionEncoder
 from rekindle.tasks.signals.demonstrations import Demonstrations
 from rekindle.tasks.signals.discriminators import input_gradient
@@ -198,7 +198,7 @@ def test_without_any_a_task_is_what_it_was_before_there_were_signals() -> None:
     learner = task.build_learner([task])
     assert not isinstance(learner.guidance, Part)
     assert "guidance" not in learner.member_state(0)
-    assert learner.play().next_obs is None
+    assert rollout_of(learner).next_obs is None
     off = {"icm": {"use": False}, "extrinsic": {"strength": None}, "demonstrated_steps": 0}
     assert PPO("CartPole-v1").init(**off).uid == task.uid
 
@@ -219,10 +219,10 @@ def signals_of(learner: Any) -> dict[str, Any]:
 
 def test_the_policy_follows_the_mean_of_all_advantages_each_with_its_own_discount() -> None:
     learner = built(icm={"use": True, "gamma": 0.9}, gail={"use": True, "gamma": 0.7, "strength": 0.3}, num_steps=64)
-    hp, rollout = learner.hp, learner.play()
+    hp, rollout = learner.hp, rollout_of(learner)
     assert rollout.terminated.sum() > 0
-    own = learner.prepare(rollout)
-    whole = learner.scale(dict(own), rollout)
+    own = learner.agent.advantages(rollout, hp.gamma, hp.gae_lambda)
+    whole = learner.guidance.augment_batch(dict(own), rollout)
     flat = {
         "obs": rollout.obs[:, :-1].flatten(1, 2),
         "actions": rollout.actions.flatten(1, 2),
@@ -238,22 +238,22 @@ def test_the_policy_follows_the_mean_of_all_advantages_each_with_its_own_discoun
                 last = signal.critic(rollout.obs[:, -1])
                 following, terminated, ended = torch.cat([values[1:], last[None]]), 0 * ended, 0 * ended
         advantages = gae(rewards, values, following, terminated, ended, getattr(hp, name).gamma, hp.gae_lambda)
-        torch.testing.assert_close(whole[f"{name}.returns"], by_member(advantages + values))
-        total = total + by_member(advantages)
+        torch.testing.assert_close(whole[f"{name}.returns"], learner.agent.flatten(advantages + values))
+        total = total + learner.agent.flatten(advantages)
     torch.testing.assert_close(whole["advantages"], total / 3)
     assert torch.equal(whole["returns"], own["returns"])
 
 
 def test_the_environments_rewards_can_be_switched_off() -> None:
     learner = built(extrinsic={"strength": 0.0})
-    assert learner.play().rewards.abs().max() == 0
+    assert rollout_of(learner).rewards.abs().max() == 0
     half, full = built(extrinsic={"strength": 0.5}), built()
-    assert torch.equal(half.play().rewards, 0.5 * full.play().rewards)
+    assert torch.equal(rollout_of(half).rewards, 0.5 * rollout_of(full).rewards)
 
 
 def test_what_a_rollout_keeps_is_what_really_followed_the_ends_of_episodes_too() -> None:
     learner = built(icm={"use": True}, num_steps=128)
-    rollout = learner.play()
+    rollout = rollout_of(learner)
     ended = rollout.ended.transpose(0, 1).bool()
     assert ended.any()
     assert torch.equal(rollout.next_obs[~ended], rollout.obs[:, 1:][~ended])
@@ -265,7 +265,7 @@ def test_what_a_rollout_keeps_is_what_really_followed_the_ends_of_episodes_too()
 def test_networks_of_signals_have_no_memory() -> None:
     # As in ML-Agents: what they say of a step depends on that step alone, whatever a recurrent policy remembers.
     learner = built(model={"memory": "lstm"}, icm={"use": True}, rnd={"use": True})
-    rollout = learner.play()
+    rollout = rollout_of(learner)
     seen = {
         "obs": rollout.obs[:, :-1].flatten(1, 2),
         "actions": rollout.actions.flatten(1, 2),
@@ -279,7 +279,7 @@ def test_networks_of_signals_have_no_memory() -> None:
 
 def test_curiosity_is_the_error_of_what_was_foretold_and_learns_as_in_the_paper() -> None:
     learner = built(icm={"use": True, "beta": 0.3})
-    signal, batch = signals_of(learner)["icm"], learner.rollout()
+    signal, batch = signals_of(learner)["icm"], batch_of(learner)
     tensors = signal.trained.leaves
 
     def net(name: str, x: torch.Tensor) -> torch.Tensor:
@@ -338,7 +338,7 @@ def test_the_slope_of_a_discriminator_is_what_autograd_finds() -> None:
 
 def test_a_discriminator_comes_to_pay_for_what_looks_demonstrated() -> None:
     learner = built(gail={"use": True, "lr": 3e-3}, members=1)
-    signal, own = signals_of(learner)["gail"], learner.rollout()
+    signal, own = signals_of(learner)["gail"], batch_of(learner)
     own["actions"] = torch.zeros_like(own["actions"])
     signal.examples.tensors["actions"].fill_(1)  # the demonstrator pushes to the right, and the policy to the left
     for position in range(100):
@@ -401,13 +401,3 @@ def test_every_signal_learns_in_every_kind_of_space(env: str, monkeypatch: pytes
 def test_what_does_not_go_together_is_refused_before_any_training(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PPO("CartPole-v1").init(**values)
-
-
-def test_a_learner_that_takes_no_minibatches_has_no_signals() -> None:
-    class Plain(OnPolicyLearner):
-        hyperparameters = on_policy_space(lr=1e-3)
-
-    values = Plain.hyperparameters.validate({"icm.use": True})
-    with pytest.raises(ValueError, match=r"Plain: icm learns in update_epochs times .* leave icm\.use out"):
-        Plain.check(values)
-    Plain.check(Plain.hyperparameters.defaults())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from rekindle import A2C, Cohort
 from rekindle.spaces import unflatten
 from rekindle.tasks.experience.returns import gae
-from rekindle.tasks.experience.rollout import by_member, evaluate_values
+from rekindle.tasks.experience.rollout import evaluate_values
 from test_signals import CLONING, GAIL, ICM, RND, VAIL, _Shown, shown, signals_of
 from test_whole_episodes import SMALL, WHOLE
 
@@ -56,8 +57,8 @@ def test_what_is_beside_the_environments_reward_learns_when_the_policy_does() ->
     updates, waiting = 0, 0
     for _ in range(10):
         before = learned(learner)
-        learner.iterate()
-        due = learner.reporting.tolist()
+        metrics = learner.iterate()
+        due = getattr(metrics, "members", np.zeros(learner.members, np.bool_)).tolist()
         for name, x in learned(learner).items():
             assert (x != before[name]).any(1).tolist() == due, name
         updates, waiting = updates + sum(due), waiting + len(due) - sum(due)
@@ -110,13 +111,13 @@ def updated_once(learner: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]
 def test_the_policy_follows_the_mean_of_all_advantages_in_the_room() -> None:
     learner = learner_of(members=1, **{"gail.gamma": 0.7, "icm.gamma": 0.9, "rnd.use": None, "rnd.width": None})
     rollouts = []
-    play = learner.play
+    collect = learner.agent.collect
 
-    def played() -> Any:
-        rollouts.append(play())
+    def collecting(*args: Any) -> Any:
+        rollouts.append(collect(*args))
         return rollouts[-1]
 
-    learner.play = played
+    learner.agent.collect = collecting
     critics = {name: signal.critic for name, signal in signals_of(learner).items()}
     expected = {}
     update = learner.update
@@ -150,7 +151,7 @@ def test_the_policy_follows_the_mean_of_all_advantages_in_the_room() -> None:
         )
         total = total + advantages
     torch.testing.assert_close(batch["advantages"].unflatten(1, (-1, 4))[:, :steps], (total / 3).transpose(0, 1))
-    assert by_member(rewards).abs().min() > 0
+    assert rewards.abs().min() > 0
 
 
 def test_losses_of_signals_are_those_of_the_used_steps_alone() -> None:

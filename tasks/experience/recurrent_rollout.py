@@ -1,0 +1,115 @@
+"""Rollouts of policies with a memory, batched by whole sequences: the steps of each environment in a row.
+
+Notation: P members, T steps, N environments, S numbers in a recurrent state; a batch has B = N * T rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..envs import Envs
+from ..networks.recurrent import RecurrentActorCritic, States
+from ..rng import streams
+from .normalizers import ObservationNormalizer, RewardNormalizer
+from .rollout import Agent, Batch, Noise, Rollout, bootstrap, permutations, shuffled
+
+
+class RecurrentAgent(Agent):
+    """An agent whose policy is recurrent; batches have `begins` and `memory` for `RecurrentActorCritic.sequences`."""
+
+    policy: RecurrentActorCritic
+    memory: States
+
+    def __init__(
+        self,
+        policy: RecurrentActorCritic,
+        noise: Noise,
+        evaluation_noise: Callable[[int], Noise],
+        num_envs: int,
+        obs_normalizer: ObservationNormalizer | None = None,
+        reward_normalizer: RewardNormalizer | None = None,
+    ):
+        super().__init__(policy, noise, evaluation_noise, obs_normalizer, reward_normalizer)
+        self.memory = policy.states(num_envs)
+
+    def collect(self, envs: Envs, iteration: int, keep_next: bool = False) -> Rollout:
+        before = self.memory.tensors["state"].clone()
+        return replace(super().collect(envs, iteration, keep_next), memory=before)
+
+    def _action_params(self, obs: Tensor) -> Tensor:
+        return self.policy.step(obs, self.memory)
+
+    def _begin(self, episodes: int) -> Callable[[Tensor], Tensor]:
+        return partial(self.policy.step, memory=self.policy.states(episodes))
+
+    def _end_episodes(self, ended: NDArray[np.bool_]) -> None:
+        self.memory.reset(ended)
+
+    @torch.no_grad()
+    def evaluate(self, rollout: Rollout) -> tuple[Batch, Tensor, Tensor]:
+        batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended, rollout.memory)
+        params, values, next_values = self._replay(rollout)
+        batch["log_probs"] = self._log_probs(params, batch["actions"])
+        return batch, values, next_values
+
+    def values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        return self._replay(rollout)[1:]
+
+    @torch.no_grad()
+    def _replay(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the action parameters (P, B, ...), vₜ and v'ₜ (T, P, N), all in one pass."""
+        assert rollout.memory is not None
+        steps, num_envs = len(rollout.rewards), rollout.memory.shape[1]
+        begins = torch.cat([torch.zeros_like(rollout.ended[:1]), rollout.ended])
+        params, each, states = self.policy.sequences(
+            self.flatten_steps(rollout.obs), self.flatten(begins), rollout.memory, learning=False
+        )
+        form = (num_envs, steps + 1)
+        values = each.unflatten(1, form).permute(2, 0, 1).contiguous()
+        next_values = values[1:].clone()
+        if rollout.truncations:
+            bootstrap(with_states(rollout, states), self.policy.value_after, next_values)
+        params = params.unflatten(1, form)[:, :, :-1].flatten(1, 2).contiguous()
+        return params, values[:-1], next_values
+
+    def batch(self, obs: Tensor, actions: Tensor, ended: Tensor, memory: Tensor | None = None) -> Batch:
+        """Return obs and actions in a batch; memory: the states before the first step, if not of new episodes."""
+        # The state before the first step belongs to the running episode, or was reset: no episode begins there.
+        begins = torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
+        if memory is None:
+            memory = ended.new_zeros(*ended.shape[1:], self.policy.state_size)
+        return {**super().batch(obs, actions, ended), "begins": self.flatten(begins), "memory": memory}
+
+    def flatten_steps(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2).flatten(1, 2).contiguous()
+
+    def flatten(self, x: Tensor) -> Tensor:
+        return x.permute(1, 2, 0).flatten(1).contiguous()
+
+    def minibatches(
+        self, batch: Mapping[str, Tensor], keys: streams.Bits, iteration: int, epochs: int, parts: int
+    ) -> Iterator[Batch]:
+        """Yield minibatches of whole sequences."""
+        num_envs = batch["memory"].shape[1]
+        rows = {name: x if name == "memory" else x.unflatten(1, (num_envs, -1)) for name, x in batch.items()}
+        for order in permutations(keys, iteration, epochs, num_envs):
+            for part in shuffled(rows, order, parts):
+                yield {name: x if name == "memory" else x.flatten(1, 2) for name, x in part.items()}
+
+
+def with_states(rollout: Rollout, states: Tensor) -> list[tuple[int, Any, Any]]:
+    """Return the truncations with the states (P, N, T, S) of then appended to the final observations, in one row."""
+    members, num_envs = states.shape[:2]
+    rows = ((t, mask, final.reshape(members, num_envs, -1)) for t, mask, final in rollout.truncations)
+    return [
+        (t, mask, np.concatenate([final.astype(np.float32), states[:, :, t].cpu().numpy()], -1))
+        for t, mask, final in rows
+    ]
