@@ -1,4 +1,8 @@
-"""Orion on the database that keeps everything else: hunts from Python, and the plug-ins that Orion finds by itself."""
+"""Orion on the store's database: hunts from Python, and the plug-ins that Orion finds by entry points.
+
+Only code that needs Orion belongs here, and the tables of its documents; training itself is `tasks`, and the trials of
+Rekindle's own studies are `storage`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Orion's algorithms need to be told, and what they cannot be told, so that a hunt with each comes to its end."""
+"""Configuration of Orion's algorithms, so that a hunt with each of them ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOGUNIFORM = re.compile(r"^loguniform\((\S+), (\S+), precision=None.*")
 
 
 def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int | Fidelity) -> dict[str, Any]:
-    """Orion's configuration of the algorithm, with a seed: without one its Hyperband does not even start."""
+    """Return Orion's configuration of the algorithm, with a seed, without which its Hyperband does not start."""
     given = {algorithm: {}} if isinstance(algorithm, str) else dict(algorithm)
     if len(given) != 1:
         raise ValueError(f"an algorithm is a name or {{name: {{option: value}}}}, but got {algorithm!r}")
@@ -48,24 +48,24 @@ def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int 
 
 
 def _is_installed(algorithm: type) -> bool:
-    """Whether a class of Orion's is an algorithm, and all that it needs beside Orion is there."""
+    """Return whether a class of Orion's is an algorithm, and its optional packages are installed."""
     optional = vars(sys.modules[algorithm.__module__]).values()
     missing = any(isinstance(each, ImportOptional) and each.failed for each in optional)
     return not missing and not algorithm.__module__.startswith("orion.core.")  # where wrappers of algorithms are
 
 
 def is_population(algorithm: Mapping[str, Any]) -> bool:
-    """Whether its trials go on from each other's states."""
+    """Return whether the algorithm's trials branch from each other's states."""
     return bool(_POPULATIONS.intersection(map(str.lower, algorithm)))
 
 
 def is_grid(algorithm: Mapping[str, Any]) -> bool:
-    """Whether it tries all combinations of some values."""
+    """Return whether the algorithm tries all combinations of some values."""
     return "gridsearch" in map(str.lower, algorithm)
 
 
 def _generations(epochs: Fidelity) -> int:
-    """How many generations Orion's PBT may have, ten at most, so that each of them trains for an epoch at least."""
+    """Return the number of generations of Orion's PBT, ten at most, each of one epoch at least."""
     for count in range(10, 1, -1):
         ends = [whole(end) for end in compute_fidelities(count, epochs.low, epochs.high, epochs.base)]
         if len(set(ends)) == len(ends):
@@ -74,7 +74,7 @@ def _generations(epochs: Fidelity) -> int:
 
 
 def changeable(space: Space, search: Sequence[str] | None) -> list[str]:
-    """The hyperparameters that a population searches: those that may change while a task trains."""
+    """Return the hyperparameters that a population searches: those that may change while a task trains."""
     flat = space.flat()
     names = [name for name, dimension in flat.items() if not (dimension.structural or isinstance(dimension, Maybe))]
     for name in search or ():
@@ -88,7 +88,7 @@ def changeable(space: Space, search: Sequence[str] | None) -> list[str]:
 
 
 def grid_priors(priors: Mapping[str, str]) -> dict[str, str]:
-    """The priors for Orion's grids, whose ends are exp(log(end)), and may lie beyond the end by a rounding."""
+    """Return the priors for Orion's grids, whose ends exp(log(end)) may lie beyond the end by a rounding."""
     return {name: _LOGUNIFORM.sub(_reachable, prior) for name, prior in priors.items()}
 
 

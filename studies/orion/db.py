@@ -1,8 +1,8 @@
 """Orion's database in SQL: ``storage={"type": "legacy", "database": {"type": "rekindlesql", "host": URL}}``.
 
 Orion keeps experiments, trials and the state of its algorithms in MongoDB or in one pickled file. This class keeps
-them in the tables ``rk_orion_*`` of the SQLite or PostgreSQL database that holds everything else. Orion finds it by
-its entry point, by the class's name in lower case.
+them in the tables ``rk_orion_*`` of the store's SQLite or PostgreSQL database. Orion finds it by its entry point, by
+the class's name in lower case.
 """
 
 from __future__ import annotations
@@ -36,12 +36,16 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
     """Orion's collections in SQLite or PostgreSQL; safe for several machines, processes, threads and forks.
 
     Args:
-        host: the database's URL, or the path of a SQLite file. Orion's ``name`` and ``port`` are not used.
-        username, password: put into the URL where it has none. The password is in no message; still, Orion prints
-            the URL it was configured with, so better give it to PostgreSQL through PGPASSWORD or ~/.pgpass.
-        timeout: seconds for which an operation is tried again while the database is busy or away.
+        host: the database's URL, or the path of a SQLite file.
+        name: not used.
+        port: not used.
+        username: put into the URL where it has none.
+        password: put into the URL where it has none. The password is in no message; still, Orion prints the URL it was
+            configured with, so better give it to PostgreSQL through PGPASSWORD or ~/.pgpass.
+        timeout: seconds for which an operation is retried while the database is busy or gone.
 
-    Raises DatabaseError, DatabaseTimeout and DuplicateKeyError, as Orion expects.
+    Raises:
+        DatabaseError: as Orion expects; also DatabaseTimeout and DuplicateKeyError.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
 
     @classmethod
     def get_defaults(cls) -> dict[str, Any]:
-        """What the constructor is given by ``orion db setup`` where the user says nothing."""
+        """Return the arguments that ``orion db setup`` uses where the user gives none."""
         return {"host": "sqlite:///studies.db"}
 
     def __repr__(self) -> str:
@@ -75,14 +79,14 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
 
     @property
     def is_connected(self) -> bool:
-        """Whether the database answers."""
+        """Return whether the database answers."""
         try:
             return self._sql is not None and bool(self._sql.read(lambda c: c.scalar(sa.text("SELECT 1")), seconds=0))
         except StoreError:
             return False
 
     def initiate_connection(self) -> None:
-        """Opens the database and makes the tables, unless that is done."""
+        """Open the database and create the tables, unless that is done."""
         if self._sql is not None:
             return
         with _translated():
@@ -103,21 +107,21 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         _live.add(self)
 
     def close_connection(self) -> None:
-        """Closes the connections; the next operation opens them again."""
+        """Close the connections; the next operation opens them again."""
         if self._sql is not None:
             with _gate:
                 self._sql.close()
 
     def transact(self, work: Callable[[Collections], T]) -> T:
-        """What ``work`` returns, run as one transaction: all that it writes is seen, or nothing. It may run again."""
+        """Return the result of ``work``, run as one transaction; it may run again."""
         return self._run("write", work)
 
     def now(self) -> datetime:
-        """The database's clock: UTC without a time zone."""
+        """Return the database's time: UTC without a time zone."""
         return self._run("read", lambda collections: collections.now())
 
     def ensure_index(self, collection_name: str, keys: str | Sequence[tuple[str, Any]], unique: bool = False) -> None:
-        """Adds an index unless it exists; creates the collection."""
+        """Add an index unless it exists; create the collection."""
         pairs = [(keys, self.ASCENDING)] if isinstance(keys, str) else list(keys)
         name = "_".join(f"{field}_{-1 if order == self.DESCENDING else 1}" for field, order in pairs)
         if [field for field, _ in pairs] == ["_id"] or self._has_index(collection_name, name):
@@ -129,16 +133,16 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         return self._run("read", lambda collections: name in collections.indexes(collection))
 
     def index_information(self, collection_name: str) -> dict[str, bool]:
-        """The names of all indexes, as MongoDB spells them, and whether each is unique."""
+        """Return the names of all indexes, as MongoDB spells them, and whether each is unique."""
         indexes = self._run("read", lambda collections: collections.indexes(collection_name))
         return {"_id_": True, **{name: bool(index["unique"]) for name, index in indexes.items()}}
 
     def drop_index(self, collection_name: str, name: str) -> None:
-        """Removes an index; raises DatabaseError if there is none of this name."""
+        """Remove an index; DatabaseError if none has this name."""
         self.transact(lambda collections: collections.drop_index(collection_name, name))
 
     def write(self, collection_name: str, data: Any, query: Mapping[str, Any] | None = None) -> int:
-        """Inserts one or several documents, or with a query sets keys of all that match; returns how many."""
+        """Insert one or several documents, or with a query set keys of all that match; return their number."""
         if query is not None:
             return self.transact(lambda collections: collections.update(collection_name, query, data))
         documents = list(data) if isinstance(data, list | tuple) else [data]
@@ -150,7 +154,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
     def read(
         self, collection_name: str, query: Mapping[str, Any] | None = None, selection: Mapping[str, Any] | None = None
     ) -> list[Document]:
-        """The documents that match, in the order of their insertion."""
+        """Return the documents that match, in the order of their insertion."""
         return self._run("read", lambda collections: collections.find(collection_name, query, selection))
 
     def read_and_write(
@@ -160,15 +164,15 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         data: Mapping[str, Any],
         selection: Mapping[str, Any] | None = None,
     ) -> Document | None:
-        """Sets keys of the first document that matches and returns it as it is then; no two callers get the same."""
+        """Set keys of the first document that matches and return it; no two callers get the same."""
         return self.transact(lambda collections: collections.update_first(collection_name, query, data, selection))
 
     def count(self, collection_name: str, query: Mapping[str, Any] | None = None) -> int:
-        """How many documents match."""
+        """Count the documents that match."""
         return self._run("read", lambda collections: collections.count(collection_name, query))
 
     def remove(self, collection_name: str, query: Mapping[str, Any] | None) -> int:
-        """Deletes the documents that match; returns how many."""
+        """Delete the documents that match; return their number."""
         return self.transact(lambda collections: collections.remove(collection_name, query))
 
     def _run(self, mode: str, work: Callable[[Collections], T]) -> T:
@@ -205,7 +209,7 @@ class _translated:  # noqa: N801 - used as a function is: `with _translated():`
 
 
 def _before_fork() -> None:
-    """Closes every connection: SQLite's must not exist on both sides of a fork, and PostgreSQL's must not be shared."""
+    """Close every connection: neither database's may be shared with a forked child."""
     _gate.acquire()
     for database in list(_live):
         database.close_connection()

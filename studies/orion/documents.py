@@ -1,8 +1,11 @@
-"""Orion's documents: nested dicts as tagged JSON and back, and the queries, projections and updates that Orion makes.
+"""Orion's documents as tagged JSON, and the queries, projections and updates that Orion makes.
 
 Orion thinks in MongoDB's terms. Text and bytes go to two columns: the JSON holds ``{"$bytes": [start, end]}`` in place
-of bytes, which are a slice of the second column. Tuples, datetimes and keys that JSON has not come back as what they
-were.
+of bytes, which are a slice of the second column. Tuples, datetimes and keys that JSON lacks keep their types.
+
+Orion's own matching (``EphemeralDocument``) is not used: it turns a dotted name, such as a hyperparameter's, into
+nested dicts, takes text keys only, and copies a document once for each of its keys. A test compares both on random
+calls.
 """
 
 from __future__ import annotations
@@ -25,14 +28,14 @@ class DocumentError(ValueError):
 
 
 class _Missing:
-    """What a document holds where it holds nothing."""
+    """The value of a key that a document lacks."""
 
 
 MISSING = _Missing()
 
 
 def encode(document: Mapping[str, Any]) -> tuple[str, bytes]:
-    """A document as JSON text in ASCII, and the bytes that were in it."""
+    """Return a document as JSON text in ASCII, and the bytes that were in it."""
     blob = bytearray()
     try:
         return json.dumps(_tag(document, "", blob), allow_nan=False, separators=(",", ":")), bytes(blob)
@@ -43,7 +46,7 @@ def encode(document: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 def decode(text: str, blob: bytes | None) -> Document:
-    """What ``encode`` was given. Without the blob, each bytes value comes back empty."""
+    """Return the document that ``encode`` was given. Without the blob, each bytes value is empty."""
     try:
         document = _untag(json.loads(text), blob)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -117,7 +120,7 @@ def _untag_one(tag: str, content: Any, blob: bytes | None) -> Any:
 
 
 def index_text(value: Any) -> str | None:
-    """A scalar as text: two are the same text just if they are equal, and naive datetimes sort as text. Else None."""
+    """Return a scalar as text, equal for equal values only, with naive datetimes in order; else None."""
     if value is None:
         return "null"
     if isinstance(value, datetime):
@@ -134,7 +137,7 @@ def index_text(value: Any) -> str | None:
 
 
 def key_text(document: Document, fields: Iterable[str]) -> str:
-    """The values of a unique index, as text of fixed length; a field that is missing counts as None."""
+    """Return the values of a unique index as text of fixed length; a missing field counts as None."""
     values = [lookup(document, field) for field in fields]
     texts = [index_text(v) if v is not MISSING else "null" for v in values]
     parts = [t if t is not None else encode({"": v})[0] for t, v in zip(texts, values, strict=True)]
@@ -142,7 +145,7 @@ def key_text(document: Document, fields: Iterable[str]) -> str:
 
 
 def lookup(document: Mapping[str, Any], key: str) -> Any:
-    """The value at a dotted key, or MISSING; a key that itself holds dots is found as well."""
+    """Return the value at a dotted key, or MISSING; a key that itself holds dots is found as well."""
     if key in document:
         return document[key]
     at = key.find(".")
@@ -179,7 +182,7 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def conditions(query: Mapping[str, Any] | None) -> list[Condition]:
-    """A query as a list of conditions that must all hold: ``{"a.b": 1, "c": {"$lte": 2}}`` are two."""
+    """Return a query as conditions that must all hold: ``{"a.b": 1, "c": {"$lte": 2}}`` has two."""
     return list(_conditions(query or {}, ""))
 
 
@@ -202,14 +205,14 @@ def _conditions(query: Mapping[str, Any], path: str) -> Iterable[Condition]:
 
 
 def matches(document: Document, asked: Sequence[Condition]) -> bool:
-    """Whether all conditions hold; none holds, not even $ne, of a key that the document lacks (as in Orion's own)."""
+    """Return whether all conditions hold; none, not even $ne, holds of a missing key (as in Orion's own database)."""
     return all(
         (held := lookup(document, key)) is not MISSING and OPERATORS[op](held, value) for key, op, value in asked
     )
 
 
 def select(document: Document, selection: Mapping[str, Any] | None) -> Document:
-    """The projection: ``{key: 1}`` keeps these keys, ``{key: 0}`` drops them; ``_id`` stays unless dropped by name."""
+    """Return the projection: ``{key: 1}`` keeps keys, ``{key: 0}`` drops them; ``_id`` stays unless dropped."""
     flat = {key: bool(value) for key, _, value in _conditions(selection or {}, "")}
     with_id = flat.pop("_id", None)
     if len(set(flat.values())) > 1:
@@ -237,7 +240,7 @@ def _without(document: Document, key: str) -> Document:
 
 
 def put(document: Document, key: str, value: Any) -> None:
-    """Sets the value at a dotted key, making the dicts on the way."""
+    """Set the value at a dotted key, creating the dicts on the way."""
     if key in document or "." not in key:
         document[key] = value
         return
@@ -248,7 +251,7 @@ def put(document: Document, key: str, value: Any) -> None:
 
 
 def assign(document: Document, data: Mapping[str, Any]) -> None:
-    """Sets the keys of ``data`` (MongoDB's ``$set``); ``_id`` never changes."""
+    """Set the keys of ``data`` (MongoDB's ``$set``); ``_id`` never changes."""
     for key, value in data.items():
         if key == "_id" and value != document["_id"]:
             raise DocumentError(f"the _id of a document never changes, but {document['_id']!r} was to become {value!r}")

@@ -1,4 +1,4 @@
-"""What a process holds in Orion's database, by tokens that name the process, and the thread that keeps it alive."""
+"""Rows of Orion's database that a process holds by tokens, and the thread that renews their heartbeats."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class HeldRows:
-    """The rows that this process holds; a thread sets their heartbeats for as long as they name its tokens.
+    """The rows that this process holds; a thread sets their heartbeats as long as they name its tokens.
 
-    A forked child holds nothing: its parent lives on and holds it all.
+    A forked child starts without rows: its parent lives and keeps all of them.
     """
 
     def __init__(self, database: RekindleSQL):
@@ -34,28 +34,28 @@ class HeldRows:
         self._heartbeat: Heartbeat | None = None
 
     def rows(self) -> dict[str, tuple[str, Document]]:
-        """By token: the collection and the query that finds the row."""
+        """Return the collection and the query of each row, by token."""
         if self._pid != os.getpid():
             self._start()
         return self._rows
 
     def hold(self, token: str, collection: str, row: Document, seconds: float) -> None:
-        """Keeps a row alive from now on; the first one decides how many seconds are between two heartbeats."""
+        """Renew a row's heartbeat from now on; the first call decides the seconds between two heartbeats."""
         self.rows()[token] = (collection, row)
         if self._heartbeat is None:
             self._heartbeat = Heartbeat(self._beat, seconds)
 
     def drop(self, token: str | None) -> None:
-        """Keeps a row alive no longer."""
+        """Stop renewing a row."""
         self.rows().pop(token or "", None)
 
     def drop_all(self, collection: str) -> None:
-        """Keeps no row of a collection alive any longer."""
+        """Stop renewing the rows of a collection."""
         for token in [token for token, held in self.rows().items() if held[0] == collection]:
             self.drop(token)
 
     def touch(self, collection: str, row: Document) -> int:
-        """Sets the heartbeat of the rows that are as the query says; returns how many are."""
+        """Set the heartbeat of the rows that match; return their number."""
         return self._database.transact(lambda rows: rows.update(collection, row, {"heartbeat": rows.now()}))
 
     def _beat(self) -> None:
@@ -68,17 +68,17 @@ class HeldRows:
 
 
 def new_token() -> str:
-    """A name for one thing that this process holds: the process, and which of its many."""
+    """Return a name of this process and of one thing that it holds."""
     return f"{Owner.current()}#{uuid.uuid4().hex[:16]}"
 
 
 def is_ours(token: Any) -> bool:
-    """Whether this process made the token."""
+    """Return whether this process made the token."""
     return str(token).partition("#")[0] == str(Owner.current())
 
 
 def is_dead(token: Any) -> bool:
-    """Whether the process that made the token certainly ended; False for one on another machine."""
+    """Return whether the process that made the token has certainly ended; False for one on another machine."""
     try:
         return Owner.parse(str(token).partition("#")[0]).is_dead()
     except ValueError:  # not one of ours
@@ -86,5 +86,5 @@ def is_dead(token: Any) -> bool:
 
 
 def is_silent(heartbeat: Any, token: Any, before: datetime) -> bool:
-    """Whether the holder of a row ended, or gave no sign of life since ``before``."""
+    """Return whether the holder of a row ended, or gave no sign of life since ``before``."""
     return not isinstance(heartbeat, datetime) or heartbeat <= before or is_dead(token)

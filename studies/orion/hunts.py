@@ -1,12 +1,12 @@
-"""Hunts: studies that the released Orion runs, on the database that keeps everything else.
+"""Hunts: studies that the released Orion runs, on the store's database.
 
     client = hunt(PPO, "CartPole-v1", name="cartpole", storage="sqlite:///studies.db", algorithm="asha",
                   epochs=fidelity(1, 27, 3), max_trials=40, search=["optimizer.lr", "gamma"])
     client.stats.best_evaluation      # minus the best return
 
 Orion's experiment, trials and algorithm live in tables of that database, the checkpoints beside them: a trial that
-Orion promotes carries on from the checkpoint of the lower rung. The same call, in another process or on another
-machine, joins the hunt or carries it on.
+Orion promotes resumes from the checkpoint of the lower rung. The same call, in another process or on another machine,
+joins or resumes the hunt.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ..engine.configuring import defaults_except
 from ..errors import LeaseLost, StudyMismatch
 from ..storage.store import Store
 from ..study.config import check_epochs
-from .parents import parent_of
 from .trial import INTERRUPTED, Results, train, whole
+from .trial_rows import parent_of
 
 try:
     from . import db  # noqa: F401 - silences the warnings of orion's imports
@@ -55,23 +55,23 @@ log = logging.getLogger(__name__)
 
 
 class OrionObjective:
-    """Trains a task for a trial of Orion's: for ``client.workon(objective)``, with any algorithm and any executor.
+    """Trains a task for a trial of Orion's: for ``client.workon(objective)``, with any algorithm and executor.
 
     Called with a trial's parameters, it returns Orion's results: minus the return, which Orion minimises, and as
-    statistics rk_uid, rk_resumed (epochs that a lower rung had done), rk_epochs and rk_digest. A trial whose numbers
-    become NaN raises Diverged: Orion marks it broken, and the reason is kept with the task. One that SIGTERM stops is
-    interrupted, everything saved.
+    statistics rk_uid, rk_resumed (epochs that a lower rung had done), rk_epochs and rk_digest. A trial with a NaN
+    raises Diverged: Orion marks it broken, and the reason is kept with the task. One that SIGTERM stops is interrupted,
+    with everything saved.
 
-    Orion's PBT goes on from one trial's state with another one: ``client.workon(objective, trial_arg="trial")`` tells
-    which, if Orion's experiments are in the database of the tasks.
+    Orion's PBT branches a trial from another one's state: ``client.workon(objective, trial_arg="trial")`` names it, if
+    Orion's experiments are in the database of the tasks.
 
     Args:
         task: the algorithm, such as PPO.
         env: see `Task`.
-        epochs: how many each trial is trained for in all; or a fidelity, from which Orion chooses.
+        epochs: number of epochs of each trial in all; or a fidelity, from which Orion chooses.
         storage: a URL; may be, and best is, Orion's own database.
         seed: of the training of every trial.
-        search: dotted names of the hyperparameters that are searched, the others having their defaults; None: all.
+        search: dotted names of the searched hyperparameters, the others having their defaults; None: all.
         fixed: hyperparameters that are not searched, nested.
     """
 
@@ -100,7 +100,7 @@ class OrionObjective:
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Executors send it to other processes, which open the store anew."""
+        """Return the attributes for another process, which opens the store again."""
         return {**vars(self), "_store": None, "_lock": None, "stopped": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -109,14 +109,14 @@ class OrionObjective:
 
     @property
     def store(self) -> Store:
-        """Where the tasks are kept; opened when it is first needed."""
+        """The store of the tasks, opened when it is first needed."""
         with self._lock:
             if self._store is None:
                 self._store = Store(self.storage)
             return self._store
 
     def close(self) -> None:
-        """Closes the store; the next call opens it again."""
+        """Close the store; the next call opens it again."""
         with self._lock:
             if self._store is not None:
                 self._store.close()
@@ -124,7 +124,7 @@ class OrionObjective:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What is hunted, as JSON: two hunts of one name must agree on it."""
+        """The subject of the hunt, as JSON: two hunts of one name must agree on it."""
         epochs = self.epochs if isinstance(self.epochs, int) else "searched"
         first = self.make(None)
         return {
@@ -138,11 +138,11 @@ class OrionObjective:
         }
 
     def make(self, storage: Storage | None) -> Task:
-        """The task, before it has its hyperparameters."""
+        """Return the task, before it has its hyperparameters."""
         return self.algorithm(self.env, seed=self.seed, storage=storage, **self.fixed)
 
     def __call__(self, trial: Trial | None = None, **params: Any) -> Results:
-        """Orion's results for a trial's parameters; of the trial itself counts which one Orion branched it from."""
+        """Return Orion's results for a trial's parameters; the trial itself names its parent."""
         if FIDELITY in params:
             params[FIDELITY] = whole(params[FIDELITY])
         values = from_params(self.space, params)
@@ -170,20 +170,31 @@ def hunt(
     idle_timeout: int = 60,
     **fixed: Any,
 ) -> ExperimentClient:
-    """Hunts until `max_trials` are completed or the algorithm is through, and returns Orion's client to look at it.
+    """Hunt until `max_trials` are completed or the algorithm ends, and return Orion's client.
+
+    A trial that diverges is broken and the hunt continues; every other error ends it.
 
     Args:
+        task: see `OrionObjective`, like env, storage, epochs, seed, search and fixed.
+        env: of the task.
         name: of Orion's experiment.
+        storage: a URL.
         max_trials: as Orion counts: every rung of a configuration is a trial.
         algorithm: the name of one that Orion has installed, or {name: {option: value}}; it gets `seed` unless it has
-            one. A population (pbt) searches only what may change while a task trains.
-        workers: how many trials this process has trained at a time, each in a process of its own if more than one.
-        idle_timeout: seconds to wait while the algorithm suggests nothing and nobody trains anything.
+            one. A population (pbt) searches only hyperparameters that may change while a task trains.
+        epochs: of each trial.
+        seed: of trainings and suggestions.
+        workers: number of trials that this process trains at a time, each in a process if more than one.
+        search: dotted names of the searched hyperparameters.
+        idle_timeout: seconds to wait while the algorithm suggests nothing and no worker trains.
+        fixed: hyperparameters that are not searched.
 
-    The other arguments are those of `OrionObjective`. A trial that diverges is broken and the hunt goes on; every other
-    error ends it. Raises Stopped after SIGTERM, SpaceError for a prior that Orion cannot express, ValueError for an
-    algorithm that it has not, StudyMismatch if the name is taken by a hunt of something else, and Orion's LazyWorkers
-    after `idle_timeout`.
+    Raises:
+        Stopped: after SIGTERM.
+        SpaceError: Orion cannot express a prior.
+        ValueError: Orion lacks the algorithm.
+        StudyMismatch: another hunt has the name.
+        LazyWorkers: Orion's, after `idle_timeout`.
     """
     for word, value in (("workers", workers), ("max_trials", max_trials), ("idle_timeout", idle_timeout)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -221,12 +232,12 @@ def hunt(
 
 
 def _states(client: ExperimentClient) -> set[tuple[str, str]]:
-    """The trials and how far each of them is: something else as soon as anybody does anything."""
+    """Return the trials and their states, which differ as soon as any worker acts."""
     return {(trial.id, trial.status) for trial in client.fetch_trials()}
 
 
 def _others_train(client: ExperimentClient) -> bool:
-    """Whether trials are at work whose end the algorithm may be waiting for, and whose workers show signs of life."""
+    """Return whether living workers train trials whose end the algorithm may be waiting for."""
     lost = {trial.id for trial in client.storage.fetch_lost_trials(client)}
     waiting = [trial for trial in client.fetch_trials_by_status("reserved") if trial.id not in lost]
     if waiting:
@@ -235,14 +246,14 @@ def _others_train(client: ExperimentClient) -> bool:
 
 
 def storage_of(url: str) -> dict[str, Any]:
-    """The configuration of Orion's storage in the database at this URL, for `build_experiment`."""
+    """Return the configuration of Orion's storage at this URL, for `build_experiment`."""
     return {"type": "rekindlestorage", "database": {"type": "rekindlesql", "host": url}}
 
 
 def _experiment(
     name: str, objective: OrionObjective, url: str, algorithm: dict[str, Any], max_trials: int
 ) -> ExperimentClient:
-    """Orion's experiment of this name, made if there is none; StudyMismatch if there is one of something else."""
+    """Return Orion's experiment of this name, created if it is new; StudyMismatch if it hunts something else."""
     mine = json.loads(json.dumps({**objective.identity, "algorithm": algorithm}))
     with suppress(NoConfigurationError):
         _check_same(name, get_experiment(name, storage=storage_of(url)).metadata.get(KEY), mine)
@@ -276,11 +287,11 @@ def _check_same(name: str, known: str | None, mine: Mapping[str, Any]) -> None:
 
 
 def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> bool:
-    """Goes on after a trial that diverged; whatever else went wrong would go wrong again."""
+    """Continue after a trial that diverged; any other error would happen again."""
     if isinstance(error, Diverged):
         return False
     raise error
 
 
 def _no_directory(client: Any, trial: Any) -> None:
-    """The state is in the database: there is no directory to copy."""
+    """Prepare nothing: the state is in the database, and no directory is copied."""

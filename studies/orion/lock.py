@@ -1,9 +1,9 @@
-"""The lock on the algorithm of an Orion experiment, and what its holder owes to workers that died.
+"""Lock on the algorithm of an Orion experiment, and results that dead workers did not report.
 
 Orion's workers take turns: lock the algorithm's row, read its state, suggest or observe trials, write the state back.
 Here the lock is a lease with its holder's token. A result that a worker wrote is noted as untold until a state that
 has observed it is written; if the worker is killed in between, the next holder tells the algorithm. (Hyperband would
-wait for ever for it.) And if the algorithm has nothing to suggest, the row says until when nobody need ask again.
+wait for it forever.) And if the algorithm has nothing to suggest, the row says when to ask again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ log = logging.getLogger(__name__)
 
 
 class AlgorithmLockLost(LockAcquisitionTimeout):  # type: ignore[misc]  # orion has no types
-    """The lock was given to another worker while this one held it; what its algorithm did since was not written."""
+    """Another worker got the lock while this one held it; changes of the algorithm since were not written."""
 
 
 class AlgorithmLock:
-    """The locks on the algorithms of a database's experiments.
+    """Locks on the algorithms of a database's experiments.
 
     Args:
+        database: Orion's.
+        held_rows: the rows that this process holds.
         seconds: how long a lock outlives its holder's last sign of life.
         trusted: classes that a state may hold besides those of Orion's own algorithms.
     """
@@ -51,7 +53,7 @@ class AlgorithmLock:
 
     @contextmanager
     def hold(self, experiment: Any, uid: Any, timeout: float, retry_interval: float) -> Iterator[LockedAlgorithmState]:
-        """Holds the lock; the state that is set meanwhile is written at the end, unless an exception ends it."""
+        """Hold the lock; a state that is set meanwhile is written at the end, unless an exception ends it."""
         token, algorithm = new_token(), getattr(experiment, "algorithm", None)
         row = {"experiment": uid, "locked": 1, "owner": token}
         try:
@@ -79,27 +81,27 @@ class AlgorithmLock:
             raise
 
     def release(self, uid: Any) -> int:
-        """Takes the lock from whoever holds it; returns how many did."""
+        """Take the lock from its holder; return the number of holders."""
         return self._database.transact(
             lambda rows: rows.update("algo", {"experiment": uid, "locked": 1}, {"locked": 0})
         )
 
     def info(self, uid: Any) -> LockedAlgorithmState | None:
-        """The algorithm's state as it was last written, without holding the lock; None if there is no such lock."""
+        """Return the algorithm's state as it was last written, without the lock; None if the lock does not exist."""
         for lock in self._database.read("algo", {"experiment": uid}):
             return LockedAlgorithmState(self._state(lock["state"]), lock["configuration"], lock["locked"])
         return None
 
     def note_untold(self, rows: Collections, trial: Trial) -> None:
-        """Notes, in the transaction that ends a trial, that the algorithm does not know of it yet."""
+        """Note, in the transaction that ends a trial, that the algorithm does not know of it yet."""
         rows.insert("untold", [_mark(trial) | {"heartbeat": rows.now()}])
 
     def will_tell(self, trial: Trial) -> None:
-        """Keeps that note alive until the algorithm knows: Orion makes it observe the trial next."""
+        """Renew that note until the algorithm knows: Orion makes it observe the trial next."""
         self._held_rows.hold(trial.worker, "untold", _mark(trial), self.seconds / 3)
 
     def is_dry(self, rows: Collections, uid: Any, now: datetime) -> bool:
-        """Whether the algorithm lately had nothing to suggest, and results of others that may help are on their way."""
+        """Return whether the algorithm had nothing to suggest, and results that may help are on their way."""
         if not rows.count("algo", {"experiment": uid, "dry": {"$gt": now}}):
             return False
         untold = rows.find("untold", {"experiment": uid})
@@ -131,7 +133,7 @@ class AlgorithmLock:
         return None
 
     def _tell(self, algorithm: Any, uid: Any, held: LockedAlgorithmState) -> None:
-        """Makes the algorithm observe the trials whose workers ended, or fell silent, before they told it."""
+        """Make the algorithm observe trials whose workers ended, or fell silent, before they told it."""
 
         def work(rows: Collections) -> list[Trial]:
             before = rows.now() - timedelta(seconds=self.seconds)
@@ -152,7 +154,7 @@ class AlgorithmLock:
             held.set_state(algorithm.state_dict)
 
     def _write(self, row: Document, state: Any, algorithm: Any, vain: float) -> int:
-        """Frees the lock, with the new state if there is one; 0 if it is another's by now."""
+        """Free the lock, with the new state if it is not None; 0 if another worker has it."""
         if state is None:
             return self._database.transact(lambda rows: rows.update("algo", row, {"locked": 0}))
         data = {"locked": 0, "state": dump_state(state)}
@@ -181,6 +183,6 @@ def _mark(trial: Trial) -> Document:
 
 
 def _trials(rows: Collections, marks: Sequence[Document]) -> list[Trial]:
-    """The trials that are noted as untold."""
+    """Return the trials that are noted as untold."""
     found = [rows.find("trials", {"experiment": mark["experiment"], "id": mark["id"]}) for mark in marks]
     return [Trial(**trial) for trials in found for trial in trials]

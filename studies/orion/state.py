@@ -1,7 +1,7 @@
-"""The state of Orion's algorithms, read without running what it may hold.
+"""States of Orion's algorithms, read without running code that they may hold.
 
-Orion keeps an algorithm's state as a pickle, and reading a pickle can run any function. Here it can only build what the
-states of Orion's own algorithms are made of; everything else is refused by name.
+Orion keeps an algorithm's state as a pickle, and reading a pickle can run any function. Here it can only build the
+types of Orion's own algorithms' states; everything else is refused by name.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _DATA = frozenset(
 
 
 class UnreadableState(Exception):
-    """The state of an algorithm is damaged, or names something that only a program could need."""
+    """The state of an algorithm is damaged, or names a class that is not plain data."""
 
 
 def dump_state(state: Any) -> bytes:
-    """The state in the form in which Orion itself keeps it, so that its own storage can read it too."""
+    """Return the state in Orion's own form, so that its own storage can read it too."""
     return pickle.dumps(state)
 
 
 def load_state(data: bytes | None, trusted: Collection[str] = ()) -> Any:
-    """The state, built from data alone; ``trusted`` names further classes, as ``module:Class``."""
+    """Return the state, built from data alone; ``trusted`` names further classes, as ``module:Class``."""
     if data is None:
         return None
     try:

@@ -1,9 +1,9 @@
-"""Orion's storage without its holes: ``storage={"type": "rekindlestorage", "database": {"host": URL}}``.
+"""Orion's storage with owners: ``storage={"type": "rekindlestorage", "database": {"host": URL}}``.
 
-Orion's own storage (``legacy``) trusts whoever comes: a worker whose trial was given to another may still report its
-result, a worker that is killed while it holds the algorithm's lock stops all others for good, workers that finish
-together overshoot ``max_trials``. Here every reservation has an owner, on the trial and in its row; the lock is a
-lease; what is counted and what is taken are one transaction; and the clock is the database's.
+Orion's own storage (``legacy``) trusts every worker: one whose trial was given to another may still report its result,
+one that is killed while it holds the algorithm's lock stops all others for good, and workers that finish together
+overshoot ``max_trials``. Here every reservation has an owner, on the trial and in its row; the lock is a lease;
+counting and taking are one transaction; and the clock is the database's.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any
 
-from .attempts import is_to_be_tried_again
 from .db import RekindleSQL
 from .documents import Document
 from .held_rows import HeldRows, is_ours, is_silent, new_token
 from .lock import AlgorithmLock
 from .tables import Collections
+from .trial_rows import is_to_be_tried_again
 
 # After orion_db, which silences the warnings of orion's imports.
 import orion.core  # isort: skip
@@ -41,10 +41,11 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
     Args:
         database: the configuration of the database; its type is ``rekindlesql``.
+        setup: as in Orion's own storage.
         lock_seconds: how long the algorithm's lock outlives the last sign of life of its holder. A holder that ended
             on this machine is noticed at once.
-        exact: never to have more trials completed and at work than ``max_trials``. A worker that finds no trial then
-            waits for the others, for Orion's ``idle_timeout`` at most. Experiments that branch are not held to it.
+        exact: never to have more trials completed and reserved than ``max_trials``. A worker that finds no trial then
+            waits for the others, for Orion's ``idle_timeout`` at most. Experiments that branch are exempt.
         trusted: classes, as ``module:Class``, that the state of an algorithm may hold besides those of Orion's own.
     """
 
@@ -73,7 +74,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         self._lock = AlgorithmLock(self._db, self._held_rows, self.lock_seconds, self.trusted)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process holds nothing: what this one holds stays its own."""
+        """Return the attributes for another process, which holds no rows."""
         return {key: vars(self)[key] for key in ("_db", "lock_seconds", "exact", "trusted")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -85,7 +86,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         self._held_rows.hold(trial.worker, "trials", _owned(trial), seconds)
 
     def create_experiment(self, config: Document) -> int:
-        """The experiment and its algorithm's lock, in one transaction: no crash leaves one without the other."""
+        """Create the experiment and its algorithm's lock in one transaction, so that no crash separates them."""
 
         def work(rows: Collections) -> Any:
             [uid] = rows.insert("experiments", [config])
@@ -97,7 +98,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         return 1
 
     def register_trial(self, trial: Trial) -> Trial:
-        """Adds a trial; one that is reserved from the start belongs to this process."""
+        """Add a trial; one that is reserved from the start belongs to this process."""
         if trial.status == "reserved":
             trial.worker, trial.heartbeat = new_token(), self._db.now()
         super().register_trial(trial)
@@ -107,10 +108,12 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         return trial
 
     def reserve_trial(self, experiment: Any) -> Trial | None:
-        """Takes a pending trial for this process, or None if there is none.
+        """Reserve a pending trial for this process, or return None.
 
-        Raises WaitingForTrials if others are at work on the last of ``max_trials``, or the algorithm has just said that
-        it suggests nothing before it knows the results of those that are at work.
+        Raises:
+            WaitingForTrials: other workers train the last of ``max_trials``, or the algorithm has just said that it
+            suggests
+                nothing before it knows their results.
         """
         token, limit, uid = new_token(), self._limit(experiment), experiment.id
 
@@ -143,7 +146,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         return getattr(experiment, "max_trials", None) if self.exact and not branches else None
 
     def _is_full(self, rows: Collections, uid: Any, limit: float, now: datetime) -> bool:
-        """Whether enough trials are completed or at work; until the transaction ends, nobody else takes one."""
+        """Return whether enough trials are completed or reserved; no other process reserves one meanwhile."""
         rows.lock("experiments", {"_id": uid})
         taken = rows.count("trials", {"experiment": uid, "status": {"$in": ["completed", "reserved"]}})
         if taken < limit:
@@ -155,7 +158,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         return taken - (rows.count("trials", reserved) - living) >= limit
 
     def push_trial_results(self, trial: Trial) -> int:
-        """Writes a trial's results, or raises FailedUpdate if the trial is no longer its worker's."""
+        """Write a trial's results; FailedUpdate if the trial is no longer its worker's."""
         row = _owned(trial)
         data = {key: value for key, value in trial.to_dict().items() if key != "heartbeat"}
 
@@ -179,10 +182,10 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def set_trial_status(
         self, trial: Trial, status: str, heartbeat: datetime | None = None, was: str | None = None
     ) -> None:
-        """Changes the status of a trial that is as the caller saw it; raises FailedUpdate if it is not.
+        """Change the status of a trial that is as the caller saw it; FailedUpdate if it is not.
 
-        A reserved trial is changed by its owner, or taken from an owner that gave no sign of life since it was read.
-        One whose program was killed is not broken, but interrupted, and tried again.
+        A reserved trial is changed by its owner, or taken from an owner that gave no sign of life since it was read. A
+        trial whose program was killed is not broken, but interrupted, and retried.
         """
         was = was or trial.status
         validate_status(status)
@@ -217,13 +220,13 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             self._lock.will_tell(trial)
 
     def update_heartbeat(self, trial: Trial) -> int:
-        """Gives a sign of life for a trial that this process holds; 0 if it does not hold it."""
+        """Renew the heartbeat of a trial that this process holds; 0 if it does not hold it."""
         if trial.worker is not None and not is_ours(trial.worker):
             return 0
         return self._held_rows.touch("trials", _owned(trial))
 
     def fetch_lost_trials(self, experiment: Any) -> list[Trial]:
-        """The reserved trials whose owners ended on this machine, or gave no sign of life for five heartbeats."""
+        """Return the reserved trials whose owners ended on this machine, or missed five heartbeats."""
         reserved = self._fetch_trials({"experiment": experiment.id, "status": "reserved"})
         reserved = [trial for trial in reserved if trial.worker not in self._held_rows.rows()]
         if not reserved:
@@ -234,24 +237,25 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def acquire_algorithm_lock(
         self, experiment: Any = None, uid: Any = None, timeout: float = 60, retry_interval: float = 1
     ) -> AbstractContextManager[LockedAlgorithmState]:
-        """Holds the algorithm's lock; the state set meanwhile is written at the end, unless an exception ends it.
+        """Hold the algorithm's lock; a state set meanwhile is written at the end, unless an exception ends it.
 
-        Raises LockAcquisitionTimeout if others hold it for ``timeout`` seconds, and AlgorithmLockLost at the end if it
-        was given to another worker because this process gave no sign of life.
+        Raises:
+            LockAcquisitionTimeout: others hold it for ``timeout`` seconds.
+            AlgorithmLockLost: at the end, if another worker got it because this process gave no sign of life.
         """
         return self._lock.hold(experiment, get_uid(experiment, uid), timeout, retry_interval)
 
     def release_algorithm_lock(self, experiment: Any = None, uid: Any = None, new_state: Any = None) -> int:
-        """Takes the lock from whoever holds it (``orion db release``); returns whether anybody did."""
+        """Take the lock from its holder (``orion db release``); return whether it had one."""
         return self._lock.release(get_uid(experiment, uid))
 
     def get_algorithm_lock_info(self, experiment: Any = None, uid: Any = None) -> LockedAlgorithmState | None:
-        """The algorithm's state as it was last written, without holding the lock."""
+        """Return the algorithm's state as it was last written, without the lock."""
         return self._lock.info(get_uid(experiment, uid))
 
 
 def _has_program(rows: Collections, experiment: Any) -> bool:
-    """Whether the experiment with this id is one for which ``orion hunt`` runs ``rekindle train``."""
+    """Return whether ``orion hunt`` runs ``rekindle train`` for the experiment with this id."""
     return any(_runs_rekindle(found.get("metadata") or {}) for found in rows.find("experiments", {"_id": experiment}))
 
 
@@ -260,22 +264,22 @@ def _trains_with_rekindle(experiment: Any) -> bool:
 
 
 def _runs_rekindle(metadata: Mapping[str, Any]) -> bool:
-    """Whether ``orion hunt`` runs ``rekindle train``."""
+    """Return whether ``orion hunt`` runs ``rekindle train``."""
     program = [os.path.basename(str(word)) for word in metadata.get("user_args") or ()][:3]
     return program[:1] == ["rekindle"] or program[1:] == ["-m", "rekindle.studies.cli"]
 
 
 def _owned(trial: Trial) -> Document:
-    """The row of a trial as long as it is its worker's."""
+    """Return the query of a trial that is still its worker's."""
     return {"experiment": trial.experiment, "id": trial.id, "status": "reserved", "worker": trial.worker}
 
 
 def _seen(trial: Trial) -> Document:
-    """The row of a trial that another worker has, as long as that worker gives no further sign of life."""
+    """Return the query of another worker's trial that has had no further sign of life."""
     return {**_owned(trial), "heartbeat": trial.heartbeat}
 
 
 def _last_sign(trial: Trial) -> datetime | None:
-    """When a worker of the trial was last heard of."""
+    """Return the time of the last sign of life of a trial's worker."""
     times = (trial.heartbeat, trial.start_time, trial.submit_time)  # one that Orion's own storage reserved has 120
     return next((each for each in times if isinstance(each, datetime)), None)

@@ -1,8 +1,8 @@
 """Orion's collections in tables, as one transaction sees them.
 
-All documents are rows of one table, so that no collection needs a table of its own. What Orion's queries ask for most
-is copied into indexed columns; SQL picks the rows that can match, and the query itself is decided on the documents.
-The values of a unique index are rows of a second table, whose primary key is what makes them unique.
+All documents are rows of one table, so that no collection needs a table of its own. The keys that Orion queries most
+are copied into indexed columns; SQL picks the rows that can match, and the query itself is decided on the documents.
+The values of a unique index are rows of a second table, whose primary key makes them unique.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class _Row(NamedTuple):
 
 
 def create_tables(connection: Connection) -> None:
-    """Makes the tables unless they exist; several processes may do so at once."""
+    """Create the tables unless they exist; several processes may do so at once."""
     if connection.dialect.name == "postgresql":  # IF NOT EXISTS alone loses a race there
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(7295041936)"))
     _metadata.create_all(connection)
@@ -102,27 +102,27 @@ def create_tables(connection: Connection) -> None:
 
 
 def schema_version(connection: Connection) -> int | None:
-    """The version of the tables, or None if there are none."""
+    """Return the version of the tables, or None if none exist."""
     if not sa.inspect(connection).has_table(_schema.name):
         return None
     return connection.scalar(sa.select(sa.func.max(_schema.c.version)))
 
 
 class Collections:
-    """All collections, inside one transaction."""
+    """The collections, inside one transaction."""
 
     def __init__(self, connection: Connection):
         self._connection = connection
         self._locks = connection.dialect.name == "postgresql"  # SQLite has one writer at a time anyway
 
     def now(self) -> datetime:
-        """The database's clock, which all workers share: UTC without a time zone, as Orion writes it."""
+        """Return the time of the database, which all workers share: UTC without a time zone, as Orion writes it."""
         clock = "clock_timestamp() AT TIME ZONE 'UTC'" if self._locks else "strftime('%Y-%m-%dT%H:%M:%f', 'now')"
         now = self._connection.scalar(sa.text(f"SELECT {clock}"))
         return now if isinstance(now, datetime) else datetime.fromisoformat(str(now))
 
     def insert(self, collection: str, documents: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Adds documents; returns their ``_id``, which is the number of the insertion where none was given."""
+        """Add documents; return their ``_id``, which is the number of the insertion where none was given."""
         last, unique = self._reserve(collection, len(documents))
         given: list[Any] = []
         for number, document in enumerate(documents, last - len(documents) + 1):
@@ -141,18 +141,18 @@ class Collections:
     def find(
         self, collection: str, query: Mapping[str, Any] | None = None, selection: Mapping[str, Any] | None = None
     ) -> list[Document]:
-        """The documents that match, in the order of their insertion."""
+        """Return the documents that match, in the order of their insertion."""
         return [select(row.document, selection) for row in self._rows(collection, query)]
 
     def count(self, collection: str, query: Mapping[str, Any] | None = None) -> int:
-        """How many match; one statement, and without reading them where the indexed columns say it all."""
+        """Count the documents that match, without reading them where the indexed columns decide."""
         where, exact = _where(collection, conditions(query))
         if exact:
             return self._connection.scalar(sa.select(sa.func.count()).select_from(_documents).where(*where)) or 0
         return sum(1 for _ in self._rows(collection, query, with_blobs=False))
 
     def update(self, collection: str, query: Mapping[str, Any] | None, data: Mapping[str, Any]) -> int:
-        """Sets keys of all that match; returns how many do."""
+        """Set keys of all that match; return their number."""
         rows = list(self._rows(collection, query, lock="all"))
         for row in rows:
             self._write(collection, row, data)
@@ -165,9 +165,9 @@ class Collections:
         data: Mapping[str, Any],
         selection: Mapping[str, Any] | None = None,
     ) -> Document | None:
-        """Sets keys of the first that matches and returns it as it is now; None if there is none.
+        """Set keys of the first that matches and return it, or None.
 
-        Documents that another transaction is changing are passed over if there are others, and waited for if not.
+        Documents that another transaction is changing are passed over if others match, and waited for if not.
         """
         for lock in ("free", "all") if self._locks else ("all",):
             for row in self._rows(collection, query, lock=lock, first=True):
@@ -176,12 +176,12 @@ class Collections:
         return None
 
     def lock(self, collection: str, query: Mapping[str, Any]) -> None:
-        """Holds the documents that match until the transaction ends, so that others who lock them wait."""
+        """Lock the documents that match until the transaction ends."""
         for _ in self._rows(collection, query, lock="all", with_blobs=False):
             pass
 
     def remove(self, collection: str, query: Mapping[str, Any] | None) -> int:
-        """Deletes all that match; returns how many did."""
+        """Delete all that match; return their number."""
         numbers = [row.number for row in self._rows(collection, query, lock="all", with_blobs=False)]
         for start in range(0, len(numbers), 500):
             some = numbers[start : start + 500]
@@ -191,12 +191,12 @@ class Collections:
         return len(numbers)
 
     def indexes(self, collection: str) -> dict[str, dict[str, Any]]:
-        """The indexes by name, each with its ``fields`` and whether it is ``unique``."""
+        """Return the indexes by name, each with its ``fields`` and whether it is ``unique``."""
         text = self._connection.scalar(_one(sa.select(_collections.c.indexes), collection))
         return dict(json.loads(text)) if text else {}
 
     def ensure_index(self, collection: str, name: str, fields: Sequence[str], unique: bool) -> None:
-        """Adds an index unless there is one of this name; a unique one holds for what is there already, or fails."""
+        """Add an index unless one has this name; a unique one holds for existing documents, or fails."""
         if name in self.indexes(collection):
             return
         self._reserve(collection, 0)  # makes the collection, and holds off other insertions
@@ -207,7 +207,7 @@ class Collections:
             self._claim(collection, row.number, row.document, {name: fields})
 
     def drop_index(self, collection: str, name: str) -> None:
-        """Removes an index; raises UnknownIndex if there is none of this name."""
+        """Remove an index; UnknownIndex if none has this name."""
         self._reserve(collection, 0)
         indexes = self.indexes(collection)
         if name not in indexes:
@@ -220,7 +220,7 @@ class Collections:
         self._connection.execute(sa.delete(_keys).where(*where))
 
     def _reserve(self, collection: str, count: int) -> tuple[int, dict[str, Sequence[str]]]:
-        """Takes numbers for new documents; holds the collection's row, so that insertions come one after another."""
+        """Reserve numbers for new documents, and lock the collection, so that insertions are sequential."""
         take = _one(sa.update(_collections), collection).values(last=_collections.c.last + count)
         take = take.returning(_collections.c.last, _collections.c.indexes)
         row = self._connection.execute(take).first()
@@ -239,10 +239,14 @@ class Collections:
         first: bool = False,
         with_blobs: bool = True,
     ) -> Iterator[_Row]:
-        """The rows that match. ``lock``: "" to read, "all" to hold them, "free" to hold those that nobody else does.
+        """Yield the rows that match.
 
-        With ``first`` the caller takes the first one only: where SQL alone decides what matches, no other one is read
-        or held.
+        Args:
+            collection: the collection.
+            query: Orion's; None for all.
+            lock: "" to read, "all" to lock them, "free" to lock those that no other transaction has locked.
+            first: the caller takes the first row only; where SQL alone decides, no other is read or locked.
+            with_blobs: whether bytes are read.
         """
         asked = conditions(query)
         where, exact = _where(collection, asked)
@@ -270,7 +274,7 @@ class Collections:
         return bytes(self._connection.scalar(sa.select(_documents.c.blob).where(*where)) or b"")
 
     def _write(self, collection: str, row: _Row, data: Mapping[str, Any]) -> None:
-        """Sets keys of a document that this transaction holds, in the row and in the table."""
+        """Set keys of a document that this transaction has locked, in the row and in the table."""
         unique = _unique(self.indexes(collection))  # read after the row was locked: see ensure_index
         before = {name: key_text(row.document, fields) for name, fields in unique.items()}
         blob = encode(row.document)[1]
@@ -295,7 +299,7 @@ class Collections:
                 raise DuplicateKey(f"two documents of {collection} cannot have one value of {name}: {values}")
 
     def _inserted(self, statement: Any, column: sa.ColumnElement[Any]) -> bool:
-        """Runs an INSERT; False if a row with such a key exists, of another transaction too once that is done."""
+        """Run an INSERT; False if a row with such a key exists, also of another transaction once that ends."""
         return self._connection.execute(statement.on_conflict_do_nothing().returning(column)).first() is not None
 
 
@@ -308,7 +312,7 @@ def _unique(indexes: Mapping[str, Mapping[str, Any]]) -> dict[str, Sequence[str]
 
 
 def _columns(document: Document) -> tuple[dict[str, Any], Document]:
-    """The columns of a document's row, and the document as it will be read."""
+    """Return the columns of a document's row, and the document as it will be read."""
     text, blob = encode(document)
     body = decode(text, blob)
     key = index_text(body["_id"])
@@ -319,7 +323,7 @@ def _columns(document: Document) -> tuple[dict[str, Any], Document]:
 
 
 def _where(collection: str, asked: Sequence[Condition]) -> tuple[list[sa.ColumnElement[bool]], bool]:
-    """SQL that every matching row satisfies, and whether it is satisfied by no other."""
+    """Return SQL that every matching row satisfies, and whether no other does."""
     where: list[sa.ColumnElement[bool]] = [_documents.c.collection == collection]
     exact = True
     for key, operator, value in asked:

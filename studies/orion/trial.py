@@ -1,8 +1,8 @@
-"""One trial of Orion's: a task trained to so many epochs, and its result in Orion's form.
+"""One trial of Orion's: a task trained to a number of epochs, and its result in Orion's form.
 
 A promoted trial is a new one to Orion, with the same hyperparameters and more epochs. To Rekindle it is the same task,
-whose uid leaves out the epochs: it carries on from the checkpoint of the lower rung, on whichever machine. One that
-Orion branched from another one, with other hyperparameters, starts from that one's state (see parents.py).
+whose uid leaves out the epochs: it resumes from the checkpoint of the lower rung, on any machine. A trial that Orion
+branched from another one, with other hyperparameters, starts from that one's state (see trial_rows.py).
 
 This module imports neither orion nor torch at once.
 """
@@ -34,7 +34,7 @@ Results = list[dict[str, Any]]
 
 
 def results(returns: float, **statistics: Any) -> Results:
-    """What Orion is told. It minimises: this is the one place where the return is negated."""
+    """Return Orion's results. Orion minimises: this is the one place where the return is negated."""
     more = [{"name": f"rk_{name}", "type": "statistic", "value": value} for name, value in statistics.items()]
     return [{"name": "negative_return", "type": "objective", "value": -returns}, *more]
 
@@ -50,20 +50,29 @@ def train(
     use_previous: bool = False,
     at_epoch_end: Callable[[EpochEvent], None] = lambda event: None,
 ) -> Results:
-    """Trains the task of these hyperparameters to `epochs` in all, from its last checkpoint if there is one.
+    """Train the task to `epochs` in all, from its last checkpoint, and return Orion's results.
 
     The statistics are ``rk_uid``, ``rk_resumed`` (the epochs that were done already), ``rk_epochs`` and ``rk_digest``
-    (of the whole state). Waits while another process trains the task. What passes is tried again, as in a study (see
-    failures.py). Raises Diverged, whose reason is also kept with the task, Stopped, and what else goes wrong.
+    (of the whole state). Waits while another process trains the task. Transient failures are retried, as in a study
+    (see failures.py).
 
     Args:
+        make: returns the task, not initialized yet.
+        values: hyperparameters.
+        epochs: in all.
+        store: of the tasks.
         parent: where the trial ended from which Orion branched this one.
         warm: the digest of the stored policy that all trials start from.
         use_previous: whether a damaged checkpoint may be replaced by the sound one before it.
+        at_epoch_end: is called after each epoch.
+
+    Raises:
+        Diverged: the reason is also kept with the task.
+        Stopped: after SIGTERM.
     """
     start = warm
     if parent is not None:
-        from ..orion.parents import start_of
+        from ..orion.trial_rows import start_of
 
         start = start_of(store, make(None).init(**values).identity, parent)
     while True:
@@ -75,7 +84,7 @@ def train(
 
 
 class _Passing(Exception):
-    """A failure of the trial's surroundings."""
+    """A transient failure, whose trial is retried after a pause."""
 
     def __init__(self, error: Exception, pause: float):
         super().__init__(f"{type(error).__name__}: {' '.join(str(error).split())}")
@@ -131,7 +140,7 @@ def _storage(store: Store, start: str | None, use_previous: bool) -> Storage:
 
 
 def _pause(store: Store, task: Task, error: Exception) -> float | None:
-    """Seconds until a trial is tried again that failed so, which is noted with its task; None if it is not."""
+    """Return the seconds until a failed trial is retried, after a note with its task; None if it is not."""
     from ...tasks.checkpoint.storage import Write
     from ..errors import StoreError
     from ..failures import FAILED, classify, decide, note
@@ -149,7 +158,7 @@ def _pause(store: Store, task: Task, error: Exception) -> float | None:
 
 
 def _keep_reason(store: Store, task: Task, error: Exception) -> None:
-    """Notes with the task why its trial is broken, since a trial of Orion's has no room for it."""
+    """Note with the task why its trial is broken, since Orion's trial has no field for it."""
     from ...tasks.checkpoint.storage import Write
     from ..errors import StoreError
 
@@ -162,7 +171,7 @@ def _keep_reason(store: Store, task: Task, error: Exception) -> None:
 
 
 def whole(epochs: float) -> int:
-    """Epochs as Orion gives them: as floats, of which its PBT also gives fractions; the nearest number is meant."""
+    """Return Orion's epochs, floats of which its PBT gives fractions, as the nearest number."""
     return round(epochs)
 
 

@@ -123,7 +123,7 @@ def _endless(config: Config) -> Iterable[str]:
 
 
 def learns(config: Config) -> bool:
-    """Whether the study's suggestions depend on earlier trials."""
+    """Return whether the study's suggestions depend on earlier trials."""
     return config.sampler not in KNOWN or KNOWN[config.sampler].learns
 
 

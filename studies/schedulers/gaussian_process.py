@@ -38,7 +38,7 @@ class On(Kernel):  # type: ignore[misc]  # scikit-learn has no types
         return self.kernel.diag(X[:, self.columns])
 
     def is_stationary(self) -> bool:
-        """Whether the kernel depends on differences only."""
+        """Return whether the kernel depends on differences only."""
         return bool(self.kernel.is_stationary())
 
     @property

@@ -193,7 +193,7 @@ def _best(bound: Callable[[Array], Array], points: Array) -> Array:
 
 
 def has_scale(dimension: Dimension) -> bool:
-    """Whether the dimension's values are ordered, so that nearness has a meaning."""
+    """Return whether the dimension's values are ordered, so that nearness has a meaning."""
     return isinstance(dimension, Real | Integer | NearOne | Normal | Ordinal)
 
 

@@ -37,7 +37,7 @@ def seeds_of(config: Config) -> int:
 
 
 def is_racing(config: Config) -> bool:
-    """Whether a configuration gets further seeds only while it can win."""
+    """Return whether a configuration gets further seeds only while it can win."""
     return config.options.get("racing") is True
 
 

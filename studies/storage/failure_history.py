@@ -145,5 +145,5 @@ def _count(
 
 
 def _died(owner: str | None) -> bool:
-    """Whether a lease is left over from a process that died, so that it will be taken over."""
+    """Return whether a lease is left over from a process that died, so that it will be taken over."""
     return owner is not None and not Owner.parse(owner).is_alive()

@@ -258,7 +258,7 @@ class Store:
         return self.database.write(work)
 
     def acquire_planning(self, study: str, revision: int) -> bool:
-        """Whether this process makes the trials that follow from a revision; False while another one does.
+        """Return whether this process makes the trials that follow from a revision; False while another one does.
 
         The lock is released when trials are added, or after ``lease_seconds``, PLANNING_SECONDS at most.
         """

@@ -1,4 +1,4 @@
-"""What can be wrong with a database: the laws that its rows keep, and what is done where one is broken."""
+"""Laws that the rows of a sound database keep, and the cure of each broken one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRAINED_AGAIN = "training is exact, so what is trained again is the same"
 
 @dataclass(frozen=True)
 class Law:
-    """What holds in a sound database, and the cure where it does not; ``repair`` says whether --repair applies it."""
+    """A law of a sound database, its cure, and whether --repair applies it."""
 
     text: str
     cure: str
@@ -66,7 +66,7 @@ class Finding:
     Attributes:
         kind: the law, by its name in LAWS.
         place: the row, in words.
-        what: what is there instead.
+        what: the wrong value or state.
         key: the row, for the repair.
     """
 
@@ -77,24 +77,24 @@ class Finding:
 
     @property
     def law(self) -> str:
-        """What should hold."""
+        """The law."""
         return LAWS[self.kind].text
 
     @property
     def cure(self) -> str:
-        """What to do."""
+        """The cure."""
         return LAWS[self.kind].cure
 
     @property
     def repairable(self) -> bool:
-        """Whether ``repair`` can do it."""
+        """Return whether ``repair`` can apply the cure."""
         return LAWS[self.kind].repair
 
     def __str__(self) -> str:
         return f"{self.place}: {self.law}, but {self.what}; {self.cure}"
 
     def to_json(self) -> dict[str, Any]:
-        """The finding, for programs."""
+        """Return the finding as JSON."""
         form = asdict(self) | {"law": self.law, "cure": self.cure, "repairable": self.repairable}
         del form["key"]
         return form
@@ -102,7 +102,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Repair:
-    """What came of a finding: ``done``, or why not."""
+    """The outcome of a repair: ``done``, or why not."""
 
     finding: Finding
     done: bool

@@ -1,11 +1,11 @@
-"""Examines a database: what is orphaned, damaged, half-written, unreachable, or contradicts itself.
+"""Examination of a database for orphaned, damaged, unreachable or contradictory rows.
 
     for finding in check(store):
         print(finding)
     repair(store, findings)  # only when told
 
-Reads in many short transactions, and blobs a few megabytes at a time, so that a database of many gigabytes is examined
-in bounded memory while others work on it. What a living process holds is left alone.
+It reads in many short transactions, and blobs a few megabytes at a time, so that a database of many gigabytes is
+examined in bounded memory while others work on it. Tasks held by a living process are left alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BYTES = "blob"  # SQLite's name of what is stored as bytes
 
 
 def check(store: Store) -> list[Finding]:
-    """All that is wrong with a database, in an order in which it can be repaired; [] if it is sound."""
+    """Return the findings of a database, in an order in which they can be repaired."""
     findings: list[Finding] = []
     parts = [_file, *fsck_rows.CHECKS, *fsck_trials.CHECKS]
     for part in parts:
@@ -55,7 +55,7 @@ def check(store: Store) -> list[Finding]:
 
 
 def _file(connection: Connection) -> list[Finding]:
-    """What SQLite itself finds wrong with its file; PostgreSQL's pages have checksums that it looks at by itself."""
+    """Return SQLite's own findings in its file; PostgreSQL verifies checksums of its pages."""
     if connection.dialect.name != "sqlite":
         return []
     lines = connection.exec_driver_sql("PRAGMA quick_check(20)").scalars()
@@ -63,7 +63,7 @@ def _file(connection: Connection) -> list[Finding]:
 
 
 def _blobs(store: Store) -> Iterator[Finding]:
-    """The blobs whose bytes are wrong."""
+    """Yield the blobs with wrong bytes."""
     last = ""
     while rows := store.database.read(partial(_sizes, after=last)):
         small: list[str] = []
@@ -86,7 +86,7 @@ def _blobs(store: Store) -> Iterator[Finding]:
 
 
 def _stored_as(connection: Connection, column: sa.Column[Any]) -> sa.ColumnElement[str]:
-    """What a column of bytes holds: a SQLite file may hold text or a number there, which ends a query that reads it."""
+    """Return the storage class of a column of bytes; reading text or a number there would end a query."""
     return sa.func.typeof(column) if connection.dialect.name == "sqlite" else sa.literal(BYTES)
 
 
@@ -110,7 +110,7 @@ def _hash_small(store: Store, digests: list[str]) -> Iterator[Finding]:
 
 
 def hash_long(connection: Connection, digest: str) -> str:
-    """The sha256 of a blob that is read in pieces."""
+    """Return the sha256 of a blob that is read in pieces."""
     hashed, start = hashlib.sha256(), 1
     while True:
         part = sa.func.substr(blob.c.data, start, LONGEST, type_=blob.c.data.type)
@@ -130,7 +130,7 @@ def _compared(digest: str, found: str, size: int, length: int) -> Iterator[Findi
 
 
 def _checkpoints(store: Store, bad: Set[str]) -> Iterator[Finding]:
-    """The checkpoints that cannot be loaded."""
+    """Yield the checkpoints that cannot be loaded."""
     last = 0
     while rows := store.database.read(partial(_heads, after=last)):
         for row in rows:

@@ -1,4 +1,4 @@
-"""The cures of what fsck finds; each looks once more, in the transaction that it writes in."""
+"""Cures of fsck's findings; each looks again, in the transaction that it writes in."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ORDER = (
 
 
 def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
-    """Cures what can be cured, one finding after the other, each in a transaction of its own."""
+    """Apply the cures, one finding after the other, each in a transaction of its own."""
     found = sorted((each for each in findings if each.repairable), key=lambda each: ORDER.index(each.kind))
     repairs = []
     for finding in found:

@@ -1,4 +1,4 @@
-"""What can be wrong with the rows of tasks: their leases, epochs and metrics, and rows that lead nowhere."""
+"""Checks of the rows of tasks: leases, epochs, metrics, and rows without a parent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLLECTED = "collected"  # the event of a task whose checkpoints were dropped be
 
 
 def _json(connection: Connection) -> list[Finding]:
-    """JSON that is none, in any column; read as text, since a column that checks itself ends a whole query."""
+    """Find columns without valid JSON; they are read as text, since a checked column ends a whole query."""
     findings = []
     for table in metadata.sorted_tables:
         keys = list(table.primary_key.columns)
@@ -63,7 +63,7 @@ def _tasks(connection: Connection) -> list[Finding]:
 
 
 def _last() -> Any:
-    """The epochs of a task's last checkpoint."""
+    """Return the epochs of a task's last checkpoint, as SQL."""
     newest = sa.select(checkpoint.c.epochs).where(checkpoint.c.uid == task.c.uid)
     return newest.order_by(checkpoint.c.id.desc()).limit(1).scalar_subquery()
 
@@ -78,7 +78,7 @@ def _epochs(connection: Connection) -> list[Finding]:
 
 
 def _metrics(connection: Connection) -> list[Finding]:
-    """Metrics after the last checkpoint of tasks that nobody trains, unless they were trained and their states dropped.
+    """Find metrics after the last checkpoint of free tasks, unless their states were dropped on purpose.
 
     A process that is killed between two checkpoints leaves such rows; the next one writes the same again.
     """
@@ -97,7 +97,7 @@ def _metrics(connection: Connection) -> list[Finding]:
 
 
 def collected(connection: Connection, uid: str) -> int:
-    """The epochs of the furthest state of a task that was dropped because nothing needs it."""
+    """Return the epochs of the furthest state of a task that gc dropped."""
     query = sa.select(sa.type_coerce(event.c.data, sa.Text)).where(event.c.uid == uid, event.c.kind == COLLECTED)
     most = 0
     for text in connection.scalars(query):
@@ -110,7 +110,7 @@ def collected(connection: Connection, uid: str) -> int:
 
 
 def keeps_none(connection: Connection, uid: str) -> bool:
-    """Whether a task was last trained without checkpoints, on purpose."""
+    """Return whether a task was last trained without checkpoints, on purpose."""
     query = sa.select(sa.type_coerce(event.c.data, sa.Text)).where(event.c.uid == uid, event.c.kind == "init")
     text = connection.scalars(query.order_by(event.c.id.desc()).limit(1)).first()
     try:
@@ -140,7 +140,7 @@ PARENTS = (
 
 
 def _unreachable(connection: Connection) -> list[Finding]:
-    """Rows whose parents are not there; foreign keys forbid them, where a database keeps them."""
+    """Find rows whose parents do not exist; foreign keys forbid them, where a database enforces these."""
     return list(_lost(connection))
 
 

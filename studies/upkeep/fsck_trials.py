@@ -1,4 +1,7 @@
-"""What can be wrong with studies: configurations nobody reads, trials and segments that contradict each other."""
+"""Checks of studies: unreadable configurations, and trials and segments that contradict each other.
+
+Rows are checked here and not by constraints of the tables, which older databases lack and SQLite cannot add to them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def _configurations(connection: Connection) -> list[Finding]:
 
 
 def _trials(connection: Connection) -> list[Finding]:
-    """Study by study, so that the rows of one are in memory at a time."""
+    """Check study by study, so that only the rows of one are in memory."""
     findings: list[Finding] = []
     for name in connection.scalars(sa.select(trial.c.study).distinct().order_by(trial.c.study)).all():
         findings += _study(connection, name)
@@ -38,7 +41,7 @@ def _trials(connection: Connection) -> list[Finding]:
 
 
 def _sought(connection: Connection, name: str) -> frozenset[str]:
-    """The objectives that each result of a study has; none where it has but a score, or cannot be read."""
+    """Return the objectives of each result of a study; none if its results have a score only."""
     text = connection.scalar(sa.select(sa.type_coerce(study.c.config, sa.Text)).where(study.c.name == name))
     try:
         config = Config.from_json(parse_json(text), name)
@@ -91,7 +94,7 @@ def _trial(key: tuple[str, int], place: str, state: str, rows: list[Segment]) ->
 
 
 def _digests(connection: Connection) -> list[Finding]:
-    """Segments whose task has another state than theirs at the same epochs."""
+    """Find segments whose task has another state than theirs at the same epochs."""
     c, s, t = checkpoint.c, segment.c, trial.c
     same = (s.study == t.study) & (s.number == t.number) & (s.state == "done") & s.digest.is_not(None)
     query = sa.select(s.study, s.number, s.rung, s.epochs, s.digest, c.digest).join_from(trial, segment, same)

@@ -1,13 +1,13 @@
-"""Drops checkpoints that nothing can need any more.
+"""Garbage collection of checkpoints that no trial can need any more.
 
-    garbage = gc(store)                  # a dry run: what would go, and how many bytes
+    garbage = gc(store)                  # a dry run: the checkpoints that would go, and their bytes
     garbage = gc(store, dry_run=False)
 
-A trial that is finished keeps its last checkpoint and its best, a failed one none, a running one its latest two; those
-that did not fail also keep what the `snapshots` name that they were trained with. What several trials share stays as
-long as one of them needs it; what a branch starts from stays; tasks of no study, and tasks that a living process holds,
-are left alone. Metrics and events stay, and a state that is wanted again after all can be trained again. A policy that
-was stored for a warm start goes once it is an hour old, unless a study names it or a task starts from it.
+A finished trial keeps its last checkpoint and its best, a failed one none, a running one its latest two; those that did
+not fail also keep the `snapshots` that they were trained with. A state that several trials share, or that a branch
+starts from, stays; tasks of no study, and tasks that a living process holds, are left alone. Metrics and events stay,
+and a dropped state can be trained again. A policy that was stored for a warm start is dropped after an hour, unless a
+study names it or a task starts from it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from .locking import last_epochs, lock_free
 
 @dataclass(frozen=True)
 class Policy:
-    """What trials keep, by their states; None is nothing."""
+    """Retention of trials by their states; None keeps nothing."""
 
     finished: Keep | None = field(default_factory=lambda: Keep(latest=1, best=1))
     failed: Keep | None = None
     running: Keep | None = field(default_factory=Keep)
 
     def of(self, state: str) -> Keep | None:
-        """What a trial in this state keeps."""
+        """Return the retention of a trial in this state."""
         return {"failed": self.failed, "running": self.running}.get(state, self.finished)
 
 
@@ -51,12 +51,13 @@ YOUNG = 3600.0  # seconds
 
 @dataclass(frozen=True)
 class Garbage:
-    """Checkpoints of one task that nothing needs.
+    """Checkpoints of one task that no trial needs.
 
     Attributes:
+        uid: the task.
         trials: (study, number, state) of those that train the task.
         epochs: of the checkpoints that go.
-        kept: of those that stay.
+        kept: epochs of those that stay.
         size: bytes of the blobs that only they name, as seen task by task.
     """
 
@@ -67,7 +68,7 @@ class Garbage:
     size: int
 
     def to_json(self) -> dict[str, Any]:
-        """The same, for programs."""
+        """Return the garbage as JSON."""
         names = ("study", "number", "state")
         trials = [dict(zip(names, row, strict=True)) for row in self.trials]
         return {"uid": self.uid, "trials": trials, "epochs": [*self.epochs], "kept": [*self.kept], "bytes": self.size}
@@ -76,7 +77,14 @@ class Garbage:
 def gc(
     store: Store, policy: Policy = POLICY, *, studies: Collection[str] | None = None, dry_run: bool = True
 ) -> list[Garbage]:
-    """What is dropped, or would be; of all studies, or of those given (UnknownStudy names those that there are)."""
+    """Drop checkpoints that no trial needs, or only list them in a dry run; return them.
+
+    Args:
+        store: the database.
+        policy: retention of trials.
+        studies: names; None for all. UnknownStudy names those that exist.
+        dry_run: whether nothing is changed.
+    """
     uids = store.database.read(lambda connection: _uids(connection, studies))
     run = store.database.read if dry_run else store.database.write
     garbage: list[Garbage] = []
@@ -104,7 +112,7 @@ def _uids(connection: Connection, studies: Collection[str] | None) -> list[str]:
 
 
 def _task(connection: Connection, uid: str, policy: Policy, gone: list[int] | None) -> tuple[Garbage | None, list[int]]:
-    """Drops what one task need not keep, if ``gone`` is None; says what that is, and its ids."""
+    """Return what one task need not keep, and its ids; drop it if ``gone`` is None."""
     if not lock_free(connection, uid, look=gone is not None):
         return None, []
     c = checkpoint.c
@@ -131,14 +139,14 @@ def _task(connection: Connection, uid: str, policy: Policy, gone: list[int] | No
 
 
 def _policies(connection: Connection) -> list[str]:
-    """Those that are old enough: a younger one may be about to be used."""
+    """Return the policies that are old enough: a younger one may be about to be used."""
     c = checkpoint.c
     old = sa.select(c.uid).where(c.uid.startswith(POLICIES, autoescape=True), c.created < Now() - YOUNG)
     return list(connection.scalars(old.distinct().order_by(c.uid)))
 
 
 def _policy(connection: Connection, uid: str, gone: list[int] | None) -> tuple[Garbage | None, list[int]]:
-    """Drops a policy that nothing starts from, with its events, so that it is stored anew if it is wanted again."""
+    """Drop a policy that no task starts from, with its events, so that it is stored again if needed."""
     if not lock_free(connection, uid, look=gone is not None):
         return None, []
     named = {
@@ -156,7 +164,7 @@ def _policy(connection: Connection, uid: str, gone: list[int] | None) -> tuple[G
 
 
 def _part(form: Any, *names: str) -> Any:
-    """What lies deeper in JSON that anybody may have written; None if nothing does."""
+    """Return a nested value of JSON from anywhere; None if it does not exist."""
     for name in names:
         form = form.get(name) if isinstance(form, Mapping) else None
     return form
@@ -172,7 +180,7 @@ def _kept(connection: Connection, uid: str, epochs: dict[int, int], keep: Keep |
 
 
 def _freed(connection: Connection, ids: Sequence[int], gone: Sequence[int]) -> int:
-    """Bytes of the blobs that only these checkpoints name, and those that are gone."""
+    """Return the bytes of blobs that only these checkpoints, and those that are gone, name."""
     c, size = checkpoint_blob.c, 0
     digests = set(connection.scalars(sa.select(c.digest).where(c.checkpoint.in_(ids))))
     leaving = {*ids, *gone}

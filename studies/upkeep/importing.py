@@ -192,7 +192,7 @@ class _Blobs(Mapping[str, bytes]):
 
 
 def _compare(connection: Connection, own: Study, trials: list[Trial], segments: list[Segment]) -> bool:
-    """Whether the study is stored already; StudyMismatch if its content is another."""
+    """Return whether the study is stored already; StudyMismatch if its content is another."""
     try:
         stored = study_rows.get_study(connection, own.name)
     except UnknownStudy:

@@ -1,4 +1,4 @@
-"""What the keeping in order of a database shares: tasks that nobody trains at the moment, locked while it works."""
+"""Locks of tasks that no process trains, for the transactions of upkeep."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ..storage.sql.schema import Now, checkpoint, task
 
 
 def lock_free(connection: Connection, uid: str, look: bool = False) -> bool:
-    """Locks a task until this transaction ends; False if a living process holds it, or there is no such task.
+    """Lock a task until this transaction ends; False if a living process holds it, or it does not exist.
 
-    A lease that is left over from a process that died or fell silent is ended: should it wake up, it is refused. With
+    A lease left over from a process that died or fell silent is ended: should that process wake up, it is refused. With
     ``look`` nothing is locked or ended.
     """
     c = task.c
@@ -27,7 +27,7 @@ def lock_free(connection: Connection, uid: str, look: bool = False) -> bool:
 
 
 def last_epochs(connection: Connection, uid: str) -> int:
-    """Sets a task's epochs to those of its last checkpoint, 0 if it has none, and gives them."""
+    """Set a task's epochs to those of its last checkpoint, 0 if it has none, and return them."""
     c = checkpoint.c
     query = sa.select(c.epochs).where(c.uid == uid).order_by(c.id.desc()).limit(1)
     epochs = connection.scalar(query) or 0

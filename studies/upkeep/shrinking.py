@@ -1,8 +1,8 @@
-"""Gives the space of what was dropped back to the file system.
+"""Return of free space to the file system.
 
-SQLite keeps the pages that are free for what comes next. Databases made by this version give them back a few megabytes
-at a time, in transactions between those of workers; one made by an earlier version is written anew once, which takes as
-much room as it has and keeps writers waiting. PostgreSQL uses its space again by itself (autovacuum).
+SQLite keeps free pages for later rows. Databases made by this version give them back a few megabytes at a time, in
+transactions between those of workers; one made by an earlier version is rewritten once, which takes as much room as it
+has and keeps writers waiting. PostgreSQL reuses its space automatically (autovacuum).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ INCREMENTAL = 2  # what PRAGMA auto_vacuum says of a file that can give pages ba
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The database's files before and after, in bytes, and what was done, in words."""
+    """Bytes of the database's files before and after, and the method, in words."""
 
     before: int
     after: int
     how: str
 
     def to_json(self) -> dict[str, Any]:
-        """The same, for programs."""
+        """Return the sizes as JSON."""
         return asdict(self)
 
 
 def shrink(store: Store) -> Shrunk | None:
-    """Gives back what a SQLite file does not need; None for a server. What others keep busy is left for next time."""
+    """Give back free pages of a SQLite file; None for a server. A busy database is left for next time."""
     database = store.database
     if database.url.get_backend_name() != "sqlite":
         return None

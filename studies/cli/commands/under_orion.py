@@ -112,7 +112,7 @@ def _parent() -> Start | None:
     """Return the final state of the trial that Orion branched this one from."""
     if (row := _trial_row()) is None:
         return None
-    from ...orion.parents import parent_of
+    from ...orion.trial_rows import parent_of
 
     return parent_of(*row)
 
@@ -122,7 +122,7 @@ def _note_failure() -> None:
     from ...errors import StoreError
 
     if (row := _trial_row()) is not None:
-        from ...orion.attempts import note_failure
+        from ...orion.trial_rows import note_failure
 
         with suppress(StoreError):  # then the trial is tried again, and fails again
             note_failure(*row)

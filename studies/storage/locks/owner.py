@@ -49,7 +49,7 @@ class Owner:
         return cls(*_process(os.getpid()))
 
     def is_alive(self) -> bool:
-        """Whether this process certainly runs, though it may be paused; False for one on another machine."""
+        """Return whether this process certainly runs, though it may be paused; False for one on another machine."""
         return self._is_here() and not self.is_dead()
 
     def _is_here(self) -> bool:
@@ -57,7 +57,7 @@ class Owner:
         return bool(here.boot) and (self.host, self.boot) == (here.host, here.boot)
 
     def is_dead(self) -> bool:
-        """Whether this process has certainly ended; False for one on another machine."""
+        """Return whether this process has certainly ended; False for one on another machine."""
         if not self._is_here():
             return False
         if not 0 < self.pid <= LARGEST_PID or not psutil.pid_exists(self.pid):

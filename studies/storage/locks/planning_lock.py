@@ -17,7 +17,7 @@ _LEFT = (study.c.planner_until - Now()).label("left")
 
 
 def is_free(connection: Connection, name: str, revision: int) -> bool:
-    """Whether a process that has seen a study at this revision may take the lock."""
+    """Return whether a process that has seen a study at this revision may take the lock."""
     query = sa.select(study.c.revision, study.c.planner, _LEFT).where(study.c.name == name)
     row = connection.execute(query).one_or_none()
     if row is None or row.revision != revision:

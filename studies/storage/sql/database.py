@@ -106,7 +106,7 @@ class Database:
 
     @property
     def busy(self) -> bool:
-        """Whether this thread is within a transaction (a garbage collection there may run any finalizer)."""
+        """Return whether this thread is within a transaction (a garbage collection there may run any finalizer)."""
         return getattr(self._thread, "depth", 0) > 0
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ def _never() -> bool:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long a transaction is retried.
+    """Limits and notification of the retries of a transaction.
 
     Attributes:
         seconds: in all, while the database is busy or gone.

@@ -26,7 +26,7 @@ from rekindle.studies.engine.lineage import lineage
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
 from rekindle.studies.orion.algorithms import algorithm_config
 from rekindle.studies.orion.db import RekindleSQL
-from rekindle.studies.orion.parents import NoParent, parent_of
+from rekindle.studies.orion.trial_rows import NoParent, parent_of
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.errors import Diverged

@@ -27,11 +27,11 @@ from orion.core.utils.exceptions import WaitingForTrials
 from orion.core.worker.trial import Trial
 from orion.core.worker.trial_pacemaker import TrialPacemaker
 from orion.storage.base import FailedUpdate, LockAcquisitionTimeout, setup_storage
-from rekindle.studies.orion.attempts import note_failure
 from rekindle.studies.orion.db import RekindleSQL
 from rekindle.studies.orion.lock import AlgorithmLockLost
 from rekindle.studies.orion.state import UnreadableState, dump_state, load_state
 from rekindle.studies.orion.storage import RekindleStorage
+from rekindle.studies.orion.trial_rows import note_failure
 
 OPEN: list[RekindleStorage] = []  # to be closed after each test
 ELSEWHERE = "far.away:boot:1:1#0"  # the token of a process on another machine

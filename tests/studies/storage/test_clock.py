@@ -37,7 +37,7 @@ def test_a_process_whose_clock_is_wrong_by_an_hour_takes_and_holds_leases_like_a
 ) -> None:
     environment, beginning = skewed(tmp_path, hours * HOUR)
     with Store(url) as store:
-        store.open("ours", {})
+        lease = store.open("ours", {})
         command = [sys.executable, "-c", beginning + CODE, url]
         child = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
@@ -51,6 +51,7 @@ def test_a_process_whose_clock_is_wrong_by_an_hour_takes_and_holds_leases_like_a
         assert len(store.workers()) == 2
         assert abs(row.created - time.time()) < 60
         child.communicate("")
+        assert not lease.lost
 
 
 def test_the_clock_of_a_file_that_may_not_be_touched_is_the_process(tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""Rows of Orion's trials that Rekindle's own programs read and write: parents, and killed attempts.
+
+Orion's PBT ends a trial and branches a new one from its state, with other hyperparameters; the new trial names the old
+one as its parent. Where Orion would copy a directory, the new trial's task is a branch of the parent's: `rekindle show`
+knows its lineage, and `rekindle replay` trains it again. A promoted trial has its parent's hyperparameters, and is the
+same task.
+
+To Orion, a killed program has failed as any other: the trial is broken for good, and Hyperband waits for it forever.
+But machines run out of memory for reasons of their own, and the trial's state is in the database. A training that fails
+notes that in Orion's database; one that ended without a note was killed, and the trial is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from ..errors import StoreError
+from ..failures import KILLED, POLICIES
+from ..storage.branches import Start
+from ..storage.sql.database import Database
+from .tables import Collections, schema_version
+
+if TYPE_CHECKING:
+    from ..storage.store import Store
+
+SECONDS = 60.0  # for which a busy database is retried
+ATTEMPTS = "attempts"  # the collection
+PROMOTING = {"asha", "hyperband", "bohb", "dehb"}  # whose trials have the hyperparameters of their parents
+
+
+class NoParent(StoreError):
+    """The state from which Orion branched a trial cannot be found."""
+
+
+def parent_of(url: str, experiment: Any, trial: str) -> Start | None:
+    """Return where the parent of a trial in Orion's database ended; None if the trial needs no parent.
+
+    NoParent if the trial, its parent, or the parent's result is not in this database.
+    """
+    with closing(Database(url, SECONDS)) as database:
+        if database.read(schema_version) is not None:
+            found, start = database.read(lambda connection: _look(Collections(connection), experiment, trial))
+            if found:
+                return start
+    raise NoParent(
+        f"a trial that Orion branched from another one starts from the state that the other one ended with, but "
+        f"{database.name} has no such result for trial {trial} of experiment {experiment}; keep Orion's experiments "
+        "and the tasks in one database, and let one program train all trials of an experiment"
+    )
+
+
+def _look(collections: Collections, experiment: Any, trial: str) -> tuple[bool, Start | None]:
+    """Return whether the database knows the start of a trial, and the start."""
+    for row in collections.find("trials", {"experiment": experiment, "id": trial}):
+        if row.get("parent") is None:
+            return True, None
+        for parent in collections.find("trials", {"experiment": experiment, "id": row["parent"]}):
+            told = {result["name"]: result["value"] for result in parent["results"]}
+            if {"rk_uid", "rk_epochs", "rk_digest"} <= told.keys():
+                return True, Start(told["rk_uid"], told["rk_epochs"], told["rk_digest"])
+    # The parents may be trials of the experiment that this one is a later version of: a promoted trial needs none.
+    known = collections.find("experiments", {"_id": experiment})
+    return any(PROMOTING.intersection(map(str.lower, row["algorithm"])) for row in known), None
+
+
+def start_of(store: Store, identity: Mapping[str, Any], parent: Start | None) -> str | None:
+    """Return the digest for `Task.init(start=...)` of a trial with this parent, and store its branch.
+
+    None for a task that starts from nothing. `identity` is that of the task without a start.
+    """
+    if parent is None:
+        return None
+    rows = store.tasks([parent.uid])
+    if not rows or rows[0].identity is None:
+        raise NoParent(f"a branched trial starts from task {parent.uid}, but {store.url} has no such task")
+    of_parent = dict(rows[0].identity)
+    start: str | None = of_parent.pop("start", None)
+    if of_parent == identity:  # promoted: the same task, for longer
+        return start
+    from ...tasks.identity import uid_of
+
+    branch = {**identity, "start": parent.digest}
+    store.branch(uid_of(branch), branch, parent)
+    return parent.digest
+
+
+def note_failure(url: str, experiment: Any, trial: str) -> None:
+    """Note in Orion's database that the trial failed, and was not killed."""
+    with closing(Database(url, SECONDS)) as database:
+        if database.read(schema_version) is not None:
+            database.write(lambda connection: _set(Collections(connection), experiment, trial, {"failed": True}))
+
+
+def is_to_be_tried_again(rows: Collections, experiment: Any, trial: str) -> bool:
+    """Return whether the trial's training was killed, and no more often than allowed; counts it."""
+    found = next(iter(rows.find(ATTEMPTS, {"experiment": experiment, "id": trial})), {})
+    if found.get("failed"):
+        return False
+    before = found.get("killed")
+    killed = (before if isinstance(before, int) else 0) + 1
+    _set(rows, experiment, trial, {"killed": killed})
+    return killed <= (POLICIES[KILLED].times or 0)
+
+
+def _set(rows: Collections, experiment: Any, trial: str, data: dict[str, Any]) -> None:
+    query = {"experiment": experiment, "id": trial}
+    if not rows.update(ATTEMPTS, query, data):
+        rows.insert(ATTEMPTS, [{**query, **data}])
