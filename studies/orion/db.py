@@ -33,7 +33,9 @@ _live: weakref.WeakSet[RekindleSQL] = weakref.WeakSet()
 
 
 class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
-    """Orion's collections in SQLite or PostgreSQL; safe for several machines, processes, threads and forks.
+    """Orion's collections in SQLite or PostgreSQL.
+
+    Safe for several machines, processes, threads and forks.
 
     Args:
         host: the database's URL, or the path of a SQLite file.
@@ -113,7 +115,10 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
                 self._sql.close()
 
     def transact(self, work: Callable[[Collections], T]) -> T:
-        """Return the result of ``work``, run as one transaction; it may run again."""
+        """Return the result of ``work``, run as one transaction.
+
+        It may run again.
+        """
         return self._run("write", work)
 
     def now(self) -> datetime:
@@ -164,7 +169,10 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         data: Mapping[str, Any],
         selection: Mapping[str, Any] | None = None,
     ) -> Document | None:
-        """Set keys of the first document that matches and return it; no two callers get the same."""
+        """Set keys of the first document that matches and return it.
+
+        No two callers get the same.
+        """
         return self.transact(lambda collections: collections.update_first(collection_name, query, data, selection))
 
     def count(self, collection_name: str, query: Mapping[str, Any] | None = None) -> int:

@@ -46,7 +46,10 @@ def encode(document: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 def decode(text: str, blob: bytes | None) -> Document:
-    """Return the document that ``encode`` was given. Without the blob, each bytes value is empty."""
+    """Return the document that ``encode`` was given.
+
+    Without the blob, each bytes value is empty.
+    """
     try:
         document = _untag(json.loads(text), blob)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -137,7 +140,10 @@ def index_text(value: Any) -> str | None:
 
 
 def key_text(document: Document, fields: Iterable[str]) -> str:
-    """Return the values of a unique index as text of fixed length; a missing field counts as None."""
+    """Return the values of a unique index as text of fixed length.
+
+    A missing field counts as None.
+    """
     values = [lookup(document, field) for field in fields]
     texts = [index_text(v) if v is not MISSING else "null" for v in values]
     parts = [t if t is not None else encode({"": v})[0] for t, v in zip(texts, values, strict=True)]
@@ -145,7 +151,10 @@ def key_text(document: Document, fields: Iterable[str]) -> str:
 
 
 def lookup(document: Mapping[str, Any], key: str) -> Any:
-    """Return the value at a dotted key, or MISSING; a key that itself holds dots is found as well."""
+    """Return the value at a dotted key, or MISSING.
+
+    A key that itself holds dots is found as well.
+    """
     if key in document:
         return document[key]
     at = key.find(".")
@@ -205,14 +214,20 @@ def _conditions(query: Mapping[str, Any], path: str) -> Iterable[Condition]:
 
 
 def matches(document: Document, asked: Sequence[Condition]) -> bool:
-    """Return whether all conditions hold; none, not even $ne, holds of a missing key (as in Orion's own database)."""
+    """Return whether all conditions hold.
+
+    None, not even $ne, holds of a missing key (as in Orion's own database).
+    """
     return all(
         (held := lookup(document, key)) is not MISSING and OPERATORS[op](held, value) for key, op, value in asked
     )
 
 
 def select(document: Document, selection: Mapping[str, Any] | None) -> Document:
-    """Return the projection: ``{key: 1}`` keeps keys, ``{key: 0}`` drops them; ``_id`` stays unless dropped."""
+    """Return the projection: ``{key: 1}`` keeps keys, ``{key: 0}`` drops them.
+
+    ``_id`` stays unless dropped.
+    """
     flat = {key: bool(value) for key, _, value in _conditions(selection or {}, "")}
     with_id = flat.pop("_id", None)
     if len(set(flat.values())) > 1:

@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 
 
 class HeldRows:
-    """The rows that this process holds; a thread sets their heartbeats as long as they name its tokens.
+    """The rows that this process holds.
+
+    A thread sets their heartbeats as long as they name its tokens.
 
     A forked child starts without rows: its parent lives and keeps all of them.
     """
@@ -40,7 +42,10 @@ class HeldRows:
         return self._rows
 
     def hold(self, token: str, collection: str, row: Document, seconds: float) -> None:
-        """Renew a row's heartbeat from now on; the first call decides the seconds between two heartbeats."""
+        """Renew a row's heartbeat from now on.
+
+        The first call decides the seconds between two heartbeats.
+        """
         self.rows()[token] = (collection, row)
         if self._heartbeat is None:
             self._heartbeat = Heartbeat(self._beat, seconds)
@@ -78,7 +83,10 @@ def is_ours(token: Any) -> bool:
 
 
 def is_dead(token: Any) -> bool:
-    """Return whether the process that made the token has certainly ended; False for one on another machine."""
+    """Return whether the process that made the token has certainly ended.
+
+    False for one on another machine.
+    """
     try:
         return Owner.parse(str(token).partition("#")[0]).is_dead()
     except ValueError:  # not one of ours

@@ -142,7 +142,10 @@ class OrionObjective:
         return self.algorithm(self.env, seed=self.seed, storage=storage, **self.fixed)
 
     def __call__(self, trial: Trial | None = None, **params: Any) -> Results:
-        """Return Orion's results for a trial's parameters; the trial itself names its parent."""
+        """Return Orion's results for a trial's parameters.
+
+        The trial itself names its parent.
+        """
         if FIDELITY in params:
             params[FIDELITY] = whole(params[FIDELITY])
         values = from_params(self.space, params)
@@ -253,7 +256,10 @@ def storage_of(url: str) -> dict[str, Any]:
 def _experiment(
     name: str, objective: OrionObjective, url: str, algorithm: dict[str, Any], max_trials: int
 ) -> ExperimentClient:
-    """Return Orion's experiment of this name, created if it is new; StudyMismatch if it hunts something else."""
+    """Return Orion's experiment of this name, created if it is new.
+
+    StudyMismatch if it hunts something else.
+    """
     mine = json.loads(json.dumps({**objective.identity, "algorithm": algorithm}))
     with suppress(NoConfigurationError):
         _check_same(name, get_experiment(name, storage=storage_of(url)).metadata.get(KEY), mine)

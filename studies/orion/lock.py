@@ -33,7 +33,10 @@ log = logging.getLogger(__name__)
 
 
 class AlgorithmLockLost(LockAcquisitionTimeout):  # type: ignore[misc]  # orion has no types
-    """Another worker got the lock while this one held it; changes of the algorithm since were not written."""
+    """Another worker got the lock while this one held it.
+
+    Changes of the algorithm since were not written.
+    """
 
 
 class AlgorithmLock:
@@ -53,7 +56,10 @@ class AlgorithmLock:
 
     @contextmanager
     def hold(self, experiment: Any, uid: Any, timeout: float, retry_interval: float) -> Iterator[LockedAlgorithmState]:
-        """Hold the lock; a state that is set meanwhile is written at the end, unless an exception ends it."""
+        """Hold the lock.
+
+        A state that is set meanwhile is written at the end, unless an exception ends it.
+        """
         token, algorithm = new_token(), getattr(experiment, "algorithm", None)
         row = {"experiment": uid, "locked": 1, "owner": token}
         try:
@@ -87,7 +93,10 @@ class AlgorithmLock:
         )
 
     def info(self, uid: Any) -> LockedAlgorithmState | None:
-        """Return the algorithm's state as it was last written, without the lock; None if the lock does not exist."""
+        """Return the algorithm's state as it was last written, without the lock.
+
+        None if the lock does not exist.
+        """
         for lock in self._database.read("algo", {"experiment": uid}):
             return LockedAlgorithmState(self._state(lock["state"]), lock["configuration"], lock["locked"])
         return None
@@ -154,7 +163,10 @@ class AlgorithmLock:
             held.set_state(algorithm.state_dict)
 
     def _write(self, row: Document, state: Any, algorithm: Any, vain: float) -> int:
-        """Free the lock, with the new state if it is not None; 0 if another worker has it."""
+        """Free the lock, with the new state if it is not None.
+
+        Returns 0 if another worker has it.
+        """
         if state is None:
             return self._database.transact(lambda rows: rows.update("algo", row, {"locked": 0}))
         data = {"locked": 0, "state": dump_state(state)}

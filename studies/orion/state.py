@@ -46,7 +46,10 @@ def dump_state(state: Any) -> bytes:
 
 
 def load_state(data: bytes | None, trusted: Collection[str] = ()) -> Any:
-    """Return the state, built from data alone; ``trusted`` names further classes, as ``module:Class``."""
+    """Return the state, built from data alone.
+
+    ``trusted`` names further classes, as ``module:Class``.
+    """
     if data is None:
         return None
     try:

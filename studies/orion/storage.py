@@ -98,7 +98,10 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         return 1
 
     def register_trial(self, trial: Trial) -> Trial:
-        """Add a trial; one that is reserved from the start belongs to this process."""
+        """Add a trial.
+
+        One that is reserved from the start belongs to this process.
+        """
         if trial.status == "reserved":
             trial.worker, trial.heartbeat = new_token(), self._db.now()
         super().register_trial(trial)
@@ -146,7 +149,10 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         return getattr(experiment, "max_trials", None) if self.exact and not branches else None
 
     def _is_full(self, rows: Collections, uid: Any, limit: float, now: datetime) -> bool:
-        """Return whether enough trials are completed or reserved; no other process reserves one meanwhile."""
+        """Return whether enough trials are completed or reserved.
+
+        No other process reserves one meanwhile.
+        """
         rows.lock("experiments", {"_id": uid})
         taken = rows.count("trials", {"experiment": uid, "status": {"$in": ["completed", "reserved"]}})
         if taken < limit:
@@ -158,7 +164,10 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         return taken - (rows.count("trials", reserved) - living) >= limit
 
     def push_trial_results(self, trial: Trial) -> int:
-        """Write a trial's results; FailedUpdate if the trial is no longer its worker's."""
+        """Write a trial's results.
+
+        FailedUpdate if the trial is no longer its worker's.
+        """
         row = _owned(trial)
         data = {key: value for key, value in trial.to_dict().items() if key != "heartbeat"}
 
@@ -182,7 +191,9 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def set_trial_status(
         self, trial: Trial, status: str, heartbeat: datetime | None = None, was: str | None = None
     ) -> None:
-        """Change the status of a trial that is as the caller saw it; FailedUpdate if it is not.
+        """Change the status of a trial that is as the caller saw it.
+
+        FailedUpdate if it is not.
 
         A reserved trial is changed by its owner, or taken from an owner that gave no sign of life since it was read. A
         trial whose program was killed is not broken, but interrupted, and retried.
@@ -220,7 +231,10 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             self._lock.will_tell(trial)
 
     def update_heartbeat(self, trial: Trial) -> int:
-        """Renew the heartbeat of a trial that this process holds; 0 if it does not hold it."""
+        """Renew the heartbeat of a trial that this process holds.
+
+        Returns 0 if it does not hold it.
+        """
         if trial.worker is not None and not is_ours(trial.worker):
             return 0
         return self._held_rows.touch("trials", _owned(trial))
@@ -237,7 +251,9 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def acquire_algorithm_lock(
         self, experiment: Any = None, uid: Any = None, timeout: float = 60, retry_interval: float = 1
     ) -> AbstractContextManager[LockedAlgorithmState]:
-        """Hold the algorithm's lock; a state set meanwhile is written at the end, unless an exception ends it.
+        """Hold the algorithm's lock.
+
+        A state set meanwhile is written at the end, unless an exception ends it.
 
         Raises:
             LockAcquisitionTimeout: others hold it for ``timeout`` seconds.
@@ -246,7 +262,10 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         return self._lock.hold(experiment, get_uid(experiment, uid), timeout, retry_interval)
 
     def release_algorithm_lock(self, experiment: Any = None, uid: Any = None, new_state: Any = None) -> int:
-        """Take the lock from its holder (``orion db release``); return whether it had one."""
+        """Take the lock from its holder (``orion db release``).
+
+        Return whether it had one.
+        """
         return self._lock.release(get_uid(experiment, uid))
 
     def get_algorithm_lock_info(self, experiment: Any = None, uid: Any = None) -> LockedAlgorithmState | None:

@@ -94,7 +94,10 @@ class _Row(NamedTuple):
 
 
 def create_tables(connection: Connection) -> None:
-    """Create the tables unless they exist; several processes may do so at once."""
+    """Create the tables unless they exist.
+
+    Several processes may do so at once.
+    """
     if connection.dialect.name == "postgresql":  # IF NOT EXISTS alone loses a race there
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(7295041936)"))
     _metadata.create_all(connection)
@@ -122,7 +125,10 @@ class Collections:
         return now if isinstance(now, datetime) else datetime.fromisoformat(str(now))
 
     def insert(self, collection: str, documents: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Add documents; return their ``_id``, which is the number of the insertion where none was given."""
+        """Add documents.
+
+        Return their ``_id``, which is the number of the insertion where none was given.
+        """
         last, unique = self._reserve(collection, len(documents))
         given: list[Any] = []
         for number, document in enumerate(documents, last - len(documents) + 1):
@@ -196,7 +202,10 @@ class Collections:
         return dict(json.loads(text)) if text else {}
 
     def ensure_index(self, collection: str, name: str, fields: Sequence[str], unique: bool) -> None:
-        """Add an index unless one has this name; a unique one holds for existing documents, or fails."""
+        """Add an index unless one has this name.
+
+        A unique one holds for existing documents, or fails.
+        """
         if name in self.indexes(collection):
             return
         self._reserve(collection, 0)  # makes the collection, and holds off other insertions
@@ -299,7 +308,10 @@ class Collections:
                 raise DuplicateKey(f"two documents of {collection} cannot have one value of {name}: {values}")
 
     def _inserted(self, statement: Any, column: sa.ColumnElement[Any]) -> bool:
-        """Run an INSERT; False if a row with such a key exists, also of another transaction once that ends."""
+        """Run an INSERT.
+
+        Returns False if a row with such a key exists, also of another transaction once that ends.
+        """
         return self._connection.execute(statement.on_conflict_do_nothing().returning(column)).first() is not None
 
 

@@ -34,7 +34,10 @@ Results = list[dict[str, Any]]
 
 
 def results(returns: float, **statistics: Any) -> Results:
-    """Return Orion's results. Orion minimises: this is the one place where the return is negated."""
+    """Return Orion's results.
+
+    Orion minimises: this is the one place where the return is negated.
+    """
     more = [{"name": f"rk_{name}", "type": "statistic", "value": value} for name, value in statistics.items()]
     return [{"name": "negative_return", "type": "objective", "value": -returns}, *more]
 

@@ -35,7 +35,9 @@ class NoParent(StoreError):
 
 
 def parent_of(url: str, experiment: Any, trial: str) -> Start | None:
-    """Return where the parent of a trial in Orion's database ended; None if the trial needs no parent.
+    """Return where the parent of a trial in Orion's database ended.
+
+    None if the trial needs no parent.
 
     NoParent if the trial, its parent, or the parent's result is not in this database.
     """
@@ -94,7 +96,10 @@ def note_failure(url: str, experiment: Any, trial: str) -> None:
 
 
 def is_to_be_tried_again(rows: Collections, experiment: Any, trial: str) -> bool:
-    """Return whether the trial's training was killed, and no more often than allowed; counts it."""
+    """Return whether the trial's training was killed, and no more often than allowed.
+
+    Counts it.
+    """
     found = next(iter(rows.find(ATTEMPTS, {"experiment": experiment, "id": trial})), {})
     if found.get("failed"):
         return False

@@ -37,7 +37,10 @@ Point = Mapping[str, Any]
 
 
 class Grid(BaseSampler):
-    """The sampler of one trial. Trials beyond the last point begin with the first one again."""
+    """The sampler of one trial.
+
+    Trials beyond the last point begin with the first one again.
+    """
 
     def __init__(self, config: Config, number: int, attempt: int):
         points = grid(config)
@@ -66,7 +69,10 @@ def points_of(config: Config) -> int:
 
 
 def grid(config: Config) -> Sequence[Point]:
-    """Return all points as Optuna's parameters, in the order of the trials; BadConfig if too many."""
+    """Return all points as Optuna's parameters, in the order of the trials.
+
+    BadConfig if too many.
+    """
     return _grid(json.dumps(dict(config.space)), points_of(config), config.seed)
 
 

@@ -1,4 +1,6 @@
-"""NSGA-II (Deb et al. 2002) and NSGA-III (Deb and Jain 2014); a generation is a bracket of the study.
+"""NSGA-II (Deb et al. 2002) and NSGA-III (Deb and Jain 2014).
+
+A generation is a bracket of the study.
 
 Optuna's samplers count the complete trials of a generation, which depends on timing. Here the trials that are suggested
 at once are a generation; its parents are the elite of the bracket before and of that one's parents, computed from the
@@ -33,7 +35,10 @@ class _OfBracket(BaseGASampler):
         return [trial for trial in complete if trial.user_attrs.get(BRACKET) == generation]
 
     def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
-        """Return the parents; none, so that the draw is random, where failures left only one."""
+        """Return the parents.
+
+        None, so that the draw is random, where failures left only one.
+        """
         parents = super().get_parent_population(study, generation)
         return parents if len(parents) > 1 or generation < self.bracket else []
 

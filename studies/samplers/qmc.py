@@ -21,7 +21,10 @@ from ..study.config import Config
 
 
 class QMC(QMCSampler):
-    """The sampler of one trial; another attempt is the same point of another scrambling."""
+    """The sampler of one trial.
+
+    Another attempt is the same point of another scrambling.
+    """
 
     def __init__(self, config: Config, number: int, attempt: int):
         seed = streams.seed_of(config.seed, "suggest", "qmc", attempt)

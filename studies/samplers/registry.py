@@ -63,7 +63,10 @@ GENETIC = ("nsgaii", "nsgaiii")
 
 
 def sampler_name(text: str) -> str:
-    """Return the sampler's stored name from any spelling: TPESampler, CMA-ES; BadConfig names the nearest."""
+    """Return the sampler's stored name from any spelling: TPESampler, CMA-ES.
+
+    BadConfig names the nearest.
+    """
     name = text.lower().replace("-", "").replace("_", "").removesuffix("sampler")
     if name == "partialfixed":
         raise BadConfig("a hyperparameter is fixed by --set NAME=VALUE, with any sampler; sampler partialfixed is none")
@@ -95,7 +98,10 @@ def check_sampler(config: Config) -> None:
 
 
 def grid_size(config: Config) -> int:
-    """Return the number of points of the study's grid; BadConfig if too many, or too few of a range."""
+    """Return the number of points of the study's grid.
+
+    BadConfig if too many, or too few of a range.
+    """
     from .grid import grid, points_of
 
     if not 2 <= points_of(config) <= MOST_GRID_POINTS:

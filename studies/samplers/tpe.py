@@ -21,7 +21,10 @@ class TPE(TPESampler):
     """Optuna's TPE with the same suggestions in less time."""
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the hyperparameters that all trials have; none with several objectives, as in Optuna."""
+        """Return the hyperparameters that all trials have.
+
+        None with several objectives, as in Optuna.
+        """
         if len(study.directions) > 1:
             return super().infer_relative_search_space(study, trial)
         common = _common.setdefault(study, IntersectionSearchSpace(include_pruned=True))

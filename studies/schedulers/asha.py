@@ -1,4 +1,6 @@
-"""ASHA, asynchronous successive halving: Li et al. (2018), arXiv:1810.05934, carried forward by rows without a leader.
+"""ASHA, asynchronous successive halving: Li et al.
+
+(2018), arXiv:1810.05934, carried forward by rows without a leader.
 
 A trial is promoted as soon as it is among the best floor(n / base) of the n that have finished its rung (Algorithm 2);
 nobody waits for a rung to fill. What is promoted can turn out, later, not to have deserved it.
@@ -30,7 +32,10 @@ Place = tuple[float, int]  # (-score, number): the best first, ties to the lower
 
 
 class ASHA:
-    """ASHA. Its plan is a function of the rows; the rows depend on timing."""
+    """ASHA. Its plan is a function of the rows.
+
+    The rows depend on timing.
+    """
 
     def __init__(self, config: Config):
         self.config, self.base, self.brackets = config, config.epochs[2], config.brackets
@@ -136,7 +141,10 @@ class ASHA:
         return -segment.rung, segment.number
 
     def entrants(self) -> list[int]:
-        """Return the number of trials on each rung if none fails; early promotions come on top."""
+        """Return the number of trials on each rung if none fails.
+
+        Early promotions come on top.
+        """
         totals = [self.config.trials[-1]]
         for _ in self.config.rungs[1:]:
             totals.append(totals[-1] // self.base)

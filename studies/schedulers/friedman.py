@@ -52,7 +52,10 @@ def _eliminated_of_two(names: Sequence[int], blocks: Sequence[Sequence[float]]) 
 
 
 def _ranks(scores: Sequence[float]) -> list[float]:
-    """Return the rank of each score, 1 for the highest; equal scores share the mean of their ranks."""
+    """Return the rank of each score, 1 for the highest.
+
+    Equal scores share the mean of their ranks.
+    """
     return [sum(other > score for other in scores) + (scores.count(score) + 1) / 2 for score in scores]
 
 

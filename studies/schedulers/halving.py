@@ -31,7 +31,10 @@ class Bracket:
 
 
 class Halving:
-    """Successive halving; with one rung only it trains every trial to the end."""
+    """Successive halving.
+
+    With one rung only it trains every trial to the end.
+    """
 
     def __init__(self, config: Config):
         self.config, self.rungs = config, config.rungs
@@ -129,7 +132,10 @@ class Halving:
         self._retired += 1
 
     def _seen(self, asked: int) -> Seen:
-        """Return the scores that suggestions of a bracket may depend on; none if the sampler does not learn."""
+        """Return the scores that suggestions of a bracket may depend on.
+
+        None if the sampler does not learn.
+        """
         if self._scores is None:
             return {}
         return self._scores.until(asked, {h: self._scores_of(h) for h in range(self._retired, asked)})
@@ -145,7 +151,10 @@ class Halving:
 
 
 class _Scores:
-    """Scores of retired brackets; a bracket sees the more rungs of them the further back they are."""
+    """Scores of retired brackets.
+
+    A bracket sees the more rungs of them the further back they are.
+    """
 
     def __init__(self, rungs: int):
         self.rungs = rungs

@@ -1,4 +1,6 @@
-"""Hyperband: Li et al. (2016), arXiv:1603.06560, as a pure function of a study's rows.
+"""Hyperband: Li et al.
+
+(2016), arXiv:1603.06560, as a pure function of a study's rows.
 
 At a fixed budget, a bracket may begin with many configurations that train a little first, or with few that train for
 long at once. Hyperband tries all of it. With rungs 0 to s_max, the first bracket begins with base**s_max trials on the
@@ -29,7 +31,10 @@ class Hyperband(Halving):
 
 
 def brackets(config: Config) -> list[Bracket]:
-    """Return the brackets of a study. One that was cut short stays so when the study is extended."""
+    """Return the brackets of a study.
+
+    One that was cut short stays so when the study is extended.
+    """
     top, base = len(config.rungs) - 1, config.epochs[2]
     found: list[Bracket] = []
     start = 0

@@ -168,13 +168,19 @@ class PB2:
         return self._rows.get((origin, rung - 1)) if origin is not None else None
 
     def _place(self, params: Mapping[str, Any]) -> list[float]:
-        """Return hyperparameters as a point in [0, 1)^D; 0.5 where one does not apply."""
+        """Return hyperparameters as a point in [0, 1)^D.
+
+        0.5 where one does not apply.
+        """
         return [
             quantile(self.space[name], params[name]) if params.get(name) is not None else 0.5 for name in self.names
         ]
 
     def _maximize(self, bound: Callable[[Array], Array], names: tuple[int | str, ...], attempt: int) -> Array:
-        """Return the best of many points everywhere, and then near it; after a refusal, of ever fewer."""
+        """Return the best of many points everywhere, and then near it.
+
+        After a refusal, of ever fewer.
+        """
         size = len(self.names)
         total = (GLOBAL + len(NEARER) * LOCAL) * size
         drawn = streams.uniform(streams.key(*names, attempt), np.arange(total)).reshape(-1, size)

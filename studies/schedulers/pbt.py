@@ -82,7 +82,10 @@ class PBT:
         return plan
 
     def _exploit(self, results: list[Segment], generation: int) -> dict[int, int]:
-        """Return the member that each exploiting member copies; the others continue as they are."""
+        """Return the member that each exploiting member copies.
+
+        The others continue as they are.
+        """
         living = [member for member, row in enumerate(results) if row.state == "done"]
         ranked = sorted(living, key=lambda member: (-score_of(results[member]), results[member].number))
         parents: dict[int, int] = {}
@@ -108,7 +111,10 @@ class PBT:
         return min(-(-len(self.population) * int(100 * FRACTION) // 100), max(1, len(self.population) // 2))
 
     def _spared(self, ranked: list[int]) -> int:
-        """Return the number of living members that copy; failed ones are among the worst already."""
+        """Return the number of living members that copy.
+
+        Failed ones are among the worst already.
+        """
         return max(0, self._elite - (len(self.population) - len(ranked)))
 
     def _pick(self, candidates: list[int], generation: int, member: int) -> int | None:

@@ -119,7 +119,10 @@ class RacingScheduler(SeedScheduler):
                 yield row
 
     def plan(self) -> Plan:
-        """Return the plan that follows from the rows; `ask`, `bracket` and `seen` are of configurations."""
+        """Return the plan that follows from the rows.
+
+        `ask`, `bracket` and `seen` are of configurations.
+        """
         plan = super().plan()
         plan.segments = [row for row in plan.segments if row.replicate < FIRST_SEEDS]
         for (_, rung), race in self._wanted.items():

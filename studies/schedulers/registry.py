@@ -25,7 +25,10 @@ _SCHEDULERS: dict[str, Callable[[Config], Scheduler]] = {
 
 
 def scheduler(config: Config) -> Scheduler:
-    """Return a scheduler for a study that has seen no row; StoreError if its name is unknown."""
+    """Return a scheduler for a study that has seen no row.
+
+    StoreError if its name is unknown.
+    """
     if config.scheduler not in _SCHEDULERS:
         raise StoreError(
             f"a study goes on with the scheduler that it began with, but {config.scheduler!r} is none of "

@@ -20,7 +20,10 @@ FIRST_SEEDS = 2  # of a race, before the first test
 
 
 def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:
-    """Return the options of a study with several seeds a configuration; BadConfig if they are invalid."""
+    """Return the options of a study with several seeds a configuration.
+
+    BadConfig if they are invalid.
+    """
     check_count("seeds", seeds)
     choose("aggregate", aggregate, list(AGGREGATES))
     if racing and seeds <= FIRST_SEEDS:
@@ -130,7 +133,10 @@ class SeedScheduler:
         return [self.seeds * count for count in self.scheduler.entrants()]
 
     def plan(self) -> Plan:
-        """Return the plan that follows from the rows; `ask`, `bracket` and `seen` are of configurations."""
+        """Return the plan that follows from the rows.
+
+        `ask`, `bracket` and `seen` are of configurations.
+        """
         plan = self.scheduler.plan()
         self._lost = {number for number in self._lost if any(map(self._runs, self._of(number)))}
         ended = {**dict(plan.finished), **dict.fromkeys(sorted(self._lost), "pruned")}  # without one seed no score

@@ -95,7 +95,10 @@ def go_back(connection: Connection, uid: str, epochs: int, damaged: Sequence[str
 
 @dataclass(frozen=True)
 class Damage:
-    """Damage of a checkpoint; ``blobs`` are the digests of those with wrong bytes."""
+    """Damage of a checkpoint.
+
+    ``blobs`` are the digests of those with wrong bytes.
+    """
 
     uid: str
     epochs: int
@@ -123,7 +126,10 @@ class Reader:
         self.database, self.uid = database, uid
 
     def heads(self, epochs: int | None = None, digest: str | None = None) -> list[Head]:
-        """Return the checkpoints, the newest first; only those of ``epochs``, or with this ``digest``, if given."""
+        """Return the checkpoints, the newest first.
+
+        Only those of ``epochs``, or with this ``digest``, if given.
+        """
         c = checkpoint.c
         query = sa.select(c.id, c.epochs, c.digest, c.manifest).where(c.uid == self.uid).order_by(c.id.desc())
         if epochs is not None:
@@ -164,7 +170,10 @@ class Reader:
         return Damage(self.uid, row.epochs, "; ".join(bad.values()), tuple(bad)) if bad else None
 
     def _saved(self, rows: Sequence[Head]) -> Saved:
-        """Return the first of these checkpoints as a task loads it; the others are those before it."""
+        """Return the first of these checkpoints as a task loads it.
+
+        The others are those before it.
+        """
         row = rows[0]
 
         def damaged(wrong: str) -> DamagedCheckpoint:

@@ -19,7 +19,9 @@ EXCUSED = 16  # deaths at most that count as the machines', not the trial's
 
 @dataclass
 class FailureHistory:
-    """Failures of one task since its last checkpoint; earlier ones do not count.
+    """Failures of one task since its last checkpoint.
+
+    Earlier ones do not count.
 
     Attributes:
         epochs: of the last checkpoint.
@@ -45,7 +47,9 @@ class FailureHistory:
     victims: set[str] = field(default_factory=set)
 
     def after_kills(self) -> tuple[Killed, Decision] | None:
-        """Return the decision about a task whose processes were killed; None if none was.
+        """Return the decision about a task whose processes were killed.
+
+        None if none was.
 
         Where other processes die as well, machines are preempted: each such death excuses one of the task's, and the
         trial is trained alone.

@@ -11,7 +11,10 @@ from ...tasks.checkpoint.storage import Lease, Metrics
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A task; ``owner`` None means free, ``seconds`` is the rest of its lease."""
+    """A task.
+
+    ``owner`` None means free, ``seconds`` is the rest of its lease.
+    """
 
     uid: str
     identity: dict[str, Any] | None
@@ -24,7 +27,10 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class CheckpointRow:
-    """A checkpoint; ``digest`` is that of the state, ``blobs`` are the sizes of its blobs by digest."""
+    """A checkpoint.
+
+    ``digest`` is that of the state, ``blobs`` are the sizes of its blobs by digest.
+    """
 
     id: int
     uid: str
@@ -56,7 +62,9 @@ class Study:
 
 @dataclass(frozen=True)
 class _OfReplicate:
-    """A row of one replicate of a configuration; those of a configuration are numbered one after the other.
+    """A row of one replicate of a configuration.
+
+    Those of a configuration are numbered one after the other.
 
     Attributes:
         number: of the trial that the replicate is.
@@ -85,7 +93,10 @@ class _OfReplicate:
 
 @dataclass(frozen=True)
 class Trial(_OfReplicate):
-    """A trial of a study; ``state`` is running until it is complete, pruned or failed."""
+    """A trial of a study.
+
+    ``state`` is running until it is complete, pruned or failed.
+    """
 
     uid: str
     params: dict[str, Any]
@@ -98,7 +109,9 @@ class Trial(_OfReplicate):
 
 @dataclass(frozen=True)
 class Segment(_OfReplicate):
-    """A trial's training from one rung to the next, to ``epochs`` in all; ``state`` is ready, done or failed.
+    """A trial's training from one rung to the next, to ``epochs`` in all.
+
+    ``state`` is ready, done or failed.
 
     ``score`` is the return, or of other ``objectives`` the first, the higher the better; they hold the return, too.
     """

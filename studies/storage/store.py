@@ -49,7 +49,9 @@ PLANNING_SECONDS = 30.0
 
 
 class Store:
-    """One database of tasks and studies; thread-safe, and usable in a child after fork.
+    """One database of tasks and studies.
+
+    Thread-safe, and usable in a child after fork.
 
     Args:
         url: ``sqlite:///file.db`` or ``postgresql://user:password@host/name``.
@@ -131,7 +133,10 @@ class Store:
         return [(lease, troubles.get(lease.uid)) for lease in leases]
 
     def save(self, writes: Sequence[Write]) -> None:
-        """Make all of the writes visible together, or none; LeaseLost names every task that is lost."""
+        """Make all of the writes visible together, or none.
+
+        LeaseLost names every task that is lost.
+        """
         leases = _checked(write.lease for write in writes)
         blobs = {name: write.blobs for write in writes if write.manifest is not None for name in write.blobs}
 
@@ -202,7 +207,9 @@ class Store:
         return self.database.read(lambda connection: histories(connection, uids))
 
     def branch(self, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
-        """Create a task that starts from a state of another one; False if that state is not stored any more.
+        """Create a task that starts from a state of another one.
+
+        Returns False if that state is not stored any more.
 
         The same again changes nothing.
         """
@@ -258,7 +265,9 @@ class Store:
         return self.database.write(work)
 
     def acquire_planning(self, study: str, revision: int) -> bool:
-        """Return whether this process makes the trials that follow from a revision; False while another one does.
+        """Return whether this process makes the trials that follow from a revision.
+
+        False while another one does.
 
         The lock is released when trials are added, or after ``lease_seconds``, PLANNING_SECONDS at most.
         """
@@ -360,7 +369,10 @@ class Store:
     # What a lease asks of its store
 
     def _take_free(self, connection: Connection, uids: Iterable[str], study: str) -> dict[str, StoreLease]:
-        """Take the leases of the tasks that are still free; return them by uid."""
+        """Take the leases of the tasks that are still free.
+
+        Return them by uid.
+        """
         leases = {}
         for uid in sorted(uids):  # rows are locked in one order everywhere
             with contextlib.suppress(TaskBusy):  # another worker was quicker
@@ -389,7 +401,10 @@ class Store:
         self._let_go(self._held.abandoned(), self.lease_seconds / 4)
 
     def release(self, leases: Iterable[StoreLease]) -> None:
-        """Free these tasks for other processes; if the database is gone, their leases expire."""
+        """Free these tasks for other processes.
+
+        If the database is gone, their leases expire.
+        """
         if self.database.busy:  # called by a finalizer within a transaction, which a second one would wait for
             for lease in leases:
                 self._held.abandon(lease)
@@ -402,7 +417,10 @@ class Store:
             self.database.write(lambda connection: fencing.release(connection, tokens), seconds)
 
     def load_leased(self, lease: StoreLease, allow_previous: bool) -> Saved | None:
-        """Return the last checkpoint of a task that this process holds; see `StoreLease.load`."""
+        """Return the last checkpoint of a task that this process holds.
+
+        See `StoreLease.load`.
+        """
         lease.check()
         reader = Reader(self.database, lease.uid)
         if not allow_previous:
@@ -414,7 +432,10 @@ class Store:
         return saved
 
     def discard(self, lease: StoreLease) -> None:
-        """Delete all checkpoints of a task that this process holds; an event records it."""
+        """Delete all checkpoints of a task that this process holds.
+
+        An event records it.
+        """
         self._go_back(lease, 0, "discarded", {}, [])
 
     def _go_back(self, lease: StoreLease, epochs: int, kind: str, note: Mapping[str, Any], bad: Sequence[str]) -> None:

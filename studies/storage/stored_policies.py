@@ -32,7 +32,10 @@ class NoPolicy(StoreError, ValueError):
 
 
 def put_policy(store: Store, task: Task, name: str) -> str:
-    """Store the initial policy of a task, and return its digest. The same again changes nothing."""
+    """Store the initial policy of a task, and return its digest.
+
+    The same again changes nothing.
+    """
     assert task.taken is not None
     packed = pack(task.beginning())
     uid = policy_uid(packed.digest)
@@ -80,7 +83,9 @@ def load_policy(store: Store, uid: str, start: Start) -> Mapping[str, Any]:
 
 
 def find(store: Store, text: str, whole: Any) -> WarmStart:
-    """Return the warm start of ``UID``, ``UID@EPOCH``, ``UID@best`` or a file; ``whole`` completes a uid.
+    """Return the warm start of ``UID``, ``UID@EPOCH``, ``UID@best`` or a file.
+
+    ``whole`` completes a uid.
 
     NoPolicy names the checkpoints that exist.
     """

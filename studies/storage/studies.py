@@ -150,7 +150,10 @@ def _seeds(connection: Connection, name: str) -> int:
 
 
 def trials(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Trial]:
-    """Return the trials of a study, by number; those after the revision ``since``, with numbers that ``of`` selects."""
+    """Return the trials of a study, by number.
+
+    Those after the revision ``since``, with numbers that ``of`` selects.
+    """
     query = sa.select(*_TRIAL).where(trial.c.study == name).order_by(trial.c.number)
     if since >= 0:
         query = query.where(trial.c.revision > since)
@@ -172,7 +175,10 @@ def _contradictory(what: str, state: str, score: float | None) -> DamagedRow:
 
 
 def segments(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Segment]:
-    """Return the segments of a study, by number and rung; those after ``since``, with numbers that ``of`` selects."""
+    """Return the segments of a study, by number and rung.
+
+    Those after ``since``, with numbers that ``of`` selects.
+    """
     query = sa.select(*_SEGMENT).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
     if since >= 0:
         query = query.where(segment.c.revision > since)
@@ -197,7 +203,10 @@ def finish_segment(
     revision: int,
     objectives: Mapping[str, float] | None = None,
 ) -> None:
-    """End a ready segment; the same again changes nothing, another result is a ResultMismatch."""
+    """End a ready segment.
+
+    The same again changes nothing, another result is a ResultMismatch.
+    """
     which = sa.and_(segment.c.study == name, segment.c.number == number, segment.c.rung == rung)
     values = {"state": state, "score": score, "digest": digest, "objectives": objectives and dict(objectives)}
     if score is not None and math.isnan(score):
@@ -216,7 +225,9 @@ def finish_segment(
 def finish_trials(
     connection: Connection, name: str, numbers: Collection[int], state: str, error: str | None, revision: int
 ) -> None:
-    """End running trials; the same state again changes nothing, another one is a ResultMismatch.
+    """End running trials.
+
+    The same state again changes nothing, another one is a ResultMismatch.
 
     Passwords in the error are masked.
     """

@@ -32,7 +32,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Transferred:
-    """Numbers of rows in a file; ``new`` counts the checkpoints that the database did not have."""
+    """Numbers of rows in a file.
+
+    ``new`` counts the checkpoints that the database did not have.
+    """
 
     study: str
     trials: int
@@ -113,7 +116,10 @@ def _rows(source: Connection, table: sa.Table, uids: Iterable[str], names: Itera
 
 
 def _insert(target: Connection, table: sa.Table, rows: Iterable[Row]) -> int:
-    """Insert rows in their order, and return their number; StoreError if one holds a password."""
+    """Insert rows in their order, and return their number.
+
+    StoreError if one holds a password.
+    """
     values = list(rows)
     for row in values:
         for text in _texts(row):

@@ -55,7 +55,10 @@ def check(store: Store) -> list[Finding]:
 
 
 def _file(connection: Connection) -> list[Finding]:
-    """Return SQLite's own findings in its file; PostgreSQL verifies checksums of its pages."""
+    """Return SQLite's own findings in its file.
+
+    PostgreSQL verifies checksums of its pages.
+    """
     if connection.dialect.name != "sqlite":
         return []
     lines = connection.exec_driver_sql("PRAGMA quick_check(20)").scalars()
@@ -86,7 +89,10 @@ def _blobs(store: Store) -> Iterator[Finding]:
 
 
 def _stored_as(connection: Connection, column: sa.Column[Any]) -> sa.ColumnElement[str]:
-    """Return the storage class of a column of bytes; reading text or a number there would end a query."""
+    """Return the storage class of a column of bytes.
+
+    Reading text or a number there would end a query.
+    """
     return sa.func.typeof(column) if connection.dialect.name == "sqlite" else sa.literal(BYTES)
 
 

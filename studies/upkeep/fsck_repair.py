@@ -1,4 +1,7 @@
-"""Cures of fsck's findings; each looks again, in the transaction that it writes in."""
+"""Cures of fsck's findings.
+
+Each looks again, in the transaction that it writes in.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ COLLECTED = "collected"  # the event of a task whose checkpoints were dropped be
 
 
 def _json(connection: Connection) -> list[Finding]:
-    """Find columns without valid JSON; they are read as text, since a checked column ends a whole query."""
+    """Find columns without valid JSON.
+
+    They are read as text, since a checked column ends a whole query.
+    """
     findings = []
     for table in metadata.sorted_tables:
         keys = list(table.primary_key.columns)
@@ -140,7 +143,10 @@ PARENTS = (
 
 
 def _unreachable(connection: Connection) -> list[Finding]:
-    """Find rows whose parents do not exist; foreign keys forbid them, where a database enforces these."""
+    """Find rows whose parents do not exist.
+
+    Foreign keys forbid them, where a database enforces these.
+    """
     return list(_lost(connection))
 
 

@@ -41,7 +41,10 @@ def _trials(connection: Connection) -> list[Finding]:
 
 
 def _sought(connection: Connection, name: str) -> frozenset[str]:
-    """Return the objectives of each result of a study; none if its results have a score only."""
+    """Return the objectives of each result of a study.
+
+    None if its results have a score only.
+    """
     text = connection.scalar(sa.select(sa.type_coerce(study.c.config, sa.Text)).where(study.c.name == name))
     try:
         config = Config.from_json(parse_json(text), name)

@@ -112,7 +112,10 @@ def _uids(connection: Connection, studies: Collection[str] | None) -> list[str]:
 
 
 def _task(connection: Connection, uid: str, policy: Policy, gone: list[int] | None) -> tuple[Garbage | None, list[int]]:
-    """Return what one task need not keep, and its ids; drop it if ``gone`` is None."""
+    """Return what one task need not keep, and its ids.
+
+    Drop it if ``gone`` is None.
+    """
     if not lock_free(connection, uid, look=gone is not None):
         return None, []
     c = checkpoint.c
@@ -164,7 +167,10 @@ def _policy(connection: Connection, uid: str, gone: list[int] | None) -> tuple[G
 
 
 def _part(form: Any, *names: str) -> Any:
-    """Return a nested value of JSON from anywhere; None if it does not exist."""
+    """Return a nested value of JSON from anywhere.
+
+    None if it does not exist.
+    """
     for name in names:
         form = form.get(name) if isinstance(form, Mapping) else None
     return form

@@ -86,7 +86,10 @@ def _bad(path: Path, what: str) -> BadArchive:
 
 
 def _copy(path: Path, target: Path) -> None:
-    """Copy the database in a file; BadArchive unless the file is one, with the digest of its bytes at its end."""
+    """Copy the database in a file.
+
+    BadArchive unless the file is one, with the digest of its bytes at its end.
+    """
     try:
         with path.open("rb") as file, target.open("wb") as copy:
             left = path.stat().st_size - DIGEST
@@ -115,7 +118,10 @@ def _copy(path: Path, target: Path) -> None:
 
 
 def _check(source: Store) -> Study:
-    """Return the study of a copied file; StoreError if anything in the file is not as export writes it."""
+    """Return the study of a copied file.
+
+    StoreError if anything in the file is not as export writes it.
+    """
     studies = source.studies()
     if len(studies) != 1:
         raise StoreError(f"it holds {len(studies)} studies")
@@ -192,7 +198,10 @@ class _Blobs(Mapping[str, bytes]):
 
 
 def _compare(connection: Connection, own: Study, trials: list[Trial], segments: list[Segment]) -> bool:
-    """Return whether the study is stored already; StudyMismatch if its content is another."""
+    """Return whether the study is stored already.
+
+    StudyMismatch if its content is another.
+    """
     try:
         stored = study_rows.get_study(connection, own.name)
     except UnknownStudy:
@@ -228,7 +237,10 @@ def _difference(key: str, before: Row | None, after: Row | None) -> str:
 
 
 def _task(connection: Connection, blobs: _Blobs, rows: Mapping[str, list[Row]], where: Path) -> int:
-    """Store one task, or the rows of it that the database lacks; return the number of new checkpoints."""
+    """Store one task, or the rows of it that the database lacks.
+
+    Return the number of new checkpoints.
+    """
     [row] = rows["task"]
     uid = row["uid"]
     new = insert(connection, task).values(**row, lease_epoch=0, lease_expires=0, epochs=0)
@@ -264,7 +276,10 @@ def _task(connection: Connection, blobs: _Blobs, rows: Mapping[str, list[Row]], 
 
 
 def _missing(connection: Connection, uid: str, rows: list[Row], where: Path) -> list[Row]:
-    """Return the checkpoints after those of the database; StudyMismatch if the database has others."""
+    """Return the checkpoints after those of the database.
+
+    StudyMismatch if the database has others.
+    """
     c = checkpoint.c
     stored = {
         row.epochs: row.digest

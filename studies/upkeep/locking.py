@@ -10,7 +10,9 @@ from ..storage.sql.schema import Now, checkpoint, task
 
 
 def lock_free(connection: Connection, uid: str, look: bool = False) -> bool:
-    """Lock a task until this transaction ends; False if a living process holds it, or it does not exist.
+    """Lock a task until this transaction ends.
+
+    False if a living process holds it, or it does not exist.
 
     A lease left over from a process that died or fell silent is ended: should that process wake up, it is refused. With
     ``look`` nothing is locked or ended.

@@ -34,7 +34,10 @@ class Shrunk:
 
 
 def shrink(store: Store) -> Shrunk | None:
-    """Give back free pages of a SQLite file; None for a server. A busy database is left for next time."""
+    """Give back free pages of a SQLite file.
+
+    None for a server. A busy database is left for next time.
+    """
     database = store.database
     if database.url.get_backend_name() != "sqlite":
         return None

@@ -23,7 +23,9 @@ _left = (task.c.lease_expires - Now()).label("seconds")
 def take(
     connection: Connection, uid: str, identity: Mapping[str, Any] | None, seconds: float, note: Mapping[str, Any]
 ) -> tuple[int, Any]:
-    """Take the lease of a task, which is created if it is new; return its fencing token and stored identity.
+    """Take the lease of a task, which is created if it is new.
+
+    Return its fencing token and stored identity.
 
     An event records it: start, resume (the task has a checkpoint), or takeover (the last owner did not release it;
     "alive" if that process still runs).
@@ -55,7 +57,10 @@ def take(
 
 
 def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | None:
-    """Return why a lease may be taken: "free", "dead" (its process) or "expired"; None if it is held."""
+    """Return why a lease may be taken: "free", "dead" (its process) or "expired".
+
+    None if it is held.
+    """
     if owner is None:
         return "free"
     if owner == str(Owner.current()):
@@ -67,14 +72,20 @@ def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | N
 
 
 def free_among(connection: Connection, uids: Collection[str]) -> set[str]:
-    """Return the tasks whose lease may be taken now; a task that does not exist yet is free."""
+    """Return the tasks whose lease may be taken now.
+
+    A task that does not exist yet is free.
+    """
     held = sa.select(task.c.uid, task.c.lease_owner, task.c.lease_epoch, _left).where(task.c.lease_owner.is_not(None))
     rows = connection.execute(held.where(task.c.uid.in_(uids)))
     return set(uids) - {row.uid for row in rows if why_free(*row) is None}
 
 
 def renewed(connection: Connection, lease: StoreLease, seconds: float, **values: Any) -> bool:
-    """Renew a lease, and set ``values`` of its task; False if it is no longer held."""
+    """Renew a lease, and set ``values`` of its task.
+
+    Returns False if it is no longer held.
+    """
     held = sa.and_(
         task.c.uid == lease.uid, task.c.lease_epoch == lease.token, task.c.lease_owner == str(Owner.current())
     )
@@ -92,7 +103,10 @@ def fence(connection: Connection, leases: Iterable[StoreLease], seconds: float) 
 
 
 def release(connection: Connection, tokens: Mapping[str, int]) -> None:
-    """Release leases, given as uid and token; a lost one is left to its new owner."""
+    """Release leases, given as uid and token.
+
+    A lost one is left to its new owner.
+    """
     for uid, token in sorted(tokens.items()):
         held = sa.and_(task.c.uid == uid, task.c.lease_epoch == token)
         connection.execute(task.update().where(held).values(lease_owner=None, lease_expires=Now()))

@@ -53,7 +53,10 @@ class StoreLease:
         return self._lessor.load_leased(self, allow_previous)
 
     def discard(self) -> None:
-        """Delete all checkpoints of the task, so that it starts from nothing; an event records it."""
+        """Delete all checkpoints of the task, so that it starts from nothing.
+
+        An event records it.
+        """
         self._lessor.discard(self)
 
     def release(self) -> None:

@@ -36,7 +36,10 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the owner that ``str`` wrote; for any other text, a process of which nothing is known."""
+        """Return the owner that ``str`` wrote.
+
+        For any other text, a process of which nothing is known.
+        """
         try:
             host, boot, pid, started = text.rsplit(":", 3)
             return cls(host, boot, int(pid), started)
@@ -49,7 +52,10 @@ class Owner:
         return cls(*_process(os.getpid()))
 
     def is_alive(self) -> bool:
-        """Return whether this process certainly runs, though it may be paused; False for one on another machine."""
+        """Return whether this process certainly runs, though it may be paused.
+
+        False for one on another machine.
+        """
         return self._is_here() and not self.is_dead()
 
     def _is_here(self) -> bool:
@@ -57,7 +63,10 @@ class Owner:
         return bool(here.boot) and (self.host, self.boot) == (here.host, here.boot)
 
     def is_dead(self) -> bool:
-        """Return whether this process has certainly ended; False for one on another machine."""
+        """Return whether this process has certainly ended.
+
+        False for one on another machine.
+        """
         if not self._is_here():
             return False
         if not 0 < self.pid <= LARGEST_PID or not psutil.pid_exists(self.pid):
@@ -87,7 +96,10 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """Return the time when a process started; "zombie" if it ended unreaped, None if unknown."""
+    """Return the time when a process started.
+
+    "zombie" if it ended unreaped, None if unknown.
+    """
     try:
         if platform.system() == "Linux":
             # field 22, in ticks since boot (psutil's time since 1970 moves with the clock); the name may hold spaces

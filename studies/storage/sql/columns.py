@@ -16,7 +16,10 @@ from ...errors import DamagedRow
 
 
 class _Checked(sa.TypeDecorator[Any]):
-    """A column whose values are checked for their type; SQLite lets a file hold any type anywhere."""
+    """A column whose values are checked for their type.
+
+    SQLite lets a file hold any type anywhere.
+    """
 
     python_types: type | tuple[type, ...]
 
@@ -66,7 +69,10 @@ class LargeBinary(_Checked):
 
 
 class Json(sa.TypeDecorator[Any]):
-    """A JSON object in a text column; NaN and infinities are stored as {"float": name}."""
+    """A JSON object in a text column.
+
+    NaN and infinities are stored as {"float": name}.
+    """
 
     impl = sa.Text
     cache_ok = True
@@ -133,7 +139,10 @@ _COUNTS = ("bracket", "seed", "member", "generation", "parent")
 
 
 def parse_json(text: Any) -> Any:
-    """Return the value of JSON text with NaN and infinities; ValueError if it is none."""
+    """Return the value of JSON text with NaN and infinities.
+
+    ValueError if it is none.
+    """
     if not isinstance(text, str):
         raise ValueError(f"it is a {type(text).__name__}, not text")
     return parse(text, object_hook=_special)
@@ -159,7 +168,10 @@ NOW_SQLITE = "rekindle_now"  # a function of our own, see clock.py
 
 
 class Now(FunctionElement[float]):
-    """The database's clock at this moment, in seconds since 1970; not that of the transaction's start."""
+    """The database's clock at this moment, in seconds since 1970.
+
+    Not that of the transaction's start.
+    """
 
     type = sa.Double()
     inherit_cache = True

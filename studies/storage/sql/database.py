@@ -66,7 +66,10 @@ class Database:
         self.connect()
 
     def connect(self) -> None:
-        """Make a pool of connections; a forked child does so again, and leaves its parent's alone."""
+        """Make a pool of connections.
+
+        A forked child does so again, and leaves its parent's alone.
+        """
         sqlite = self.url.get_backend_name() == "sqlite"
         arguments: dict[str, Any] = {"timeout": _BUSY_SECONDS} if sqlite else {}
         if not sqlite:
@@ -86,11 +89,17 @@ class Database:
         self._writer = self._engine.execution_options(**{_WRITES: True})
 
     def read(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
-        """Return the result of ``work``, of one moment of the database; within ``seconds`` or the policy's."""
+        """Return the result of ``work``, of one moment of the database.
+
+        Within ``seconds`` or the policy's.
+        """
         return self._run(self._reader, work, seconds)
 
     def write(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
-        """Return the result of ``work``, all of whose writes become visible, or none. It may run more than once."""
+        """Return the result of ``work``, all of whose writes become visible, or none.
+
+        It may run more than once.
+        """
         return self._run(self._writer, work, seconds)
 
     @contextmanager

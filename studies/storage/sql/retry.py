@@ -63,7 +63,10 @@ class Backoff:
         return time.monotonic() - self.began
 
     def wait_or_raise(self, problem: StoreError, passing: bool, answered: bool) -> None:
-        """Sleep, longer each time; raise the problem if a retry cannot help, or the time is over."""
+        """Sleep, longer each time.
+
+        Raise the problem if a retry cannot help, or the time is over.
+        """
         policy = self.policy
         if not (passing or (policy.full and isinstance(problem, StoreFull))) or not (answered or policy.first):
             raise problem
