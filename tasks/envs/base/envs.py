@@ -121,13 +121,12 @@ class Envs(ABC):
         """
 
     @abstractmethod
-    def load_member(self, i: int, tree: Tree, *, strict: bool = True) -> None:
+    def load_member(self, i: int, tree: Tree) -> None:
         """Load a state of ``member_state`` into member i.
 
         Raises:
             StateMismatch: it is another environment's or mode's, or a replayed episode differs from the recorded one
-                (other versions of a simulator). Unless ``strict``, such an episode is started again, and the
-                environments are no longer ``exact``.
+                (other versions of a simulator).
         """
 
     def close(self) -> None:  # noqa: B027

@@ -131,7 +131,7 @@ class ClassicEnvs(Envs):
             "returns": to_tensor(self.returns[rows]),
         }
 
-    def load_member(self, i: int, tree: Tree, *, strict: bool = True) -> None:
+    def load_member(self, i: int, tree: Tree) -> None:
         rows = self._rows(i)
         self._load_head(i, tree)
         for component, saved in zip(self.state, tree["state"].numpy(), strict=True):
