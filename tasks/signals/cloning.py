@@ -1,21 +1,19 @@
-"""Behavioural cloning: supervised steps of the policy towards demonstrated actions, after each of its own updates.
+"""Behavioural cloning: supervised steps towards demonstrated actions.
 
     L = mean (μ(s) - a)²  in a Box,   L = -mean log π(a|s)  where actions are choices
 
-on demonstrated steps (s, a), as ML-Agents does it (Pomerleau 1991, doi:10.1162/neco.1991.3.1.88). A Box's standard
-deviation is left to the policy's own loss.
+on demonstrated steps (s, a), after each update of the policy, as ML-Agents does it (Pomerleau 1991,
+doi:10.1162/neco.1991.3.1.88). A Box's standard deviation is left to the policy's own loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import Space, categorical, integer, log_real, ordinal
-from ..checkpoint.state import Tree
 from ..experience.rollout import permutations
 from ..networks.optimizers import adam
 from .demonstrations import Examples
@@ -57,13 +55,16 @@ class Cloning:
         self.batches = max(1, min(wanted, self.sequences // self.batch_size))
 
     def learning_rate(self, env_steps: int, lr: Tensor) -> Tensor:
-        """Return the learning rates (P, 1) after this many environment steps; lr: those of the policies."""
+        """Return the learning rates (P, 1) after some environment steps.
+
+        lr: those of the policies.
+        """
         steps = self.hp.steps
         left = (1 - env_steps / steps.clamp(min=1)).clamp(min=0)
         return self.hp.strength * lr * torch.where(steps > 0, left, 1.0)
 
     def update(self, host: SignalHost, lr: Tensor, updated: Tensor | None) -> dict[str, Tensor]:
-        """Take one pass over the demonstrations, or over a part of them, and return the last batch's metrics.
+        """Take a pass over the demonstrations, and return the last batch's metrics.
 
         Args:
             host: the learner.
@@ -80,7 +81,7 @@ class Cloning:
         return {"cloning_loss": losses.detach()}
 
     def loss(self, host: SignalHost, part: Tensor) -> Tensor:
-        """Return each member's loss (P,) on the sequences with these indices (P, S)."""
+        """Return each member's loss on the sequences with these indices (P, S)."""
         rows = (part.unsqueeze(-1) * self.length + torch.arange(self.length)).flatten(1)
         batch = self.examples.batch(rows.numpy(), host.agent.obs_normalizer)
         batch["memory"] = batch["begins"].new_zeros(*part.shape, host.agent.policy.state_size)
@@ -89,14 +90,3 @@ class Cloning:
         if actions.is_floating_point():
             return (distribution.mode(params) - actions).flatten(2).square().mean(-1).mean(1)
         return -distribution.log_prob_and_entropy(params, actions)[0].mean(1)
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """All that must stay finite."""
-        return self.optimizer.tensors
-
-    def member_state(self, member: int) -> Tree:
-        return self.optimizer.member_state(member)
-
-    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        self.optimizer.load_member(member, tree)

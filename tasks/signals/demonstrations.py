@@ -217,7 +217,7 @@ class Examples(Stacked):
         distribution: Distribution,
         device: torch.device | str,
     ):
-        """obs: the shape and type of one observation."""
+        """Allocate them; obs: the shape and type of one observation."""
         self.steps = steps
         shape, dtype = obs
         self.tensors = {

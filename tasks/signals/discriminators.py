@@ -63,7 +63,7 @@ class Bottleneck(Stacked):
     """
 
     def __init__(self, inputs: int, width: int, code_width: int, keys: Bits, batch: int, device: torch.device):
-        """keys: the members' streams, (P,); batch: B of every sample."""
+        """Make the networks; keys: the members' streams, (P,); batch: B of every sample."""
         self.size = code_width
         self.encoder = perceptron("gail.encoder", inputs, width, 2 * code_width)
         self.decision = perceptron("gail.discriminator", code_width, width, 1, layers=0)
@@ -144,5 +144,5 @@ def backpropagate(layers: Layers, values: list[Tensor], gradient: Tensor) -> Ten
 
 
 def times_transposed(gradient: Tensor, weight: Tensor) -> Tensor:
-    """Return the gradient in x of x W, given that in its output."""
+    """Return the gradient in x, given that in x W."""
     return affine(gradient, weight.transpose(1, 2), weight.new_zeros(len(weight), 1, weight.shape[1]))

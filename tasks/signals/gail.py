@@ -134,7 +134,3 @@ class GAIL(Signal):
     def parts(self) -> dict[str, Part]:
         own: dict[str, Part | None] = {"whitening": self.whitening, "bottleneck": self.bottleneck}
         return super().parts | {name: part for name, part in own.items() if part is not None}
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        return super().tensors | ({} if self.bottleneck is None else self.bottleneck.tensors)

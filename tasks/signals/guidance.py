@@ -1,6 +1,6 @@
-"""Guidance of a policy beside the environment's rewards: signals, and cloning of demonstrations.
+"""Guidance of a policy beside the environment's rewards: signals and cloning.
 
-As in ML-Agents, the policy follows the mean of all advantages, the environment's among them:
+The policy follows the mean of all advantages, the environment's among them, as in ML-Agents:
 
     A = (A_environment + Σₖ A_k) / (1 + K),   A_k by generalized advantage estimation of strengthₖ rₖ, with γₖ and vₖ
 
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import Dimension, Space, integer, maybe, real
+from ..checkpoint.member_state import Stacked
 from ..checkpoint.state import Tree
 from ..experience.returns import average, gae
 from ..experience.rollout import Rollout, evaluate_values
@@ -98,11 +99,16 @@ class Guidance:
         return rollout
 
     def compute_rewards(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Return the signals' rewards and values of a new rollout, each (T, P, N), and advance their statistics."""
+        """Return the signals' rewards and values of a rollout, (T, P, N).
+
+        This advances the running statistics that scale observations and rewards.
+        """
         return {}
 
     def combine_advantages(self, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the batch with the mean of all advantages, and with rewards, values and returns of each signal.
+        """Return the batch with the mean of all advantages.
+
+        It also has NAME.rewards, NAME.values and NAME.returns of each signal, for `update`.
 
         Args:
             batch: (P, B, ...), with next_obs, and weights if there are any.
@@ -111,13 +117,13 @@ class Guidance:
         return batch
 
     def augment_batch(self, batch: dict[str, Tensor], rollout: Rollout) -> dict[str, Tensor]:
-        """Return the batch of a new rollout with its signals computed and combined, see above."""
+        """Compute the signals of a rollout, and combine them in its batch."""
         return batch
 
     def update(
         self, host: SignalHost, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Train signals and clone, after the policy's own update, and return metrics, each (P,).
+        """Train signals and clone, after the policy's update, and return metrics.
 
         Args:
             host: the learner.
@@ -129,7 +135,7 @@ class Guidance:
 
 
 class ActiveGuidance(Guidance):
-    """The signals, the cloning and the demonstrations of P members, as one part of their state."""
+    """Signals, cloning and demonstrations of P members, as one part."""
 
     def __init__(self, host: SignalHost):
         hp, envs, self.agent = host.hp, host.envs, host.agent
@@ -170,8 +176,6 @@ class ActiveGuidance(Guidance):
 
     @torch.no_grad()
     def combine_advantages(self, batch: dict[str, Tensor], rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        if not self.signals:
-            return batch
         flat = self.agent.flatten
         total = batch["advantages"]
         more: dict[str, Tensor] = {}
@@ -208,7 +212,7 @@ class ActiveGuidance(Guidance):
     def _train_signals(
         self, host: SignalHost, batch: Mapping[str, Tensor], lr: Tensor, active: Tensor | None
     ) -> dict[str, Tensor]:
-        """Take as many steps of each signal as the policy took, on minibatches of the same size."""
+        """Take the policy's number of steps of each signal, on such minibatches."""
         hp = host.hp
         metrics: dict[str, Tensor] = {}
         first = host.iterations * hp.update_epochs * hp.num_minibatches
@@ -224,14 +228,14 @@ class ActiveGuidance(Guidance):
         return metrics
 
     @property
-    def parts(self) -> dict[str, Cloning | Examples]:
+    def parts(self) -> dict[str, Stacked]:
         """The parts of the state but the signals, by name."""
-        parts = {"cloning": self.cloning, "demonstrations": self.examples}
-        return {name: part for name, part in parts.items() if part is not None}
+        cloning: dict[str, Stacked] = {} if self.cloning is None else {"cloning": self.cloning.optimizer}
+        return cloning if self.examples is None else {**cloning, "demonstrations": self.examples}
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All that must stay finite."""
+        """The state that must stay finite."""
         signals = {f"signals.{s.name}.{name}": x for s in self.signals for name, x in s.tensors.items()}
         return signals | {f"{part}.{name}": x for part, held in self.parts.items() for name, x in held.tensors.items()}
 

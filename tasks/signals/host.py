@@ -13,7 +13,7 @@ from ..rng.streams import Bits
 
 
 class SignalHost(Protocol):
-    """An on-policy learner of P members, before and after each of its updates."""
+    """An on-policy learner of P members."""
 
     env: EnvSpec
     envs: Envs

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ...spaces import Dimension, Space, categorical, log_real, near_one, ordinal
-from ..checkpoint.member_state import Part
+from ..checkpoint.member_state import Part, Stacked
 from ..checkpoint.state import Tree
 from ..experience.rollout import Rollout
 from .demonstrations import Examples
@@ -96,8 +96,8 @@ class Signal:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The state that must stay finite."""
-        parts = {"learned": self.trained.tensors, "critic": self.critic.trained.tensors}
-        return {f"{part}.{name}": x for part, tensors in parts.items() for name, x in tensors.items()}
+        stacked = {name: part for name, part in self.parts.items() if isinstance(part, Stacked)}
+        return {f"{part}.{name}": x for part, held in stacked.items() for name, x in held.tensors.items()}
 
     def member_state(self, member: int) -> Tree:
         return {name: part.member_state(member) for name, part in self.parts.items()}

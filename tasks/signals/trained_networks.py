@@ -1,4 +1,4 @@
-"""Networks of P members beside the policy, each group with Adam and its own learning rate.
+"""Networks beside the policy, each group with its own Adam.
 
 Notation used for tensor shapes: P members, B batch, D numbers in a vector.
 """
@@ -6,12 +6,11 @@ Notation used for tensor shapes: P members, B batch, D numbers in a vector.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..checkpoint.state import Tree
+from ..checkpoint.member_state import Stacked
 from ..experience.returns import average
 from ..networks.encoders import Encoder, encoder_for
 from ..networks.mlp import MLP, Parameters
@@ -21,13 +20,14 @@ from .host import SignalHost
 HIDDEN_LAYERS = 2
 
 
-class TrainedNetworks:
-    """The parameters of some networks, and Adam (Kingma and Ba 2015, arXiv:1412.6980) for them.
+class TrainedNetworks(Stacked):
+    """The parameters of some networks, and Adam for them.
+
+    Kingma and Ba (2015), arXiv:1412.6980.
 
     Attributes:
         views: the parameters by name, without gradients.
         leaves: the same, with gradients.
-        tensors: all state, each (P, ...).
     """
 
     def __init__(self, networks: Sequence[Encoder | MLP], seeds: Sequence[int], device: torch.device | str):
@@ -41,19 +41,18 @@ class TrainedNetworks:
         self.tensors = {**self.parameters.tensors, **self.optimizer.tensors}
 
     def descend(self, losses: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
-        """Take one step down the losses (P,) at learning rates (P, 1), for members that are `active` (P, 1)."""
+        """Take one step down the losses (P,).
+
+        Args:
+            losses: of the members.
+            lr: learning rates (P, 1).
+            active: the members to update, (P, 1); None for all.
+        """
         self.optimizer.step(self.parameters.gradient(losses), lr, active)
-
-    def member_state(self, member: int) -> Tree:
-        return {**self.parameters.member_state(member), **self.optimizer.member_state(member)}
-
-    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        self.parameters.load_member(member, tree)
-        self.optimizer.load_member(member, tree)
 
 
 def encoder(prefix: str, host: SignalHost) -> Encoder:
-    """Return an encoder of observations of the policy's kind, with its own parameters."""
+    """Return an encoder of observations, of the policy's kind."""
     return encoder_for(host.hp.model, f"{prefix}.eye", host.envs.obs_shape)
 
 
@@ -65,7 +64,7 @@ def perceptron(
 
 
 class SignalCritic:
-    """v(s) of one signal's rewards, of P members, fitted to that signal's returns."""
+    """v(s) of one signal's rewards, of P members."""
 
     def __init__(self, prefix: str, host: SignalHost, width: int):
         self.encoder = encoder(prefix, host)
@@ -79,7 +78,7 @@ class SignalCritic:
         return self.net(self.net.layers(tensors), self.encoder(tensors, obs)).squeeze(-1)
 
     def update(self, batch: Mapping[str, Tensor], returns: Tensor, lr: Tensor, active: Tensor | None) -> Tensor:
-        """Take one step of active members towards returns (P, B), by the weights of the batch.
+        """Take one step of active members towards returns (P, B).
 
         Returns:
             The mean squared error before it, halved, (P,).
