@@ -9,6 +9,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from ._version import __version__
+
 # Torch's matrix products come from MKL, whose last bits depend, on some processors, on where in memory a matrix lies:
 # a member of a cohort would differ from the same task alone. MKL reads this before its first product; it costs nothing.
 os.environ.setdefault("MKL_CBWR", "AUTO")
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from .tasks.errors import BadResume
     from .tasks.runtime.guard import BadResumeGuard
     from .tasks.task import Task
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "A2C",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, n
 from .priors import parse, render
 from .ranges import Fidelity
 from .values import REQUIRED, Nested, Value, flatten, identity, read, shown, unflatten
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
 
 VERSION = 1
 ENABLED = ".enabled"  # after a maybe()'s name: whether it is not None
@@ -278,18 +275,6 @@ class Space(Mapping[str, "Dimension | Space"]):
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise SpaceError(f"a space's JSON holds 'dimensions', a list of [name, prior]: {error!r}") from error
-
-    def to_optuna(self) -> dict[str, BaseDistribution]:
-        """Optuna's distributions by parameter name (see to_optuna.distributions)."""
-        from .drivers.to_optuna import distributions
-
-        return distributions(self)
-
-    def to_orion(self) -> dict[str, str]:
-        """Orion's priors by parameter name (see to_orion.priors)."""
-        from .drivers.to_orion import priors
-
-        return priors(self)
 
     # inside
 

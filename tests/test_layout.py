@@ -18,7 +18,7 @@ import rekindle
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("spaces", "tasks", "studies")
 MAY_IMPORT = {"spaces": {"spaces"}, "tasks": {"tasks", "spaces"}, "studies": {"studies", "tasks", "spaces"}}
-FACE = {"rekindle.__version__"}  # all that the folders may take from the root
+FACE = {"rekindle._version"}  # all that the folders may take from the root
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SOURCES = [ROOT / "__init__.py", *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))]
 

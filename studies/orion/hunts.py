@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ...spaces.drivers.to_orion import from_params
+from ...spaces.drivers.to_orion import from_params, priors
 from ...spaces.ranges import Fidelity
 from ...tasks.errors import Diverged, Stopped
 from ..engine.configuring import defaults_except
@@ -134,7 +134,7 @@ class OrionObjective:
             "seed": self.seed,
             "fixed": first.fixed,
             "epochs": epochs,
-            "space": self.space.to_orion(),
+            "space": priors(self.space),
         }
 
     def make(self, storage: Storage | None) -> Task:

@@ -12,7 +12,7 @@ import gymnasium
 import numpy
 import torch
 
-from ... import __version__
+from ..._version import __version__
 
 Fingerprint = dict[str, Any]
 

@@ -85,7 +85,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def test_optunas_distributions_say_what_is_searched() -> None:
-    assert SPACE.to_optuna() == {
+    assert to_optuna.distributions(SPACE) == {
         "one_minus_gamma": FloatDistribution(1 - 0.9999, 1 - 0.9, log=True),
         "betas.one_minus_second": FloatDistribution(1 - 0.9999, 1 - 0.99, log=True),
         "num_steps.index": IntDistribution(0, 2),
@@ -119,7 +119,7 @@ def test_optunas_suggestions_are_valid_and_can_be_read_back_from_the_trial(seed:
     assert values["epochs"] == 27
     assert (values["num_envs"], values["version"]) == (8, 3)
     assert ("optimizer.momentum" in trial.params) == (values["optimizer"]["name"] == "sgd")
-    assert set(trial.params) <= set(SPACE.to_optuna())
+    assert set(trial.params) <= set(to_optuna.distributions(SPACE))
     assert same(values, to_optuna.from_params(SPACE, trial.params))
 
 
@@ -134,7 +134,7 @@ def test_any_values_can_be_enqueued_and_come_back_bit_for_bit(seed: int) -> None
     assert same(values, to_optuna.suggest(SPACE, trial))
     assert same(values, to_optuna.from_params(SPACE, params))
     assert trial.params == params
-    active = {name: d for name, d in SPACE.to_optuna().items() if name in params}
+    active = {name: d for name, d in to_optuna.distributions(SPACE).items() if name in params}
     assert set(active) == set(params)
     optuna.trial.create_trial(params=params, distributions=active, value=0.0)  # which checks that it contains them
 
@@ -146,7 +146,9 @@ def test_a_suggestion_with_a_fixed_structure_has_that_structure(seed: int, other
     trial = a_study(other).ask()
     values = to_optuna.suggest(SPACE, trial, fixed=structure)
     assert SPACE.structure(values) == structure
-    assert set(trial.params) <= set(SPACE.to_optuna()), "the names of an open structure, so that samplers can learn"
+    assert set(trial.params) <= set(to_optuna.distributions(SPACE)), (
+        "the names of an open structure, so that samplers can learn"
+    )
     assert not {"num_steps.index", "optimizer.name", "target_kl.enabled"} & set(trial.params)
     assert same(values, to_optuna.from_params(SPACE, trial.params, fixed=structure))
 
@@ -189,7 +191,7 @@ def test_a_value_that_optuna_does_not_search_is_refused() -> None:
 
 
 def test_orions_priors_say_what_is_searched() -> None:
-    assert SPACE.to_orion() == {
+    assert to_orion.priors(SPACE) == {
         "one_minus_gamma": f"loguniform({1 - 0.9999!r}, {1 - 0.9!r}, precision=None, default_value={1 - 0.99!r})",
         "betas.one_minus_second": f"loguniform({1 - 0.9999!r}, {1 - 0.99!r}, precision=None)",
         "num_steps.index": "uniform(0, 2, discrete=True, default_value=2)",
@@ -215,7 +217,7 @@ def test_orions_priors_say_what_is_searched() -> None:
 
 
 def test_orion_builds_the_space_and_its_samples_are_valid() -> None:
-    space = SpaceBuilder().build(SPACE.to_orion())
+    space = SpaceBuilder().build(to_orion.priors(SPACE))
     for trial in space.sample(100, seed=1):
         values = to_orion.from_params(SPACE, trial.params)
         assert same(values, SPACE.validate(values))
@@ -228,7 +230,7 @@ def test_orions_algorithms_suggest_from_the_space(algorithm: dict[str, Any]) -> 
     space = SPACE if "tpe" not in algorithm else Space(**{n: d for n, d in SPACE.items() if n != "epochs"})
     client = build_experiment(
         "t",
-        space=space.to_orion(),
+        space=to_orion.priors(space),
         algorithm=algorithm,
         max_trials=8,
         storage={"type": "legacy", "database": {"type": "ephemeraldb"}},
@@ -246,7 +248,7 @@ def test_orions_algorithms_suggest_from_the_space(algorithm: dict[str, Any]) -> 
 def test_orions_parameters_come_back_bit_for_bit(seed: int) -> None:
     values = SPACE.sample(seed)
     params = to_orion.params(SPACE, values)
-    built = SpaceBuilder().build(SPACE.to_orion())
+    built = SpaceBuilder().build(to_orion.priors(SPACE))
     assert all(value in built[name] for name, value in params.items())
     assert same(values, to_orion.from_params(SPACE, params))
     late = {name: float(value) if name == "epochs" else value for name, value in params.items()}
@@ -255,13 +257,13 @@ def test_orions_parameters_come_back_bit_for_bit(seed: int) -> None:
 
 def test_weights_and_normal_priors_go_to_orion() -> None:
     space = Space(a=categorical("x", "y", weights=(1, 3)), b=normal(0, 2), c=lognormal(1, 0.5))
-    assert space.to_orion() == {
+    assert to_orion.priors(space) == {
         "a": "choices({'x': 0.25, 'y': 0.75})",
         "b": "normal(0.0, 2.0, precision=None)",
         "c": "lognorm(0.5, scale=2.718281828459045, precision=None)",
     }
     samples = [
-        to_orion.from_params(space, t.params) for t in SpaceBuilder().build(space.to_orion()).sample(400, seed=1)
+        to_orion.from_params(space, t.params) for t in SpaceBuilder().build(to_orion.priors(space)).sample(400, seed=1)
     ]
     assert sum(sample["a"] == "y" for sample in samples) == pytest.approx(300, abs=40)
     assert sorted(sample["c"] for sample in samples)[200] == pytest.approx(2.718, rel=0.15)
@@ -272,7 +274,7 @@ def test_weights_and_normal_priors_go_to_orion() -> None:
 def test_orion_takes_a_default_at_the_very_bound(low: float, width: float, where: str) -> None:
     high = low + width
     space = Space(x=real(low, high, default=low if where == "low" else high))
-    built = SpaceBuilder().build(space.to_orion())
+    built = SpaceBuilder().build(to_orion.priors(space))
     assert to_orion.from_params(space, {"x": float(built["x"].interval()[1])})["x"] == high
 
 
@@ -281,14 +283,14 @@ def test_orion_takes_a_default_at_the_very_bound(low: float, width: float, where
 
 def test_what_optuna_cannot_express_is_an_error_that_names_it() -> None:
     with pytest.raises(SpaceError, match=r"a: Optuna cannot express the weights of a categorical"):
-        Space(a=categorical("x", "y", weights=(1, 3))).to_optuna()
+        to_optuna.distributions(Space(a=categorical("x", "y", weights=(1, 3))))
     with pytest.raises(SpaceError, match=r"b: Optuna cannot express a normal prior"):
         to_optuna.suggest(Space(b=normal(0, 2)), a_study().ask())
 
 
 def test_what_orion_cannot_express_is_an_error_that_names_it() -> None:
     with pytest.raises(SpaceError, match=r"steps: Orion cannot express a second fidelity"):
-        Space(epochs=fidelity(1, 9), steps=fidelity(1, 9)).to_orion()
+        to_orion.priors(Space(epochs=fidelity(1, 9), steps=fidelity(1, 9)))
 
 
 @pytest.mark.parametrize("driver", [to_optuna, to_orion])
@@ -303,7 +305,7 @@ def test_parameters_of_another_space_are_refused(driver: Any) -> None:
         driver.from_params(SPACE, params | {"one_minus_gamma": 0.5})
 
 
-@pytest.mark.parametrize("convert", [Space.to_optuna, Space.to_orion])
+@pytest.mark.parametrize("convert", [to_optuna.distributions, to_orion.priors])
 def test_two_dimensions_of_one_name_in_a_driver_are_refused(convert: Any) -> None:
     with pytest.raises(SpaceError, match=r"gamma: (Optuna|Orion) would have one_minus_gamma twice; rename one"):
         convert(Space(one_minus_gamma=real(0, 1), gamma=near_one(0.9, 0.99)))
@@ -312,6 +314,6 @@ def test_two_dimensions_of_one_name_in_a_driver_are_refused(convert: Any) -> Non
 def test_an_ordinal_of_one_value_is_still_one_parameter() -> None:
     space = Space(a=ordinal("only"))
     assert to_optuna.suggest(space, a_study().ask()) == {"a": "only"}
-    assert to_orion.from_params(space, SpaceBuilder().build(space.to_orion()).sample(1, seed=1)[0].params) == {
+    assert to_orion.from_params(space, SpaceBuilder().build(to_orion.priors(space)).sample(1, seed=1)[0].params) == {
         "a": "only"
     }

@@ -17,6 +17,7 @@ from orion.client import build_experiment, get_experiment
 from orion.core.worker.trial import Trial
 from rekindle import PPO, fidelity
 from rekindle.spaces import SpaceError
+from rekindle.spaces.drivers import to_orion
 from rekindle.studies import cli
 from rekindle.studies.cli.commands import under_orion as orion_trial
 from rekindle.studies.errors import StudyMismatch
@@ -120,7 +121,7 @@ def test_an_objective_serves_an_experiment_of_the_users_own_and_its_executors(sq
     twin = pickle.loads(pickle.dumps(mine))
     client = build_experiment(
         "own",
-        space=mine.space.to_orion(),
+        space=to_orion.priors(mine.space),
         algorithm={"random": {"seed": 1}},
         max_trials=1,
         storage=storage_of(sqlite_url),
