@@ -34,8 +34,8 @@ def ours(folder: Path, steps: int, repeat: int) -> None:
     task = rekindle.DQN("CartPole-v1", storage=rekindle.Store(f"sqlite:///{folder / 'studies.db'}"))
     task.init(buffer_size=TRANSITIONS, epoch_steps=steps, learning_starts=min(1000, steps))
     task.fit(1)
-    assert task.seat is not None
-    learner = task.seat.learner
+    assert task.ref is not None
+    learner = task.ref.learner
     assert isinstance(learner, DQNLearner)
     rng = np.random.default_rng(0)
     learner.replay.numbers[:] = rng.standard_normal(learner.replay.numbers.shape, dtype=np.float32)
@@ -48,8 +48,8 @@ def ours(folder: Path, steps: int, repeat: int) -> None:
         start = time.perf_counter()
         write = task.pending_write()
         packed = time.perf_counter()
-        assert task.storage is not None
-        task.storage.save([write])
+        assert task.stored.storage is not None
+        task.stored.storage.save([write])
         done = time.perf_counter()
         new = sum(map(len, getattr(write.blobs, "made", write.blobs).values())) / 1e6
         packing.append((new, 1e3 * (packed - start)))

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import optuna
 
 from ..spaces.drivers.to_optuna import suggest
-from ..tasks.cohort import EpochEvent
 from ..tasks.errors import Diverged
+from ..tasks.runtime.observers import EpochEvent
 from .engine.configuring import open_space
 from .storage.store import Store
 from .study.config import check_epochs

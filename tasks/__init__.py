@@ -20,7 +20,7 @@ _HOMES = {
     "Task": ".task",
     "Learner": ".learner",
     "Cohort": ".cohort",
-    "EpochEvent": ".cohort",
+    "EpochEvent": ".runtime.observers",
     "EnvSpec": ".envs",
     "BadResume": ".errors",
     "BadResumeGuard": ".runtime.guard",

@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 
 from .checkpoint.retention import RETURN
 from .checkpoint.storage import Metrics, Storage, Write
 from .errors import Diverged
-from .evaluation import evaluate
-from .learner import Learner
+from .evaluation import evaluate, one_thread
+from .identity import TaskIdentity
+from .learner import Learner, MemberRef
+from .record import TaskRecord
 from .runtime.fingerprint import products_are_exact
-from .runtime.guard import BadResumeGuard
+from .runtime.guard import BadResumeGuard, Guarded
 from .runtime.interrupts import Interrupts
-from .runtime.observers import Until
-
-if TYPE_CHECKING:
-    from .task import Task
+from .runtime.observers import Context, EpochEvent, Trainable, Until
 
 SAVING_SHARE = 0.02  # of the training time at most goes into checkpoints
 
 
-@dataclass(frozen=True)
-class EpochEvent:
-    """A member finished an epoch; what a fit's `context` is called with."""
+class Member(Guarded, Trainable, Protocol):
+    """A task, for its cohort; see `Task` for the attributes."""
 
-    task: Task
-    epoch: int
-    metrics: Metrics
+    device: torch.device
+    stored: TaskRecord
+    ref: MemberRef | None
+    logger: Context | None
 
-
-Context = Callable[[EpochEvent], None]
+    @property
+    def identity(self) -> TaskIdentity: ...
+    @property
+    def env_steps(self) -> int: ...
+    def pending_write(self) -> Write: ...
+    def build_learner(self, tasks: Sequence[Any]) -> Learner: ...
 
 
 class Cohort:
@@ -46,16 +48,18 @@ class Cohort:
     may be at different epochs; those that are behind are trained up to the others first.
     """
 
-    def __init__(self, tasks: Sequence[Task]):
+    def __init__(self, tasks: Sequence[Member]):
         """ValueError unless there is a task, all are initialized, and all have the same structure."""
         if not tasks:
             raise ValueError("a cohort must have at least one task, but got none")
         first, *others = tasks
         for other in others:
-            if (other.structure, other.device) != (first.structure, first.device):
+            if (other.identity.structure, other.device) != (first.identity.structure, first.device):
+                names = first.identity.structural_difference(other.identity)
+                names += ["device"] if other.device != first.device else []
                 raise ValueError(
                     f"the members of a cohort must have the same structure, but {first} and {other} differ in "
-                    f"{', '.join(first.structural_difference(other))}; train them in cohorts of their own"
+                    f"{', '.join(names)}; train them in cohorts of their own"
                 )
         if len({task.uid for task in tasks}) < len(tasks):
             raise ValueError("the members of a cohort must be different tasks, but two have the same uid")
@@ -75,7 +79,7 @@ class Cohort:
             pass  # refuses bad tasks before any training
         for task in self.tasks:
             if task.epochs < epochs:
-                task.check_lease()
+                task.stored.check_lease(str(task))
         with Interrupts() as interrupts, one_thread():
             products_are_exact()  # or it warns
             while behind := [
@@ -96,9 +100,9 @@ class Cohort:
 class _Run:
     """One stretch of training in which all members are at the same step."""
 
-    def __init__(self, tasks: list[Task], context: Context | None, until: Until | None, interrupts: Interrupts):
+    def __init__(self, tasks: list[Member], context: Context | None, until: Until | None, interrupts: Interrupts):
         self.tasks, self.context, self.until, self.interrupts = tasks, context, until, interrupts
-        self.learner = seat(tasks)
+        self.learner = shared_learner(tasks)
         self.saved_at, self.saving_took = time.monotonic(), 0.0
 
     def train(self, epochs: int) -> None:
@@ -125,17 +129,17 @@ class _Run:
             member
             for member, task in enumerate(self.tasks)
             if task.bad is None
-            and task.storage
-            and task.keep
-            and task.keep.every
-            and epoch % task.keep.every == 0
+            and task.stored.storage
+            and (keep := task.stored.keep)
+            and keep.every
+            and epoch % keep.every == 0
             and not self.learner.broken(member, metrics[member])
         ]
         values = evaluate(self.learner).tolist() if due else []
         for member in due:
             metrics[member][RETURN] = values[member]
 
-    def living(self) -> list[Task]:
+    def living(self) -> list[Member]:
         return [task for task in self.tasks if task.bad is None]
 
     @contextlib.contextmanager
@@ -148,7 +152,7 @@ class _Run:
 
     def record(self, metrics: list[Metrics]) -> None:
         """Takes the epoch into every member's history; members that diverged are marked bad, by name."""
-        events = []
+        told = []
         for member, (task, row) in enumerate(zip(self.tasks, metrics, strict=True)):
             if task.bad is not None:
                 continue
@@ -156,12 +160,11 @@ class _Run:
                 task.fail(Diverged(f"{task}: {reason} in epoch {self.learner.epochs}; try a lower learning rate"))
                 continue
             task.history.append((self.learner.epochs, row))
-            events.append(EpochEvent(task, self.learner.epochs, row))
-        for event in events:
-            if event.task.logger is not None:
-                event.task.logger(event)
-            if self.context is not None:
-                self.context(event)
+            told.append((task.logger, EpochEvent(task, self.learner.epochs, row)))
+        for logger, event in told:
+            for listener in (logger, self.context):
+                if listener is not None:
+                    listener(event)
 
     def save_if_due(self, finished: bool) -> None:
         if finished or (time.monotonic() - self.saved_at) * SAVING_SHARE >= self.saving_took:
@@ -169,7 +172,7 @@ class _Run:
         elif due := [
             task
             for task in self.living()
-            if (keep := task.keep) and (keep.is_spaced(self.learner.epochs) or keep.is_among_best(task.history))
+            if (keep := task.stored.keep) and (keep.is_spaced(self.learner.epochs) or keep.is_among_best(task.history))
         ]:
             self.write(due)
 
@@ -180,37 +183,21 @@ class _Run:
         self.saved_at = time.monotonic()
         self.saving_took = self.saved_at - start
 
-    def write(self, tasks: list[Task]) -> None:
+    def write(self, tasks: list[Member]) -> None:
         """Writes these members' states and new metrics, those of one storage in one transaction."""
         by_storage: dict[int, tuple[Storage, list[Write]]] = {}
         for task in tasks:
-            if task.storage is not None:
-                by_storage.setdefault(id(task.storage), (task.storage, []))[1].append(task.pending_write())
+            if (storage := task.stored.storage) is not None:
+                by_storage.setdefault(id(storage), (storage, []))[1].append(task.pending_write())
         for storage, writes in by_storage.values():
             storage.save(writes)
         for task in tasks:
-            task.written = len(task.history)
+            task.stored.written = len(task.history)
 
 
-def seat(tasks: list[Task]) -> Learner:
-    """One learner that holds exactly these tasks, with their states moved into it."""
-    seats = [task.seat for task in tasks]
-    learner = seats[0].learner if seats[0] is not None else None
-    if (
-        learner is not None
-        and learner.members == len(tasks)
-        and all(place is not None and place.learner is learner and place.member == i for i, place in enumerate(seats))
-    ):
-        return learner
+def shared_learner(tasks: list[Member]) -> Learner:
+    """Return one learner that holds exactly these tasks, with their states moved into it."""
+    ref = tasks[0].ref
+    if ref is not None and [task.ref for task in tasks] == [(ref.learner, i) for i in range(ref.learner.members)]:
+        return ref.learner
     return tasks[0].build_learner(tasks)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread: sums of large arrays round differently on two, and cohorts use cores through processes."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import torch
 
-from .envs import make_envs
+from .envs import make_envs, spaces_of
+from .envs.base.encode import Actions, Observations
 from .learner import Learner
 from .rng import streams
 
@@ -77,3 +81,33 @@ def _play(learner: Learner, episodes: int, deterministic: bool = True, on_step: 
         running &= ~(step.terminated | step.truncated)
     learner.evaluation_envs = envs
     return returns
+
+
+def player(learner: Learner, member: int) -> Callable[[Any], Any]:
+    """Return a function from one observation to one member's greedy action, through one episode.
+
+    Both are as the Gymnasium environment gives and takes them.
+    """
+    spaces, where = spaces_of(learner.env), learner.env.id
+    observations, actions = Observations(spaces.observation, where), Actions(spaces.action, where)
+    batch = np.empty((learner.members, 1, *observations.shape), observations.dtype)
+    greedy = learner.actor(1)
+
+    def act(observation: Any) -> Any:
+        for row in batch:  # the other members' actions are thrown away
+            observations.write(observation, row[0])
+        with one_thread():
+            return actions.decode(greedy(batch)[member])[0]
+
+    return act
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread: sums of large arrays round differently on two; cores are used through processes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

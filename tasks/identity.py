@@ -1,123 +1,190 @@
-"""What is trained and how: all that a result depends on but the epochs, and the uid that is its hash."""
+"""Identity of a task: everything that a result depends on but the epochs, and the uid that is its hash."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol, Self
 
 import torch
 
-from ..spaces import Space, flatten
+from ..spaces import Space
 from .checkpoint.manifests import canonical_json
 from .envs import EnvSpec
-from .errors import NotInitialized
-from .learner import Learner
+from .errors import StateMismatch
+from .learner import Learner, check_counters
 
 EnvLike = str | EnvSpec | Mapping[str, Any]
+STATE_FORMAT = 1
+STATE_PARTS = ("format", "identity", "structure", "learner")
+
+
+class Algorithm(Protocol):
+    """A task's class, see `Task`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def learner(self) -> type[Learner]: ...
+
+
+@dataclass(frozen=True)
+class TaskIdentity:
+    """Everything that a result depends on but the epochs; checked by `of`.
+
+    Attributes:
+        algorithm: the name of the task's class.
+        version: of the algorithm.
+        env: the environment with its wrappers.
+        seed: of all randomness.
+        hyperparameters: the complete values, nested.
+        space: of the hyperparameters.
+        start: the digest of the state or policy that the task starts from, None for a fresh task.
+    """
+
+    algorithm: str
+    version: int
+    env: EnvSpec
+    seed: int
+    hyperparameters: dict[str, Any]
+    space: Space = field(repr=False, compare=False)
+    start: str | None = None
+
+    @classmethod
+    def of(
+        cls, algorithm: Algorithm, env: EnvLike, seed: int, values: Mapping[str, Any], start: str | None = None
+    ) -> Self:
+        """Return the identity of a task of this class, without making one.
+
+        Args:
+            algorithm: the task's class.
+            env: a Gymnasium id, or an EnvSpec, or its JSON.
+            seed: 0 to 2**63 - 1.
+            values: hyperparameters, nested or dotted; those left out take their defaults.
+            start: as the attribute.
+
+        Raises:
+            ValueError: the values are out of range or contradict each other; the space's errors name the parameter.
+            UnsupportedSpace: the algorithm cannot act in this environment, or not with these values.
+        """
+        spec, learner = EnvSpec.of(env), algorithm.learner
+        check_seed(algorithm.name, seed)
+        complete = learner.hyperparameters.validate(values)
+        learner.check(complete)
+        learner.check_env(spec)
+        learner.check_use(spec, complete)
+        return cls(algorithm.name, algorithm.version, spec, seed, complete, learner.hyperparameters, start)
+
+    def starting(self, start: str) -> TaskIdentity:
+        """Return the identity of a branch: the same, but starting from the state or policy with this digest."""
+        return replace(self, start=start)
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The hyperparameters that count for the uid, by dotted name, see `Space.identifying`."""
+        return self.space.identifying(self.hyperparameters)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the identity as it is hashed and stored."""
+        identity = {
+            "task": self.algorithm,
+            "version": self.version,
+            "env": self.env.to_json(),
+            "seed": self.seed,
+            "hyperparameters": dict(self.values),
+        }
+        return identity | ({"start": self.start} if self.start else {})
+
+    @cached_property
+    def uid(self) -> str:
+        """The name of the result."""
+        return uid_of(self.to_json())
+
+    @cached_property
+    def structural(self) -> dict[str, Any]:
+        """The hyperparameters that decide shapes and loop counts, by dotted name."""
+        return self.space.structure(self.hyperparameters)
+
+    @cached_property
+    def structure(self) -> str:
+        """Equal for tasks that can train in one cohort, device aside."""
+        parts = [self.algorithm, self.version, self.env.to_json(), self.structural]
+        return canonical_json(parts).decode()
+
+    def structural_difference(self, other: TaskIdentity) -> list[str]:
+        """Return the names of what keeps two tasks from training in one cohort."""
+        names = [
+            name
+            for name, attribute in (("name", "algorithm"), ("version", "version"), ("env", "env"))
+            if getattr(self, attribute) != getattr(other, attribute)
+        ]
+        own, others = self.structural, other.structural
+        return names + sorted(k for k in own.keys() | others.keys() if own.get(k, ...) != others.get(k, ...))
+
+    def check_state(self, state: Mapping[str, Any], place: str, perturb: bool = False) -> None:
+        """Raise StateMismatch unless a state is of this task.
+
+        Args:
+            state: as `Task.state_dict` returns it.
+            place: names the task in errors.
+            perturb: whether it may be of other hyperparameters and another seed.
+        """
+        if missing := sorted({*STATE_PARTS} - state.keys()):
+            raise StateMismatch(
+                f"{place}: a state must have format, identity, structure and learner, but lacks {', '.join(missing)}"
+            )
+        if state["format"] != STATE_FORMAT:
+            raise StateMismatch(f"{place}: a state must have format {STATE_FORMAT}, but got {state['format']!r}")
+        check_counters(state["learner"], place)
+        if not isinstance(state["identity"], Mapping):
+            raise StateMismatch(f"{place}: a state's identity must be a mapping, but got {str(state['identity'])[:80]}")
+        own, others = self.to_json(), dict(state["identity"])
+        for name in ("task", "version", "env") if perturb else sorted(own.keys() | others.keys()):
+            if own.get(name) != others.get(name):
+                cure = "" if perturb else "; pass perturb=True to change it on purpose"
+                differs = _difference(name, own.get(name), others.get(name))
+                raise StateMismatch(f"{place}: the state is of another task: {differs}{cure}")
+        if state["structure"] != self.structure:
+            raise StateMismatch(
+                f"{place}: the state is of another structure, {state['structure']}; it cannot be perturbed into this "
+                "one"
+            )
+
+
+def uid_of(identity: Mapping[str, Any]) -> str:
+    """Return the uid of the task with this identity, unless it was given another."""
+    return hashlib.sha256(canonical_json(identity)).hexdigest()[:20]
+
+
+def check_seed(place: str, seed: int) -> None:
+    """Raise ValueError unless a seed is an integer of the allowed range."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"{place}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")
 
 
 def device_of(device: str, place: str) -> torch.device:
-    """The torch device with this name; ValueError if there is none, or this machine has not got it."""
+    """Return the torch device with this name; ValueError if torch or this machine lacks it."""
     try:
-        found = torch.device(device)
+        named = torch.device(device)
     except (RuntimeError, TypeError):
         raise ValueError(
             f"{place}: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', but got {device!r}"
         ) from None
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+    if named.type == "cuda" and (named.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"{place}: device {device!r} is not here, torch sees {torch.cuda.device_count()} CUDA devices "
             "on this machine; take 'cpu', or a torch and a driver that can use it"
         )
-    return found
+    return named
 
 
-class Identified:
-    """An algorithm on an environment with a seed, and the hyperparameters that `init` gives it."""
-
-    name: ClassVar[str]
-    version: ClassVar[int] = 1
-    learner: ClassVar[type[Learner]]
-
-    env_processes = 0  # how many processes step the environments; no part of the identity, as it changes no result
-
-    def __init__(self, env: EnvLike, seed: int, device: str, fixed: Mapping[str, Any]):
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-            raise ValueError(f"{self.name}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")
-        self.env, self.seed, self.device = EnvSpec.of(env), seed, device_of(device, self.name)
-        self.fixed = flatten(fixed)
-        self._left = self.learner.hyperparameters.fix(fixed) if fixed else None  # open; only if it must be checked
-        self.hyperparameters: dict[str, Any] | None = None
-        self.uid = ""
-        self._start: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.name} on {self.env.id}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
-
-    def get_space(self, **fidelities: Any) -> Space:
-        """The hyperparameters still open, nested, and the fidelities named, e.g. ``epochs=fidelity(1, 27)``."""
-        left = self.learner.hyperparameters.fix({}) if self._left is None else self._left
-        return left.searched().extend(**fidelities)
-
-    def _complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All hyperparameters, nested, of those given; the space's and the algorithm's errors if they are wrong."""
-        values = self.learner.hyperparameters.validate({**flatten(given), **self._without_overwriting(given)})
-        self.learner.check(values)
-        self.learner.check_env(self.env)
-        self.learner.check_use(self.env, values)
-        return values
-
-    def _without_overwriting(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The fixed hyperparameters; ValueError if `given` sets one of them to something else."""
-        for name, value in flatten(given).items():
-            if name in self.fixed and self.fixed[name] != value:
-                raise ValueError(
-                    f"{self}: {name} was fixed to {self.fixed[name]!r} when the task was made, but init got {value!r}"
-                )
-        return self.fixed
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Everything that the result depends on but the epochs, as JSON."""
-        if self.hyperparameters is None:
-            raise NotInitialized(f"{self} has no hyperparameters yet; call init(...) first")
-        identity = {
-            "task": self.name,
-            "version": self.version,
-            "env": self.env.to_json(),
-            "seed": self.seed,
-            "hyperparameters": self.learner.hyperparameters.identifying(self.hyperparameters),
-        }
-        return identity | ({"start": self._start} if self._start else {})
-
-    def _hash(self) -> str:
-        return uid_of(self.identity)
-
-    def _copy(self) -> Self:
-        """The same task once more, with no state and no storage."""
-        copy = type(self)(self.env, seed=self.seed, device=str(self.device))  # type: ignore[call-arg]
-        copy.hyperparameters, copy.uid, copy._start = self._values(), self.uid, self._start
-        return copy
-
-    @property
-    def structure(self) -> str:
-        """Equal for tasks that can train in one cohort, device aside."""
-        structural = self.learner.hyperparameters.structure(self._values())
-        return canonical_json([self.name, self.version, self.env.to_json(), structural]).decode()
-
-    def structural_difference(self, other: Identified) -> list[str]:
-        """Names of what keeps two tasks from training in one cohort."""
-        names = [n for n in ("name", "version", "env", "device") if getattr(self, n) != getattr(other, n)]
-        mine, theirs = (t.learner.hyperparameters.structure(t._values()) for t in (self, other))
-        return names + sorted(k for k in mine.keys() | theirs.keys() if mine.get(k, ...) != theirs.get(k, ...))
-
-    def _values(self) -> dict[str, Any]:
-        if self.hyperparameters is None:
-            raise NotInitialized(f"{self} has no hyperparameters yet; call init(...) first")
-        return self.hyperparameters
-
-
-def uid_of(identity: Mapping[str, Any]) -> str:
-    """The uid of the task with this identity, unless it was given another."""
-    return hashlib.sha256(canonical_json(identity)).hexdigest()[:20]
+def _difference(name: str, own: Any, other: Any) -> str:
+    if isinstance(own, Mapping) and isinstance(other, Mapping):
+        for key in sorted(own.keys() | other.keys()):
+            if own.get(key) != other.get(key):
+                return f"{name}.{key} is {other.get(key)!r} in the state and {own.get(key)!r} in the task"
+    return f"{name} is {other!r} in the state and {own!r} in the task"

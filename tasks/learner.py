@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -114,6 +114,13 @@ class Acting(Protocol):
 
     def truncate_all(self) -> None:
         """Forget all running episodes."""
+
+
+class MemberRef(NamedTuple):
+    """One member of a learner."""
+
+    learner: Learner
+    member: int
 
 
 class Learner:

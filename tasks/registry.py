@@ -1,13 +1,19 @@
-"""The registry of tasks by name: those of this package, and those that other packages offer."""
+"""Tasks by name: those of this package, and those that other packages offer through entry points.
+
+Algorithms are imported by their names, on first use; this module imports none of them, nor `Task`.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any
 
-from .task import Task
+from ..spaces import unflatten
+from .errors import StateMismatch
+from .learner import Learner
 
 ALGORITHMS = {
     "a2c": ".algorithms.a2c:A2C",
@@ -24,12 +30,15 @@ ENTRY_POINTS = "rekindle.tasks"  # the group in which other packages offer tasks
 
 
 def names() -> list[str]:
-    """The names of all tasks: those of this package, and those that others offer through entry points."""
+    """Return the names of all tasks."""
     return sorted({*ALGORITHMS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
 
 
-def load(name: str) -> type[Task]:
-    """The task with this name; ValueError names the near ones, or says what is wrong with what a package offers."""
+def load(name: str) -> type[Any]:
+    """Return the class of the task with this name, derived from `Task`.
+
+    ValueError names the near ones, or the fault of a package's offer.
+    """
     points = entry_points(group=ENTRY_POINTS, name=name)
     offers = [f"{point.value} of {point.dist.name if point.dist else 'an unknown package'}" for point in points]
     if len(offers) + (name in ALGORITHMS) > 1:
@@ -40,7 +49,7 @@ def load(name: str) -> type[Task]:
         )
     if name in ALGORITHMS:
         module, attribute = ALGORITHMS[name].split(":")
-        task: type[Task] = getattr(importlib.import_module(module, __package__), attribute)
+        task: type[Any] = getattr(importlib.import_module(module, __package__), attribute)
         return task
     for point, offer in zip(points, offers, strict=True):
         try:
@@ -54,9 +63,30 @@ def load(name: str) -> type[Task]:
     )
 
 
-def _checked(offered: Any, name: str, offer: str) -> type[Task]:
-    """What a package offers under this name; ValueError unless it is a task that is named so."""
-    if not (isinstance(offered, type) and issubclass(offered, Task)):
+def task_of(identity: Mapping[str, Any], **options: Any) -> Any:
+    """Return the task with this stored identity, initialized.
+
+    Args:
+        identity: as `TaskIdentity.to_json` returns it.
+        options: further arguments of the task's class, such as its storage.
+
+    Raises:
+        StateMismatch: another version of the task is installed.
+    """
+    task = load(identity["task"])
+    if task.version != identity["version"]:
+        raise StateMismatch(
+            f"a task continues with the version that it began with, {identity['task']} {identity['version']}, but "
+            f"{task.version} is installed; use the Rekindle that made it"
+        )
+    made = task(identity["env"], seed=identity["seed"], **options)
+    return made.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
+
+
+def _checked(offered: Any, name: str, offer: str) -> type[Any]:
+    """Return the class that a package offers under this name; ValueError unless it is a task that is named so."""
+    learner = getattr(offered, "learner", None)
+    if not (isinstance(offered, type) and isinstance(learner, type) and issubclass(learner, Learner)):
         raise ValueError(f"an entry point must be a class derived from rekindle.Task, but {offer} is {offered!r}")
     if (own := getattr(offered, "name", None)) != name:
         raise ValueError(

@@ -1,38 +1,48 @@
-"""The face of an algorithm: what is trained and how, and the contract of resuming it."""
+"""The face of an algorithm: training of one configuration that can be stopped and resumed."""
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..spaces import Space, unflatten
+from ..spaces import Space, flatten, unflatten
 from .checkpoint.policy_files import write_policy
 from .checkpoint.retention import Keep
-from .checkpoint.storage import Metrics, Storage
-from .cohort import Cohort, Context, EpochEvent, one_thread
-from .envs import spaces_of
-from .envs.base.encode import Actions, Observations
-from .errors import StateMismatch
-from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes
-from .identity import EnvLike, device_of
-from .record import Kept
+from .checkpoint.state import Packed, Tree, materialized, pack
+from .checkpoint.storage import Metrics, Saved, Storage, Write
+from .cohort import Cohort
+from .envs import EnvSpec
+from .errors import NotInitialized, StateMismatch
+from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes, one_thread, player
+from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
+from .learner import Learner, MemberRef
+from .record import TaskRecord, tree_of
 from .runtime.guard import BadResumeGuard
-from .runtime.observers import Until
+from .runtime.observers import Context, EpochEvent, Until
 from .signals.demonstrations import Demonstrations, Recorder
-from .task_state import Seat
-from .warm_start import WarmStart, networks_of, policy_of
+from .warm_start import (
+    LoadReport,
+    WarmStart,
+    adopt,
+    demonstrations_of,
+    is_policy,
+    match_beginning,
+    networks_of,
+    policy_in,
+    policy_of,
+    policy_tree,
+)
 
 FIDELITY = "epochs"
 
 
-class Task(Kept):
+class Task:
     """A resumable training of one algorithm, on one environment, with one seed.
 
         task = PPO("CartPole-v1", seed=1, storage=Store("sqlite:///studies.db"))
@@ -43,13 +53,18 @@ class Task(Kept):
     Attributes:
         name, version: of the algorithm; a version changes when the same hyperparameters would give other results.
         learner: the algorithm's mathematics.
-        hyperparameters: the complete nested values, None before `init`.
-        uid: names the result: a hash of everything that it depends on but the number of epochs.
-        resumed: whether `init` found a checkpoint to carry on from.
-        inexact: versions or hardware that changed since it was written, so that the last bits may differ from then on.
-        history: (epoch, metrics) of every epoch done.
+        fixed: the hyperparameters that the constructor took out of the space, by dotted name.
+        uid: the name of the result: a hash of everything that it depends on but the number of epochs.
+        stored: history, events and checkpoints.
+        ref: the learner that holds the task's state, and its member there; None until one is needed.
+        load_report: the parts of a warm start that were loaded.
         bad: the exception that broke the task, or None.
+        between_steps: whether the state is whole at this moment.
     """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    learner: ClassVar[type[Learner]]
 
     def __init__(
         self,
@@ -65,51 +80,91 @@ class Task(Kept):
         logger: Callable[[EpochEvent], None] | None = None,
         **fixed: Any,
     ):
-        """*What* is trained.
+        """Say *what* is trained.
 
         Args:
             env: a Gymnasium id, or an EnvSpec, or its JSON.
             seed: of all randomness; 0 to 2**63 - 1.
             device: a torch device.
-            env_processes: how many processes step the environments, 0 for this one alone; it changes no result.
+            env_processes: the number of processes that step the environments, 0 for this one alone; it changes no
+                result.
             storage: keeps checkpoints, metrics and events under the uid.
             snapshots: which checkpoints it keeps: "latest"; "best", which evaluates at each epoch's end and keeps the
                 best one too ("best:5": each fifth); "every:5", which keeps each fifth too; "all"; "no", after which a
-                task that stopped starts anew; how many of the latest; or a Keep. None leaves it to the storage. No part
-                of the identity: it changes no state.
-            warm_start: a policy that its networks begin with, from a task, a state, a stored checkpoint, a vector or a
-                file, see `WarmStart`. Optimizers, counters and statistics of rewards begin anew. The identity has its
-                digest, and the storage the policy itself, so that the source is needed once.
-            demonstrations: what is shown to it, a file or `Demonstrations`, for cloning and GAIL. They are in the
-                identity and in the storage as a warm start's policy is.
+                task that stopped begins again; the number of the latest ones; or a Keep. None leaves it to the storage.
+                It is no part of the identity, as it changes no state.
+            warm_start: a policy that the networks begin with, from a task, a state, a stored checkpoint, a vector or a
+                file, see `WarmStart`. Optimizers, counters and statistics of rewards begin fresh. The identity has its
+                digest, and the storage the policy, so that the source is needed once.
+            demonstrations: a file or `Demonstrations`, for cloning and GAIL. They are in the identity and in the
+                storage as a warm start's policy is.
             logger: is called with an EpochEvent at each epoch's end.
             fixed: hyperparameters to take out of the space, nested like it.
         """
-        super().__init__(env, seed, device, fixed, storage, snapshots)
+        check_seed(self.name, seed)
         if isinstance(env_processes, bool) or not isinstance(env_processes, int) or env_processes < 0:
-            raise ValueError(f"{self}: env_processes must be an integer of at least 0, but got {env_processes!r}")
+            raise ValueError(f"{self.name}: env_processes must be an integer of at least 0, but got {env_processes!r}")
+        self.env, self.seed, self.device = EnvSpec.of(env), seed, device_of(device, self.name)
         self.env_processes, self.logger = env_processes, logger
         self.warm_start, self.demonstrations = warm_start, demonstrations
+        self._open_space = self.learner.hyperparameters.fix(fixed)
+        self.fixed = flatten(fixed)
+        self._identity: TaskIdentity | None = None
+        self.uid = ""
+        self.stored = TaskRecord(storage, snapshots)
+        self.ref: MemberRef | None = None
+        self.load_report: LoadReport | None = None
         self.suggested_epochs: int | None = None
+        self.bad: BaseException | None = None
+        self.between_steps = True
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.env.id}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
+
+    # --- what and how ---
+
+    def get_space(self, **fidelities: Any) -> Space:
+        """Return the open hyperparameters, nested, and the fidelities named, e.g. ``epochs=fidelity(1, 27)``."""
+        return self._open_space.searched().extend(**fidelities)
+
+    @property
+    def identity(self) -> TaskIdentity:
+        """Everything that the result depends on but the epochs; NotInitialized before `init`."""
+        if self._identity is None:
+            raise NotInitialized(f"{self} has no hyperparameters yet; call init(...) first")
+        return self._identity
+
+    @property
+    def hyperparameters(self) -> dict[str, Any] | None:
+        """The complete nested values, None before `init`."""
+        return None if self._identity is None else self._identity.hyperparameters
 
     def init(self, *, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
-        """*How* it is trained. Missing hyperparameters take their defaults; None for a group means all its defaults.
+        """Say *how* it is trained.
 
-        Errors name the parameter, its range and the nearest known name. With a storage that holds a checkpoint of this
-        uid the task carries on from it, and `resumed` is true. `start` makes it a branch of another task: it names the
-        digest of the state that it starts from, which the storage holds as its first checkpoint, or `load_state_dict`
-        brings; or of the policy of a warm start, whose source is not needed then.
+        Missing hyperparameters take their defaults; None for a group means all its defaults. With a storage that holds
+        a checkpoint of this uid the task resumes from it, and `resumed` is true. Errors name the parameter, its range
+        and the nearest known name.
+
+        Args:
+            uid: a name instead of the hash.
+            start: makes it a branch of another task: the digest of the state that it starts from, which the storage
+                holds as its first checkpoint, or `load_state_dict` brings; or of the policy of a warm start, whose
+                source is not needed then.
+            hyperparameters: nested, with the epochs of a sampled space if it has them.
         """
         with BadResumeGuard(self):
             pass
-        if self.hyperparameters is not None:
+        if self._identity is not None:
             raise StateMismatch(f"{self} is initialized already; build a new task to train with other hyperparameters")
-        given = {
-            name: value
-            for name, value in hyperparameters.items()
-            if not (value is None and isinstance(self.learner.hyperparameters.get(name), Space))
-        }
-        self.suggested_epochs = given.pop(FIDELITY, None)
+        values = flatten(hyperparameters)
+        self.suggested_epochs = values.pop(FIDELITY, None)
+        for name in values.keys() & self.fixed.keys():
+            if values[name] != self.fixed[name]:
+                raise ValueError(
+                    f"{self}: {name} was fixed to {self.fixed[name]!r} when the task was made, but init got "
+                    f"{values[name]!r}"
+                )
         shown = None if self.demonstrations is None else Demonstrations.given(self.demonstrations)
         if shown is not None:
             if "demonstrated_steps" not in self.learner.hyperparameters:
@@ -117,142 +172,339 @@ class Task(Kept):
                     f"{self}: on-policy tasks learn from demonstrations, and {self.name} does not; leave "
                     "demonstrations out"
                 )
-            given.setdefault("demonstrated_steps", shown.steps)
-        self.hyperparameters, self._start = self._complete(given), start
+            values.setdefault("demonstrated_steps", shown.steps)
+        warm = self.warm_start if isinstance(self.warm_start, WarmStart | None) else WarmStart(self.warm_start)
+        self._identity = TaskIdentity.of(type(self), self.env, self.seed, {**values, **self.fixed}, start)
         try:
-            warm = self.warm_start if isinstance(self.warm_start, WarmStart | None) else WarmStart(self.warm_start)
-            policy = None if warm is None and shown is None else self._begin_with(warm, shown)
-            self.uid = uid or self._hash()
+            policy = None if warm is None and shown is None else self._begin(warm, shown)
+            self.uid = uid or self.identity.uid
             self._open(policy, warm.name if warm else "")
             self.warm_start = self.demonstrations = None  # they are in the state now
         except BaseException:
-            self.release()  # another try, or another process, shall find the task free
-            self.hyperparameters, self.uid, self._start, self.seat = None, "", None, None
+            self.stored.release()  # so that another try, or another process, finds the task free
+            self._identity, self.uid, self.ref, self.stored.state = None, "", None, None
             raise
         return self
 
+    def _begin(self, start: WarmStart | None, shown: Demonstrations | None) -> Packed:
+        """Make a learner that begins with a policy and demonstrations; their digest becomes part of the identity."""
+        learner = self._new_learner()
+        beginning, self.load_report = match_beginning(learner, start, shown, str(self))
+        packed = pack(policy_tree(beginning))
+        if self.identity.start not in (None, packed.digest):
+            raise StateMismatch(
+                f"{self}: init was told to start from {str(self.identity.start)[:12]}, but warm_start is "
+                f"{packed.digest[:12]}; give one of them"
+            )
+        adopt(learner, 0, beginning)
+        self.ref, self._identity = MemberRef(learner, 0), self.identity.starting(packed.digest)
+        return packed
+
+    def _open(self, policy: Packed | None, source: str) -> None:
+        """Take the lease, and the last checkpoint if there is one; the policy of a warm start is the first one."""
+        lease = self.stored.take_lease(self.uid, self.identity)
+        if lease is None:
+            return
+        saved = lease.load()
+        if saved is None and policy is not None:
+            assert self.load_report is not None
+            self.stored.begin(policy, self.load_report, source)
+        resumed = saved is not None and self._load(saved)
+        self.stored.note_init(self.device, saved if resumed else None)
+
+    def _load(self, saved: Saved) -> bool:
+        """Load a stored checkpoint; StateMismatch if it is of another task. False if it is only the first policy."""
+        state = tree_of(saved)
+        if is_policy(state) and saved.digest == self.identity.start:
+            if self.ref is None:
+                self.ref = MemberRef(self._new_learner(), 0)
+                adopt(*self.ref, policy_in(state))
+            return False
+        self.identity.check_state(state, str(self), perturb=saved.digest == self.identity.start)
+        self.ref = None
+        self.stored.resume(saved, state["learner"])
+        return True
+
     # --- training ---
+
+    def fit(self, epochs: int | None = None, context: Context | None = None, until: Until | None = None) -> Metrics:
+        """Train until `epochs` epochs are done in all, which may need nothing; return the last epoch's metrics.
+
+        SIGTERM and SIGINT are obeyed between two steps, after the state is saved.
+
+        Args:
+            epochs: the total; None for those that `init` was given with the sampled space.
+            context: is called with an EpochEvent at each epoch's end.
+            until: ends training earlier: it returns whether the history so far is enough, see `observers`.
+        """
+        total = self.suggested_epochs if epochs is None else epochs
+        if total is None:
+            raise ValueError(f"{self}: fit needs epochs, the total to reach, unless init(epochs=...) gave them")
+        _ = self.identity
+        Cohort([self]).fit(total, context, until)
+        return self.metrics
+
+    def build_learner(self, tasks: Sequence[Task]) -> Learner:
+        """Return a learner that holds these tasks' states, this one's among them; all are moved into it."""
+        states = [task._learner_state() for task in tasks]
+        values = [task.identity.hyperparameters for task in tasks]
+        processes = max(task.env_processes for task in tasks)
+        learner = self.learner(self.env, [task.seed for task in tasks], values, self.device, processes)
+        for member, state in enumerate(states):
+            if state is not None:
+                learner.load_member(member, state)
+        for member, task in enumerate(tasks):
+            task.ref, task.stored.state = MemberRef(learner, member), None
+        return learner
+
+    def probe(self) -> None:
+        """Make environments and networks once, and raise what keeps this machine from training the task."""
+        self._new_learner()
+
+    def fail(self, error: BaseException) -> None:
+        """Mark the task bad and release its lease: a new one can then resume from the last good checkpoint."""
+        self.bad = error
+        self.stored.release()
+
+    def release(self) -> None:
+        """Release the storage's lease; the checkpoints stay."""
+        self.stored.release()
+
+    def finish(self) -> None:
+        """Save a last time and release the storage and the environments."""
+        stored = self.stored
+        if stored.lease is not None and stored.storage is not None and self.bad is None and self.ref is not None:
+            stored.storage.save([self.pending_write()])
+            stored.written = len(stored.history)
+        self.release()
+        if self.ref is not None:
+            stored.state, self.ref = materialized(self.ref.learner.member_state(self.ref.member)), None
+
+    def set_device(self, device: str) -> None:
+        """Move the task to another torch device; across device types it resumes, but not bit for bit."""
+        _ = self.identity
+        named, state = device_of(device, str(self)), self._learner_state()
+        self.device, self.ref, self.stored.state = named, None, state
+
+    # --- state ---
+
+    def _new_learner(self) -> Learner:
+        return self.learner(self.env, [self.seed], [self.identity.hyperparameters], self.device, self.env_processes)
+
+    def _learner_state(self) -> Tree | None:
+        """Return the state for a learner, None for that of a fresh task."""
+        if self.ref is not None:
+            return self.ref.learner.member_state(self.ref.member)
+        if self.stored.state is None and self.identity.start is not None:
+            raise NotInitialized(
+                f"{self} starts from the state {self.identity.start[:12]} of another task, which it has not got; "
+                "load_state_dict(state, perturb=True) brings it, or warm_start=... if it is a policy"
+            )
+        if self.stored.state is None and self.identity.hyperparameters.get("demonstrated_steps"):
+            raise NotInitialized(
+                f"{self} learns from demonstrations, which it has not got; give demonstrations=FILE when it is made"
+            )
+        return self.stored.state
+
+    def member_ref(self) -> MemberRef:
+        """Return the learner that holds the state, and the member there; the learner is built if there is none."""
+        if self.ref is None:
+            self.build_learner([self])
+        assert self.ref is not None
+        return self.ref
+
+    def live_state(self) -> Tree:
+        """Return the state with views of live data in it, see `checkpoint.chunks`."""
+        learner, member = self.member_ref()
+        return {
+            "format": STATE_FORMAT,
+            "identity": self.identity.to_json(),
+            "structure": self.identity.structure,
+            "learner": learner.member_state(member),
+        }
+
+    def state_dict(self) -> Tree:
+        """Return all that the future depends on, as a tree of copied tensors and JSON values, see `checkpoint`."""
+        _ = self.identity  # outside of the guard: asking too early breaks nothing
+        with BadResumeGuard(self):
+            return materialized(self.live_state())
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, perturb: bool = False) -> None:
+        """Load a state; nothing is changed if it does not fit, and the argument is left alone.
+
+        StateMismatch refuses a state of another algorithm, version, environment, structure or format.
+
+        Args:
+            state: as `state_dict` returns it.
+            strict: whether a state with more than is needed is refused too.
+            perturb: allows other hyperparameters and another seed: the task then gets an identity, and a uid, that
+                names the state it started from.
+        """
+        identity = self.identity
+        with BadResumeGuard(self):
+            identity.check_state(state, str(self), perturb)
+            learner_state = {**state["learner"]}
+            fresh = self._new_learner()
+            unknown = sorted(learner_state.keys() - fresh.member_state(0).keys())
+            if unknown and strict:
+                raise StateMismatch(
+                    f"{self}: the state has unknown {', '.join(unknown)}; pass strict=False to leave it out"
+                )
+            fresh.load_member(0, {name: part for name, part in learner_state.items() if name not in unknown})
+            if perturb and state["identity"] != identity.to_json():
+                self.branch_from(state)
+            self.ref, self.stored.state = MemberRef(fresh, 0), None
+        self.stored.truncate(self.epochs)
+
+    def branch_from(self, state: Mapping[str, Any]) -> None:
+        """Take the identity of "these hyperparameters, from that state on", unless the task has it already."""
+        start = pack(state).digest
+        if start != self.identity.start:
+            self._identity = self.identity.starting(start)
+            self.uid = self.identity.uid
+            epochs = state["learner"]["counters"]["epochs"]
+            self.stored.branch(state["identity"], epochs, self.uid, self.identity)
+
+    def pending_write(self) -> Write:
+        """Return what changed since the last write, for the storage: metrics, events, and the state if any is kept."""
+        with BadResumeGuard(self):
+            return self.stored.pending_write(self.epochs, self.live_state() if self.stored.saves else None)
+
+    @property
+    def digest(self) -> str:
+        """Sha256 over the canonical form of the whole state: equal for equal bits."""
+        return pack(self.state_dict()).digest
+
+    def beginning(self) -> Tree:
+        """Return what a task that has not trained began with, policy and demonstrations, as it is stored."""
+        ref, names = self.member_ref(), [] if self.load_report is None else self.load_report.loaded
+        views = {**policy_of(*ref), **demonstrations_of(*ref)}
+        return policy_tree({name: views[name].detach().to("cpu", copy=True) for name in names})
+
+    def best(self) -> Self:
+        """Return a copy, without a storage, of the task at the best of its kept checkpoints.
+
+        The best has the highest return, or whichever metric `snapshots` name; TaskError if no kept one has it.
+        """
+        saved = self.stored.best(self.uid, str(self))
+        best = type(self)(self.env, seed=self.seed, device=str(self.device))
+        best._identity, best.uid = self.identity, self.uid
+        best._load(saved)
+        return best
+
+    # --- looking ---
+
+    @property
+    def epochs(self) -> int:
+        """Epochs done so far."""
+        return self._counter("epochs")
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps done so far."""
+        return self._counter("env_steps")
+
+    def _counter(self, name: str) -> int:
+        if self.ref is not None:
+            return int(getattr(self.ref.learner, name))
+        return int(self.stored.state["counters"][name]) if self.stored.state else 0
+
+    @property
+    def history(self) -> list[tuple[int, Metrics]]:
+        """(epoch, metrics) of every epoch done."""
+        return self.stored.history
+
+    @property
+    def events(self) -> list[tuple[str, dict[str, Any]]]:
+        """(kind, data) of what happened to the task since its last write to the storage."""
+        return self.stored.events
 
     @property
     def metrics(self) -> Metrics:
         """Those of the last epoch; empty before the first."""
         return self.history[-1][1] if self.history else {}
 
-    def fit(self, epochs: int | None = None, context: Context | None = None, until: Until | None = None) -> Metrics:
-        """Trains until `epochs` epochs are done in all, which may need nothing; returns the last epoch's metrics.
+    @property
+    def resumed(self) -> bool:
+        """Whether `init` found a checkpoint and resumed from it."""
+        return self.stored.resumed
 
-        `until` ends it earlier: it says of the history so far whether that is enough, see `observers`.
-
-        Without `epochs` it takes those that `init` was given with the sampled space. `context` is called with an
-        EpochEvent at each epoch's end. SIGTERM and SIGINT are obeyed between two steps, after the state is saved.
-        """
-        if epochs is None:
-            epochs = self.suggested_epochs
-        if epochs is None:
-            raise ValueError(f"{self}: fit needs epochs, the total to reach, unless init(epochs=...) gave them")
-        self._values()
-        Cohort([self]).fit(epochs, context, until)
-        return self.metrics
+    @property
+    def inexact(self) -> list[str]:
+        """Versions or hardware that changed since the checkpoint, so that last bits may differ from there on."""
+        return self.stored.inexact
 
     def evaluate(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> float:
-        """Mean undiscounted return of episodes on seeds that no training uses; changes no state.
+        """Return the mean undiscounted return of episodes on seeds that no training uses; no state changes.
 
-        They are greedy, or act at random as in training unless `deterministic`, with random numbers that are the same
-        each time.
+        Actions are greedy, or random as in training unless `deterministic`, with random numbers that are the same each
+        time.
         """
         if not deterministic:
             return statistics.fmean(self.returns(episodes, deterministic))
-        place = self._seated_for(episodes)
+        learner, member = self._evaluated(episodes)
         with one_thread():
-            return float(evaluate(place.learner, episodes)[place.member])
+            return float(evaluate(learner, episodes)[member])
 
     def returns(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> list[float]:
-        """The return of each episode that `evaluate` takes the mean of; of SVPG those of one particle after another."""
-        place = self._seated_for(episodes)
+        """Return the return of each episode that `evaluate` averages; of SVPG those of one particle after another."""
+        learner, member = self._evaluated(episodes)
         with one_thread():
-            found: list[float] = evaluate_episodes(place.learner, episodes, deterministic)[place.member].tolist()
-        return found
+            returns: list[float] = evaluate_episodes(learner, episodes, deterministic)[member].tolist()
+        return returns
 
     def record(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> Demonstrations:
-        """What is seen and done in the episodes that `evaluate` plays, for other tasks; `save` writes it to a file."""
-        place = self._seated_for(episodes)
-        recorder = Recorder(place.member, place.learner.envs.action_space)
+        """Return observations and actions of the episodes that `evaluate` plays, as demonstrations for other tasks."""
+        learner, member = self._evaluated(episodes)
+        recorder = Recorder(member, learner.envs.action_space)
         with one_thread():
-            evaluate_episodes(place.learner, episodes, deterministic, recorder)
+            evaluate_episodes(learner, episodes, deterministic, recorder)
         return recorder.demonstrations()
 
-    def _seated_for(self, episodes: int) -> Seat:
+    def _evaluated(self, episodes: int) -> MemberRef:
         if episodes < 1:
             raise ValueError(f"{self}: episodes must be at least 1, but got {episodes!r}")
-        return self._seated()
+        return self.member_ref()
 
     def act(self, observation: Any) -> Any:
-        """The greedy action for one observation, both as the Gymnasium environment gives and takes them."""
+        """Return the greedy action for one observation, both as the Gymnasium environment gives and takes them."""
         return self.player()(observation)
 
     def player(self) -> Callable[[Any], Any]:
-        """What acts greedily, like `act`, through one episode from its beginning; a recurrent policy remembers."""
-        return self._player(self._seated())
-
-    def _player(self, place: Seat) -> Callable[[Any], Any]:
-        spaces = spaces_of(self.env)
-        seen, actions = Observations(spaces.observation, self.env.id), Actions(spaces.action, self.env.id)
-        batch = np.empty((place.learner.members, 1, *seen.shape), seen.dtype)
-        play = place.learner.actor(1)
-
-        def act(observation: Any) -> Any:
-            for row in batch:  # the other members' actions are thrown away
-                seen.write(observation, row[0])
-            with one_thread():
-                return actions.decode(play(batch)[place.member])[0]
-
-        return act
+        """Return a function that acts greedily, like `act`, through one episode; a recurrent policy remembers."""
+        return player(*self.member_ref())
 
     def eval_loss(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """The loss and its parts on a batch of (B, ...) tensors, as the algorithm's `loss` takes them."""
-        place = self._seated()
-        stacked = {name: x.unsqueeze(0).expand(place.learner.members, *x.shape) for name, x in batch.items()}
+        """Return the loss and its parts on a batch of (B, ...) tensors, as the algorithm's `loss` takes them."""
+        learner, member = self.member_ref()
+        stacked = {name: x.unsqueeze(0).expand(learner.members, *x.shape) for name, x in batch.items()}
         with torch.no_grad(), one_thread():
-            losses, report = place.learner.loss(stacked)
-        return {name: float(x[place.member]) for name, x in {"loss": losses, **report}.items()}
-
-    # --- looking ---
+            losses, report = learner.loss(stacked)
+        return {name: float(x[member]) for name, x in {"loss": losses, **report}.items()}
 
     @property
     def model(self) -> dict[str, Tensor]:
         """The networks' parameters by name; copies."""
-        seat = self._seated()
-        return {name: view.detach().clone() for name, view in networks_of(*seat).items()}
+        return {name: view.detach().clone() for name, view in networks_of(*self.member_ref()).items()}
 
     def parameters(self) -> list[Tensor]:
-        """The networks' parameters; copies."""
+        """Return the networks' parameters; copies."""
         return list(self.model.values())
 
     def policy(self) -> dict[str, Tensor]:
-        """What acts and estimates, by name, for a warm start: `model`, and the statistics of observations; copies."""
-        return self._policy(self._seated())
-
-    def _policy(self, place: Seat) -> dict[str, Tensor]:
-        views = policy_of(*place)
-        return {name: view.detach().to("cpu", copy=True) for name, view in views.items()}
+        """Return `model` and the statistics of observations by name, for a warm start; copies."""
+        return {name: view.detach().to("cpu", copy=True) for name, view in policy_of(*self.member_ref()).items()}
 
     def save_policy(self, path: str | os.PathLike[str]) -> Path:
-        """Writes `policy` as safetensors, for a warm start or other programs: weights only, not resumable."""
-        return write_policy(path, self.policy(), self._about())
+        """Write `policy` as safetensors, for a warm start or other programs: weights only, not resumable."""
+        return write_policy(path, self.policy(), self.about())
 
-    def _about(self) -> dict[str, Any]:
-        """What is written down with a policy."""
+    def about(self) -> dict[str, Any]:
+        """Return the notes that are written with a policy."""
         return {"task": self.name, "env": self.env.id, "uid": self.uid, "epochs": self.epochs, "state": self.digest}
 
-    def set_device(self, device: str) -> None:
-        """Moves the task to another torch device; across device types it resumes, but not bit for bit."""
-        self._values()
-        found, state = device_of(device, str(self)), self._member_state()
-        self.device, self.seat, self._state = found, None, state
-
     def report(self) -> dict[str, Any]:
-        """What is known of the task, as JSON."""
-        initialized = self.hyperparameters is not None
+        """Return what is known of the task, as JSON."""
         return {
             "uid": self.uid,
             "task": self.name,
@@ -263,15 +515,14 @@ class Task(Kept):
             "resumed": self.resumed,
             "inexact": self.inexact,
             "bad": str(self.bad) if self.bad else None,
-            "hyperparameters": unflatten(self.identity["hyperparameters"]) if initialized else None,
+            "hyperparameters": None if self._identity is None else unflatten(self._identity.values),
             "metrics": self.metrics,
         }
 
     def summary(self) -> str:
-        """A few lines for people."""
-        identity = self.identity if self.hyperparameters is not None else {"hyperparameters": {}}
+        """Return a few lines for people."""
         lines = [f"{self}: {self.epochs} epochs, {self.env_steps} env steps" + (", resumed" if self.resumed else "")]
         lines += [f"  not bit-exact since {change}" for change in self.inexact]
-        lines += [f"  {name} = {value}" for name, value in identity["hyperparameters"].items()]
+        lines += [f"  {name} = {value}" for name, value in (self._identity.values if self._identity else {}).items()]
         lines += [f"  {name}: {value:.6g}" for name, value in self.metrics.items()]
         return "\n".join(lines)

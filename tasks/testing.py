@@ -94,9 +94,9 @@ class VariantSuite:
         for changes in self.variants:
             task = self.make(**changes)
             task.fit(1)
-            assert task.seat is not None
-            task.seat.learner.iterate()  # in the middle of an epoch, where more is in flight
-            learner = task.seat.learner
+            assert task.ref is not None
+            task.ref.learner.iterate()  # in the middle of an epoch, where more is in flight
+            learner = task.ref.learner
             fresh = type(learner)(task.env, [task.seed], [task.hyperparameters or {}])
             forgotten = forgotten_state(learner, fresh, learner.member_state(0))
             assert forgotten == [], f"{type(learner).__name__} forgets {', '.join(forgotten)}"

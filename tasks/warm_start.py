@@ -1,28 +1,28 @@
-"""Warm starts: a new task whose networks begin as those of another one, or as a vector of numbers.
+"""Warm starts: a new task whose networks begin with the weights of another one, or with a vector of numbers.
 
-A policy is what acts and estimates: the networks' parameters by name, and the statistics that scale what the networks
-see, if there are some. Target networks become copies; optimizers, counters, entropy coefficients, replay memories,
-other statistics and environments begin anew. What is taken over is a tree of its own, whose digest is part of the
-task's identity and which is the first checkpoint of the task, so that training is as exact as from any other start.
+A policy is the networks' parameters by name, with the statistics that scale their observations, if there are some.
+Target networks become copies; optimizers, counters, entropy coefficients, replay buffers, other statistics and
+environments begin fresh. The loaded policy is a tree of its own, whose digest is part of the task's identity and which
+is the first checkpoint of the task, so that training is as exact as from any other start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .checkpoint.policy_files import read_policy
-from .checkpoint.state import Tree, unpack
+from .checkpoint.state import Tree, check_fits, unpack
 from .checkpoint.storage import Saved
 from .errors import StateMismatch
-
-if TYPE_CHECKING:
-    from .learner import Learner
+from .learner import Learner
+from .registry import task_of
+from .signals.demonstrations import Demonstrations
 
 POLICY_FORMAT = 1
 PARTIAL = "take what fits with WarmStart(source, partial=True), or --partial"
@@ -30,13 +30,13 @@ PARTIAL = "take what fits with WarmStart(source, partial=True), or --partial"
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What a task begins with.
+    """The policy that a task begins with.
 
     Attributes:
         source: another task; its `state_dict()`, `policy()` or `parameters()`; a stored checkpoint, `store.load(uid)`;
             the vector of all networks' parameters in their order; or a file with one of those, .npz, .npy or
             .safetensors.
-        partial: take over what fits, instead of refusing what does not fit as a whole.
+        partial: load the parts that fit, instead of refusing a policy that does not fit as a whole.
         name: of the source, for people; it is recorded, and no part of the identity.
     """
 
@@ -46,13 +46,14 @@ class WarmStart:
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What became of the parts of a policy, by their names.
+class LoadReport:
+    """Names of a policy's parts, by what became of them.
 
     Attributes:
-        loaded: taken over.
+        loaded: in the task now.
         mismatched: in both with different shapes, as "name: (3, 4), not (5, 4)".
-        unexpected: in the source only; missing: in the task only, so that it begins anew.
+        unexpected: in the source only.
+        missing: in the task only, where they begin fresh.
     """
 
     loaded: list[str] = field(default_factory=list)
@@ -61,12 +62,20 @@ class Taken:
     missing: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, list[str]]:
-        """The same, for an event."""
+        """Return the same, for an event."""
         return asdict(self)
 
     def __str__(self) -> str:
         parts = [f"{len(names)} {kind}" for kind, names in asdict(self).items() if names]
         return ", ".join(parts) or "nothing loaded"
+
+
+@runtime_checkable
+class HasPolicy(Protocol):
+    """A task."""
+
+    def policy(self) -> dict[str, Tensor]:
+        """Return its policy, see `Task.policy`."""
 
 
 def networks_of(learner: Learner, member: int) -> dict[str, Tensor]:
@@ -117,17 +126,17 @@ def adopt(learner: Learner, member: int, policy: Mapping[str, Tensor]) -> None:
 
 
 def policy_tree(policy: Mapping[str, Tensor]) -> Tree:
-    """The tree that is packed, stored and named by its digest."""
+    """Return the tree that is packed, stored and named by its digest."""
     return {"format": POLICY_FORMAT, "policy": {name: tensor.to("cpu") for name, tensor in policy.items()}}
 
 
 def is_policy(tree: Mapping[str, Any]) -> bool:
-    """Whether a stored tree is a policy, and no state."""
+    """Return whether a stored tree is a policy, and no state."""
     return tree.keys() == {"format", "policy"}
 
 
 def policy_in(tree: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The policy of such a tree; StateMismatch if it is of another format."""
+    """Return the policy of such a tree; StateMismatch if it is of another format."""
     if tree["format"] != POLICY_FORMAT or not isinstance(tree["policy"], Mapping):
         raise StateMismatch(
             f"a policy must have format {POLICY_FORMAT}, but got {str(tree['format'])[:40]!r}; use the Rekindle that "
@@ -136,37 +145,55 @@ def policy_in(tree: Mapping[str, Any]) -> dict[str, Tensor]:
     return dict(tree["policy"])
 
 
-def take(
+def match_beginning(
+    learner: Learner, start: WarmStart | None, demonstrations: Demonstrations | None, place: str
+) -> tuple[dict[str, Tensor], LoadReport]:
+    """Return the parts that a new learner's single member begins with, by name, and their report."""
+    parts: dict[str, Tensor] = {}
+    report = LoadReport()
+    if start is not None:
+        parts, report = match_policy(start, policy_of(learner, 0), list(networks_of(learner, 0)), place)
+    if demonstrations is not None:
+        more = demonstrations.parts(demonstrations_of(learner, 0), learner.envs.action_space, place)
+        parts, report = {**parts, **more}, replace(report, loaded=[*report.loaded, *more])
+    return parts, report
+
+
+def match_policy(
     start: WarmStart, policy: Mapping[str, Tensor], networks: Sequence[str], place: str
-) -> tuple[dict[str, Tensor], Taken]:
-    """What is taken over of a source, and the report.
+) -> tuple[dict[str, Tensor], LoadReport]:
+    """Return the parts of a source that fit a task's policy, and the report.
 
     Args:
-        policy: the new task's own, by name; networks: the names of those that make up a vector, in order.
-        place: names the task in errors. StateMismatch if something does not fit, unless it may be partial.
+        start: the source.
+        policy: the new task's own, by name.
+        networks: the names of those that make up a vector, in order.
+        place: names the task in errors.
+
+    Raises:
+        StateMismatch: something does not fit, unless it may be partial; or nothing fits.
     """
-    found = named(start.source, {name: policy[name] for name in networks}, place)
+    source = parts_of(start.source, {name: policy[name] for name in networks}, place)
     loaded, mismatched = {}, []
-    for name in (name for name in policy if name in found):
-        mine, theirs = policy[name], as_tensor(found[name], name, place)
-        if mine.shape == theirs.shape:
-            loaded[name] = theirs.to("cpu", mine.dtype).clone()
+    for name in (name for name in policy if name in source):
+        own, other = policy[name], as_tensor(source[name], name, place)
+        if own.shape == other.shape:
+            loaded[name] = other.to("cpu", own.dtype).clone()
         else:
-            mismatched.append(f"{name}: {tuple(theirs.shape)}, not {tuple(mine.shape)}")
-    names = set(found)
-    report = Taken(list(loaded), mismatched, sorted(names - policy.keys()), [n for n in policy if n not in names])
+            mismatched.append(f"{name}: {tuple(other.shape)}, not {tuple(own.shape)}")
+    names = set(source)
+    report = LoadReport(list(loaded), mismatched, sorted(names - policy.keys()), [n for n in policy if n not in names])
     if not loaded:
-        raise StateMismatch(f"{place}: a warm start takes something over, but nothing fits: {_why(report)}")
-    if not start.partial and _why(report):
+        raise StateMismatch(f"{place}: a warm start takes something over, but nothing fits: {_misfits(report)}")
+    if not start.partial and _misfits(report):
         raise StateMismatch(
-            f"{place}: a warm start takes a whole policy over, but {_why(report)}; give the task the "
+            f"{place}: a warm start takes a whole policy over, but {_misfits(report)}; give the task the "
             f"hyperparameters of the source's networks, or {PARTIAL}"
         )
     return loaded, report
 
 
-def _why(report: Taken) -> str:
-    """What does not fit, or ""."""
+def _misfits(report: LoadReport) -> str:
     parts = [
         f"{kind} {', '.join(names[:3])}{' ...' if len(names) > 3 else ''}"
         for kind, names in asdict(report).items()
@@ -175,11 +202,9 @@ def _why(report: Taken) -> str:
     return "; ".join(parts)
 
 
-def named(source: Any, networks: Mapping[str, Tensor], place: str) -> Mapping[str, Any]:
-    """A source's parts by name; ValueError if it is nothing that a policy can be taken from."""
-    from .task import Task  # which imports this
-
-    if isinstance(source, Task):
+def parts_of(source: Any, networks: Mapping[str, Tensor], place: str) -> Mapping[str, Any]:
+    """Return a source's parts by name; ValueError if no policy can be read from it."""
+    if isinstance(source, HasPolicy):
         return source.policy()
     if isinstance(source, Saved):
         source = unpack(source.manifest, source.fetch)
@@ -188,7 +213,12 @@ def named(source: Any, networks: Mapping[str, Tensor], place: str) -> Mapping[st
     if isinstance(source, Mapping):
         if is_policy(source):
             return policy_in(source)
-        return _of_state(source, place) if {"identity", "learner"} <= source.keys() else source
+        if not {"identity", "learner"} <= source.keys():
+            return source
+        task = task_of(source["identity"])
+        task.load_state_dict(source)
+        policy: dict[str, Tensor] = task.policy()
+        return policy
     if isinstance(source, Sequence):
         if len(source) != len(networks):
             raise StateMismatch(
@@ -196,11 +226,11 @@ def named(source: Any, networks: Mapping[str, Tensor], place: str) -> Mapping[st
                 f"{', '.join(list(networks)[:3])} ..., but got {len(source)}"
             )
         return dict(zip(networks, source, strict=True))
-    return _cut(as_tensor(source, "the vector", place), networks, place)
+    return split_vector(as_tensor(source, "the vector", place), networks, place)
 
 
-def _cut(vector: Tensor, networks: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
-    """A vector as the parameters that lie in it one after the other."""
+def split_vector(vector: Tensor, networks: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
+    """Return the parameters that lie in a vector one after the other, by name."""
     sizes = [tensor.numel() for tensor in networks.values()]
     if vector.shape != (sum(sizes),):
         raise StateMismatch(
@@ -208,29 +238,11 @@ def _cut(vector: Tensor, networks: Mapping[str, Tensor], place: str) -> dict[str
             f"many numbers, but got {tuple(vector.shape)}"
         )
     parts = vector.split(sizes)
-    return {name: part.view(mine.shape) for (name, mine), part in zip(networks.items(), parts, strict=True)}
-
-
-def _of_state(state: Mapping[str, Any], place: str) -> dict[str, Tensor]:
-    """The policy in a whole state, whose task is made for that."""
-    from ..spaces import unflatten
-    from . import load
-
-    identity = state["identity"]
-    algorithm = load(identity["task"])
-    if algorithm.version != identity["version"]:
-        raise StateMismatch(
-            f"{place}: a policy is taken from a state by the version that wrote it, {identity['task']} "
-            f"{identity['version']}, but {algorithm.version} is installed"
-        )
-    task = algorithm(identity["env"], seed=identity["seed"])
-    task.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
-    task.load_state_dict(state)
-    return task.policy()
+    return {name: part.view(own.shape) for (name, own), part in zip(networks.items(), parts, strict=True)}
 
 
 def as_tensor(value: Any, name: str, place: str) -> Tensor:
-    """Numbers as a tensor; StateMismatch unless they are finite floating-point ones."""
+    """Return numbers as a tensor; StateMismatch unless they are finite floating-point ones."""
     try:
         tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:
@@ -239,14 +251,3 @@ def as_tensor(value: Any, name: str, place: str) -> Tensor:
         what = f"has the type {tensor.dtype}" if not tensor.is_floating_point() else "has a number that is not finite"
         raise StateMismatch(f"{place}: a policy is made of finite floating-point numbers, but {name} {what}")
     return tensor
-
-
-def check_fits(policy: Mapping[str, Tensor], mine: Mapping[str, Tensor], place: str) -> None:
-    """StateMismatch unless every part of a stored policy has a place in the task's own."""
-    for name, tensor in policy.items():
-        if name not in mine or not isinstance(tensor, Tensor) or mine[name].shape != tensor.shape:
-            have = tuple(mine[name].shape) if name in mine else "none"
-            raise StateMismatch(
-                f"{place}: the policy that it starts from has {name} of shape "
-                f"{tuple(getattr(tensor, 'shape', ()))}, but the task has {have}"
-            )

@@ -10,10 +10,12 @@ from ...spaces import flatten
 from ...tasks import load
 from ...tasks.checkpoint.state import unpack
 from ...tasks.checkpoint.storage import Saved
+from ...tasks.registry import task_of
+from ...tasks.task import Task
 from ..storage.branches import Start
 from ..storage.store import Store
 from ..study.objectives import RETURN
-from .lineage import LineageTask, NotEqual, lineage, retrain, task_of
+from .lineage import LineageTask, NotEqual, lineage, retrain
 
 
 class BadFork(ValueError):
@@ -130,6 +132,6 @@ def return_at(store: Store, uid: str, epochs: int) -> float:
     saved = store.load(uid)
     assert saved is not None
     state = unpack(saved.manifest, saved.fetch)
-    task = task_of(state["identity"])
+    task: Task = task_of(state["identity"])
     task.load_state_dict(state)
     return task.evaluate()

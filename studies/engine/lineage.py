@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...spaces import unflatten
-from ...tasks import load
 from ...tasks.checkpoint.state import pack
-from ...tasks.checkpoint.storage import POLICY, Storage, Write
-from ...tasks.cohort import EpochEvent
+from ...tasks.checkpoint.storage import POLICY, Write
+from ...tasks.registry import task_of
+from ...tasks.runtime.observers import EpochEvent
 from ...tasks.signals.demonstrations import apart
 from ...tasks.task import Task
 from ...tasks.warm_start import WarmStart
@@ -74,33 +73,6 @@ def _start(store: Store, uid: str, identity: Mapping[str, Any]) -> Start | None:
     )
 
 
-def task_of(
-    identity: Mapping[str, Any], storage: Storage | None = None, policy: Mapping[str, Any] | None = None
-) -> Task:
-    """Return the task with this identity, initialized.
-
-    Args:
-        identity: of the task.
-        storage: for its checkpoints.
-        policy: of its warm start: networks, demonstrations or both.
-
-    Raises:
-        LineageError: another version of the algorithm is installed.
-    """
-    algorithm = load(identity["task"])
-    if algorithm.version != identity["version"]:
-        raise LineageError(
-            f"a task resumes with the version that it started with, {identity['task']} {identity['version']}, but "
-            f"{algorithm.version} is installed; use the Rekindle that made it"
-        )
-    networks, demonstrations = apart(policy or {})
-    warm = WarmStart(networks, partial=True) if networks else None
-    task = algorithm(
-        identity["env"], seed=identity["seed"], storage=storage, warm_start=warm, demonstrations=demonstrations
-    )
-    return task.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
-
-
 def retrain(
     links: Sequence[LineageTask],
     epochs: int,
@@ -119,7 +91,9 @@ def retrain(
         NotEqual: a state in between differs from the one on record, mostly because of another kind of machine or
             other versions of libraries.
     """
-    task = task_of(links[0].identity, policy=links[0].policy)
+    networks, demonstrations = apart(links[0].policy or {})
+    warm = WarmStart(networks, partial=True) if networks else None
+    task: Task = task_of(links[0].identity, warm_start=warm, demonstrations=demonstrations)
     for link, following in zip(links, [*links[1:], None], strict=True):
         start = following.start if following else None
         task.fit(start.epochs if start else epochs, None if start else context)

@@ -160,7 +160,7 @@ class StudyRunner:
                 seed = self.config.seed + replicate
                 task = self.config.make_task(self.algorithm, {**fixed, **flatten(values)}, None, seed=seed)
                 attrs = {"bracket": plan.bracket, **({"seed": seed} if seeds > 1 else {})}
-                params = task.identity["hyperparameters"]
+                params = dict(task.identity.values)
                 new.append(Trial(number * seeds + replicate, task.uid, params, attrs, seeds=seeds))
         return new
 
@@ -186,11 +186,11 @@ class StudyRunner:
         assert branch.start.digest is not None
         start = Start(parent.uid, branch.start.epochs, branch.start.digest)
         task = self.config.make_task(self.algorithm, values, None, start.digest, parent.attrs.get("seed"))
-        self.store.branch(task.uid, task.identity, start)
+        self.store.branch(task.uid, task.identity.to_json(), start)
         attrs: dict[str, Any] = {"bracket": 0, "member": branch.member, "generation": branch.generation}
         attrs |= {"parent": parent.number, "start": asdict(start)}
         attrs |= {name: parent.attrs[name] for name in ("seed",) if name in parent.attrs}
-        return Trial(branch.number, task.uid, task.identity["hyperparameters"], attrs)
+        return Trial(branch.number, task.uid, dict(task.identity.values), attrs)
 
     def _check(self, values: Mapping[str, Any]) -> None:
         self.config.make_task(self.algorithm, {**self.config.fixed, **flatten(values)}, None)

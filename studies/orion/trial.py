@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ...tasks.checkpoint.storage import Storage
-    from ...tasks.cohort import EpochEvent
+    from ...tasks.runtime.observers import EpochEvent
     from ...tasks.task import Task
     from ..storage.branches import Start
     from ..storage.store import Store
@@ -77,7 +77,7 @@ def train(
     if parent is not None:
         from ..orion.trial_rows import start_of
 
-        start = start_of(store, make(None).init(**values).identity, parent)
+        start = start_of(store, make(None).init(**values).identity.to_json(), parent)
     while True:
         try:
             return _train_once(make, {**values, "start": start}, epochs, store, use_previous, at_epoch_end)
@@ -155,7 +155,7 @@ def _pause(store: Store, task: Task, error: Exception) -> float | None:
     decision = decide(error, tried[classify(error)])
     with suppress(StoreError):
         [row] = store.tasks([task.uid])
-        with store.open(task.uid, task.identity) as lease:
+        with store.open(task.uid, task.identity.to_json()) as lease:
             store.save([Write(lease, row.epochs, events=[(FAILED, note(error, decision, row.epochs))])])
     return decision.pause if decision.retry else None
 
@@ -166,7 +166,7 @@ def _keep_reason(store: Store, task: Task, error: Exception) -> None:
     from ..errors import StoreError
 
     with suppress(StoreError):
-        lease = store.open(task.uid, task.identity)
+        lease = store.open(task.uid, task.identity.to_json())
         try:
             store.save([Write(lease, task.epochs, events=[("broken", {"error": f"{type(error).__name__}: {error}"})])])
         finally:

@@ -36,10 +36,10 @@ def put_policy(store: Store, task: Task, name: str) -> str:
 
     The same again changes nothing.
     """
-    assert task.taken is not None
+    assert task.load_report is not None
     packed = pack(task.beginning())
     uid = policy_uid(packed.digest)
-    note = {"source": name, "taken": task.taken.to_json()}
+    note = {"source": name, "taken": task.load_report.to_json()}
     while not any(event.kind == STORED and event.data.get("source") == name for event in store.events(uid)):
         try:
             with store.open(uid, {"policy": packed.digest}) as lease:

@@ -9,10 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ...tasks.checkpoint.storage import Saved, Write
-from ...tasks.cohort import Cohort, EpochEvent, one_thread
+from ...tasks.cohort import Cohort
 from ...tasks.errors import Diverged
-from ...tasks.evaluation import evaluate
+from ...tasks.evaluation import evaluate, one_thread
 from ...tasks.learner import Learner
+from ...tasks.runtime.observers import EpochEvent
 from ...tasks.task import Task
 from ..engine.lineage import bring_start, lineage, retrain
 from ..engine.runner import ReadySegment, StudyRunner
@@ -96,12 +97,13 @@ class Training:
     def _evaluate(self, event: EpochEvent) -> None:
         """Store the return with the metrics of a rung's last epoch, evaluating all members at once."""
         if event.epoch in self.runner.config.rungs and RETURN not in event.metrics:
+            assert isinstance(event.task, Task)
             event.metrics[RETURN] = self._return(event.task)
 
     def _return(self, task: Task) -> float:
-        if task.seat is None:
+        if task.ref is None:
             return task.evaluate()
-        learner, member = task.seat
+        learner, member = task.ref
         measured = self.returns.get((learner, learner.epochs))
         if measured is None:
             with one_thread():

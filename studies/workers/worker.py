@@ -196,7 +196,7 @@ class Worker:
 
     def _identity(self, item: ReadySegment) -> dict[str, Any] | None:
         try:
-            return self.runner.task(item.trial, None).identity
+            return self.runner.task(item.trial, None).identity.to_json()
         except Exception:  # noqa: BLE001 - a trial of which no task can be made has failed because of that
             return None
 

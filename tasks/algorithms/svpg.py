@@ -17,18 +17,17 @@ from torch import Tensor
 
 from ...spaces import Space, integer, log_real, maybe
 from ..checkpoint.policy_files import write_policy
-from ..checkpoint.state import Tree, check_same_form, settled
+from ..checkpoint.state import Tree, check_same_form, materialized
 from ..checkpoint.storage import Metrics
-from ..cohort import one_thread
 from ..envs import EnvSpec
 from ..errors import StateMismatch
-from ..evaluation import EVALUATION_EPISODES, evaluate
+from ..evaluation import EVALUATION_EPISODES, evaluate, one_thread, player
 from ..experience.whole_episodes import waits
-from ..learner import COUNTERS, Learner
+from ..learner import COUNTERS, Learner, MemberRef
 from ..rng import streams
 from ..runtime.guard import BadResumeGuard
 from ..task import Task
-from ..task_state import Seat
+from ..warm_start import policy_of
 from .a2c import A2CLearner
 from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
@@ -223,7 +222,7 @@ class SVPG(Task):
     def particle_state(self, particle: int) -> Tree:
         """One particle alone, for `load_particle` of any task with the same structure; a copy."""
         learner, member = self._particle(particle)
-        return settled({"structure": self.structure, "learner": learner.member_state(member)})
+        return materialized({"structure": self.identity.structure, "learner": learner.member_state(member)})
 
     def load_particle(self, particle: int, state: Mapping[str, Any]) -> None:
         """Puts a particle in place of another; it goes on with the random streams of its new place.
@@ -232,7 +231,7 @@ class SVPG(Task):
         The task gets an identity, and a uid, of its own, as it does by `load_state_dict(perturb=True)`.
         """
         learner, member = self._particle(particle)
-        if state.get("structure") != self.structure:
+        if state.get("structure") != self.identity.structure:
             raise StateMismatch(f"{self}: the particle is of another structure, {state.get('structure')}")
         mine, theirs = learner.member_state(member), state["learner"]
         if mine["counters"] != theirs["counters"]:
@@ -243,7 +242,7 @@ class SVPG(Task):
         check_same_form(mine["policy"], theirs["policy"], str(self))
         with BadResumeGuard(self):
             learner.load_member(member, theirs)
-            self._branch_from(self.state_dict())
+            self.branch_from(self.state_dict())
 
     def act(self, observation: Any, particle: int = 0) -> Any:
         """The greedy action of one particle for one observation; `evaluate_particles` tells which of them is good."""
@@ -251,33 +250,35 @@ class SVPG(Task):
 
     def player(self, particle: int = 0) -> Callable[[Any], Any]:
         """What acts greedily as one particle, like `act`, through one episode from its beginning."""
-        return self._player(self._particle(particle))
+        return player(*self._particle(particle))
 
     def policy(self, particle: int | None = None) -> dict[str, Tensor]:
         """What acts and estimates, by name: of all particles, for a warm start of SVPG; of one, for its base's."""
-        return super().policy() if particle is None else self._policy(self._particle(particle))
+        if particle is None:
+            return super().policy()
+        return {name: view.detach().to("cpu", copy=True) for name, view in policy_of(*self._particle(particle)).items()}
 
     def save_policy(self, path: str | os.PathLike[str], particle: int | None = None) -> Path:
         """Writes `policy` as safetensors: weights only, not resumable."""
         of = {} if particle is None else {"particle": particle}
-        return write_policy(path, self.policy(particle), {**self._about(), **of})
+        return write_policy(path, self.policy(particle), {**self.about(), **of})
 
     def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> list[float]:
         """The mean return of each particle, as `evaluate` measures them."""
-        seat = self._seated()
+        seat = self.member_ref()
         assert isinstance(seat.learner, SVPGLearner)
         with one_thread():
             means = evaluate(seat.learner.particles, episodes).reshape(seat.learner.members, -1)
         return [float(value) for value in means[seat.member]]
 
-    def _particle(self, particle: int) -> Seat:
+    def _particle(self, particle: int) -> MemberRef:
         """The learner of all particles, and this one's place in it."""
-        seat = self._seated()
+        seat = self.member_ref()
         assert isinstance(seat.learner, SVPGLearner)
         count = seat.learner.num_particles
         if not 0 <= particle < count:
             raise ValueError(f"{self}: a particle must be one of 0 to {count - 1}, but got {particle!r}")
-        return Seat(seat.learner.particles, seat.member * count + particle)
+        return MemberRef(seat.learner.particles, seat.member * count + particle)
 
 
 class SVPGPPO(SVPG):

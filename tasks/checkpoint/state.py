@@ -31,8 +31,8 @@ from .manifests import canonical_json as canonical_json
 Tree = dict[str, Any]
 
 
-def settled(tree: Mapping[str, Any]) -> Tree:
-    """The tree with copies in the place of views of live data."""
+def materialized(tree: Mapping[str, Any]) -> Tree:
+    """Return the tree with copies in the place of views of live data."""
     leaves = dict(flatten(tree))
     return unflatten({path: x.tensor.clone() if isinstance(x, Segmented) else x for path, x in leaves.items()})
 
@@ -104,6 +104,17 @@ def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where
             raise StateMismatch(
                 f"{where}: {path} must be {want.dtype} of shape {tuple(want.shape)}, "
                 f"but got {have.dtype} of shape {tuple(have.shape)}"
+            )
+
+
+def check_fits(policy: Mapping[str, Tensor], own: Mapping[str, Tensor], place: str) -> None:
+    """Raise StateMismatch unless every part of a stored policy is among the task's own, in the same shape."""
+    for name, tensor in policy.items():
+        if name not in own or not isinstance(tensor, Tensor) or own[name].shape != tensor.shape:
+            have = tuple(own[name].shape) if name in own else "none"
+            raise StateMismatch(
+                f"{place}: the policy that it starts from has {name} of shape "
+                f"{tuple(getattr(tensor, 'shape', ()))}, but the task has {have}"
             )
 
 

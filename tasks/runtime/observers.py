@@ -1,4 +1,4 @@
-"""Who listens to a training, and when it has come far enough.
+"""Observers of a training, and rules that end it early.
 
     listeners = Observers().on(show, priority=1).on(plot, every=10)
     task.fit(1000, context=listeners, until=NoImprovement("episode_return", epochs=20))
@@ -12,15 +12,48 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Any, Protocol, Self
 
 from ..checkpoint.storage import Metrics
 
-if TYPE_CHECKING:
-    from ..cohort import Context, EpochEvent
-
 History = Sequence[tuple[int, Metrics]]
 Until = Callable[[History], bool]
+
+
+class Trainable(Protocol):
+    """A task in training, for its observers.
+
+    Attributes:
+        uid: names its result.
+    """
+
+    uid: str
+
+    @property
+    def epochs(self) -> int:
+        """Epochs done so far."""
+
+    @property
+    def history(self) -> list[tuple[int, Metrics]]:
+        """(epoch, metrics) of every epoch done."""
+
+    def evaluate(self) -> float:
+        """Return the mean return of greedy episodes on seeds that no training uses."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the future depends on."""
+
+
+@dataclass(frozen=True)
+class EpochEvent:
+    """The end of a member's epoch; a fit's `context` is called with it."""
+
+    task: Trainable
+    epoch: int
+    metrics: Metrics
+
+
+Context = Callable[[EpochEvent], None]
 
 
 class Observers:

@@ -113,8 +113,8 @@ def test_what_a_member_can_be_asked_while_it_is_in_a_cohort() -> None:
 def test_a_member_in_the_middle_of_an_epoch_ends_with_the_others() -> None:
     tasks = [make(seed) for seed in range(3)]
     Cohort(tasks[:2]).fit(1)
-    assert tasks[0].seat is not None
-    tasks[0].seat.learner.run_epoch(stop=lambda: True)  # one iteration of the two of an epoch
+    assert tasks[0].ref is not None
+    tasks[0].ref.learner.run_epoch(stop=lambda: True)  # one iteration of the two of an epoch
     assert [task.env_steps for task in tasks] == [144, 144, 0]
     Cohort(tasks).fit(3)
     assert_as_alone(tasks, 3)

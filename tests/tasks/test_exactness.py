@@ -222,7 +222,7 @@ def test_a_task_that_is_stopped_and_alone_equals_the_member_of_a_cohort(name: st
     second.fit(2)
     assert difference(second.state_dict(), whole.state_dict()) == []
     assert second.metrics == whole.metrics
-    assert all(task.seat is not None and task.seat.learner.envs.exact for task in (whole, second))
+    assert all(task.ref is not None and task.ref.learner.envs.exact for task in (whole, second))
 
 
 # The first process trains an epoch of every pair, and kills itself with SIGKILL while all are amid the second.
@@ -234,7 +234,7 @@ with Store(sys.argv[1]) as store:
     tasks = [t.make(*pair, storage=store) for pair in json.loads(sys.argv[2])]
     for task in tasks:
         task.fit(1)
-        task.seat.learner.iterate()
+        task.ref.learner.iterate()
     os.kill(os.getpid(), signal.SIGKILL)
 """
 RESUMED = """

@@ -245,7 +245,7 @@ def test_the_uid_does_not_depend_on_the_storage(store: Store) -> None:
 
 
 def test_the_identity_is_json() -> None:
-    identity = make().identity
+    identity = make().identity.to_json()
     assert json.loads(json.dumps(identity)) == identity
 
 
@@ -599,7 +599,7 @@ def test_perturbing_changes_hyperparameters_on_purpose_and_gives_a_new_uid() -> 
     assert child.uid not in (fresh, parent.uid)
     (data,) = [data for kind, data in child.events if kind == "branch"]
     assert data["state"] == pack(parent.state_dict()).digest
-    assert data["from"] == parent.identity
+    assert data["from"] == parent.identity.to_json()
     assert child.epochs == 1
     child.fit(2)
     parent.fit(2)

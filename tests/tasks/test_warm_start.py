@@ -110,9 +110,9 @@ def test_weights_are_taken_over_and_all_else_begins_anew(source: PPO) -> None:
     assert (warm.epochs, warm.env_steps, warm.resumed, warm.bad) == (0, 0, False, None)
     changed = difference(warm.state_dict(), cold.state_dict())
     assert changed == ["identity/start", "learner/policy/vector"]
-    assert warm.taken is not None
-    assert warm.taken.loaded == list(source.model)
-    assert str(warm.taken) == f"{len(source.model)} loaded"
+    assert warm.load_report is not None
+    assert warm.load_report.loaded == list(source.model)
+    assert str(warm.load_report) == f"{len(source.model)} loaded"
 
 
 def test_statistics_of_observations_are_part_of_a_policy_and_those_of_rewards_are_not() -> None:
@@ -240,7 +240,7 @@ def test_a_memory_is_taken_over_and_begins_empty(algorithm: type[Task]) -> None:
     Cohort(together).fit(2)
     alone = algorithm(env, seed=1, warm_start=given).init(**values)
     alone.fit(1)
-    again = algorithm(env, seed=1).init(start=alone.identity["start"], **values)
+    again = algorithm(env, seed=1).init(start=alone.identity.start, **values)
     again.load_state_dict(alone.state_dict())
     again.fit(2)
     assert difference(again.state_dict(), together[1].state_dict()) == []
@@ -249,9 +249,9 @@ def test_a_memory_is_taken_over_and_begins_empty(algorithm: type[Task]) -> None:
 def test_the_identity_has_the_digest_of_what_was_taken(source: PPO) -> None:
     cold, warm, other = make(), make(source), make(trained(seed=8))
     assert len({cold.uid, warm.uid, other.uid}) == 3
-    assert warm.identity == {**cold.identity, "start": warm.identity["start"]}
-    assert warm.identity["start"] != other.identity["start"]
-    assert make(source, seed=2).identity["start"] == warm.identity["start"]
+    assert warm.identity.to_json() == {**cold.identity.to_json(), "start": warm.identity.start}
+    assert warm.identity.start != other.identity.start
+    assert make(source, seed=2).identity.start == warm.identity.start
 
 
 def test_members_of_a_cohort_start_each_with_their_own(source: PPO) -> None:
@@ -273,7 +273,7 @@ def test_the_source_is_needed_once(store: Store, tmp_path: Path) -> None:
     whole.fit(3)
     file = trained().save_policy(tmp_path / "policy.safetensors")
     first = make(file, storage=store)
-    digest = first.identity["start"]
+    digest = first.identity.start
     first.release()  # before any training
     file.unlink()
     second = PPO("CartPole-v1", seed=1, storage=store).init(start=digest, **SMALL)
@@ -301,7 +301,7 @@ def test_another_process_carries_on_without_the_source(tmp_path: Path, source: P
     with Store(url) as store:
         first = make(source, storage=store)
         first.fit(1)
-        digest = first.identity["start"]
+        digest = first.identity.start
         first.finish()
     code = f"""
 from rekindle import PPO, Store
@@ -316,13 +316,13 @@ print(task.resumed, task.digest)
 
 
 def test_a_start_that_nobody_brings_is_asked_for(source: PPO) -> None:
-    task = PPO("CartPole-v1", seed=1).init(start=make(source).identity["start"], **SMALL)
+    task = PPO("CartPole-v1", seed=1).init(start=make(source).identity.start, **SMALL)
     with pytest.raises(NotInitialized, match=r"which it has not got; .* or warm_start=\.\.\. if it is a policy"):
         task.fit(1)
 
 
 def test_two_starts_at_once_are_refused(source: PPO) -> None:
-    digest = make(source).identity["start"]
+    digest = make(source).identity.start
     assert PPO("CartPole-v1", seed=1, warm_start=source).init(start=digest, **SMALL).uid == make(source).uid
     with pytest.raises(StateMismatch, match=r"init was told to start from 000000000000, but warm_start is \w{12}"):
         PPO("CartPole-v1", seed=1, warm_start=source).init(start="0" * 64, **SMALL)
@@ -388,7 +388,7 @@ def test_a_wider_network_is_refused_and_a_clean_try_follows(source: PPO) -> None
     task = PPO("CartPole-v1", seed=1, warm_start=source)
     with pytest.raises(StateMismatch, match=r"give the task the hyperparameters of the source's networks, or take"):
         task.init(**{**SMALL, "model": {"width": 32, "layers": 1}})
-    assert (task.uid, task.hyperparameters, task.seat) == ("", None, None)
+    assert (task.uid, task.hyperparameters, task.ref) == ("", None, None)
     assert task.init(**SMALL).uid == make(source).uid
 
 
@@ -396,14 +396,14 @@ def test_what_fits_is_taken_only_when_asked_and_said(source: PPO) -> None:
     policy = {**source.model, "extra": torch.zeros(1), "critic.0.weight": torch.zeros(2, 2)}
     del policy["critic.1.bias"]
     warm = make(WarmStart(policy, partial=True))
-    assert warm.taken is not None
-    assert warm.taken.mismatched == ["critic.0.weight: (2, 2), not (4, 16)"]
-    assert (warm.taken.unexpected, warm.taken.missing) == (["extra"], ["critic.1.bias"])
-    assert str(warm.taken) == "6 loaded, 1 mismatched, 1 unexpected, 1 missing"
+    assert warm.load_report is not None
+    assert warm.load_report.mismatched == ["critic.0.weight: (2, 2), not (4, 16)"]
+    assert (warm.load_report.unexpected, warm.load_report.missing) == (["extra"], ["critic.1.bias"])
+    assert str(warm.load_report) == "6 loaded, 1 mismatched, 1 unexpected, 1 missing"
     cold = make()
     for name, tensor in warm.model.items():
-        assert torch.equal(tensor, (source if name in warm.taken.loaded else cold).model[name])
-    only = {name: policy[name] for name in warm.taken.loaded}
+        assert torch.equal(tensor, (source if name in warm.load_report.loaded else cold).model[name])
+    only = {name: policy[name] for name in warm.load_report.loaded}
     assert make(WarmStart(only, partial=True)).uid == warm.uid  # the same start, however it was come by
 
 

@@ -54,8 +54,9 @@ def replay(arguments: argparse.Namespace) -> int:
 def fork(arguments: argparse.Namespace) -> int:
     """Train a branch from a stored checkpoint, with other hyperparameters, as far as the task it leaves."""
     from ....tasks.identity import uid_of
+    from ....tasks.registry import task_of
     from ...engine.branching import fork_identity, return_at, state_at
-    from ...engine.lineage import lineage, task_of
+    from ...engine.lineage import lineage
     from ...workers.training import TaskStorage
     from ..output import tables
     from ..output.terminal import new_console, print_json
@@ -70,7 +71,7 @@ def fork(arguments: argparse.Namespace) -> int:
         new = uid_of(identity)
         store.branch(new, identity, start)
         before = return_at(store, uid, row.epochs)
-        task = task_of(identity, TaskStorage(store, arguments.use_previous))
+        task = task_of(identity, storage=TaskStorage(store, arguments.use_previous))
         try:
             result = fit_task(task, row.epochs, new_console(stderr=True))
         finally:

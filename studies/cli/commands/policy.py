@@ -97,8 +97,9 @@ def _task(arguments: argparse.Namespace) -> Task:
     """Return the task as it was at the checkpoint, without a storage."""
     from ....tasks.checkpoint.state import unpack
     from ....tasks.checkpoint.storage import POLICY
+    from ....tasks.registry import task_of
     from ....tasks.warm_start import is_policy
-    from ...engine.lineage import lineage, retrain, task_of
+    from ...engine.lineage import lineage, retrain
     from ...storage.stored_policies import NoPolicy, checkpoint_of
     from .storage import existing_store, whole_uid
 
@@ -112,7 +113,7 @@ def _task(arguments: argparse.Namespace) -> Task:
             )
         if is_policy(state):  # a warm start that has not trained yet
             return retrain(lineage(store, uid), 0)
-        task = task_of(state["identity"])
+        task: Task = task_of(state["identity"])
         task.load_state_dict(state)
         return task
 

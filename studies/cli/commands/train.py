@@ -13,8 +13,7 @@ from . import options, under_orion
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ....tasks.cohort import EpochEvent
-    from ....tasks.runtime.observers import NoImprovement
+    from ....tasks.runtime.observers import EpochEvent, NoImprovement
     from ....tasks.task import Task
 
 
@@ -51,7 +50,7 @@ def train(arguments: argparse.Namespace) -> int:
     make = partial(algorithm, options.parse_env(arguments.env), seed=arguments.seed, snapshots=arguments.snapshots)
     values = algorithm.learner.hyperparameters.parse(*options.expand_files(arguments.set))
     values = warm_start.with_demonstrated_steps(values, arguments)
-    cold = make().init(**values).identity  # wrong values are reported before a database exists
+    cold = make().init(**values).identity.to_json()  # wrong values are reported before a database exists
     errors = new_console(stderr=True)
     with open_store(arguments) as store:
         if warm_start.is_given(arguments):
@@ -119,6 +118,6 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
         "return": metrics[RETURN] if RETURN in metrics else task.evaluate(),
         "digest": task.digest,
         "resumed": task.resumed,
-        "hyperparameters": task.identity["hyperparameters"],
+        "hyperparameters": dict(task.identity.values),
         "metrics": metrics,
     }

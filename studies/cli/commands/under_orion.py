@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import argparse
 
     from ....spaces import Space
-    from ....tasks.cohort import EpochEvent
+    from ....tasks.runtime.observers import EpochEvent
     from ...orion.trial import Results
     from ...storage.branches import Start
 
@@ -82,7 +82,7 @@ def _train(arguments: argparse.Namespace) -> Results:
     def at_epoch_end(event: EpochEvent) -> None:
         say(epoch_line(event, epochs, "episode_return", "return"))
 
-    cold = make().init(**values).identity  # wrong values are reported before a database exists
+    cold = make().init(**values).identity.to_json()  # wrong values are reported before a database exists
     retry = RetryPolicy(arguments.patience, full=True, say=say)
     with Store(arguments.storage, retry=retry) as store:
         warm = None

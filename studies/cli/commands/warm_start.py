@@ -153,5 +153,5 @@ def _store_start(store: Store, task: Task, values: Mapping[str, Any], sources: S
     task.warm_start, task.demonstrations = sources.policy, sources.demonstrations
     task.init(**values)
     digest = put_policy(store, task, sources.name)
-    say(f"starts from the {sources.kind} {digest[:12]} of {sources.name}: {task.taken}")
+    say(f"starts from the {sources.kind} {digest[:12]} of {sources.name}: {task.load_report}")
     return digest

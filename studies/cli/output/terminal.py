@@ -11,7 +11,7 @@ from rich.console import Console
 from ...redact import printable
 
 if TYPE_CHECKING:
-    from ....tasks.cohort import EpochEvent
+    from ....tasks.runtime.observers import EpochEvent
 
 FORMAT = 1  # raised when a name in the JSON changes its meaning or is removed; new names do not raise it
 

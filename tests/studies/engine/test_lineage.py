@@ -98,8 +98,8 @@ def test_a_replay_that_differs_says_so_and_where(
 
     def other_bits(task: Task, epochs: int | None = None, context: Any = None) -> Any:
         metrics = fit(task, epochs, context)
-        if task.uid == victim.uid and task.seat is not None:
-            task.seat.learner.iterations += 1
+        if task.uid == victim.uid and task.ref is not None:
+            task.ref.learner.iterations += 1
         return metrics
 
     monkeypatch.setattr(Task, "fit", other_bits)
@@ -189,7 +189,7 @@ def test_a_branch_is_a_row_on_the_same_blobs_and_is_made_once(store: Store) -> N
     parent = parent_of(store)
     [*_, head] = store.checkpoints(parent.uid)
     start = Start(parent.uid, 2, head.digest)
-    identity = {**parent.identity, "start": head.digest}
+    identity = {**parent.identity.to_json(), "start": head.digest}
     assert store.branch("child", identity, start)
     assert store.branch("child", identity, start)
     [row] = store.checkpoints("child")
@@ -203,7 +203,7 @@ def test_states_that_branches_start_from_are_kept_and_the_others_are_not(store: 
     parent = parent_of(store)
     head = store.checkpoints(parent.uid)[-1]
     uid = "child"
-    store.branch(uid, {**parent.identity, "start": head.digest}, Start(parent.uid, 2, head.digest))
+    store.branch(uid, {**parent.identity.to_json(), "start": head.digest}, Start(parent.uid, 2, head.digest))
     for epochs in (3, 4, 5, 6):
         parent.fit(epochs)
     assert [row.epochs for row in store.checkpoints(parent.uid)] == [2, 5, 6]
@@ -235,7 +235,7 @@ def test_a_state_that_cannot_be_trained_again_is_an_error(sqlite_url: str) -> No
     with Store(sqlite_url) as store:
         parent = parent_of(store)
         parent.finish()
-        store.branch("child", {**parent.identity, "start": "0" * 64}, Start(parent.uid, 2, "0" * 64))
+        store.branch("child", {**parent.identity.to_json(), "start": "0" * 64}, Start(parent.uid, 2, "0" * 64))
         with pytest.raises(NotEqual, match=r"after 2 epochs task .* must have the digest 000000000000"):
             retrain(lineage(store, "child"), 3)
 
@@ -245,9 +245,12 @@ def test_a_lineage_that_the_store_does_not_know_is_an_error(sqlite_url: str) -> 
         with pytest.raises(LineageError, match="but nobody is none of them"):
             lineage(store, "nobody")
         parent = parent_of(store)
-        store.branch("a", {**parent.identity, "start": "0" * 64}, Start(parent.uid, 2, "0" * 64))
-        store.branch("a", {**parent.identity, "start": "0" * 64}, Start("a", 2, "0" * 64))
-        with store.open("b", {**parent.identity, "start": "1" * 64}), pytest.raises(LineageError, match="do not"):
+        store.branch("a", {**parent.identity.to_json(), "start": "0" * 64}, Start(parent.uid, 2, "0" * 64))
+        store.branch("a", {**parent.identity.to_json(), "start": "0" * 64}, Start("a", 2, "0" * 64))
+        with (
+            store.open("b", {**parent.identity.to_json(), "start": "1" * 64}),
+            pytest.raises(LineageError, match="do not"),
+        ):
             lineage(store, "b")
 
 
@@ -263,7 +266,7 @@ def test_a_branch_without_its_state_does_not_train(store: Store) -> None:
     child.load_state_dict(state, perturb=True)
     child.fit(3)
     assert child.uid == uid
-    store.branch(uid, child.identity, Start(parent.uid, 2, parent.digest))
+    store.branch(uid, child.identity.to_json(), Start(parent.uid, 2, parent.digest))
     stored = load("ppo")("CartPole-v1", storage=store).init(start=parent.digest, **values)
     assert (stored.uid, stored.epochs, stored.resumed) == (uid, 2, True)
     stored.fit(3)

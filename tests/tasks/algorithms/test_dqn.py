@@ -10,7 +10,7 @@ import torch
 from rekindle import DQN, SAC, Cohort, EnvSpec
 from rekindle.spaces import UnknownParameter, flatten, unflatten
 from rekindle.tasks.algorithms.dqn import DQNLearner, huber
-from rekindle.tasks.checkpoint.state import difference, settled
+from rekindle.tasks.checkpoint.state import difference, materialized
 from rekindle.tasks.envs import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
@@ -237,9 +237,9 @@ def test_values_in_a_corridor_are_those_of_the_theory() -> None:
         tau=1.0,
     )
     task.fit(1)
-    assert task.seat is not None
+    assert task.ref is not None
     places = torch.tensor([[[0.0, 1], [1, 1], [2, 1]]])
-    q = task.seat.learner.policy.values(places)[0]
+    q = task.ref.learner.policy.values(places)[0]
     # The best is to stay at place 2 for ever, worth 2 + 2/2 + 2/4 + ... = 4; the limit only truncates.
     assert q[:, 0].tolist() == pytest.approx([0 + 3 / 2, 1 + 4 / 2, 2 + 4 / 2], abs=0.1)
     assert q[:, 1].tolist() == pytest.approx([1 + 4 / 2, 2 + 4 / 2, 3], abs=0.1)
@@ -283,8 +283,8 @@ def test_a_refill_is_by_the_policy_that_was_asked_for(trained: bool) -> None:
 def test_a_memory_is_refilled_every_so_many_epochs() -> None:
     task = DQN("CartPole-v1").init(**SMALL, refill_interval=2)
     task.fit(2)
-    assert task.seat is not None
-    dqn: Any = task.seat.learner
+    assert task.ref is not None
+    dqn: Any = task.ref.learner
     assert dqn.filling
     assert dqn.replay.size == 0
     task.fit(3)
@@ -305,11 +305,11 @@ def test_a_warm_start_fills_the_memory_by_the_policy_that_was_asked_for(trained:
     Cohort(together).fit(1)
     for seed, warm in ((0, True), (1, False)):
         alone = made(seed, warm)
-        assert alone.seat is None or alone.seat.learner.filling
+        assert alone.ref is None or alone.ref.learner.filling
         alone.fit(1)
         assert alone.digest == together[seed].digest
-    assert together[0].seat is not None
-    dqn: Any = together[0].seat.learner
+    assert together[0].ref is not None
+    dqn: Any = together[0].ref.learner
     filled = dqn.replay.batch(np.tile(np.arange(40), (3, 1)), ("obs", "action"))
     first = [DQN("CartPole-v1", warm_start=source).init(**SMALL).act(obs) for obs in filled["obs"][0].numpy()]
     assert (filled["action"][0].tolist() == first) == trained  # seed 0's; seed 1 is not trained
@@ -319,7 +319,7 @@ def test_a_warm_start_fills_the_memory_by_the_policy_that_was_asked_for(trained:
 def test_a_state_in_the_middle_of_filling_is_whole() -> None:
     one, other = learner(num_steps=20), learner(num_steps=20)
     one.iterate()
-    other.load_member(0, settled(one.member_state(0)))
+    other.load_member(0, materialized(one.member_state(0)))
     for dqn in (one, other):
         dqn.iterate()
         dqn.iterate()

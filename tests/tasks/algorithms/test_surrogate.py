@@ -55,8 +55,8 @@ def test_who_forgets_the_walk_is_found_out() -> None:
     whole, forgetful = made(3, noise=5.0), made(3, noise=5.0)
     whole.fit(7)
     forgetful.fit(4)
-    assert forgetful.seat is not None
-    forgetful.seat.learner.walks[0] = 0.0  # type: ignore[attr-defined]
+    assert forgetful.ref is not None
+    forgetful.ref.learner.walks[0] = 0.0  # type: ignore[attr-defined]
     forgetful.fit(7)
     assert forgetful.evaluate() != whole.evaluate()
     assert forgetful.digest != whole.digest

@@ -223,8 +223,8 @@ def test_an_algorithm_with_a_memory_has_the_same_digests() -> None:
 def test_evaluation_uses_them_too_and_survives_being_interrupted() -> None:
     alone, task = (DQN("FrozenLake-v1", env_processes=processes).init() for processes in (0, 2))
     assert task.evaluate(3) == alone.evaluate(3)
-    assert task.seat is not None
-    play, calls = task.seat.learner.actor(3), iter(range(100))
+    assert task.ref is not None
+    play, calls = task.ref.learner.actor(3), iter(range(100))
 
     def interrupted(obs: np.ndarray) -> np.ndarray:
         if next(calls) == 2:
@@ -232,7 +232,7 @@ def test_evaluation_uses_them_too_and_survives_being_interrupted() -> None:
         return play(obs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task.seat.learner, "actor", lambda *_: interrupted)
+        patch.setattr(task.ref.learner, "actor", lambda *_: interrupted)
         with pytest.raises(KeyboardInterrupt):
             task.evaluate(3)
     assert task.evaluate(3) == alone.evaluate(3)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rekindle.tasks.checkpoint import chunks as segments
-from rekindle.tasks.checkpoint.state import check_same_form, difference, pack, settled, unpack
+from rekindle.tasks.checkpoint.state import check_same_form, difference, materialized, pack, unpack
 from rekindle.tasks.errors import StateMismatch
 from rekindle.tasks.experience.prioritized import FAN, PrioritizedSampler, SumTree
 from rekindle.tasks.experience.replay_buffer import Field, Replay, UniformSampler, transition_fields
@@ -311,9 +311,9 @@ def test_a_checkpoint_makes_only_the_segments_that_changed() -> None:
         made = packed.blobs.made if isinstance(packed.blobs, segments.Blobs) else packed.blobs
         assert len(made) == new
         stored |= made
-        assert packed.digest == pack(settled(live)).digest
+        assert packed.digest == pack(materialized(live)).digest
         assert difference(unpack(packed.manifest, stored.__getitem__), live) == []
-        assert dict(packed.blobs).keys() == dict(pack(settled(live)).blobs).keys()
+        assert dict(packed.blobs).keys() == dict(pack(materialized(live)).blobs).keys()
 
 
 def test_nothing_new_costs_nothing() -> None:
@@ -335,9 +335,9 @@ def test_a_blob_that_is_read_too_late_is_refused() -> None:
         dict(packed.blobs)
 
 
-def test_a_settled_state_does_not_change_any_more() -> None:
+def test_a_materialized_state_does_not_change_any_more() -> None:
     replay = memory(steps=3)
-    state = settled(replay.member_state(0))
+    state = materialized(replay.member_state(0))
     kept = state["numbers"].clone()
     fill(replay, 3, first=3)
     assert torch.equal(state["numbers"], kept)
@@ -354,8 +354,8 @@ def test_a_member_moves_with_its_known_segments() -> None:
     assert len(packed.blobs.made) == 0
     grow(one, 1)
     grow(two, 2)
-    assert pack(one.member_state(0)).digest == pack(settled(one.member_state(0))).digest
-    assert pack(two.member_state(1)).digest == pack(settled(two.member_state(1))).digest
+    assert pack(one.member_state(0)).digest == pack(materialized(one.member_state(0))).digest
+    assert pack(two.member_state(1)).digest == pack(materialized(two.member_state(1))).digest
 
 
 def test_a_cut_is_not_forgotten_by_the_next_checkpoint() -> None:
@@ -363,7 +363,7 @@ def test_a_cut_is_not_forgotten_by_the_next_checkpoint() -> None:
     grow(replay, 1000)
     pack(replay.member_state(0))
     replay.truncate_all()
-    assert pack(replay.member_state(0)).digest == pack(settled(replay.member_state(0))).digest
+    assert pack(replay.member_state(0)).digest == pack(materialized(replay.member_state(0))).digest
 
 
 def test_a_plain_state_loads_as_well_as_a_live_one() -> None:

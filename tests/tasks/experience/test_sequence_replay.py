@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from rekindle.tasks.checkpoint.state import difference, settled
+from rekindle.tasks.checkpoint.state import difference, materialized
 from rekindle.tasks.experience.replay_buffer import Field, Replay, transition_fields
 from rekindle.tasks.experience.sequence_replay import Sequences
 from rekindle.tasks.rng import streams
@@ -128,8 +128,8 @@ def test_draws_depend_on_the_members_own_stream_only() -> None:
 
 def test_it_comes_back_from_its_state() -> None:
     made, other = memory(50), memory(0)
-    other.load_member(0, settled(made.member_state(0)))
-    other.replay.load_member(0, settled(made.replay.member_state(0)))
+    other.load_member(0, materialized(made.member_state(0)))
+    other.replay.load_member(0, materialized(made.replay.member_state(0)))
     for sequences in (made, other):
         fill(sequences, 5)
     assert difference(made.member_state(0), other.member_state(0)) == []

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from rekindle import A2C, DQN, PPO, PPO2, SVPG
-from rekindle.tasks.cohort import one_thread
 from rekindle.tasks.errors import UnsupportedSpace
+from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.networks.encoders import (
     ENCODERS,
     Encoder,
@@ -236,8 +236,8 @@ def test_images_are_not_normalized(task: type[Task]) -> None:
     small |= {"num_steps": 16, "num_minibatches": 2} if task is PPO else {"learning_starts": 16, "batch_size": 8}
     made = task(TINY).init(**small, normalize_obs=True)
     made.fit(1)
-    assert made.seat is not None
-    assert made.seat.learner.obs_normalizer is None  # type: ignore[attr-defined]
+    assert made.ref is not None
+    assert made.ref.learner.obs_normalizer is None  # type: ignore[attr-defined]
 
 
 SIGNALS = {f"{name}.{key}": value for name in ("icm", "rnd") for key, value in (("use", True), ("width", 16))}
@@ -249,7 +249,7 @@ def test_signals_see_by_the_encoder_of_the_policy() -> None:
     task.fit(1)
     assert "icm_loss" in task.metrics
     assert "rnd_loss" in task.metrics
-    learner = task.seat.learner  # type: ignore[union-attr]
+    learner = task.ref.learner  # type: ignore[union-attr]
     curiosity = learner.guidance.signals[0]  # type: ignore[attr-defined]
     assert isinstance(curiosity.encoder, SmallCNN)
     assert isinstance(curiosity.critic.encoder, SmallCNN)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from rekindle.tasks.cohort import one_thread
+from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.networks.mlp import ACTIVATIONS, ALIGNMENT, MLP, Parameters, affine, orthogonal
 from rekindle.tasks.rng import streams
 from threadpoolctl import threadpool_info

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from rekindle import PPO, Cohort, Store
-from rekindle.tasks.cohort import EpochEvent
-from rekindle.tasks.runtime.observers import NoImprovement, Observers
+from rekindle.tasks.runtime.observers import EpochEvent, NoImprovement, Observers
 
 SMALL: dict[str, Any] = {"num_steps": 16, "num_envs": 4, "epoch_steps": 64, "model": {"width": 16}}
 

@@ -152,9 +152,9 @@ def test_the_content_is_part_of_the_identity_and_the_file_is_not(tmp_path: Path)
     assert one.uid == same.uid
     assert one.digest == same.digest
     assert one.uid != other.uid
-    assert one.identity["hyperparameters"] == other.identity["hyperparameters"]
-    assert one.identity["hyperparameters"]["demonstrated_steps"] == 30
-    assert one.identity["start"] != other.identity["start"]
+    assert one.identity.values == other.identity.values
+    assert one.identity.values["demonstrated_steps"] == 30
+    assert one.identity.start != other.identity.start
     with pytest.raises(StateMismatch, match="was told to start from 000000000000, but"):
         make(shown(), start="0" * 64)
 
@@ -163,7 +163,7 @@ def test_a_state_has_them_so_that_nothing_else_needs_the_file() -> None:
     whole, first = make(shown()), make(shown())
     whole.fit(2)
     first.fit(1)
-    second = make(start=first.identity["start"], demonstrated_steps=30)
+    second = make(start=first.identity.start, demonstrated_steps=30)
     second.load_state_dict(first.state_dict())
     second.fit(2)
     assert second.digest == whole.digest
@@ -178,7 +178,7 @@ def test_a_stored_task_carries_on_without_its_file_and_with_another_it_is_anothe
         first.fit(1)
         first.finish()
         file.unlink()
-        second = make(start=first.identity["start"], demonstrated_steps=30, storage=store)
+        second = make(start=first.identity.start, demonstrated_steps=30, storage=store)
         assert (second.uid, second.resumed) == (first.uid, True)
         second.fit(2)
         assert second.digest == whole.digest
@@ -206,8 +206,8 @@ def test_a_task_can_start_warm_and_be_shown_something() -> None:
     source.fit(1)
     task = PPO("CartPole-v1", seed=1, warm_start=source, demonstrations=shown()).init(**unflatten(CLONING))
     assert difference(task.model, source.model) == []
-    assert task.identity["start"] not in (make(shown()).identity["start"], "")
-    assert str(task.taken) == f"{len(source.model) + 3} loaded"
+    assert task.identity.start not in (make(shown()).identity.start, "")
+    assert str(task.load_report) == f"{len(source.model) + 3} loaded"
     assert "demonstrations.actions" not in task.policy()
 
 

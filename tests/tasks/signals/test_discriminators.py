@@ -156,7 +156,7 @@ def test_without_it_adversarial_imitation_is_what_it_was() -> None:
         return PPO("CartPole-v1", demonstrations=shown()).init(gail={"use": True, **gail})
 
     assert made(variational=False).uid == made().uid != made(variational=True).uid
-    mine = {name for name in made().identity["hyperparameters"] if name.startswith("gail.")}
+    mine = {name for name in made().identity.values if name.startswith("gail.")}
     names = ("use", "strength", "gamma", "lr", "width", "use_actions", "gradient_penalty")
     assert mine == {f"gail.{name}" for name in names}
     assert (
@@ -183,4 +183,4 @@ def test_each_bound_is_its_own_task(information: float) -> None:
         for more in ({}, {"information": information})
     ]
     assert tasks[0].uid != tasks[1].uid
-    assert tasks[0].structure == tasks[1].structure  # so that they train in one cohort
+    assert tasks[0].identity.structure == tasks[1].identity.structure  # so that they train in one cohort
