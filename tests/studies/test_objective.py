@@ -178,7 +178,7 @@ def test_it_waits_for_a_task_that_another_one_trains(sqlite_url: str, trained: l
     with Store(sqlite_url) as store:
         [task] = store.tasks()
         assert task.identity is not None
-        lease = store.open(task.uid, task.identity.to_json())
+        lease = store.open(task.uid, task.identity)
         thread = threading.Thread(target=lambda: second.optimize(objective(sqlite_url, epochs=2), n_trials=1))
         thread.start()
         thread.join(0.5)
