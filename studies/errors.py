@@ -1,4 +1,4 @@
-"""The errors of the store; each message states the law, the value, the place and the cure, and no password."""
+"""Errors of the store; each message states the law, the value, the place and the cure, and no password."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..tasks.errors import DamagedState
 
 
 class StoreError(Exception):
-    """Something is wrong with the store or with how it is used; nothing was written."""
+    """The store, or a use of it, is wrong; nothing was written."""
 
 
 class BadURL(StoreError, ValueError):
-    """The URL does not name a database that can be used."""
+    """The URL names no usable database."""
 
 
 class StoreUnreachable(StoreError):
@@ -21,7 +21,7 @@ class StoreUnreachable(StoreError):
 
 
 class StoreLocked(StoreError):
-    """Others kept the database busy for longer than the store's patience."""
+    """Other processes kept the database busy until the time-out."""
 
 
 class StoreReadOnly(StoreError):
@@ -29,19 +29,19 @@ class StoreReadOnly(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no room for the write."""
+    """The database has no room for the write."""
 
 
 class SchemaMismatch(StoreError):
-    """The tables are of a version that this Rekindle does not know."""
+    """The tables have a version that this Rekindle does not know."""
 
 
 class DamagedRow(StoreError):
-    """A column that must hold JSON does not."""
+    """A column holds invalid data."""
 
 
 class DamagedCheckpoint(StoreError, DamagedState):
-    """The bytes of a checkpoint are not those that were written."""
+    """The bytes of a checkpoint differ from those that were written."""
 
 
 class IdentityMismatch(StoreError, ValueError):
@@ -57,17 +57,18 @@ class UnknownStudy(StoreError, LookupError):
 
 
 class ResultMismatch(StoreError):
-    """A segment or trial that is finished was finished again with something else."""
+    """A finished segment or trial was finished again with another result."""
 
 
 class TaskBusy(StoreError):
     """Another process holds the task.
 
     Attributes:
-        uid: the task.
-        owner: who holds it, as ``host:boot:pid:started``.
-        host, pid: the same, in parts.
-        seconds: how long its lease still lasts if it is not renewed.
+        uid: of the task.
+        owner: the process that holds it, as ``host:boot:pid:started``.
+        host: of the owner.
+        pid: of the owner.
+        seconds: until its lease expires, unless renewed.
     """
 
     def __init__(self, uid: str, owner: str, host: str, pid: int, seconds: float):
@@ -81,15 +82,15 @@ class TaskBusy(StoreError):
 
 
 class LeaseLost(StoreError):
-    """A write came too late: the lease was released, or another process took it over.
+    """A write came too late: the lease was released, or another process holds it.
 
     Attributes:
-        uids: the tasks that are no longer held.
+        uids: tasks that are no longer held.
     """
 
-    def __init__(self, uids: Sequence[str], why: str = "another process took it over, or it was released"):
+    def __init__(self, uids: Sequence[str], why: str = "another process holds it now, or it was released"):
         self.uids = tuple(uids)
         super().__init__(
             f"only the process that holds a task may write it, but the lease on {', '.join(uids)} is gone: {why}. "
-            "Nothing was written; drop this copy of the task and open it again to carry on from its last checkpoint"
+            "Nothing was written; drop this copy of the task and open it again to resume from its last checkpoint"
         )

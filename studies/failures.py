@@ -1,15 +1,15 @@
-"""What can go wrong with a trial, and what is done about it, as data.
+"""Kinds of failures of a trial, and the retry rule of each.
 
     decision = decide(error, tried=history.failed[classify(error)])
     if decision.retry:
         ...  # write the event (FAILED, note(error, decision, epochs)), wait decision.pause seconds, open the task again
     else:
-        store.fail_trial(lease, study, number, rung, report(error))
+        store.fail_trial(lease, study, number, rung, describe(error))
 
-Training is exact, so what follows from a trial alone (a loss that becomes NaN, bad hyperparameters) follows again: such
-a trial fails at once. What follows from its surroundings (a machine that goes away, memory that others use, a simulator
-that crashes) is tried again from the last checkpoint, and whatever comes of it is what would have come at once. Tries
-count from the last new epoch: who gets on may have any number of accidents.
+Training is exact, so a failure caused by the trial alone (a loss that becomes NaN, bad hyperparameters) would happen
+again: such a trial fails at once. A failure caused by its surroundings (a preempted machine, memory used by other
+processes, a crashed simulator) is retried from the last checkpoint, and the result is that of an undisturbed training.
+Retries count from the last new epoch: a trial that makes progress may have any number of accidents.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ from .errors import (
 )
 from .redact import masked
 
-FAILED = "failed"  # the event that says that a trial failed, and whether it is tried again
+FAILED = "failed"  # event of a trial that failed, retried or not
 KILLED = "killed"
-LONGEST = 16_384  # characters of a report
+LENGTH = 16_384  # of the description of a failure
 
 
 class Killed(Exception):
-    """Every process that trained a trial died of it, or so it seems."""
+    """Too many processes died while they trained a trial."""
 
 
 @dataclass(frozen=True)
-class Retry:
-    """What is done about a kind of failure.
+class RetryRule:
+    """Retries after one kind of failure.
 
     Attributes:
-        times: how often a trial is tried again on its account; None as often as it takes.
-        pause: seconds before the first time; twice as many before each time after that, up to `longest`.
-        alone: whether it is tried again without others beside it, which takes less memory and shows whose fault it was.
-        company: how often it is tried again in company before that.
-        release: whether this worker lets go of the trial: another one carries on.
-        why: the reason, in words.
+        times: number of retries; None without limit.
+        why: the reason for people.
+        pause: seconds before the first retry; doubled for each further one, up to `longest`.
+        longest: seconds before any retry.
+        alone: whether to retry in a cohort of one, which needs less memory and shows which trial fails.
+        together: number of retries in the usual cohort before the first one alone.
+        release: whether this worker gives the trial up, so that any worker may resume it.
     """
 
     times: int | None
@@ -62,38 +63,39 @@ class Retry:
     pause: float = 0.0
     longest: float = 60.0
     alone: bool = False
-    company: int = 0
+    together: int = 0
     release: bool = False
 
 
-POLICIES: Mapping[str, Retry] = {
-    "preempted": Retry(None, "the process was asked to stop; its state is saved, and anyone carries on", release=True),
-    "stale": Retry(
-        None, "another process holds the trial; what this one did too late counts for nothing", release=True
+RETRY_RULES: Mapping[str, RetryRule] = {
+    "preempted": RetryRule(None, "the process was asked to stop; any worker resumes its saved state", release=True),
+    "stale": RetryRule(None, "another process holds the trial; late work of this one does not count", release=True),
+    "storage": RetryRule(None, "the database did not answer, which is not the trial's fault", pause=1.0),
+    "memory": RetryRule(
+        3, "the machine ran out of memory; fewer trials at once, or a later time, may help", 5.0, alone=True
     ),
-    "storage": Retry(None, "the database did not answer, which says nothing about the trial", pause=1.0),
-    "memory": Retry(
-        3, "the machine ran out of memory; fewer trials at once, or a quiet moment, may do", 5.0, alone=True
+    "environment": RetryRule(2, "a simulator may crash independently of the trial", pause=1.0, alone=True),
+    KILLED: RetryRule(
+        4,
+        "machines get preempted, but a trial that kills all workers probably needs too much memory",
+        alone=True,
+        together=1,
     ),
-    "environment": Retry(2, "a simulator's crash may be its own affair, not the trial's", pause=1.0, alone=True),
-    KILLED: Retry(
-        4, "machines go away, but who dies of one trial over and over lacks the memory for it", alone=True, company=1
-    ),
-    "diverged": Retry(0, "the same hyperparameters give the same NaN again"),
-    "input": Retry(0, "what makes no sense now makes none later"),
-    "damaged": Retry(0, "only the user can say whether to go back to an earlier checkpoint"),
-    "unknown": Retry(1, "it may have been an accident; if it happens again, it is the trial's own", alone=True),
+    "diverged": RetryRule(0, "the same hyperparameters give the same NaN again"),
+    "input": RetryRule(0, "invalid input stays invalid"),
+    "damaged": RetryRule(0, "only the user can decide to go back to an earlier checkpoint"),
+    "unknown": RetryRule(1, "it may have been an accident; a second time, it is the trial's fault", alone=True),
 }
 _MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
 _INPUT = (ValueError, TypeError, LookupError, AttributeError, ImportError, AssertionError, NotImplementedError)
-_ASKED = (BadURL, IdentityMismatch, SchemaMismatch, StudyMismatch, UnknownStudy)
+_REQUEST = (BadURL, IdentityMismatch, SchemaMismatch, StudyMismatch, UnknownStudy)
 
 
 def classify(error: BaseException) -> str:
-    """The kind of a failure: a name in POLICIES. BadResume counts as what first broke the task."""
+    """Return the kind of a failure, a name in RETRY_RULES; BadResume has the kind of its first cause."""
     root = [*_causes(error)][-1]
-    for kind, holds in _KINDS.items():
-        if holds(root):
+    for kind, matches in _KINDS.items():
+        if matches(root):
             return kind
     return "unknown"
 
@@ -108,7 +110,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_memory(error: BaseException) -> bool:
-    torch = sys.modules.get("torch")  # asked for, never imported: an error of torch's exists only where it is loaded
+    torch = sys.modules.get("torch")  # never imported here: without it, no error is torch's
     if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
         return True
     if isinstance(error, OSError):
@@ -117,16 +119,16 @@ def _is_memory(error: BaseException) -> bool:
 
 
 def _is_environment(error: BaseException) -> bool:
-    """Whether an exception came out of an environment's own code: from outside of Rekindle, below its environments."""
+    """Return whether code outside of Rekindle, called by its environments, raised the exception."""
     if isinstance(error, TaskError):
         return False
     names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = __name__.partition(".")[0]
-    below = next((i for i, name in enumerate(names) if name.startswith(f"{ours}.tasks.envs.gym")), None)
-    return below is not None and any(not name.startswith(f"{ours}.") for name in names[below:])
+    package = __name__.partition(".")[0]
+    first = next((i for i, name in enumerate(names) if name.startswith(f"{package}.tasks.envs.gym")), None)
+    return first is not None and any(not name.startswith(f"{package}.") for name in names[first:])
 
 
-# In this order: an error is of the first kind that it fits.
+# In this order: an error has the first kind that matches.
 _KINDS: Mapping[str, Callable[[BaseException], bool]] = {
     "preempted": is_control_flow,
     "stale": lambda error: isinstance(error, LeaseLost | TaskBusy),
@@ -135,14 +137,14 @@ _KINDS: Mapping[str, Callable[[BaseException], bool]] = {
     "diverged": lambda error: isinstance(error, Diverged | FloatingPointError),
     "memory": _is_memory,
     "environment": _is_environment,
-    "input": lambda error: isinstance(error, (*_ASKED, *_INPUT, TaskError)),
+    "input": lambda error: isinstance(error, (*_REQUEST, *_INPUT, TaskError)),
     "storage": lambda error: isinstance(error, StoreError),
 }
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is done about one failure: `retry` in `pause` seconds (`alone` or not), `release` the trial, or fail it."""
+    """The decision about one failure: `retry` in `pause` seconds (`alone` or not), `release` the trial, or fail it."""
 
     kind: str
     retry: bool
@@ -151,33 +153,29 @@ class Decision:
     pause: float
     why: str
 
-    def to_json(self) -> dict[str, Any]:
-        """The decision, for the event that records it."""
-        return asdict(self)
-
 
 def decide(error: BaseException, tried: int = 0) -> Decision:
-    """What is done about a failure of a trial that was tried again `tried` times because of failures of its kind."""
+    """Decide about a failure of a trial that had `tried` retries because of failures of this kind."""
     kind = classify(error)
-    policy = POLICIES[kind]
-    retry = not policy.release and (policy.times is None or tried < policy.times)
-    pause = min(policy.pause * 2.0 ** min(tried, 30), policy.longest) if retry else 0.0
-    alone = policy.alone and retry and tried >= policy.company
-    return Decision(kind, retry, policy.release, alone, pause, policy.why)
+    rule = RETRY_RULES[kind]
+    retry = not rule.release and (rule.times is None or tried < rule.times)
+    pause = min(rule.pause * 2.0 ** min(tried, 30), rule.longest) if retry else 0.0
+    alone = rule.alone and retry and tried >= rule.together
+    return Decision(kind, retry, rule.release, alone, pause, rule.why)
 
 
 def note(error: BaseException, decision: Decision, epochs: int) -> dict[str, Any]:
-    """The event of a failure after `epochs` epochs were stored: what is done about it, and the trace."""
-    return {**decision.to_json(), "epochs": epochs, "report": report(error)}
+    """Return the data of the event of a failure after `epochs` stored epochs."""
+    return {**asdict(decision), "epochs": epochs, "report": describe(error)}
 
 
-def report(error: BaseException) -> str:
-    """What is kept with a failed trial: its kind and the trace, without passwords, and cut if it is gigantic.
+def describe(error: BaseException) -> str:
+    """Return the kind and the traceback of a failure, without passwords and at most LENGTH long.
 
-    Of a divergence it is the message, as the trace depends on the company that the trial was trained in.
+    A divergence is described by its message, since its traceback depends on the cohort of the trial.
     """
     kind, root = classify(error), [*_causes(error)][-1]
     if isinstance(root, Diverged | Killed):
         return masked(f"{type(root).__name__}: {root}")
     text = masked(f"[{kind}] {''.join(traceback.format_exception(root))}")
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}\n...\n{text[-LONGEST // 2 :]}"
+    return text if len(text) <= LENGTH else f"{text[: LENGTH // 2]}\n...\n{text[-LENGTH // 2 :]}"

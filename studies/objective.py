@@ -1,11 +1,11 @@
-"""A resumable task as the objective of a user's own Optuna study, with any sampler and any pruner.
+"""Resumable tasks as the objective of a user's own Optuna study, with any sampler and any pruner.
 
     study = optuna.create_study(direction="maximize", storage=url, sampler=..., pruner=...)
     study.optimize(rekindle.Objective(PPO, "CartPole-v1", epochs=27, storage=url), n_trials=20)
 
-The checkpoint is found by the hyperparameters, not by the number: a trial that died is carried on where it stopped,
-whether Optuna retries it (heartbeat_interval, RetryHeartbeatStaleTrialCallback), a user enqueues its parameters again,
-or a sampler suggests them a second time.
+The hyperparameters identify the checkpoint, not the trial's number: a killed trial resumes whether Optuna retries it
+(heartbeat_interval, RetryHeartbeatStaleTrialCallback), a user enqueues its parameters again, or a sampler suggests them
+a second time.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 
 class Objective:
-    """Suggests hyperparameters, trains a task epoch by epoch, reports its evaluation return, and obeys the pruner.
+    """Suggests hyperparameters, trains a task, reports its evaluation return, and obeys the pruner.
 
-    The value of a trial is the return after the last epoch, to be maximised, or a list of its objectives. Attributes
-    set on the trial: ``rk_uid``, ``rk_epochs`` and ``rk_digest`` (of the whole state). A trial whose numbers become NaN
-    fails, with the reason as ``rk_error``, and the study goes on; every other error is raised, such as a ValueError
-    where the study's directions are not those of the objectives.
+    The value of a trial is the return after the last epoch, to maximize, or a list of its objectives. The trial gets
+    the attributes ``rk_uid``, ``rk_epochs`` and ``rk_digest`` (of the whole state). A trial whose numbers become NaN
+    fails with the reason in ``rk_error``, and the study continues; any other error is raised, such as a ValueError
+    where the study's directions differ from those of the objectives.
 
     Args:
         task: the algorithm, such as PPO.
         env: see `Task`.
-        epochs: how many each trial is trained for, in all.
+        epochs: of each trial, in all.
         storage: a URL, or a Store; may be the database of the study itself.
         seed: of the training of every trial.
-        report: report and ask the pruner after every so many epochs; 0 never does. Only the return is reported.
+        report: epochs between two reports of the return to the pruner; 0 for none.
         objectives: as `rekindle tune --objective` takes them, such as "return" and "model_size"; see `objectives`.
-        priors: what is suggested instead of its own range, or although it is not by itself, as texts by dotted name,
+        priors: ranges that replace those of the space, or add a hyperparameter to the search, as texts by dotted name,
             such as {"optimizer.lr": "loguniform(1e-5, 1e-3)"}; see `spaces.priors`.
         fixed: hyperparameters that are not suggested, nested.
     """
@@ -72,8 +72,8 @@ class Objective:
         self.algorithm, self.epochs, self.seed, self.report, self.fixed = task, epochs, seed, report, fixed
         self.objectives: dict[str, str] = objective_options(objectives).get("objectives", DEFAULT)
         if self.objectives != DEFAULT:
-            self.report = 0  # Optuna prunes by the one value that a study seeks
-        first = task(env, seed=seed, **fixed)  # checks all that was given
+            self.report = 0  # Optuna prunes studies of one objective only
+        first = task(env, seed=seed, **fixed)  # checks the arguments
         self.env, self.space = first.env, open_space(task, first.fixed, priors or {})
         self._url = storage
         self._store = storage if isinstance(storage, Store) else None
@@ -81,7 +81,7 @@ class Objective:
 
     @property
     def store(self) -> Store:
-        """Where the tasks are kept; opened when it is first needed."""
+        """The store of the tasks, opened on first use."""
         with self._lock:  # study.optimize(n_jobs=...) calls from several threads
             if self._store is None:
                 assert isinstance(self._url, str)
@@ -89,12 +89,12 @@ class Objective:
             return self._store
 
     def __call__(self, trial: optuna.Trial) -> float | list[float]:
-        """The return of one trial, or its objectives if it has others; TrialPruned if the pruner says so."""
+        """Train one trial, and return its value or its objectives; TrialPruned if the pruner asks to stop."""
         self._check_directions(trial)
         values = suggest(self.space, trial)
         with opened(lambda: self._make(self.store), values) as task:
             trial.set_user_attr("rk_uid", task.uid)
-            # What is stored may be further than this study goes: the same bits are trained anew, without the storage.
+            # A stored task that has trained further is trained again without the storage, to the same bits.
             if task.epochs > self.epochs:
                 task = self._make(None).init(**values)
             try:
@@ -106,12 +106,14 @@ class Objective:
 
     def _check_directions(self, trial: optuna.Trial) -> None:
         study = getattr(trial, "study", None)  # a FixedTrial has none
-        given = [direction.name.lower() for direction in study.directions] if study else [*self.objectives.values()]
-        if given != [*self.objectives.values()]:
-            wanted = ", ".join(f"{direction} {name}" for name, direction in self.objectives.items())
+        directions = (
+            [direction.name.lower() for direction in study.directions] if study else [*self.objectives.values()]
+        )
+        if directions != [*self.objectives.values()]:
+            expected = ", ".join(f"{direction} {name}" for name, direction in self.objectives.items())
             raise ValueError(
-                f"Objective: the directions of the study must be those of the objectives ({wanted}), but they are "
-                f"{', '.join(given)}; make it with optuna.create_study(directions={[*self.objectives.values()]})"
+                f"Objective: the directions of the study must be those of the objectives ({expected}), but they are "
+                f"{', '.join(directions)}; make it with optuna.create_study(directions={[*self.objectives.values()]})"
             )
 
     def _measure(self, task: Task, value: float, values: dict[str, Any]) -> list[float]:
@@ -119,19 +121,19 @@ class Objective:
         return [measured[name] for name in self.objectives]
 
     def _train(self, trial: optuna.Trial, task: Task) -> float:
-        told = _told(trial)
+        reported = _reported_epochs(trial)
 
         def at_epoch_end(event: EpochEvent) -> None:
             if self._reports(event.epoch) or event.epoch == self.epochs:
                 event.metrics[RETURN] = event.task.evaluate()
-                self._tell(trial, told, event.epoch, event.metrics[RETURN])
+                self._tell(trial, reported, event.epoch, event.metrics[RETURN])
 
         try:
-            for epoch, metrics in task.history:  # of an earlier run, which may have ended anywhere
+            for epoch, metrics in task.history:  # of an earlier run, which may have stopped at any epoch
                 if RETURN not in metrics and epoch == task.epochs and self._reports(epoch):
                     metrics[RETURN] = task.evaluate()
                 if RETURN in metrics:
-                    self._tell(trial, told, epoch, metrics[RETURN])
+                    self._tell(trial, reported, epoch, metrics[RETURN])
             task.fit(self.epochs, at_epoch_end)
         finally:
             if task.bad is None:
@@ -142,10 +144,10 @@ class Objective:
     def _reports(self, epoch: int) -> bool:
         return self.report > 0 and epoch % self.report == 0
 
-    def _tell(self, trial: optuna.Trial, told: Collection[int], epoch: int, value: float) -> None:
+    def _tell(self, trial: optuna.Trial, reported: Collection[int], epoch: int, value: float) -> None:
         if not self._reports(epoch):
             return
-        if epoch not in told:
+        if epoch not in reported:
             trial.report(value, epoch)
         if epoch < self.epochs and trial.should_prune():
             raise optuna.TrialPruned(f"pruned after {epoch} epochs with a return of {value:.1f}")
@@ -154,7 +156,7 @@ class Objective:
         return self.algorithm(self.env, seed=self.seed, storage=storage, **self.fixed)
 
 
-def _told(trial: optuna.Trial) -> Collection[int]:
-    """The epochs that a retried trial has inherited reports of; Optuna warns of a second report."""
+def _reported_epochs(trial: optuna.Trial) -> Collection[int]:
+    """Return the epochs that a retried trial has inherited reports of; Optuna warns of a second report."""
     study = getattr(trial, "study", None)  # a FixedTrial has none
     return study.get_trials(deepcopy=False)[trial.number].intermediate_values if study else ()

@@ -8,14 +8,11 @@ from typing import Any
 
 from ...spaces import flatten
 from ...tasks import load
-from ...tasks.checkpoint.state import unpack
 from ...tasks.checkpoint.storage import Saved
-from ...tasks.registry import task_of
-from ...tasks.task import Task
 from ..storage.branches import Start
 from ..storage.store import Store
 from ..study.objectives import RETURN
-from .lineage import LineageTask, NotEqual, lineage, retrain
+from .lineage import LineageTask, NotEqual, lineage, restore, retrain
 
 
 class BadFork(ValueError):
@@ -131,7 +128,4 @@ def return_at(store: Store, uid: str, epochs: int) -> float:
         return metrics[RETURN]
     saved = store.load(uid)
     assert saved is not None
-    state = unpack(saved.manifest, saved.fetch)
-    task: Task = task_of(state["identity"])
-    task.load_state_dict(state)
-    return task.evaluate()
+    return restore(saved).evaluate()

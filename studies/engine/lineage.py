@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...tasks.checkpoint.state import pack
-from ...tasks.checkpoint.storage import POLICY, Write
+from ...tasks.checkpoint.state import pack, unpack
+from ...tasks.checkpoint.storage import POLICY, Saved, Write
 from ...tasks.registry import task_of
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.signals.demonstrations import apart
@@ -71,6 +71,14 @@ def _start(store: Store, uid: str, identity: Mapping[str, Any]) -> Start | None:
         f"a branch's events say what it starts from, but those of task {uid} do not, and no policy "
         f"{identity['start'][:12]} is stored; give --warm-start again, or import it"
     )
+
+
+def restore(saved: Saved) -> Task:
+    """Return the task of a checkpoint in the state it had there, without a storage."""
+    state = unpack(saved.manifest, saved.fetch)
+    task: Task = task_of(state["identity"])
+    task.load_state_dict(state)
+    return task
 
 
 def retrain(

@@ -17,7 +17,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from ..failures import KILLED, POLICIES
+from ..failures import KILLED, RETRY_RULES
 from ..storage.branches import Start
 from ..storage.sql.database import Database
 from .tables import Collections, schema_version
@@ -106,7 +106,7 @@ def is_to_be_tried_again(rows: Collections, experiment: Any, trial: str) -> bool
     before = found.get("killed")
     killed = (before if isinstance(before, int) else 0) + 1
     _set(rows, experiment, trial, {"killed": killed})
-    return killed <= (POLICIES[KILLED].times or 0)
+    return killed <= (RETRY_RULES[KILLED].times or 0)
 
 
 def _set(rows: Collections, experiment: Any, trial: str, data: dict[str, Any]) -> None:

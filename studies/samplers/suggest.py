@@ -21,7 +21,7 @@ from ...tasks.runtime.warning_filters import changed_filters
 from ..storage.rows import Segment, Trial
 from ..study.config import BadConfig, Config
 from ..study.objectives import objectives_of, point
-from ..study.plan import Plan, Seen
+from ..study.plan import Plan, ScoreHistory
 from .nsga import BRACKET
 from .registry import KNOWN, make_sampler
 
@@ -85,7 +85,7 @@ def _quiet() -> Iterator[None]:
 def history(
     config: Config,
     trials: Iterable[Trial],
-    seen: Seen,
+    seen: ScoreHistory,
     segments: Iterable[Segment] = (),
     spelled: Spelled | None = None,
 ) -> list[FrozenTrial]:

@@ -26,7 +26,7 @@ from ..samplers.registry import learns
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.objectives import best_first, objectives_of
-from ..study.plan import Plan, Seen
+from ..study.plan import Plan, ScoreHistory
 
 Place = tuple[float, int]  # (-score, number): the best first, ties to the lower number
 
@@ -47,7 +47,7 @@ class ASHA:
         self._finished: list[list[Place]] = [[] for _ in config.rungs]  # of each rung
         self._paused: list[list[Place]] = [[] for _ in config.rungs]  # those of them that could be promoted
         self._places: dict[tuple[int, int], Place] = {}
-        self._scores: Seen = {}
+        self._scores: ScoreHistory = {}
         self._several = len(objectives_of(config)) > 1
         self._results: list[list[Segment]] = [[] for _ in config.rungs]  # of each rung, if there are several objectives
         self._ranked: dict[int, list[int]] = {}  # their numbers from the best on, until another one finishes the rung

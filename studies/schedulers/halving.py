@@ -19,7 +19,7 @@ from ..samplers.registry import learns
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.objectives import best_first
-from ..study.plan import Plan, Seen
+from ..study.plan import Plan, ScoreHistory
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Halving:
                 self._segments.pop((number, rung), None)
         self._retired += 1
 
-    def _seen(self, asked: int) -> Seen:
+    def _seen(self, asked: int) -> ScoreHistory:
         """Return the scores that suggestions of a bracket may depend on.
 
         None if the sampler does not learn.
@@ -140,10 +140,10 @@ class Halving:
             return {}
         return self._scores.until(asked, {h: self._scores_of(h) for h in range(self._retired, asked)})
 
-    def _scores_of(self, g: int) -> Seen:
+    def _scores_of(self, g: int) -> ScoreHistory:
         """Return the scores of an open bracket's trials, rung by rung."""
         rungs = range(self.brackets[g].rung, len(self.rungs))
-        found: Seen = {}
+        found: ScoreHistory = {}
         for number in self.brackets[g].numbers:
             rows = (self._segments.get((number, rung)) for rung in rungs)
             found[number] = [(row.epochs, score_of(row)) for row in rows if row and row.state == "done"]
@@ -158,15 +158,15 @@ class _Scores:
 
     def __init__(self, rungs: int):
         self.rungs = rungs
-        self._retired: dict[int, Seen] = {}
-        self._whole: Seen = {}  # of the first brackets, which all that are still to be asked see to the top
+        self._retired: dict[int, ScoreHistory] = {}
+        self._whole: ScoreHistory = {}  # of the first brackets, which all that are still to be asked see to the top
         self._joined = 0  # how many these are
 
-    def keep(self, bracket: int, scores: Seen) -> None:
+    def keep(self, bracket: int, scores: ScoreHistory) -> None:
         """Keep the scores of the next retired bracket."""
         self._retired[bracket] = scores
 
-    def until(self, asked: int, still_open: dict[int, Seen]) -> Seen:
+    def until(self, asked: int, still_open: dict[int, ScoreHistory]) -> ScoreHistory:
         """Return the scores seen by a bracket: of the bracket r before it the first r rungs."""
         while self._joined in self._retired and asked - self._joined >= self.rungs:
             self._whole |= self._retired.pop(self._joined)

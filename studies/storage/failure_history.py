@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ..failures import FAILED, KILLED, POLICIES, Decision, Killed, decide
+from ..failures import FAILED, KILLED, RETRY_RULES, Decision, Killed, decide
 from .locks.fencing import TAKEOVER, free_among
 from .locks.owner import Owner
 from .sql.schema import CHUNK, Now, event, task
@@ -56,7 +56,7 @@ class FailureHistory:
         """
         if not self.killed:
             return None
-        last_time = (POLICIES[KILLED].times or 0) - 1
+        last_time = (RETRY_RULES[KILLED].times or 0) - 1
         blamed = self.killed - 1
         if blamed > last_time:
             blamed = max(last_time, blamed - min(self.elsewhere, EXCUSED))
@@ -97,7 +97,7 @@ def histories(connection: Connection, uids: Collection[str]) -> dict[str, Failur
     for i in range(0, len(names), CHUNK):
         _read(connection, names[i : i + CHUNK], found)
     for uid, history in found.items():
-        if (POLICIES[KILLED].times or 0) < history.killed:
+        if (RETRY_RULES[KILLED].times or 0) < history.killed:
             history.elsewhere = _elsewhere(connection, uid, history)
         if (after := history.after_kills()) is not None:
             history.alone |= after[1].alone
@@ -140,11 +140,11 @@ def _count(
         history.failed.clear()
         history.killed = int(_died(row.lease_owner))
         history.alone, history.rest = False, 0.0
-    elif kind in POLICIES and kind != KILLED:
+    elif kind in RETRY_RULES and kind != KILLED:
         history.failed[kind] += 1
         history.alone = bool(row.data.get("alone"))
         pause = row.data.get("pause")
-        longest = min(pause, POLICIES[kind].longest) if isinstance(pause, int | float) else 0.0
+        longest = min(pause, RETRY_RULES[kind].longest) if isinstance(pause, int | float) else 0.0
         history.rest = max(0.0, longest - row.age)  # in this order: nobody rests for a NaN
 
 

@@ -1,4 +1,4 @@
-"""What a study is, as the JSON that its row holds: all that its trials depend on, and how many there are to be."""
+"""Configuration of a study, as the JSON of its row: all that its trials depend on, and their number."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SCHEDULERS = ("halving", "asha", "hyperband", "none", "pbt")
-BASE = 3  # of every three trials, one is carried on to three times the epochs
+BASE = 3  # one of three trials is promoted, to three times the epochs
 
 
 class BadConfig(ValueError):
-    """What was asked of a study means nothing."""
+    """A study that makes no sense."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,23 @@ class Config:
     """The configuration of a study.
 
     Attributes:
-        task, task_version: the algorithm.
+        task: name of the algorithm.
+        task_version: of the algorithm.
         env: the environment's JSON.
-        seed: of every trial's training and of the suggestions.
-        space: the space that is searched, as prior texts by dotted name, in order.
-        fixed: hyperparameters, by dotted name, that are not.
+        seed: of all trainings and suggestions.
+        space: the searched space, as prior texts by dotted name, in order.
+        fixed: hyperparameters that are not searched, by dotted name.
         epochs: [low, high, base]: rungs at low, low * base, ... and high; with base 1 at low, 2 low, ... and high.
-        trials: how many there were to be when the study was made, and after each time it was extended.
-        generation: how many trials are suggested at once and halved among each other.
-        cohort: how many trials in a row share their structure, so that they can train as one cohort.
-        sampler: the name of the sampler.
-        scheduler: the name of the scheduler.
-        options: the scheduler's own; `seeds` and `aggregate`, see `replicas`; `snapshots`, see `Task`;
-            `warm_start`, the digest of a stored policy that every trial starts from.
+        trials: the number of configurations when the study was created, and after each extension.
+        generation: number of trials that are suggested together and form a bracket.
+        cohort: number of consecutive trials that share their structure, so that they can train as one cohort.
+        sampler: its name.
+        scheduler: its name.
+        options: the scheduler's own; `seeds`, `aggregate` and `racing`, see `schedulers.seeds`; `objectives`;
+            `grid_points`; `snapshots`, see `Task`; `warm_start`, the digest of the stored policy that all trials
+            start from.
+        direction: always "maximize".
+        version: of this form.
     """
 
     task: str
@@ -63,19 +67,19 @@ class Config:
     version: int = field(default=VERSION)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON that a study's row holds."""
+        """Return the JSON for a study's row."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any], name: str) -> Config:
-        """The configuration in a study's row; StoreError if this Rekindle cannot have written it."""
+        """Return the configuration in the row of study `name`; StoreError if no Rekindle wrote it."""
         version = form.get("version") if isinstance(form, Mapping) else None
         if version != VERSION:
             raise StoreError(
                 f"study {name!r} must have a configuration of version {VERSION}, but got "
                 f"{str(version)[:40]}; use the Rekindle that made it, or another name"
             )
-        if wrong := what_is_wrong(form):
+        if wrong := invalid_field(form):
             raise StoreError(f"the configuration of study {name!r} is not one: {wrong}; restore it from a copy")
         try:
             return cls(**form)
@@ -84,7 +88,7 @@ class Config:
 
     @cached_property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs in all at the end of each rung, rising."""
+        """Epochs in all at each rung, rising."""
         low, high, base = self.epochs
         rungs = [low]
         while rungs[-1] < high:
@@ -93,7 +97,7 @@ class Config:
 
     @cached_property
     def brackets(self) -> tuple[range, ...]:
-        """The trials, by number, that are suggested together and halved among each other.
+        """Numbers of the trials of each bracket.
 
         A study of 20 trials that is extended to 32 keeps its last bracket of four.
         """
@@ -105,12 +109,12 @@ class Config:
 
     @property
     def open(self) -> list[str]:
-        """The dotted names of what is really searched."""
+        """Dotted names of the searched hyperparameters."""
         return [name for name, dimension in self.searched.flat().items() if not isinstance(dimension, Fixed)]
 
     @cached_property
     def searched(self) -> Space:
-        """The space that suggestions come from."""
+        """The searched space."""
         return Space.from_priors(self.space)
 
     def make_task(
@@ -121,31 +125,36 @@ class Config:
         start: str | None = None,
         seed: int | None = None,
     ) -> Task:
-        """The task of a trial with these hyperparameters, initialized.
+        """Return the initialized task of a trial.
 
-        `start` is the state that a branch takes; `seed` is a replicate's, in the place of the study's.
+        Args:
+            algorithm: its class.
+            values: hyperparameters.
+            storage: for its checkpoints.
+            start: digest of the state that a branch starts from.
+            seed: of a replicate; None for the study's.
         """
         seed = self.seed if seed is None else seed
         task = algorithm(self.env, seed=seed, storage=storage, snapshots=self.options.get("snapshots"))
         return task.init(start=start or self.options.get("warm_start"), **unflatten(flatten(values)))
 
     def probe(self, algorithm: type[Task]) -> None:
-        """Makes environments and networks once, and raises what keeps this machine from training the study."""
+        """Build environments and networks once, and raise what keeps this machine from training the study."""
         replace(self, options={}).make_task(algorithm, self.fixed, None).probe()
 
 
-def choose(what: str, name: str, known: Sequence[str]) -> str:
-    """The name, if it is one of those known; BadConfig names the nearest one otherwise."""
+def choose(kind: str, name: str, known: Sequence[str]) -> str:
+    """Return the name if it is known; otherwise raise BadConfig with the nearest known name."""
     if name in known:
         return name
     near = get_close_matches(name, known, n=1)
     raise BadConfig(
-        f"{what} must be one of {', '.join(known)}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+        f"{kind} must be one of {', '.join(known)}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else "")
     )
 
 
 def check_epochs(epochs: Sequence[int]) -> list[int]:
-    """[low, high, base] of a number, of (low, high) or of all three; BadConfig if they make no rungs."""
+    """Return [low, high, base] of one number, of (low, high) or of all three; BadConfig if they make no rungs."""
     filled = [*epochs, *epochs] if len(epochs) == 1 else [*epochs]
     low, high, base = filled = [*filled, BASE] if len(filled) == 2 else filled
     for name, value, least in (("low", low, 1), ("high", high, low), ("base", base, 2)):
@@ -155,7 +164,7 @@ def check_epochs(epochs: Sequence[int]) -> list[int]:
 
 
 def parse_epochs(text: str) -> list[int]:
-    """[low, high, base] of ``27``, ``1:27`` or ``1:27:3``."""
+    """Parse ``27``, ``1:27`` or ``1:27:3`` as [low, high, base]."""
     parts = text.split(":")
     if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() for part in parts):
         raise BadConfig(f"epochs must be written high, low:high or low:high:base, such as 1:27, but got {text!r}")
@@ -163,34 +172,34 @@ def parse_epochs(text: str) -> list[int]:
 
 
 def check_count(name: str, value: object) -> None:
-    """Raises BadConfig unless the value is a number of things."""
+    """Raise BadConfig unless the value is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise BadConfig(f"{name} must be an integer of at least 1, but got {value!r}")
 
 
 MOST_GRID_POINTS = 10_000  # of one range
-MANY = 10_000_000  # trials, epochs: more than anybody trains
-RUNGS = 10_000
-DEPTH = 16  # names within names
+MOST = 10_000_000  # trials or epochs; bounds the work that a configuration from a file can cause
+MOST_RUNGS = 10_000
+MOST_DEPTH = 16  # of nested names
 
 
-def _is_count(value: Any, least: int = 1, most: int = MANY) -> bool:
+def _is_count(value: Any, least: int = 1, most: int = MOST) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(name, str) and name.count(".") < DEPTH for name in value)
+    return isinstance(value, Mapping) and all(isinstance(name, str) and name.count(".") < MOST_DEPTH for name in value)
 
 
 def _are_epochs(value: Any) -> bool:
     if not (isinstance(value, list | tuple) and len(value) == 3 and all(_is_count(each) for each in value)):
         return False
     low, high, base = value
-    return low <= high and (base > 1 or high // low < RUNGS)
+    return low <= high and (base > 1 or high // low < MOST_RUNGS)
 
 
 def _are_trials(value: Any) -> bool:
-    counts = isinstance(value, list | tuple) and 0 < len(value) <= RUNGS and all(_is_count(each) for each in value)
+    counts = isinstance(value, list | tuple) and 0 < len(value) <= MOST_RUNGS and all(_is_count(each) for each in value)
     return counts and list(value) == sorted(set(value))
 
 
@@ -229,8 +238,8 @@ _FORM: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def what_is_wrong(form: Mapping[str, Any]) -> str:
-    """The name and the value of what no configuration holds, or "" if there is none."""
+def invalid_field(form: Mapping[str, Any]) -> str:
+    """Return the name and value of an invalid field of a stored configuration, or "" if all are valid."""
     for name, check in _FORM.items():
         if name in form and not check(form[name]):
             return f"its {name} is {str(form[name])[:80]!r}"

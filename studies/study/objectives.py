@@ -1,15 +1,15 @@
-"""What a study seeks: the evaluation return, or other objectives, one or several.
+"""Objectives of a study: the evaluation return, or others, one or several.
 
     return                  mean undiscounted return of greedy evaluation episodes; maximized
     return_median, return_iqm, return_top_quartile    of the returns of the same episodes; maximized
     model_size              how many parameters the networks have; minimized
-    env_steps_per_second    of training, measured on one epoch more, trained alone, that is thrown away; maximized. A
-                            measurement of a machine: no seed makes it the same twice
+    env_steps_per_second    of training, measured on one additional epoch that is thrown away; maximized. A property of
+                            the machine: no seed makes it reproducible
     NAME:maximize, NAME:minimize    a metric that the task reports, such as episode_length, as of its last report
 
-Of several objectives none counts more than another. Results are ranked by nondominated sorting, then by crowding
-distance: Deb et al. (2002), A fast and elitist multiobjective genetic algorithm: NSGA-II. Within a front, what lies
-apart from the others comes first. With one objective the higher score comes first, the negative of what is minimized.
+Several objectives have no order of importance. Results are ranked by nondominated sorting, then by crowding
+distance: Deb et al. (2002), A fast and elitist multiobjective genetic algorithm: NSGA-II. Within a front,
+results with few neighbors come first. With one objective the higher score comes first; a minimized one is negated.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 def iqm(scores: Sequence[float]) -> float:
-    """Interquartile mean: without the lowest and the highest quarter; Agarwal et al. (2021), arXiv:2108.13264."""
+    """Return the interquartile mean: Agarwal et al. (2021), arXiv:2108.13264."""
     cut = len(scores) // 4
     return statistics.fmean(sorted(scores)[cut : len(scores) - cut])
 
 
 def top_quartile(scores: Sequence[float]) -> float:
-    """Mean of the highest quarter, of one score at least."""
+    """Return the mean of the highest quarter, of at least one score."""
     return statistics.fmean(sorted(scores)[-max(1, len(scores) // 4) :])
 
 
@@ -53,22 +53,26 @@ MAXIMIZE, MINIMIZE = "maximize", "minimize"
 DEFAULT = {RETURN: MAXIMIZE}
 OF_EPISODES = {f"return_{name}": aggregate for name, aggregate in AGGREGATES.items() if name != "mean"}
 DIRECTIONS = {RETURN: MAXIMIZE, **dict.fromkeys(OF_EPISODES, MAXIMIZE), MODEL_SIZE: MINIMIZE, SPEED: MAXIMIZE}
-ALWAYS = ("episode_return", "episode_length")  # what every task reports once an episode has ended
+ALWAYS = ("episode_return", "episode_length")  # reported by every task once an episode has ended
 
 
 class Unmeasured(ValueError):
     """A trial has no value of an objective."""
 
 
-Point = Sequence[float]  # of one result, its objectives, each the higher the better
+Point = Sequence[float]  # the objectives of one result, each the higher the better
 
 
 def objective_options(texts: Sequence[str]) -> dict[str, Any]:
-    """The options of a study with these objectives, none of which is the return; BadConfig if they make no sense."""
-    found: dict[str, str] = {}
+    """Return the options of a study with these objectives, none for the return alone.
+
+    Raises:
+        BadConfig: the objectives make no sense.
+    """
+    directions: dict[str, str] = {}
     for text in texts:
         name, colon, direction = text.partition(":")
-        if name in found:
+        if name in directions:
             raise BadConfig(f"each objective is named once, but {name} is named again; leave one out")
         if not colon and name not in DIRECTIONS:
             raise BadConfig(
@@ -76,33 +80,40 @@ def objective_options(texts: Sequence[str]) -> dict[str, Any]:
                 f"metric that the task reports, say which is better: {name or 'NAME'}:{MAXIMIZE} or :{MINIMIZE}"
             )
         direction = choose("direction of an objective", direction, (MAXIMIZE, MINIMIZE)) if colon else DIRECTIONS[name]
-        found[name] = direction
-    return {} if found in ({}, DEFAULT) else {"objectives": found}
+        directions[name] = direction
+    return {} if directions in ({}, DEFAULT) else {"objectives": directions}
 
 
 def objectives_of(config: Config) -> dict[str, str]:
-    """The directions by name, in the order in which a study was given them."""
+    """Return the directions by name, in the order of the study's configuration."""
     return dict(config.options.get("objectives") or DEFAULT)
 
 
 def measure(objectives: Iterable[str], task: Task, evaluated: float, twin: Callable[[], Task]) -> dict[str, float]:
-    """The objectives of a task as it is, and its return; Unmeasured names one that has no value, or none that counts.
+    """Return the objectives of a task in its present state, and its return.
 
-    `twin` makes another task of the same hyperparameters, without a storage.
+    Args:
+        objectives: names.
+        task: of the trial.
+        evaluated: its evaluation return.
+        twin: makes another task of the same hyperparameters, without a storage.
+
+    Raises:
+        Unmeasured: an objective has no value, or one that is not finite.
     """
-    found = {RETURN: evaluated}
+    values = {RETURN: evaluated}
     for name in objectives:
         if name == MODEL_SIZE:
-            found[name] = float(sum(parameter.numel() for parameter in task.parameters()))
+            values[name] = float(sum(parameter.numel() for parameter in task.parameters()))
         elif name == SPEED:
-            found[name] = _speed(task, twin())
+            values[name] = _speed(task, twin())
         elif name in OF_EPISODES:
-            found[name] = OF_EPISODES[name](task.returns())
+            values[name] = OF_EPISODES[name](task.returns())
         elif name != RETURN:
-            found[name] = _last_reported(task, name)
-        if not math.isfinite(found[name]):
-            raise Unmeasured(f"an objective is a finite number, but {name} became {found[name]}")
-    return found
+            values[name] = _last_reported(task, name)
+        if not math.isfinite(values[name]):
+            raise Unmeasured(f"an objective is a finite number, but {name} became {values[name]}")
+    return values
 
 
 def _last_reported(task: Task, name: str) -> float:
@@ -123,13 +134,13 @@ def _speed(task: Task, twin: Task) -> float:
 
 
 def point(objectives: Mapping[str, str], values: Mapping[str, float]) -> list[float]:
-    """The objectives in their order, each the higher the better."""
-    found = ((value_of(values, name), direction) for name, direction in objectives.items())
-    return [each if direction == MAXIMIZE else -each for each, direction in found]
+    """Return the objectives in their order, each the higher the better."""
+    signs = {MAXIMIZE: 1, MINIMIZE: -1}
+    return [signs[direction] * value_of(values, name) for name, direction in objectives.items()]
 
 
 def value_of(values: Mapping[str, float] | None, name: str) -> float:
-    """One of the objectives of a result; DamagedRow if it has none of this name."""
+    """Return one of the objectives of a result; DamagedRow if it has none of this name."""
     if values is None or name not in values:
         raise DamagedRow(
             f"a result has all objectives that its study seeks, but one has no {name}; "
@@ -139,68 +150,68 @@ def value_of(values: Mapping[str, float] | None, name: str) -> float:
 
 
 def measured(config: Config, row: Segment) -> float:
-    """The first objective of a result as it was measured."""
+    """Return the first objective of a result as it was measured."""
     name = next(iter(objectives_of(config)))
     return score_of(row) if objectives_of(config) == DEFAULT else value_of(row.objectives, name)
 
 
 def best_first(config: Config, rows: Iterable[Segment]) -> list[Segment]:
-    """The results that there are, from the best to the worst; ties to the lower number."""
+    """Return the finished results from the best to the worst; ties to the lower number."""
     done = sorted((row for row in rows if row.state == "done"), key=lambda row: row.number)
     objectives = objectives_of(config)
     if len(objectives) == 1:
         return sorted(done, key=lambda row: -score_of(row))
-    return [done[place] for place in ranking([point(objectives, row.objectives or {}) for row in done])]
+    return [done[index] for index in ranking([point(objectives, row.objectives or {}) for row in done])]
 
 
 def ranking(points: Sequence[Point]) -> list[int]:
-    """The places of the points, the best first, and among equals the first first."""
+    """Return the indices of the points, best first; ties to the first."""
     if points and len(points[0]) == 1:
-        return sorted(range(len(points)), key=lambda place: -points[place][0])
+        return sorted(range(len(points)), key=lambda index: -points[index][0])
     order: list[int] = []
     for front in fronts(points):
-        apart = crowding([points[place] for place in front])
+        apart = crowding([points[index] for index in front])
         order += [front[i] for i in sorted(range(len(front)), key=lambda i: -apart[i])]
     return order
 
 
 def fronts(points: Sequence[Point]) -> list[list[int]]:
-    """Nondominated sorting: the places of those that no other dominates; of those that only these do; and so on."""
-    found: list[list[int]] = []
-    for place in _dominating_first(points):
-        fitting = (front for front in found if not _is_dominated(points, place, front))
+    """Sort by nondomination: indices of the Pareto front, of the front without these, and so on."""
+    sorted_fronts: list[list[int]] = []
+    for index in _dominating_first(points):
+        fitting = (front for front in sorted_fronts if not _is_dominated(points, index, front))
         front = next(fitting, None)
         if front is None:
-            found.append(front := [])
-        front.append(place)
-    return [sorted(front) for front in found]
+            sorted_fronts.append(front := [])
+        front.append(index)
+    return [sorted(front) for front in sorted_fronts]
 
 
 def undominated(points: Sequence[Point]) -> list[int]:
-    """The places of the points that no other one dominates: the Pareto front."""
+    """Return the indices of the Pareto front, the points that no other one dominates."""
     front: list[int] = []
-    for place in _dominating_first(points):
-        if not _is_dominated(points, place, front):
-            front.append(place)
+    for index in _dominating_first(points):
+        if not _is_dominated(points, index, front):
+            front.append(index)
     return sorted(front)
 
 
 def _dominating_first(points: Sequence[Point]) -> list[int]:
-    """The places in an order in which none is dominated by a later one."""
-    return sorted(range(len(points)), key=lambda place: [-value for value in points[place]])
+    """Return the indices in an order in which no point is dominated by a later one."""
+    return sorted(range(len(points)), key=lambda index: [-value for value in points[index]])
 
 
-def _is_dominated(points: Sequence[Point], place: int, others: Iterable[int]) -> bool:
-    return any(dominates(points[other], points[place]) for other in others)
+def _is_dominated(points: Sequence[Point], index: int, others: Iterable[int]) -> bool:
+    return any(dominates(points[other], points[index]) for other in others)
 
 
 def dominates(one: Point, other: Point) -> bool:
-    """Whether one point is as good as another one in all objectives, and better in some."""
+    """Return whether one point is as good as the other in all objectives, and better in some."""
     return all(a >= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
 
 
 def crowding(points: Sequence[Point]) -> list[float]:
-    """The crowding distance of each point in a front: infinite for the best and the worst in any objective."""
+    """Return the crowding distance of each point of a front: infinite for the best and worst in any objective."""
     apart = [0.0] * len(points)
     for values in zip(*points, strict=True):
         order = sorted(range(len(points)), key=lambda i: (values[i], i))
@@ -208,6 +219,6 @@ def crowding(points: Sequence[Point]) -> list[float]:
         if not spread:
             continue
         apart[order[0]] = apart[order[-1]] = math.inf
-        for before, place, after in zip(order, order[1:], order[2:], strict=False):
-            apart[place] += (values[after] - values[before]) / spread
+        for before, index, after in zip(order, order[1:], order[2:], strict=False):
+            apart[index] += (values[after] - values[before]) / spread
     return apart

@@ -1,8 +1,8 @@
-"""What a scheduler is: a pure function of a study's rows.
+"""Schedulers and their plans: pure functions of a study's rows.
 
-Any worker computes the same plan from the same rows, and rows are added if absent, so there is no leader, no lock and
-nothing to lose. A plan may follow only from results that no longer change and that every worker will see sooner or
-later, whatever else is finished in between; then a study is the same bits for any number of workers.
+Any worker computes the same plan from the same rows, and rows are added if absent, so a study needs no leader and no
+lock. A plan may depend only on results that no longer change and that every worker will read eventually, whatever else
+finishes in between; then a study is the same bits for any number of workers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ..storage.rows import Segment, Trial
 
-Seen = dict[int, list[tuple[int, float]]]  # by trial: (epochs, score) of its rungs, rising
+ScoreHistory = dict[int, list[tuple[int, float]]]  # by trial: (epochs, score) of its rungs, rising
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,18 @@ class Branch:
 
 @dataclass
 class Plan:
-    """What follows from the rows.
+    """The rows that follow from those of a study.
 
     Attributes:
-        segments: to be added, once the new trials are.
-        finished: (number, state) of trials that go no further.
-        ask: numbers of the trials to be suggested next, or None; they are bracket number `bracket`, and train to rung
-            number `rung` first.
-        seen: what these suggestions may depend on; a failed trial has no score.
-        branches: trials to be branched from others.
+        segments: to add, after the new trials.
+        finished: (number, state) of trials that end.
+        ask: numbers of the trials to suggest next, or None.
+        bracket: of these trials.
+        rung: that these trials train to first.
+        seen: scores that the suggestions may depend on; a failed trial has none.
+        branches: trials to branch from others.
         complete: whether nothing is left to do.
-        exact: whether it holds only as long as no row changes.
+        exact: whether the plan holds only as long as no row changes.
     """
 
     segments: list[Segment] = field(default_factory=list)
@@ -55,37 +56,37 @@ class Plan:
     ask: range | None = None
     bracket: int = 0
     rung: int = 0
-    seen: Seen = field(default_factory=dict)
+    seen: ScoreHistory = field(default_factory=dict)
     branches: list[Branch] = field(default_factory=list)
     complete: bool = False
     exact: bool = False
 
     @property
     def makes_trials(self) -> bool:
-        """Whether there are new trials, which take a while to make."""
+        """Whether the plan has new trials, which take a while to make."""
         return bool(self.ask or self.branches)
 
     def __bool__(self) -> bool:
-        """Whether there is something to add or to end."""
+        """Return whether the plan changes any row."""
         return bool(self.segments or self.finished or self.makes_trials)
 
 
 class Scheduler(Protocol):
-    """Decides which trials there are, and how far each is trained. Made for one configuration.
+    """Decides which trials a study has, and how far each is trained.
 
-    It is told of every row, and again of those that have changed, so that a plan costs what has changed and not what
-    there is. What it remembers follows from the rows alone: told the same rows in any order and in any portions (a
-    trial no later than its segments), it plans the same.
+    It observes every row once, and again when it has changed, so that the cost of a plan depends on the changes and not
+    on the size of the study. Its state follows from the rows alone: rows in any order and in any portions (a trial no
+    later than its segments) lead to the same plan.
     """
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
-        """Takes rows of the study into account that are new or have changed."""
+        """Observe rows that are new or have changed."""
 
     def plan(self) -> Plan:
-        """What follows from the rows; the same again until others are observed."""
+        """Return the plan that follows from the observed rows."""
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Sorts ready segments so that those that the others wait for come first."""
+        """Return a sort key of ready segments: those that block others come first."""
 
     def entrants(self) -> list[int]:
-        """How many trials train to each rung, if none fails."""
+        """Return the number of trials that train to each rung, if none fails."""

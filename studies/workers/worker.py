@@ -22,7 +22,7 @@ from ...tasks.runtime.guard import is_control_flow
 from ...tasks.runtime.interrupts import Interrupts
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
-from ..failures import FAILED, Decision, Killed, classify, decide, note, report
+from ..failures import FAILED, Decision, Killed, classify, decide, describe, note
 from ..storage.failure_history import FailureHistory
 from ..storage.locks.leases import StoreLease
 from ..storage.locks.owner import Owner
@@ -191,7 +191,7 @@ class Worker:
                 self.store.save([Write(lease, row.epochs, events=[(FAILED, event)])])
                 self.say(f"trial {number} ({uid[:8]}) is tried again in {decision.pause:.0f} s: {_last_line(error)}")
             else:
-                self.store.fail_trial(lease, self.study, number, item.segment.rung, report(error), event)
+                self.store.fail_trial(lease, self.study, number, item.segment.rung, describe(error), event)
                 self.say(f"trial {number} ({uid[:8]}) failed: {_last_line(error)}")
 
     def _identity(self, item: ReadySegment) -> dict[str, Any] | None:
@@ -217,7 +217,7 @@ def _rotated(uids: list[str], share: int, workers: int) -> list[str]:
 
 
 def _last_line(error: BaseException) -> str:
-    return report(error).strip().splitlines()[-1]
+    return describe(error).strip().splitlines()[-1]
 
 
 class StopSignals:

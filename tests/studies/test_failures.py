@@ -6,6 +6,7 @@ import errno
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import torch
 from rekindle.spaces import Space, log_real
 from rekindle.studies import errors
-from rekindle.studies.failures import FAILED, LONGEST, POLICIES, Killed, classify, decide, note, report
+from rekindle.studies.failures import FAILED, LENGTH, RETRY_RULES, Killed, classify, decide, describe, note
 from rekindle.studies.storage.failure_history import FailureHistory
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig
@@ -123,8 +124,8 @@ def test_failures_are_told_apart(kind: str, make: Callable[[], BaseException]) -
 
 
 def test_every_kind_has_a_policy_and_a_case() -> None:
-    assert {kind for kind, _ in CASES} == POLICIES.keys()
-    assert all(policy.why for policy in POLICIES.values())
+    assert {kind for kind, _ in CASES} == RETRY_RULES.keys()
+    assert all(policy.why for policy in RETRY_RULES.values())
 
 
 def test_what_would_fail_again_is_not_tried_again() -> None:
@@ -149,7 +150,7 @@ def test_memory_is_tried_again_alone_a_few_times_with_growing_pauses() -> None:
 def test_a_database_that_is_away_is_waited_for_as_long_as_it_takes() -> None:
     decision = decide(errors.StoreUnreachable("no answer"), tried=10_000)
     assert decision.retry
-    assert decision.pause == POLICIES["storage"].longest
+    assert decision.pause == RETRY_RULES["storage"].longest
 
 
 def test_who_is_killed_is_tried_in_company_first_and_then_alone() -> None:
@@ -181,24 +182,24 @@ def test_how_often_a_trial_was_tried_again_is_counted_over_all_workers_since_its
 
 
 def test_a_report_says_the_kind_and_the_place_and_no_password() -> None:
-    text = report(broke(crash("ValueError")))
+    text = describe(broke(crash("ValueError")))
     assert text.startswith("[environment] Traceback")
     assert "the simulator is upset" in text
     assert Path(__file__).name in text
-    assert "hunter2" not in report(RuntimeError("cannot reach postgresql://me:hunter2@host/db"))
+    assert "hunter2" not in describe(RuntimeError("cannot reach postgresql://me:hunter2@host/db"))
 
 
 def test_a_gigantic_report_keeps_its_beginning_and_its_end() -> None:
-    text = report(RuntimeError("x" * 1_000_000 + "the end"))
-    assert len(text) < LONGEST + 10
+    text = describe(RuntimeError("x" * 1_000_000 + "the end"))
+    assert len(text) < LENGTH + 10
     assert text.startswith("[unknown] RuntimeError: xxx")
     assert text.strip().endswith("the end")
 
 
 def test_the_report_of_a_divergence_does_not_depend_on_the_company() -> None:
-    assert report(broke(Diverged("the loss became nan"))) == "Diverged: the loss became nan"
+    assert describe(broke(Diverged("the loss became nan"))) == "Diverged: the loss became nan"
 
 
 def test_policies_are_plain_data() -> None:
-    assert json.loads(json.dumps(decide(MemoryError()).to_json()))["kind"] == "memory"
-    assert pickle.loads(pickle.dumps(dict(POLICIES))) == POLICIES
+    assert json.loads(json.dumps(asdict(decide(MemoryError()))))["kind"] == "memory"
+    assert pickle.loads(pickle.dumps(dict(RETRY_RULES))) == RETRY_RULES

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..output.terminal import new_console, note, print_json
 from . import options
+from .storage import existing_store, whole_uid
+from .train import fit_task
 
 
 def add_parsers(commands: Any) -> None:
@@ -27,8 +30,6 @@ def add_parsers(commands: Any) -> None:
 def replay(arguments: argparse.Namespace) -> int:
     """Train a lineage again from its root, and return 0 if it ends with the digest on record."""
     from ...engine import branching
-    from ..output.terminal import new_console, note, print_json
-    from .storage import existing_store, whole_uid
 
     errors = new_console(stderr=True)
     with existing_store(arguments) as store:
@@ -59,9 +60,6 @@ def fork(arguments: argparse.Namespace) -> int:
     from ...engine.lineage import lineage
     from ...workers.training import TaskStorage
     from ..output import tables
-    from ..output.terminal import new_console, print_json
-    from .storage import existing_store, whole_uid
-    from .train import fit_task
 
     with existing_store(arguments) as store:
         uid = whole_uid(store, arguments.uid)

@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from ..output.terminal import new_console, note, print_json
 from . import options
+from .storage import existing_store, whole_uid
 
 LEARNING_CURVE = ("epoch", "env_steps", "episode_return", "return", "loss", "approx_kl", "entropy")
 
@@ -24,8 +26,6 @@ def status(arguments: argparse.Namespace) -> int:
     """Print all studies of a storage."""
     from ..output import tables
     from ..output.json_views import status_json
-    from ..output.terminal import new_console, note, print_json
-    from .storage import existing_store
 
     with existing_store(arguments) as store:
         result = status_json(store)
@@ -45,8 +45,6 @@ def trials(arguments: argparse.Namespace) -> int:
     """Print the trials of a study."""
     from ..output import tables
     from ..output.json_views import study_json
-    from ..output.terminal import new_console, note, print_json
-    from .storage import existing_store
 
     with existing_store(arguments) as store:
         study = study_json(store, arguments.study)
@@ -64,8 +62,6 @@ def show(arguments: argparse.Namespace) -> int:
     """Print everything that is stored of one task."""
     from ..output import tables
     from ..output.json_views import task_json
-    from ..output.terminal import new_console, note, print_json
-    from .storage import existing_store, whole_uid
 
     with existing_store(arguments) as store:
         task = task_json(store, whole_uid(store, arguments.uid))

@@ -14,7 +14,9 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..output.terminal import new_console, print_json
 from . import options
+from .storage import existing_store, whole_uid
 
 if TYPE_CHECKING:
     from ....tasks.task import Task
@@ -97,30 +99,24 @@ def _task(arguments: argparse.Namespace) -> Task:
     """Return the task as it was at the checkpoint, without a storage."""
     from ....tasks.checkpoint.state import unpack
     from ....tasks.checkpoint.storage import POLICY
-    from ....tasks.registry import task_of
     from ....tasks.warm_start import is_policy
-    from ...engine.lineage import lineage, retrain
+    from ...engine.lineage import lineage, restore, retrain
     from ...storage.stored_policies import NoPolicy, checkpoint_of
-    from .storage import existing_store, whole_uid
 
     with existing_store(arguments) as store:
         uid, saved = checkpoint_of(store, arguments.checkpoint, whole_uid)
-        state = unpack(saved.manifest, saved.fetch)
         if uid.startswith(POLICY):
             raise NoPolicy(
                 f"a checkpoint is of a task, with an environment to act in, but {uid} is only a policy; "
                 "rekindle train --warm-start takes it"
             )
-        if is_policy(state):  # a warm start that has not trained yet
+        if is_policy(unpack(saved.manifest, saved.fetch)):  # a warm start that has not trained yet
             return retrain(lineage(store, uid), 0)
-        task: Task = task_of(state["identity"])
-        task.load_state_dict(state)
-        return task
+        return restore(saved)
 
 
 def _print(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
     from ..output import tables
-    from ..output.terminal import new_console, print_json
 
     if arguments.json:
         return print_json(result)

@@ -8,7 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...orion.trial import is_under_orion
+from ..output.terminal import epoch_line, new_console, note, print_json
 from . import options, under_orion
+from .storage import open_store
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,9 +39,7 @@ def train(arguments: argparse.Namespace) -> int:
     from ...study.config import parse_epochs
     from ...workers.training import TaskStorage
     from ..output import tables
-    from ..output.terminal import new_console, note, print_json
     from . import warm_start
-    from .storage import open_store
 
     warm_start.check_options(arguments)
     algorithm = load(arguments.task)
@@ -85,7 +85,6 @@ def _stopping_rule(text: str | None) -> NoImprovement | None:
 def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> dict[str, Any]:
     """Train a task to `epochs` epochs in all, report progress, and return the result for JSON."""
     from ...study.objectives import RETURN
-    from ..output.terminal import epoch_line, note
 
     if task.epochs > epochs:
         raise ValueError(

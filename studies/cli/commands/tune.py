@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..output.terminal import new_console, note, print_json
 from . import options
+from .storage import open_store
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -187,9 +189,7 @@ def tune(arguments: argparse.Namespace) -> int:
     from ...workers.supervisor import Supervisor
     from ..output.json_views import study_json
     from ..output.progress import Progress
-    from ..output.terminal import new_console, note, print_json
     from . import warm_start
-    from .storage import open_store
 
     _check_backend(arguments)
     warm_start.check_options(arguments)
@@ -314,7 +314,6 @@ def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
 
     from ...engine.optuna_mirror import mirror
     from ...errors import StoreError
-    from ..output.terminal import note
 
     try:
         mirror(store, url, name)
@@ -324,7 +323,6 @@ def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
 
 def _print_study(study: Mapping[str, Any], searched: Sequence[str], url: str) -> int:
     from ..output import tables
-    from ..output.terminal import new_console, note
 
     out = new_console()
     counts = ", ".join(f"{count} {state}" for state, count in study["counts"].items() if count)

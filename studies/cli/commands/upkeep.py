@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...redact import printable
+from ..output.terminal import print_json
 from .options import FAILED, add_command
+from .storage import existing_store, open_store
 
 if TYPE_CHECKING:
     from ...storage.store import Store
@@ -46,8 +48,6 @@ def add_parsers(commands: Any) -> None:
 def fsck(arguments: argparse.Namespace) -> int:
     """Examine the storage, repair it with --repair, and return 1 if anything wrong is left."""
     from ...upkeep.fsck import check, repair
-    from ..output.terminal import print_json
-    from .storage import existing_store
 
     with existing_store(arguments) as store:
         findings = check(store)
@@ -81,8 +81,6 @@ def gc(arguments: argparse.Namespace) -> int:
     """List the checkpoints that nothing needs any more, and drop them with --yes."""
     from ...upkeep.gc import gc as collect
     from ...upkeep.shrinking import shrink
-    from ..output.terminal import print_json
-    from .storage import existing_store
 
     with existing_store(arguments) as store:
         garbage = collect(store, studies=arguments.study, dry_run=not arguments.yes)
@@ -118,7 +116,6 @@ def gc(arguments: argparse.Namespace) -> int:
 def export(arguments: argparse.Namespace) -> int:
     """Write a study to a file."""
     from ...upkeep.exporting import export_study
-    from .storage import existing_store
 
     with existing_store(arguments) as store:
         done = export_study(store, arguments.study, arguments.file)
@@ -128,7 +125,6 @@ def export(arguments: argparse.Namespace) -> int:
 def load(arguments: argparse.Namespace) -> int:
     """Read a study from a file."""
     from ...upkeep.importing import import_study
-    from .storage import open_store
 
     if not arguments.file.is_file():  # before a database is made
         raise ValueError(f"there is no file {arguments.file}; `rekindle export STUDY FILE` writes one")
@@ -138,7 +134,6 @@ def load(arguments: argparse.Namespace) -> int:
 
 
 def _transferred(arguments: argparse.Namespace, store: Store, done: Mapping[str, Any], how: str) -> int:
-    from ..output.terminal import print_json
 
     size = os.path.getsize(arguments.file)
     if arguments.json:

@@ -6,7 +6,9 @@ import argparse
 from functools import partial
 from typing import Any
 
+from ..output.terminal import new_console, note
 from . import options
+from .storage import existing_store
 
 
 def add_parser(commands: Any) -> None:
@@ -33,8 +35,6 @@ def worker(arguments: argparse.Namespace) -> int:
     import optuna
 
     from ...workers.worker import run_worker
-    from ..output.terminal import new_console, note
-    from .storage import existing_store
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     say = (lambda text: None) if arguments.quiet else partial(note, new_console(stderr=True))

@@ -27,16 +27,15 @@ Json = dict[str, Any]
 STATES = ("complete", "pruned", "failed", "running")
 
 
-def trial_json(trial: Trial, segments: Sequence[Segment]) -> Json:
-    """A trial; ``epochs``, ``return``, ``objectives`` and ``digest`` are those of its last finished rung."""
-    mine = [row for row in segments if row.number == trial.number]
-    last = max((row for row in mine if row.state == "done"), key=lambda row: row.rung, default=None)
+def trial_json(trial: Trial, own: Sequence[Segment]) -> Json:
+    """Return a trial; ``epochs``, ``return``, ``objectives`` and ``digest`` are those of its last finished rung."""
+    last = max((row for row in own if row.state == "done"), key=lambda row: row.rung, default=None)
     return {
         "number": trial.number,
         "uid": trial.uid,
         "state": trial.state,
         "bracket": trial.attrs.get("bracket"),
-        "rung": max((row.rung for row in mine), default=None),
+        "rung": max((row.rung for row in own), default=None),
         "member": trial.attrs.get("member"),
         "branch": _branch(trial),
         "epochs": last.epochs if last else 0,
@@ -47,18 +46,18 @@ def trial_json(trial: Trial, segments: Sequence[Segment]) -> Json:
         "error": trial.error,
         "rungs": [
             {"rung": row.rung, "epochs": row.epochs, "state": row.state, "return": _return(row), "digest": row.digest}
-            for row in mine
+            for row in own
         ],
     }
 
 
 def _return(row: Segment) -> float | None:
-    """The return, which is the score of a study that seeks nothing else."""
+    """Return the evaluation return, which is the score if it is the only objective."""
     return value_of(row.objectives, RETURN) if row.objectives else row.score
 
 
 def _branch(trial: Trial) -> Json | None:
-    """From which trial it branches, and at which epoch."""
+    """Return the trial and the state that a trial branches from."""
     if "start" not in trial.attrs:
         return None
     start = trial.attrs["start"]
@@ -66,25 +65,27 @@ def _branch(trial: Trial) -> Json | None:
 
 
 def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
-    """Those with a result, the best first: by the epochs that they were found worth, then by what the study seeks."""
-    done = sorted((trial for trial in trials if trial["epochs"]), key=lambda trial: (*_worth(trial), trial["number"]))
+    """Return the trials with a result, best first: by epochs trained, then by the objectives."""
+    done = sorted(
+        (trial for trial in trials if trial["epochs"]), key=lambda trial: (*_training(trial), trial["number"])
+    )
     ranked: list[Json] = []
-    for _, together in groupby(done, key=_worth):
+    for _, together in groupby(done, key=_training):
         equals = list(together)
-        ranked += [equals[place] for place in ranking(_points(equals, objectives))]
+        ranked += [equals[index] for index in ranking(_points(equals, objectives))]
     return ranked
 
 
 def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
-    """Of those that trained longest, the trials that no other one dominates, the best in the first objective first."""
-    longest = min(map(_worth, trials), default=(0, 0))
-    equals = [trial for trial in trials if trial["epochs"] and _worth(trial) == longest]
+    """Return the Pareto front of the trials that trained longest, best in the first objective first."""
+    longest = min(map(_training, trials), default=(0, 0))
+    equals = [trial for trial in trials if trial["epochs"] and _training(trial) == longest]
     points = _points(equals, objectives)
-    return [equals[place] for place in sorted(undominated(points), key=lambda place: -points[place][0])]
+    return [equals[index] for index in sorted(undominated(points), key=lambda index: -points[index][0])]
 
 
-def _worth(trial: Json) -> tuple[int, int]:
-    """The epochs and the seeds that a trial was found worth, negative, so that the most come first."""
+def _training(trial: Json) -> tuple[int, int]:
+    """Return the epochs and seeds that a trial was trained for, negated so that most come first."""
     trained = sum(each["epochs"] >= trial["epochs"] for each in trial.get("seeds", ()))
     return -trial["epochs"], -trained
 
@@ -94,15 +95,12 @@ def _points(trials: Sequence[Json], objectives: Mapping[str, str]) -> list[list[
 
 
 def study_json(store: Store, name: str) -> Json:
-    """A study with all its trials."""
+    """Return a study with all its trials."""
     study = store.study(name)
     config = Config.from_json(study.config, name)
     rows, replicates = store.segments(name), store.trials(name)
     trials, segments = collapse(config, replicates, rows)
-    by_number: dict[int, list[Segment]] = {}
-    for row in segments:
-        by_number.setdefault(row.number, []).append(row)
-    shown = [trial_json(trial, by_number.get(trial.number, [])) for trial in trials]
+    shown = _trials_json(trials, segments)
     if seeds_of(config) > 1:
         _add_seeds(config, shown, replicates, rows)
     objectives = objectives_of(config)
@@ -121,19 +119,19 @@ def study_json(store: Store, name: str) -> Json:
 
 
 def summary_json(store: Store, name: str) -> Json:
-    """A study without its trials, of which none is read that is not among the best."""
+    """Return a study without its trials, reading only the best of them."""
     config = Config.from_json(store.study(name).config, name)
-    if seeds_of(config) > 1:  # an aggregate of seeds is made here, not in the database
+    if seeds_of(config) > 1:  # seeds are aggregated here, not in the database
         return {key: value for key, value in study_json(store, name).items() if key != "trials"}
-    found, objectives = store.totals(name), objectives_of(config)
-    counts = {state: found.trials.get(state, 0) for state in STATES}
+    totals, objectives = store.totals(name), objectives_of(config)
+    counts = {state: totals.trials.get(state, 0) for state in STATES}
     best = front([trial_json(*row) for row in store.longest(name, best=len(objectives) == 1)], objectives)
     return {
         **_head(config, name),
         "state": "running" if counts["running"] or sum(counts.values()) < config.trials[-1] else "complete",
         "counts": counts,
-        "brackets": found.brackets,
-        "progress": _progress(config, found.segments),
+        "brackets": totals.brackets,
+        "progress": _progress(config, totals.segments),
         "spared": 0,
         "best": next(iter(best), None),
         "front": [trial["number"] for trial in best],
@@ -141,7 +139,7 @@ def summary_json(store: Store, name: str) -> Json:
 
 
 def _head(config: Config, name: str) -> Json:
-    """What a study's configuration says."""
+    """Return the fields of a study's configuration."""
     return {
         "study": name,
         "state": None,
@@ -160,35 +158,38 @@ def _head(config: Config, name: str) -> Json:
 
 
 def _progress(config: Config, segments: Mapping[tuple[int, str], int]) -> list[Json]:
-    """How many trainings to each rung, of all seeds, are ready (or go on), done and failed."""
+    """Return the numbers of ready, done and failed segments on each rung, of all seeds."""
     return [
         {"rung": rung, "epochs": epochs, **{state: segments.get((rung, state), 0) for state in SEGMENT_STATES}}
         for rung, epochs in enumerate(config.rungs)
     ]
 
 
-def _add_seeds(config: Config, shown: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]) -> None:
-    """Adds its replicates to each configuration."""
-    of_trial: dict[int, list[Segment]] = {}
+def _trials_json(trials: Sequence[Trial], segments: Sequence[Segment]) -> list[Json]:
+    by_trial: dict[int, list[Segment]] = {}
     for row in segments:
-        of_trial.setdefault(row.number, []).append(row)
+        by_trial.setdefault(row.number, []).append(row)
+    return [trial_json(trial, by_trial.get(trial.number, [])) for trial in trials]
+
+
+def _add_seeds(config: Config, shown: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]) -> None:
+    """Add its replicates to each configuration."""
     of_configuration: dict[int, list[Json]] = {}
-    for trial in trials:
-        known = trial_json(trial, of_trial.get(trial.number, []))
-        each = {name: known[name] for name in ("uid", "state", "epochs", "return", "digest")}
+    for trial, values in zip(trials, _trials_json(trials, segments), strict=True):
+        each = {name: values[name] for name in ("uid", "state", "epochs", "return", "digest")}
         of_configuration.setdefault(trial.configuration, []).append({"seed": trial.attrs["seed"], **each})
     for configuration in shown:
         configuration["seeds"] = of_configuration[configuration["number"]]
 
 
 def _spared(shown: Sequence[Json]) -> int:
-    """How many seeds racing left untrained: those that did not come as far as the others of their configuration."""
-    through = (trial for trial in shown if trial["state"] in ("complete", "pruned"))
-    return sum(each["epochs"] < trial["epochs"] for trial in through for each in trial["seeds"])
+    """Return the number of seeds that racing left behind the others of their configuration."""
+    ended = (trial for trial in shown if trial["state"] in ("complete", "pruned"))
+    return sum(each["epochs"] < trial["epochs"] for trial in ended for each in trial["seeds"])
 
 
 def status_json(store: Store) -> Json:
-    """All studies of a storage, without their trials, and the processes that work on it."""
+    """Return all studies of a storage without their trials, and the processes that train them."""
     studies = [summary_json(store, study.name) for study in store.studies()]
     workers = [{"host": owner.host, "pid": owner.pid} for owner in map(Owner.parse, store.workers())]
     return {
@@ -200,7 +201,7 @@ def status_json(store: Store) -> Json:
 
 
 def task_json(store: Store, uid: str) -> Json:
-    """Everything that is stored of one task."""
+    """Return everything that is stored of one task."""
     [row] = store.tasks([uid])
     checkpoints = store.checkpoints(uid)
     measures, events = dict(store.metrics(uid)), store.events(uid)
@@ -233,7 +234,7 @@ def task_json(store: Store, uid: str) -> Json:
 
 
 def _lineage(store: Store, uid: str, epochs: int) -> list[Json]:
-    """The tasks that it came from, the root first, each with the epoch at which it was left; then the task itself."""
+    """Return the tasks from the root to this one, each with its last epoch in the lineage."""
     rows: dict[str, int] = {}
     while uid not in rows:
         rows[uid] = epochs

@@ -1,4 +1,4 @@
-"""What a running study looks like: read from its rows, shown live on a terminal, as a line now and then elsewhere."""
+"""Live progress of a running study on a terminal, or a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ LOOKS = {
 
 
 class Speed:
-    """Env steps and epochs per second over the last seconds."""
+    """Environment steps and epochs per second over the last WINDOW seconds."""
 
     def __init__(self) -> None:
         self.points: deque[tuple[float, int, int]] = deque()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Takes a moment into account."""
+        """Add a snapshot, and drop those before the window."""
         self.points.append((snapshot.when, snapshot.env_steps, snapshot.epochs))
         while len(self.points) > 2 and snapshot.when - self.points[1][0] > WINDOW:
             self.points.popleft()
 
     def steps(self) -> float:
-        """Env steps per second."""
+        """Return environment steps per second."""
         return self._rate(1)
 
     def left(self, snapshot: Snapshot) -> float | None:
-        """Seconds until all epochs are done, or None while that cannot be known."""
+        """Return the estimated seconds until all epochs are done, or None while none is known."""
         rate = self._rate(2)
         return (snapshot.epochs_total - snapshot.epochs) / rate if rate else None
 
@@ -57,15 +57,16 @@ class Speed:
 
 
 class Progress:
-    """Shows snapshots as they come; a context manager that keeps the terminal in order.
+    """Shows snapshots; a context manager that restores the terminal.
 
     Args:
-        console: of stderr, so that stdout holds results only.
-        name, where: of the study and its storage.
+        console: on stderr, so that stdout holds results only.
+        name: of the study.
+        storage: its URL.
     """
 
-    def __init__(self, console: Console, name: str, where: str):
-        self.console, self.name, self.where = console, name, where
+    def __init__(self, console: Console, name: str, storage: str):
+        self.console, self.name, self.storage = console, name, storage
         self.speed = Speed()
         self.began = time.monotonic()
         self.workers = 0
@@ -83,11 +84,11 @@ class Progress:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """A line that stays, above what is live."""
+        """Print a line that stays above the live panel."""
         self.console.print(text, highlight=False, markup=False)
 
     def show(self, snapshot: Snapshot) -> None:
-        """The newest snapshot."""
+        """Show the newest snapshot."""
         self.speed.add(snapshot)
         if self._live is not None:
             self._live.update(self.panel(snapshot), refresh=True)
@@ -96,7 +97,7 @@ class Progress:
             self.say(self.line(snapshot))
 
     def line(self, snapshot: Snapshot) -> str:
-        """A snapshot as one line."""
+        """Return a snapshot as one line."""
         counts = ", ".join(f"{count} {state}" for state, count in snapshot.counts.items())
         best = f"best {snapshot.best[0]:.1f} (trial {snapshot.best[1]})" if snapshot.best else "no result yet"
         clock, left = _clock(snapshot.when - self.began), _left(self.speed.left(snapshot))
@@ -106,7 +107,7 @@ class Progress:
         )
 
     def panel(self, snapshot: Snapshot) -> RenderableType:
-        """A snapshot as a box of a few lines."""
+        """Return a snapshot as a panel."""
         config = snapshot.config
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="bright_black")
@@ -135,7 +136,7 @@ class Progress:
             rows,
             title=title,
             title_align="left",
-            subtitle=self.where,
+            subtitle=self.storage,
             subtitle_align="right",
             width=76,
             border_style="bright_black",
@@ -143,9 +144,9 @@ class Progress:
         )
 
 
-def _rung(epochs: int, through: int, total: int) -> Text:
-    style = "green" if through >= total else "yellow" if through else "bright_black"
-    return Text.assemble((f"{through}/{total}", style), (f" at {epochs}", "bright_black"))
+def _rung(epochs: int, done: int, total: int) -> Text:
+    style = "green" if done >= total else "yellow" if done else "bright_black"
+    return Text.assemble((f"{done}/{total}", style), (f" at {epochs}", "bright_black"))
 
 
 def _clock(seconds: float) -> str:

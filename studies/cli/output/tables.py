@@ -1,4 +1,4 @@
-"""What is known of studies, trials and tasks, as tables for people, made of the JSON of `report`."""
+"""Studies, trials and tasks as tables for people, made from the JSON of `json_views`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .json_views import STATES, Json, rank
 
 
 def harmless(value: Any) -> Any:
-    """What somebody else may have written, without what a terminal or the tables' own markup would obey."""
+    """Escape terminal control sequences and markup in texts from a database."""
     if isinstance(value, str):
         return escape(printable(value))
     if isinstance(value, Mapping):
@@ -26,14 +26,14 @@ def harmless(value: Any) -> Any:
 
 
 def number(value: Any) -> str:
-    """A hyperparameter or metric, short."""
+    """Format a hyperparameter or metric briefly."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return "none" if value is None else str(value)
 
 
 def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5) -> Table:
-    """The best trials side by side, with the hyperparameters that were searched."""
+    """Return a table of the best trials side by side, with the searched hyperparameters."""
     study = harmless(study)
     objectives = study["objectives"]
     best = rank(study["trials"], objectives)[:limit]
@@ -59,18 +59,18 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5
 
 
 def _front(study: Mapping[str, Any]) -> list[Json]:
-    """The trials that no other one dominates."""
+    """Return the trials of the Pareto front."""
     by_number = {trial["number"]: trial for trial in study["trials"]}
     return [by_number[number] for number in study["front"]]
 
 
 def _measured(value: float) -> str:
-    """An objective, short."""
+    """Format an objective briefly."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
 
 
 def trials_table(study: Json) -> Table:
-    """All trials of a study, with the return at each rung, other objectives at the last one, and the Pareto front."""
+    """Return a table of all trials: returns at each rung, other objectives at the last, the Pareto front."""
     study = harmless(study)
     table = Table(
         title=f"{study['study']}: {study['task']} on {study['env']['id']}, seed {study['seed']}",
@@ -78,13 +78,13 @@ def trials_table(study: Json) -> Table:
         header_style="bold",
         box=SIMPLE,
         pad_edge=False,
-        collapse_padding=True,  # with four rungs it is as wide as a terminal
+        collapse_padding=True,  # so that four rungs fit on a terminal
     )
     branches = any(trial["branch"] for trial in study["trials"])
     for name in ("trial", "branches from" if branches else "bracket", "uid", "state"):
         table.add_column(name, justify="left" if name in ("uid", "state") else "right", no_wrap=True)
-    for place, epochs in enumerate(study["rungs"]):
-        table.add_column(f"{'' if place else 'epoch '}{epochs}", justify="right", no_wrap=True)
+    for rung, epochs in enumerate(study["rungs"]):
+        table.add_column(f"{'' if rung else 'epoch '}{epochs}", justify="right", no_wrap=True)
     others = [name for name in study["objectives"] if name != RETURN]
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
@@ -114,7 +114,7 @@ def _origin(trial: Json) -> str:
 
 
 def status_table(status: Json) -> Table:
-    """All studies of a storage, as wide as a terminal; kinds of trials that no study has are left out."""
+    """Return a table of all studies; states that no trial has are left out."""
     status = harmless(status)
     studies = status["studies"]
     shown = [state for state in STATES if state != "complete" and any(study["counts"][state] for study in studies)]
@@ -149,7 +149,7 @@ def status_table(status: Json) -> Table:
 
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
-    """Names and values."""
+    """Return a table of names and values."""
     title, pairs = harmless(title), harmless(pairs)
     table = Table(title=title, title_style="bold", title_justify="left", show_header=False, box=SIMPLE, pad_edge=False)
     for name, value in flatten(pairs).items():
@@ -158,7 +158,7 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
 
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    """One row for each mapping; a name that it lacks is left empty."""
+    """Return a table with a row for each mapping; missing values are empty."""
     rows = harmless(rows)
     table = Table(
         title=title, title_style="bold", title_justify="left", header_style="bold", box=SIMPLE, pad_edge=False

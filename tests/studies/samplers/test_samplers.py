@@ -245,7 +245,7 @@ def test_what_a_sampler_cannot_do_is_said_before_anything_is_trained(monkeypatch
     monkeypatch.setitem(sys.modules, "cmaes", None)
     with pytest.raises(BadConfig, match=r"needs the package cmaes, which is not installed: pip install 'rekindle\[cma"):
         make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1], sampler="cmaes")
-    with pytest.raises(StoreError, match=r"goes on with what it began with, but sampler cmaes needs"):
+    with pytest.raises(StoreError, match=r"resumes with what it started with, but sampler cmaes needs"):
         load_task(config("cmaes"))
     with pytest.raises(StoreError, match=r"sampler must be one of tpe, .* but got 'annealing'"):
         load_task(config("annealing"))

@@ -15,7 +15,7 @@ from rekindle.studies.schedulers.hyperband import brackets
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.study.config import BadConfig, Config, parse_epochs
-from rekindle.studies.study.plan import Plan, Seen
+from rekindle.studies.study.plan import Plan, ScoreHistory
 from simulating import Told
 
 
@@ -42,10 +42,10 @@ def simulate(
     score: Callable[[int, int], float | None] = score_of,
     rows: Rows | None = None,
     check: Callable[[Plan, Rows], None] = lambda step, rows: None,
-) -> tuple[Rows, dict[int, Seen]]:
+) -> tuple[Rows, dict[int, ScoreHistory]]:
     """Carries rows forward to the end, finishing some ready segments at a time in random order."""
     trials, segments = rows or ({}, {})
-    asked: dict[int, Seen] = {}
+    asked: dict[int, ScoreHistory] = {}
     told = Told(config)
     while True:
         step = told.plan(trials, segments)

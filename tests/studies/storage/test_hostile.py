@@ -23,7 +23,7 @@ from rekindle.spaces import SpaceError
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.json_views import status_json, task_json
 from rekindle.studies.errors import StoreError
-from rekindle.studies.failures import FAILED, POLICIES
+from rekindle.studies.failures import FAILED, RETRY_RULES
 from rekindle.studies.redact import masked, masked_url
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.rows import Segment, Trial
@@ -220,7 +220,7 @@ def test_a_pause_that_has_no_end_is_as_long_as_pauses_are(filled: Store) -> None
         event = {"kind": "memory", "retry": True, "epochs": 3, "pause": pause}
         with filled.open(uid(2), {"task": "ppo", "number": 2}) as lease:
             filled.save([Write(lease, 3, events=[(FAILED, event)])])
-        assert 0 <= filled.histories([uid(2)])[uid(2)].rest <= POLICIES["memory"].longest
+        assert 0 <= filled.histories([uid(2)])[uid(2)].rest <= RETRY_RULES["memory"].longest
 
 
 TERMINAL = "\x1b]0;owned\x07\x1b[2J[red][/]\u202e\r"

@@ -23,7 +23,7 @@ from rekindle.studies.schedulers.asha import ASHA
 from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config, what_is_wrong
+from rekindle.studies.study.config import BadConfig, Config, invalid_field
 from rekindle.studies.study.objectives import (
     best_first,
     crowding,
@@ -110,7 +110,7 @@ def test_what_cannot_be_sought_is_said_before_anything_is_trained() -> None:
 
 @pytest.mark.parametrize("objectives", [[], {}, {"return": "up"}, {"return": 1}, {1: "maximize"}])
 def test_objectives_in_a_stored_configuration_are_checked(objectives: Any) -> None:
-    assert "options" in what_is_wrong({**tiny().to_json(), "options": {"objectives": objectives}})
+    assert "options" in invalid_field({**tiny().to_json(), "options": {"objectives": objectives}})
 
 
 def test_fronts_are_those_of_the_definition() -> None:

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 from rekindle.studies.cli import main
 from rekindle.studies.engine.runner import start_study
-from rekindle.studies.failures import FAILED, POLICIES
+from rekindle.studies.failures import FAILED, RETRY_RULES
 from rekindle.studies.storage.failure_history import FailureHistory
 from rekindle.studies.storage.sql.schema import task
 from rekindle.studies.storage.store import Store
@@ -45,8 +45,8 @@ gym.register("Flaky-v0", entry_point=Flaky, max_episode_steps=500)
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind, policy in POLICIES.items():
-        monkeypatch.setitem(POLICIES, kind, replace(policy, pause=0.0))  # type: ignore[index]
+    for kind, policy in RETRY_RULES.items():
+        monkeypatch.setitem(RETRY_RULES, kind, replace(policy, pause=0.0))  # type: ignore[index]
     monkeypatch.setattr(Flaky, "crashes", [], raising=False)
 
 
