@@ -167,7 +167,7 @@ class Worker:
                 self._failed(item, lease, training.failed[uid])
             elif uid in training.lost:
                 self.say(
-                    f"another process holds the lease of trial {item.trial.number} ({uid[:8]}) now; "
+                    f"trial {item.trial.number} ({uid[:8]}) is held by another process now; "
                     "the late writes of this one were refused"
                 )
 

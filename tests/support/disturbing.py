@@ -411,7 +411,7 @@ class Chaos:
 
     def _count(self) -> None:
         figures, text = self.figures, "\n".join(text for _, text in self._logs())
-        figures.refused = text.count("another process holds the lease of trial")
+        figures.refused = text.count("is held by another process now")
         figures.waits = text.count("waiting for the database")
         figures.retries = text.count("is tried again")
         figures.longest = max([0, *map(int, re.findall(r"the database is back after (\d+) s", text))])

@@ -20,9 +20,11 @@ from rekindle.studies.storage.failure_history import FailureHistory
 from rekindle.studies.storage.sql.schema import task
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.workers import training
 from rekindle.studies.workers.worker import Worker, run_worker
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.storage import Write
+from rekindle.tasks.evaluation import evaluate
 from rekindle.tasks.learner import Learner
 from studying import bits, run, tiny
 
@@ -140,8 +142,7 @@ def test_a_nan_is_never_tried_again(sqlite_url: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_return_that_is_no_number_fails_the_trial(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluate = PPOLearner.evaluate
-    monkeypatch.setattr(PPOLearner, "evaluate", lambda *arguments: evaluate(*arguments) * float("nan"))
+    monkeypatch.setattr(training, "evaluate", lambda learner: evaluate(learner) * float("nan"))
     found = run(sqlite_url, tiny(3))
     assert {trial[4] for trial in found["trials"]} == {"failed"}
     assert all("the evaluation return became nan" in trial[5] for trial in found["trials"])
@@ -305,7 +306,7 @@ def test_one_lost_lease_takes_nothing_from_the_rest_of_a_cohort(
         assert bits(store) == undisturbed
     assert len(said) == 1
     assert said[0].startswith("trial 2 (")
-    assert "another process holds the lease of trial" in said[0]
+    assert "is held by another process now" in said[0]
     assert trained == [4] * 3 + [1] * 2  # the others went on; it was carried on after its first epoch
 
 
