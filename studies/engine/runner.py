@@ -24,6 +24,7 @@ from .study_rows import StudyRows
 
 if TYPE_CHECKING:
     from ...tasks.checkpoint.storage import Storage
+    from ...tasks.identity import TaskIdentity
     from ...tasks.task import Task
     from ..storage.store import Store
 
@@ -139,29 +140,26 @@ class StudyRunner:
 
     def task(self, trial: Trial, storage: Storage | None) -> Task:
         """Return the task of a trial's row."""
-        start = trial.attrs.get("start")
-        return self.config.make_task(
-            self.algorithm, trial.params, storage, start and start["digest"], trial.attrs.get("seed")
-        )
+        start = trial.attrs.get("start", {}).get("digest")
+        return self.config.make_task(self.algorithm, trial.params, storage, start, trial.attrs.get("seed"))
 
     def _new_trials(self, plan: Plan) -> list[Trial]:
         from ..samplers.suggest import suggest  # slow to import (Optuna), and mostly not needed
 
         assert plan.ask is not None
-        fixed = self.config.fixed
         # The plan holds the scores of one objective; several objectives are read from the segments.
         rows = self.rows.segments.values() if len(objectives_of(self.config)) > 1 else []
         seen, segments = collapse(self.config, self.rows.trials.values() if plan.seen else [], rows)
         seeds = seeds_of(self.config)
         new = []
-        suggestions = suggest(self.config, seen, plan, self._check, segments, self._spelled)
+        suggestions = suggest(self.config, seen, plan, self._identity, segments, self._spelled)
         for number, values in zip(plan.ask, suggestions, strict=True):
+            identity = self._identity(values)
             for replicate in range(seeds):
                 seed = self.config.seed + replicate
-                task = self.config.make_task(self.algorithm, {**fixed, **flatten(values)}, None, seed=seed)
+                uid = replace(identity, seed=seed).uid
                 attrs = {"bracket": plan.bracket, **({"seed": seed} if seeds > 1 else {})}
-                params = dict(task.identity.values)
-                new.append(Trial(number * seeds + replicate, task.uid, params, attrs, seeds=seeds))
+                new.append(Trial(number * seeds + replicate, uid, dict(identity.values), attrs, seeds=seeds))
         return new
 
     def _branches(self, branches: Sequence[Branch]) -> list[Trial]:
@@ -171,12 +169,12 @@ class StudyRunner:
             from ..schedulers.pb2 import PB2
 
             bandit = PB2(config, self.rows.trials.values(), self.rows.segments.values(), branches)
-            values = [bandit.explore(*each, self._check) for each in zip(branches, parents, strict=True)]
+            values = [bandit.explore(*each, self._identity) for each in zip(branches, parents, strict=True)]
         else:
             from ..schedulers.explore import explore
 
             values = [
-                explore(config, parent, branch.generation, branch.member, self._check)
+                explore(config, parent, branch.generation, branch.member, self._identity)
                 for branch, parent in zip(branches, parents, strict=True)
             ]
         return [self._branch(*each) for each in zip(branches, values, strict=True)]
@@ -185,12 +183,13 @@ class StudyRunner:
         parent = self.rows.trials[branch.start.number]
         assert branch.start.digest is not None
         start = Start(parent.uid, branch.start.epochs, branch.start.digest)
-        task = self.config.make_task(self.algorithm, values, None, start.digest, parent.attrs.get("seed"))
-        self.store.branch(task.uid, task.identity.to_json(), start)
+        identity = self.config.identity(self.algorithm, values, start.digest, parent.attrs.get("seed"))
+        self.store.branch(identity.uid, identity.to_json(), start)
         attrs: dict[str, Any] = {"bracket": 0, "member": branch.member, "generation": branch.generation}
         attrs |= {"parent": parent.number, "start": asdict(start)}
         attrs |= {name: parent.attrs[name] for name in ("seed",) if name in parent.attrs}
-        return Trial(branch.number, task.uid, dict(task.identity.values), attrs)
+        return Trial(branch.number, identity.uid, dict(identity.values), attrs)
 
-    def _check(self, values: Mapping[str, Any]) -> None:
-        self.config.make_task(self.algorithm, {**self.config.fixed, **flatten(values)}, None)
+    def _identity(self, values: Mapping[str, Any]) -> TaskIdentity:
+        """Return the identity of a suggested trial; ValueError if the values do not go together."""
+        return self.config.identity(self.algorithm, {**self.config.fixed, **flatten(values)})

@@ -33,7 +33,7 @@ def suggest(
     config: Config,
     trials: Iterable[Trial],
     plan: Plan,
-    check: Callable[[Mapping[str, Any]], None] = lambda values: None,
+    check: Callable[[Mapping[str, Any]], object] = lambda values: None,
     segments: Iterable[Segment] = (),
     spelled: Spelled | None = None,
 ) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def suggest(
 
 
 def _suggest(
-    config: Config, plan: Plan, study: optuna.Study, check: Callable[[Mapping[str, Any]], None]
+    config: Config, plan: Plan, study: optuna.Study, check: Callable[[Mapping[str, Any]], object]
 ) -> list[dict[str, Any]]:
     assert plan.ask is not None
     cohort = config.cohort if KNOWN[config.sampler].structures else 1
@@ -141,7 +141,7 @@ def _draw(
     bracket: int,
     number: int,
     leader: Mapping[str, Any] | None,
-    check: Callable[[Mapping[str, Any]], None],
+    check: Callable[[Mapping[str, Any]], object],
 ) -> dict[str, Any]:
     space = config.searched
     shared = space.structure(leader) if leader else {}
@@ -159,7 +159,7 @@ def _draw(
     raise BadConfig(f"trial {number} needs hyperparameters that go together, but {ATTEMPTS} draws did not: {refusal}")
 
 
-def _defaults(space: Space, check: Callable[[Mapping[str, Any]], None]) -> dict[str, Any] | None:
+def _defaults(space: Space, check: Callable[[Mapping[str, Any]], object]) -> dict[str, Any] | None:
     """Return the defaults, if they are in the searched space and go together."""
     try:
         values = space.defaults()

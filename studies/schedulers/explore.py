@@ -29,7 +29,7 @@ def explore(
     params: Mapping[str, Any],
     generation: int,
     member: int,
-    check: Callable[[Mapping[str, Any]], None] = lambda values: None,
+    check: Callable[[Mapping[str, Any]], object] = lambda values: None,
 ) -> dict[str, Any]:
     """Return the hyperparameters, by dotted name, of a member that branches from one with `params`.
 

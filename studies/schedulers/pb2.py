@@ -95,7 +95,7 @@ class PB2:
         self,
         branch: Branch,
         parent: Mapping[str, Any],
-        check: Callable[[Mapping[str, Any]], None] = lambda values: None,
+        check: Callable[[Mapping[str, Any]], object] = lambda values: None,
     ) -> dict[str, Any]:
         """Return the hyperparameters, by dotted name, of a branch from a member with those of `parent`.
 
@@ -112,7 +112,7 @@ class PB2:
         return values
 
     def _choose(
-        self, member: int, parent: Mapping[str, Any], pending: Array, check: Callable[[Mapping[str, Any]], None]
+        self, member: int, parent: Mapping[str, Any], pending: Array, check: Callable[[Mapping[str, Any]], object]
     ) -> dict[str, Any]:
         bound = self._bound(pending)
         for attempt in range(ATTEMPTS):

@@ -15,6 +15,7 @@ from ..errors import StoreError
 
 if TYPE_CHECKING:
     from ...tasks.checkpoint.storage import Storage
+    from ...tasks.identity import TaskIdentity
     from ...tasks.task import Task
 
 VERSION = 1
@@ -137,6 +138,15 @@ class Config:
         seed = self.seed if seed is None else seed
         task = algorithm(self.env, seed=seed, storage=storage, snapshots=self.options.get("snapshots"))
         return task.init(start=start or self.options.get("warm_start"), **unflatten(flatten(values)))
+
+    def identity(
+        self, algorithm: type[Task], values: Mapping[str, Any], start: str | None = None, seed: int | None = None
+    ) -> TaskIdentity:
+        """Return the identity of a trial's task, without making the task; see `make_task`."""
+        from ...tasks.identity import TaskIdentity  # imports torch
+
+        seed = self.seed if seed is None else seed
+        return TaskIdentity.of(algorithm, self.env, seed, values, start or self.options.get("warm_start"))
 
     def probe(self, algorithm: type[Task]) -> None:
         """Build environments and networks once, and raise what keeps this machine from training the study."""

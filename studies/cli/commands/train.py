@@ -36,6 +36,7 @@ def train(arguments: argparse.Namespace) -> int:
     if is_under_orion():
         return under_orion.run(arguments)
     from ....tasks import load
+    from ....tasks.identity import TaskIdentity
     from ...study.config import parse_epochs
     from ...workers.training import TaskStorage
     from ..output import tables
@@ -47,10 +48,11 @@ def train(arguments: argparse.Namespace) -> int:
     if low != epochs:
         raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {arguments.epochs}")
     until = _stopping_rule(arguments.no_better)
-    make = partial(algorithm, options.parse_env(arguments.env), seed=arguments.seed, snapshots=arguments.snapshots)
+    env = options.parse_env(arguments.env)
+    make = partial(algorithm, env, seed=arguments.seed, snapshots=arguments.snapshots)
     values = algorithm.learner.hyperparameters.parse(*options.expand_files(arguments.set))
     values = warm_start.with_demonstrated_steps(values, arguments)
-    cold = make().init(**values).identity.to_json()  # wrong values are reported before a database exists
+    cold = TaskIdentity.of(algorithm, env, arguments.seed, values)  # wrong values are reported before a database exists
     errors = new_console(stderr=True)
     with open_store(arguments) as store:
         if warm_start.is_given(arguments):

@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace) -> Results:
     from ....tasks import load
+    from ....tasks.identity import TaskIdentity
     from ...storage.sql.retry import RetryPolicy
     from ...storage.store import Store
     from ..output.terminal import epoch_line
@@ -71,18 +72,15 @@ def _train(arguments: argparse.Namespace) -> Results:
     values = _active(space, space.parse(*expand_files(arguments.set)))
     values = warm_start.with_demonstrated_steps(values, arguments)
     epochs = _epochs(arguments.epochs)
+    env = parse_env(arguments.env)
     make = partial(
-        algorithm,
-        parse_env(arguments.env),
-        seed=arguments.seed,
-        env_processes=arguments.env_processes,
-        snapshots=arguments.snapshots,
+        algorithm, env, seed=arguments.seed, env_processes=arguments.env_processes, snapshots=arguments.snapshots
     )
 
     def at_epoch_end(event: EpochEvent) -> None:
         say(epoch_line(event, epochs, "episode_return", "return"))
 
-    cold = make().init(**values).identity.to_json()  # wrong values are reported before a database exists
+    cold = TaskIdentity.of(algorithm, env, arguments.seed, values)  # wrong values are reported before a database exists
     retry = RetryPolicy(arguments.patience, full=True, say=say)
     with Store(arguments.storage, retry=retry) as store:
         warm = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....spaces import unflatten
 from ....tasks.checkpoint.storage import policy_uid
-from ....tasks.identity import uid_of
+from ....tasks.identity import TaskIdentity
 from ....tasks.signals.demonstrations import Demonstrations, apart
 from ....tasks.warm_start import WarmStart
 from ...errors import UnknownStudy
@@ -76,7 +76,7 @@ def _stored_steps(arguments: argparse.Namespace) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def start_one(store: Store, task: Task, identity: Mapping[str, Any], arguments: argparse.Namespace, say: Say) -> str:
+def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argparse.Namespace, say: Say) -> str:
     """Store what a task starts from, and return its digest.
 
     If the source is gone, return what the same task started from before.
@@ -86,7 +86,7 @@ def start_one(store: Store, task: Task, identity: Mapping[str, Any], arguments: 
         identity: the task's without a start.
     """
     texts = arguments.warm_start, arguments.demonstrations
-    known = {digest: uid_of({**identity, "start": digest}) for digest in begun(store, *texts)}
+    known = {digest: identity.starting(digest).uid for digest in begun(store, *texts)}
     stored = {row.uid for row in store.tasks(list(known.values()))}
     known = {digest: uid for digest, uid in known.items() if uid in stored}
     try:
@@ -97,7 +97,7 @@ def start_one(store: Store, task: Task, identity: Mapping[str, Any], arguments: 
         [(digest, uid)] = known.items()
         say(f"{error}; task {uid} started from it, and resumes")
         return digest
-    digest = _store_start(store, task, unflatten(identity["hyperparameters"]), sources, say)
+    digest = _store_start(store, task, identity.hyperparameters, sources, say)
     for uid in (uid for other, uid in known.items() if other != digest):
         text = " with ".join(filter(None, texts))
         say(f"{text} is another {sources.kind} now than the one that task {uid} started from, so this is another task")
