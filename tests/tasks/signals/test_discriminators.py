@@ -1,6 +1,6 @@
 """GAIL through a variational bottleneck: its formulas, its price, and what it keeps from the discriminator.
 
-That it resumes bit for bit is tested in test_signals.py and test_exactness.py.
+That it resumes bit for bit is tested in test_gail.py and test_exactness.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import torch
 from fakes import batch_of
 from rekindle import PPO
 from rekindle.studies.engine.configuring import open_space
-from rekindle.tasks.signals.discriminators import Bottleneck
-from rekindle.tasks.signals.gail import GAIL
-from test_signals import built, shown, signals_of
+from rekindle.tasks.signals.discriminators import Bottleneck, input_gradient
+from rekindle.tasks.signals.gail import GAIL, softplus
+from rekindle.tasks.signals.trained_networks import perceptron
+from signal_learners import built, shown, signals_of
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -47,6 +48,14 @@ def of_encoder(tensors: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
 
 def of_decision(tensors: dict[str, Tensor], z: Tensor) -> Tensor:
     return (z @ tensors["gail.discriminator.0.weight"] + tensors["gail.discriminator.0.bias"]).squeeze(-1)
+
+
+def test_the_slope_of_a_discriminator_is_what_autograd_finds() -> None:
+    net, x = perceptron("d", 3, 8, 1), torch.randn(2, 5, 3, requires_grad=True)
+    layers = [(torch.randn(2, a, b), torch.randn(2, 1, b)) for a, b in ((3, 8), (8, 8), (8, 1))]
+    torch.testing.assert_close(input_gradient(net, layers, x), torch.autograd.grad(net(layers, x).sum(), x)[0])
+    numbers = torch.tensor([-200.0, -3.0, 0.0, 2.0, 200.0])
+    torch.testing.assert_close(softplus(numbers), torch.nn.functional.softplus(numbers))
 
 
 def test_what_a_code_tells_is_its_divergence_from_a_standard_normal() -> None:

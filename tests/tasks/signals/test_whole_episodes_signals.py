@@ -11,23 +11,32 @@ from rekindle import A2C, Cohort
 from rekindle.spaces import unflatten
 from rekindle.tasks.experience.returns import gae
 from rekindle.tasks.experience.rollout import evaluate_values
-from test_signals import CLONING, GAIL, ICM, RND, VAIL, _Shown, shown, signals_of
-from test_whole_episodes import SMALL, WHOLE
+from signal_learners import CLONING, GAIL, ICM, RND, VAIL, DemonstratedSuite, shown, signals_of
+
+WHOLE: dict[str, Any] = {
+    "epoch_steps": 480,
+    "num_envs": 4,
+    "num_steps": 20,
+    "optimizer.lr": 0.01,
+    "max_grad_norm": 0.1,
+    "min_rollouts": 4,
+    "max_rollout_steps": 60,
+}
 
 
-class TestWithSignals(_Shown):
+class TestWithSignals(DemonstratedSuite):
     task = A2C
-    hyperparameters: ClassVar = {**SMALL, **WHOLE, "max_rollout_steps": 60, "min_rollouts": 4, **RND, **VAIL}
+    hyperparameters: ClassVar = {**WHOLE, **RND, **VAIL}
     variants: ClassVar = ({}, {"model.memory": "gru", "num_envs": 3, "epoch_steps": 360})
 
 
 @pytest.mark.slow
-class TestWithMoreOfThem(_Shown):
+class TestWithMoreOfThem(DemonstratedSuite):
     task = A2C
     env = "Pendulum-v1"
-    hyperparameters: ClassVar = {**SMALL, "epoch_steps": 900, "num_steps": 75, **WHOLE, "num_envs": 2, **ICM, **GAIL}
+    hyperparameters: ClassVar = {**WHOLE, "epoch_steps": 900, "num_steps": 75, "num_envs": 2, **ICM, **GAIL}
     variants: ClassVar = (
-        {**CLONING, "normalize_obs": True, "max_rollout_steps": 150},
+        {**CLONING, "normalize_obs": True, "min_rollouts": 6, "max_rollout_steps": 150},
         {**RND, "extrinsic.strength": 0.0, "normalize_advantage": True, "min_rollouts": 2, "max_rollout_steps": 300},
     )
 

@@ -1,0 +1,47 @@
+"""GAIL: exactness, and rewards for what looks demonstrated."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import torch
+from fakes import batch_of
+from rekindle.tasks.testing import ExactnessSuite
+from signal_learners import CLONING, GAIL, ICM, RND, SMALL, VAIL, DemonstratedSuite, built, signals_of
+
+
+class TestGAIL(DemonstratedSuite, ExactnessSuite):
+    env = "Pendulum-v1"
+    hyperparameters: ClassVar = {**SMALL, **GAIL}
+
+
+class TestVariationalGAIL(DemonstratedSuite):
+    hyperparameters: ClassVar = {**SMALL, **VAIL}
+    variants: ClassVar = ({}, {"gail.use_actions": False, "num_envs": 3, "num_minibatches": 1, "gail.code_width": 2})
+
+
+@pytest.mark.slow
+class TestMoreOfGAIL(DemonstratedSuite):
+    env = "Pendulum-v1"
+    hyperparameters: ClassVar = {**SMALL, **GAIL}
+    variants: ClassVar = (
+        {"gail.use_actions": False, "normalize_obs": True, **ICM},
+        {"model.memory": "gru", "num_minibatches": 2},
+        {"use_sde": True, **CLONING},
+        {"gail.variational": True, "model.memory": "lstm", "num_minibatches": 2, "normalize_obs": True, **RND},
+    )
+
+
+def test_a_discriminator_comes_to_pay_for_what_looks_demonstrated() -> None:
+    learner = built(gail={"use": True, "lr": 3e-3}, members=1)
+    signal, own = signals_of(learner)["gail"], batch_of(learner)
+    own["actions"] = torch.zeros_like(own["actions"])
+    signal.examples.tensors["actions"].fill_(1)  # the demonstrator pushes to the right, and the policy to the left
+    for position in range(100):
+        losses, report = signal.loss(own, position)
+        signal.trained.descend(losses, signal.hp.lr)
+    assert report["expert_estimate"] > 0.6 > 0.4 > report["policy_estimate"]
+    right = {**own, "actions": torch.ones_like(own["actions"])}
+    assert signal.rewards(right).mean() > 1.5 * signal.rewards(own).mean()
+    assert (signal.rewards(own) > 0).all()
