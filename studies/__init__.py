@@ -1,4 +1,4 @@
-"""The store of tasks and studies, and what drives, runs and shows them."""
+"""Studies: storage, schedulers, samplers, workers and the command line."""
 
 from __future__ import annotations
 

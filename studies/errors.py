@@ -1,4 +1,4 @@
-"""Errors of the store; each message states the law, the value, the place and the cure, and no password."""
+"""Errors of the store; messages contain no passwords."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TaskBusy(StoreError):
 
 
 class LeaseLost(StoreError):
-    """A write came too late: the lease was released, or another process holds it.
+    """A late write: the lease was released, or another process holds it.
 
     Attributes:
         uids: tasks that are no longer held.

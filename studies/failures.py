@@ -92,7 +92,7 @@ _REQUEST = (BadURL, IdentityMismatch, SchemaMismatch, StudyMismatch, UnknownStud
 
 
 def classify(error: BaseException) -> str:
-    """Return the kind of a failure, a name in RETRY_RULES; BadResume has the kind of its first cause."""
+    """Return the kind of a failure; BadResume has that of its cause."""
     root = [*_causes(error)][-1]
     for kind, matches in _KINDS.items():
         if matches(root):
@@ -119,7 +119,7 @@ def _is_memory(error: BaseException) -> bool:
 
 
 def _is_environment(error: BaseException) -> bool:
-    """Return whether code outside of Rekindle, called by its environments, raised the exception."""
+    """Return whether an environment's code outside of Rekindle raised the error."""
     if isinstance(error, TaskError):
         return False
     names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -144,7 +144,7 @@ _KINDS: Mapping[str, Callable[[BaseException], bool]] = {
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision about one failure: `retry` in `pause` seconds (`alone` or not), `release` the trial, or fail it."""
+    """A decision to retry a trial after a pause, release or fail it."""
 
     kind: str
     retry: bool
@@ -155,7 +155,7 @@ class Decision:
 
 
 def decide(error: BaseException, tried: int = 0) -> Decision:
-    """Decide about a failure of a trial that had `tried` retries because of failures of this kind."""
+    """Decide about a failure after `tried` retries for failures of its kind."""
     kind = classify(error)
     rule = RETRY_RULES[kind]
     retry = not rule.release and (rule.times is None or tried < rule.times)
@@ -165,12 +165,12 @@ def decide(error: BaseException, tried: int = 0) -> Decision:
 
 
 def note(error: BaseException, decision: Decision, epochs: int) -> dict[str, Any]:
-    """Return the data of the event of a failure after `epochs` stored epochs."""
+    """Return the event data of a failure after `epochs` stored epochs."""
     return {**asdict(decision), "epochs": epochs, "report": describe(error)}
 
 
 def describe(error: BaseException) -> str:
-    """Return the kind and the traceback of a failure, without passwords and at most LENGTH long.
+    """Return kind and traceback of a failure, shortened and without passwords.
 
     A divergence is described by its message, since its traceback depends on the cohort of the trial.
     """

@@ -1,4 +1,4 @@
-"""Resumable tasks as the objective of a user's own Optuna study, with any sampler and any pruner.
+"""Resumable tasks as the objective of a user's own Optuna study.
 
     study = optuna.create_study(direction="maximize", storage=url, sampler=..., pruner=...)
     study.optimize(rekindle.Objective(PPO, "CartPole-v1", epochs=27, storage=url), n_trials=20)
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Objective:
-    """Suggests hyperparameters, trains a task, reports its evaluation return, and obeys the pruner.
+    """Suggests hyperparameters, trains a task, reports returns, obeys the pruner.
 
     The value of a trial is the return after the last epoch, to maximize, or a list of its objectives. The trial gets
     the attributes ``rk_uid``, ``rk_epochs`` and ``rk_digest`` (of the whole state). A trial whose numbers become NaN
@@ -89,7 +89,7 @@ class Objective:
             return self._store
 
     def __call__(self, trial: optuna.Trial) -> float | list[float]:
-        """Train one trial, and return its value or its objectives; TrialPruned if the pruner asks to stop."""
+        """Train one trial, and return its objectives; TrialPruned if pruned."""
         self._check_directions(trial)
         values = suggest(self.space, trial)
         with opened(lambda: self._make(self.store), values) as task:
@@ -157,6 +157,6 @@ class Objective:
 
 
 def _reported_epochs(trial: optuna.Trial) -> Collection[int]:
-    """Return the epochs that a retried trial has inherited reports of; Optuna warns of a second report."""
+    """Return the epochs with inherited reports, which Optuna accepts only once."""
     study = getattr(trial, "study", None)  # a FixedTrial has none
     return study.get_trials(deepcopy=False)[trial.number].intermediate_values if study else ()

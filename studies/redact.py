@@ -11,12 +11,12 @@ _NAMED = re.compile(
 
 
 def masked(text: str) -> str:
-    """Replace the passwords of URLs and connection strings in a text by ***."""
+    """Replace passwords in URLs and connection strings by ***."""
     return _NAMED.sub(r"\1***", _IN_URL.sub(r"\1:***@", text))
 
 
 def masked_url(text: str) -> str:
-    """Replace all that may be a password in a URL, well-formed or not, by ***."""
+    """Replace passwords in a URL, well-formed or not, by ***."""
     before, at, after = text.rpartition("@")
     scheme, slashes, rest = before.partition("://") if "://" in before else ("", "", before)
     user, colon, _ = rest.partition(":")

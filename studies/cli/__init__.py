@@ -1,9 +1,14 @@
-"""The command line: ``rekindle tune``, ``train``, ``worker``, ``status``, ``trials``, ``show``, ``replay``, ``fork``.
+"""Command line ``rekindle``: its commands, exit statuses and JSON output.
 
-Results go to stdout, progress and errors to stderr. Exit status: 0 done; 1 it failed (a loss became NaN, the database
-went away, ...); 2 what was asked makes no sense; 130 and 143 stopped by SIGINT and SIGTERM, with everything saved.
+This package parses options and prints results; `cli.commands` has a module for each command, `cli.output` the tables,
+the JSON and the live progress. Other packages never import it.
 
-With ``--json`` stdout is one JSON object, whose names are stable within one "format" (now 1; new names may be added):
+Results are printed to stdout, progress and errors to stderr. Exit status: 0 done; 1 failed (a loss became NaN, the
+database stopped answering, ...); 2 bad input; 130 and 143 stopped by SIGINT and SIGTERM, with everything saved.
+
+With ``--json`` stdout is one JSON object, whose names are stable within one "format" (now 1; new names may be added).
+``evaluate`` and ``export-policy`` are documented in `cli.commands.policy`, ``fsck``, ``gc``, ``export`` and ``import``
+in `cli.commands.upkeep`:
 
     tune, trials  format, study, state ("running", "complete"), task, env {id, kwargs, wrappers, max_episode_steps},
                   seed, seeds, aggregate, spared (seeds that --racing left untrained), sampler, scheduler,
@@ -14,13 +19,13 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   best (a trial or null), front [numbers of the trials that trained longest and that no other one
                   dominates, the best in the first objective first], trials [trial]
       trial       number, uid, state ("running", "complete", "pruned", "failed"), bracket, rung (the last one that it
-                  was sent to, or null), member (of a population),
+                  was promoted to, or null), member (of a population),
                   branch (null, or {trial, uid, epochs, digest} that it starts from), epochs, return,
                   objectives (null where the return is the only one, else {name: number}), digest,
                   hyperparameters {dotted name: value}, error (text or null),
                   rungs [{rung, epochs, state ("ready", "done", "failed"), return, digest}]
                   with several seeds also seeds [{seed, uid, state, epochs, return, digest}]; return is the aggregate
-                  of those that were trained so far, which are not all where --racing found that they cannot win
+                  of those trained so far, which are not all where --racing ruled a configuration out
                   epochs, return and digest are those of its last finished rung (0 and null before the first)
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     status        format, storage, studies [as tune, without trials], workers [{host, pid}], tasks (how many)
@@ -32,18 +37,18 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   lineage [{uid, from (epochs), to (epochs), digest}]
     fork          as train, and from (uid), at (epochs), changed {dotted name: [old, new]}, return_before
 
-``--set:NAME VALUE`` is another spelling of ``--set NAME=VALUE``, for Orion's sake, whose parser gives a prior to an
-option's name and takes each name once:
+``--set:NAME VALUE`` is another spelling of ``--set NAME=VALUE`` for Orion, whose parser gives priors to the names of
+options and takes each name once:
 
     orion hunt -n cartpole rekindle train ppo CartPole-v1 --set:optimizer.lr~'loguniform(1e-5, 1e-2)' \\
         --set:epoch_steps 1024 --epochs~'fidelity(1, 27, 3)'
 
-``rekindle train`` notices that it runs under Orion: it reports to it, carries on from the checkpoint of a lower rung,
-leaves hyperparameters out that do not apply, and keeps its checkpoints in Orion's database if ORION_DB_TYPE is
-rekindlesql and ORION_DB_ADDRESS says where; then a trial of Orion's PBT starts where its parent ended. After SIGTERM
-and SIGINT the trial is interrupted and tried again, and so is one whose process is killed, unless that happens over and
-over; one that fails is broken. --warm-start gives all trials of a hunt a policy to start from. With -vv Orion itself
-logs ORION_DB_ADDRESS: leave the password to ~/.pgpass or PGPASSWORD.
+Under Orion, ``rekindle train`` reports to it, resumes from the checkpoint of a lower rung, drops hyperparameters that
+do not apply, and stores its checkpoints in Orion's database if ORION_DB_TYPE is rekindlesql and ORION_DB_ADDRESS names
+the database; then a trial of Orion's PBT starts from the final state of its parent. A trial stopped by SIGTERM or
+SIGINT is interrupted and retried, and so is one whose process is killed, up to a limit; a trial that fails is broken.
+--warm-start gives all trials of a hunt a policy to start from. With -vv Orion itself logs ORION_DB_ADDRESS: keep the
+password in ~/.pgpass or PGPASSWORD.
 
 ``return`` is the mean undiscounted return of greedy evaluation episodes on seeds that no training uses; ``digest`` is
 the sha256 of the canonical form of the whole training state; times are seconds since 1970.

@@ -1,4 +1,4 @@
-"""Entry point of the command line: parses, runs a command, and explains errors in one line."""
+"""Entry point of the command line: parsing, dispatch and error messages."""
 
 from __future__ import annotations
 

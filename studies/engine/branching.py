@@ -1,4 +1,4 @@
-"""Verification of a task by training its lineage again, and forks with other hyperparameters."""
+"""Verification of lineages, and forks with other hyperparameters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BadFork(ValueError):
 def replay(
     store: Store, uid: str, at_task_end: Callable[[Mapping[str, Any]], None] = lambda row: None
 ) -> dict[str, Any]:
-    """Train a lineage again from its root, and compare the last digest with the one on record.
+    """Train a lineage again, and compare the last digest with storage.
 
     Args:
         store: holds the lineage.
@@ -62,14 +62,14 @@ def _last_at_epoch_end(store: Store, uid: str) -> Saved:
 
 
 def _is_at_epoch_end(saved: Saved) -> bool:
-    """Return false for a checkpoint written within an epoch, when its process was asked to stop."""
+    """Return false for a checkpoint that a signal caused within an epoch."""
     return json.loads(saved.manifest)["values"].get("learner/tally/count", 0) == 0
 
 
 def fork_identity(
     identity: Mapping[str, Any], assignments: Sequence[str], start: str
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Return the identity of a fork, and its changed hyperparameters as [old, new].
+    """Return a fork's identity, and its changed hyperparameters as [old, new].
 
     Args:
         identity: of the task that is forked.
@@ -100,7 +100,7 @@ def fork_identity(
 
 
 def state_at(store: Store, links: Sequence[LineageTask], epoch: int, end: int) -> tuple[LineageTask, Start]:
-    """Return the task of a lineage that trained after an epoch, and the state it had there.
+    """Return the task and the state of a lineage at an epoch.
 
     BadFork if no checkpoint of that epoch is kept, or the epoch is not before `end`.
     """

@@ -101,7 +101,7 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
 
 
 def open_space(algorithm: type[Task], fixed: Mapping[str, Any], priors: Mapping[str, str]) -> Space:
-    """Return the searched space: dimensions that are searched by default and not fixed, and those with a prior."""
+    """Return the space of all open dimensions and those with a prior."""
     open = with_priors(algorithm.learner.hyperparameters.fix(fixed), priors)
     searched = open.searched()
     for row in open.rows:

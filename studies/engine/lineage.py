@@ -1,4 +1,4 @@
-"""The lineage of a task: the tasks that it branched from, and how to train them again.
+"""Lineages: the tasks that a task branched from, and their retraining.
 
 A result is a function of the lineage alone, so a state that was not kept, or is not trusted, can be trained again.
 """
@@ -33,7 +33,7 @@ class NotEqual(LineageError):
 
 @dataclass(frozen=True)
 class LineageTask:
-    """A task of a lineage; ``start`` is None for a root that has no ``policy`` to start from."""
+    """A task of a lineage;  the state or policy it starts from."""
 
     uid: str
     identity: Mapping[str, Any]
@@ -74,7 +74,7 @@ def _start(store: Store, uid: str, identity: Mapping[str, Any]) -> Start | None:
 
 
 def restore(saved: Saved) -> Task:
-    """Return the task of a checkpoint in the state it had there, without a storage."""
+    """Return the task of a checkpoint in its state, without a storage."""
     state = unpack(saved.manifest, saved.fetch)
     task: Task = task_of(state["identity"])
     task.load_state_dict(state)
@@ -87,7 +87,7 @@ def retrain(
     context: Callable[[EpochEvent], None] | None = None,
     at_task_end: Callable[[LineageTask, int, str], None] | None = None,
 ) -> Task:
-    """Train a lineage from its root to `epochs` epochs in all, without any stored state.
+    """Train a lineage from its root, without any stored state.
 
     Args:
         links: the lineage.
@@ -123,7 +123,7 @@ def retrain(
 
 
 def bring_start(store: Store, lease: StoreLease) -> None:
-    """Give a branch the state that it starts from, from storage or by training its lineage again."""
+    """Provide a branch's first state, from storage or by training its lineage."""
     if store.checkpoints(lease.uid):
         return
     [row] = store.tasks([lease.uid])

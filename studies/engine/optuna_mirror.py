@@ -1,4 +1,4 @@
-"""Copy of a study's finished trials in Optuna's own tables, for its dashboard and other readers.
+"""Copy of a study's finished trials in Optuna's own tables.
 
 Rekindle writes the copy and never reads it. Trial n of the study is trial n of the copy, so trials are added in order,
 each once all trials before it are finished, by the one process that holds the lease of the mirror.
@@ -31,7 +31,7 @@ class MirrorError(StoreError):
 
 
 def mirror(store: Store, url: str, name: str) -> int:
-    """Copy trials that are not copied yet, and return their number; 0 while another process copies."""
+    """Copy new trials, and return their number; 0 while another process copies."""
     import optuna
     from optuna.study import StudyDirection
 
@@ -64,7 +64,7 @@ def mirror(store: Store, url: str, name: str) -> int:
 
 
 def _with_driver(url: str) -> str:
-    """Return the URL with psycopg 3, the only PostgreSQL driver that Rekindle installs."""
+    """Return the URL with psycopg 3, the installed PostgreSQL driver."""
     parsed = make_url(url)
     if parsed.get_backend_name() in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")

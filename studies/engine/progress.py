@@ -1,4 +1,4 @@
-"""Progress of a running study: counts that follow its rows as they change."""
+"""Progress of a study, counted from its changing rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def look(store: Store, name: str) -> Snapshot:
 
 
 class StudyProgress:
-    """Takes snapshots of a study; the cost of one depends on what changed and is trained, not on the study's size."""
+    """Takes snapshots, each at the cost of what has changed."""
 
     def __init__(self, store: Store, name: str):
         self.store, self.rows = store, StudyRows(store, name)
@@ -139,7 +139,7 @@ class StudyProgress:
         return collapse(self.rows.config, [], [self.rows.segments[k] for k in keys if k in self.rows.segments])[1]
 
     def _held(self) -> set[int]:
-        """Return the trials under a lease, after reading their epochs and those of trials released since."""
+        """Return the trials under a lease, after reading how far they are."""
         uids = self.store.held()
         running = (number for number, _ in self.rows.ready if self._states[number] == "running")
         held = {number for number in running if self.rows.trials[number].uid in uids}

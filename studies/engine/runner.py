@@ -1,4 +1,4 @@
-"""The loop of a study: plan from its rows, suggest trials, insert the rows that follow.
+"""The loop of a study: plan, suggest trials, insert rows.
 
 Any number of workers may do this at the same time. The rows that they add are a pure function of rows that no longer
 change, and are added if absent.
@@ -91,11 +91,11 @@ class StudyRunner:
         return self.rows.config
 
     def check(self) -> None:
-        """Raise what keeps this machine from training any trial, such as a missing package."""
+        """Raise errors that prevent all training here, such as a missing package."""
         self.config.probe(self.algorithm)
 
     def advance(self) -> list[ReadySegment]:
-        """Add all rows that follow without training, and return the ready segments, most urgent first."""
+        """Add all rows that follow, and return the ready segments by urgency."""
         self.rows.refresh()
         while plan := self.rows.plan():
             if share := self._own_share(plan):
@@ -113,7 +113,7 @@ class StudyRunner:
         return replace(plan, ask=None, branches=[])
 
     def ready(self) -> set[tuple[int, int]]:
-        """Return the (number, rung) of all segments that are ready at this moment."""
+        """Return the (number, rung) of all segments that are ready now."""
         self.rows.refresh()
         return self.rows.ready
 
@@ -130,7 +130,7 @@ class StudyRunner:
         self.store.carry_forward(self.name, trials=trials, segments=segments, finished=plan.finished, since=since)
 
     def structure(self, ready: ReadySegment) -> tuple[str, int, int]:
-        """Return a key that is equal for segments that can train as one cohort."""
+        """Return a key shared by segments that can train as one cohort."""
         number = ready.trial.number
         if number not in self._structures:
             values = unflatten(ready.trial.params)
@@ -191,5 +191,5 @@ class StudyRunner:
         return Trial(branch.number, identity.uid, dict(identity.values), attrs)
 
     def _identity(self, values: Mapping[str, Any]) -> TaskIdentity:
-        """Return the identity of a suggested trial; ValueError if the values do not go together."""
+        """Return the identity of a suggested trial; ValueError for invalid values."""
         return self.config.identity(self.algorithm, {**self.config.fixed, **flatten(values)})

@@ -1,4 +1,4 @@
-"""The rows of a study in memory, kept up to date by reading changed rows only."""
+"""The rows of a study in memory, updated by reading changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StudyRows:
-    """Trials and segments of a study, and the plan that follows from them.
+    """Trials and segments of a study, and the plan for them.
 
     The first read takes everything, later ones only the rows that changed since.
 

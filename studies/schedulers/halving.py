@@ -85,7 +85,7 @@ class Halving:
         return g + segment.rung - self.brackets[g].rung, segment.number
 
     def entrants(self) -> list[int]:
-        """Return the number of trials that train to each rung, if none fails."""
+        """Return the expected number of trials on each rung."""
         totals = [0] * len(self.rungs)
         for bracket in self.brackets:
             count = len(bracket.numbers)

@@ -129,7 +129,7 @@ class SeedScheduler:
         return first, segment.number
 
     def entrants(self) -> list[int]:
-        """Return the number of trials that train to each rung, if none fails."""
+        """Return the expected number of trials on each rung."""
         return [self.seeds * count for count in self.scheduler.entrants()]
 
     def plan(self) -> Plan:

@@ -1,4 +1,4 @@
-"""Configuration of a study, as the JSON of its row: all that its trials depend on, and their number."""
+"""Configuration of a study: everything that its trials depend on."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Config:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any], name: str) -> Config:
-        """Return the configuration in the row of study `name`; StoreError if no Rekindle wrote it."""
+        """Return the configuration in a study's row; StoreError if it is invalid."""
         version = form.get("version") if isinstance(form, Mapping) else None
         if version != VERSION:
             raise StoreError(
@@ -142,19 +142,19 @@ class Config:
     def identity(
         self, algorithm: type[Task], values: Mapping[str, Any], start: str | None = None, seed: int | None = None
     ) -> TaskIdentity:
-        """Return the identity of a trial's task, without making the task; see `make_task`."""
+        """Return the identity of a trial's task without making it."""
         from ...tasks.identity import TaskIdentity  # imports torch
 
         seed = self.seed if seed is None else seed
         return TaskIdentity.of(algorithm, self.env, seed, values, start or self.options.get("warm_start"))
 
     def probe(self, algorithm: type[Task]) -> None:
-        """Build environments and networks once, and raise what keeps this machine from training the study."""
+        """Build environments and networks once, to raise errors of this machine."""
         replace(self, options={}).make_task(algorithm, self.fixed, None).probe()
 
 
 def choose(kind: str, name: str, known: Sequence[str]) -> str:
-    """Return the name if it is known; otherwise raise BadConfig with the nearest known name."""
+    """Return a known name; BadConfig suggests the nearest one otherwise."""
     if name in known:
         return name
     near = get_close_matches(name, known, n=1)
@@ -164,7 +164,7 @@ def choose(kind: str, name: str, known: Sequence[str]) -> str:
 
 
 def check_epochs(epochs: Sequence[int]) -> list[int]:
-    """Return [low, high, base] of one number, of (low, high) or of all three; BadConfig if they make no rungs."""
+    """Return [low, high, base] of one to three numbers; BadConfig without rungs."""
     filled = [*epochs, *epochs] if len(epochs) == 1 else [*epochs]
     low, high, base = filled = [*filled, BASE] if len(filled) == 2 else filled
     for name, value, least in (("low", low, 1), ("high", high, low), ("base", base, 2)):
@@ -249,7 +249,7 @@ _FORM: dict[str, Callable[[Any], bool]] = {
 
 
 def invalid_field(form: Mapping[str, Any]) -> str:
-    """Return the name and value of an invalid field of a stored configuration, or "" if all are valid."""
+    """Return the name and value of an invalid field, or ""."""
     for name, check in _FORM.items():
         if name in form and not check(form[name]):
             return f"its {name} is {str(form[name])[:80]!r}"

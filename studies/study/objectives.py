@@ -64,7 +64,7 @@ Point = Sequence[float]  # the objectives of one result, each the higher the bet
 
 
 def objective_options(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the options of a study with these objectives, none for the return alone.
+    """Return a study's options for these objectives.
 
     Raises:
         BadConfig: the objectives make no sense.
@@ -90,7 +90,7 @@ def objectives_of(config: Config) -> dict[str, str]:
 
 
 def measure(objectives: Iterable[str], task: Task, evaluated: float, twin: Callable[[], Task]) -> dict[str, float]:
-    """Return the objectives of a task in its present state, and its return.
+    """Measure the objectives of a task, and its return.
 
     Args:
         objectives: names.
@@ -140,7 +140,7 @@ def point(objectives: Mapping[str, str], values: Mapping[str, float]) -> list[fl
 
 
 def value_of(values: Mapping[str, float] | None, name: str) -> float:
-    """Return one of the objectives of a result; DamagedRow if it has none of this name."""
+    """Return one objective of a result; DamagedRow if it is missing."""
     if values is None or name not in values:
         raise DamagedRow(
             f"a result has all objectives that its study seeks, but one has no {name}; "
@@ -156,7 +156,7 @@ def measured(config: Config, row: Segment) -> float:
 
 
 def best_first(config: Config, rows: Iterable[Segment]) -> list[Segment]:
-    """Return the finished results from the best to the worst; ties to the lower number."""
+    """Sort finished results from best to worst; ties to lower numbers."""
     done = sorted((row for row in rows if row.state == "done"), key=lambda row: row.number)
     objectives = objectives_of(config)
     if len(objectives) == 1:
@@ -176,7 +176,7 @@ def ranking(points: Sequence[Point]) -> list[int]:
 
 
 def fronts(points: Sequence[Point]) -> list[list[int]]:
-    """Sort by nondomination: indices of the Pareto front, of the front without these, and so on."""
+    """Return the indices of each front, by nondominated sorting."""
     sorted_fronts: list[list[int]] = []
     for index in _dominating_first(points):
         fitting = (front for front in sorted_fronts if not _is_dominated(points, index, front))
@@ -188,7 +188,7 @@ def fronts(points: Sequence[Point]) -> list[list[int]]:
 
 
 def undominated(points: Sequence[Point]) -> list[int]:
-    """Return the indices of the Pareto front, the points that no other one dominates."""
+    """Return the indices of the Pareto front."""
     front: list[int] = []
     for index in _dominating_first(points):
         if not _is_dominated(points, index, front):
@@ -197,7 +197,7 @@ def undominated(points: Sequence[Point]) -> list[int]:
 
 
 def _dominating_first(points: Sequence[Point]) -> list[int]:
-    """Return the indices in an order in which no point is dominated by a later one."""
+    """Sort indices so that no point is dominated by a later one."""
     return sorted(range(len(points)), key=lambda index: [-value for value in points[index]])
 
 
@@ -206,12 +206,12 @@ def _is_dominated(points: Sequence[Point], index: int, others: Iterable[int]) ->
 
 
 def dominates(one: Point, other: Point) -> bool:
-    """Return whether one point is as good as the other in all objectives, and better in some."""
+    """Return whether one point is nowhere worse, and somewhere better."""
     return all(a >= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
 
 
 def crowding(points: Sequence[Point]) -> list[float]:
-    """Return the crowding distance of each point of a front: infinite for the best and worst in any objective."""
+    """Return the crowding distances of a front; infinite at its ends."""
     apart = [0.0] * len(points)
     for values in zip(*points, strict=True):
         order = sorted(range(len(points)), key=lambda i: (values[i], i))

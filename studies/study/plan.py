@@ -18,7 +18,7 @@ ScoreHistory = dict[int, list[tuple[int, float]]]  # by trial: (epochs, score) o
 
 @dataclass(frozen=True)
 class Branch:
-    """A trial that starts from the state at the end of another one's segment, with other hyperparameters.
+    """A trial that starts from another one's state, with other hyperparameters.
 
     Attributes:
         number: of the new trial.
@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def makes_trials(self) -> bool:
-        """Whether the plan has new trials, which take a while to make."""
+        """True if the plan has new trials, which are slow to make."""
         return bool(self.ask or self.branches)
 
     def __bool__(self) -> bool:
@@ -86,7 +86,7 @@ class Scheduler(Protocol):
         """Return the plan that follows from the observed rows."""
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Return a sort key of ready segments: those that block others come first."""
+        """Return a sort key that puts segments blocking others first."""
 
     def entrants(self) -> list[int]:
-        """Return the number of trials that train to each rung, if none fails."""
+        """Return the expected number of trials on each rung."""

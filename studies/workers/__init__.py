@@ -1,4 +1,4 @@
-"""Workers: processes that train a study's segments, on this machine or on a Ray cluster, and their supervisor.
+"""Worker processes of a study, on one machine or a Ray cluster.
 
 Which segments exist belongs to `engine`; who may train one belongs to `storage.locks`. Nothing here parses options.
 """

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster, for ``rekindle tune --engine ray``; the only module that imports ray.
+"""Workers on a Ray cluster; the only module that imports ray.
 
 An actor reserves the CPUs and GPUs of a worker, and runs the same process there as ``--engine processes`` runs here.
 Ray need not track failures: trials are held by leases, so whatever is killed, an actor, a process or a machine, other
@@ -69,7 +69,7 @@ class RayWorker:
 
     @property
     def status(self) -> int | None:
-        """None while it runs or waits for resources; a dead actor counts as killed."""
+        """Exit status, None before the end; a dead actor counts as killed."""
         if self._status is None:
             if ray.wait([self._end], timeout=0)[0]:
                 self._status, self.last_words = self._result()
@@ -86,14 +86,14 @@ class RayWorker:
         return status, words
 
     def stop(self) -> None:
-        """Ask it to save and stop; one that has not started is killed."""
+        """Ask it to save and stop, or kill it before its start."""
         if ray.wait([self._name], timeout=0)[0]:
             self._actor.stop.remote()
         else:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the actor; its process notices the end of its parent, saves and ends."""
+        """Kill the actor; its process notices, saves and ends."""
         ray.kill(self._actor)
 
     def wait(self, seconds: float) -> None:
@@ -118,7 +118,7 @@ def cluster(
     gpus: float,
     extra: Sequence[str] = (),
 ) -> Iterator[tuple[int, Callable[[], RayWorker]]]:
-    """Connect to Ray, and yield the number of workers and a function that starts one.
+    """Connect to Ray; yield the number of workers and their starter.
 
     Args:
         url: of the storage, which every machine of the cluster must reach.
@@ -148,7 +148,7 @@ def cluster(
 
 
 def reachable(url: str, address: str | None) -> str:
-    """Return the URL of a storage for the workers; ValueError if a cluster at this address cannot reach it."""
+    """Return the storage's URL for workers; ValueError if they cannot reach it."""
     if not url.startswith("sqlite"):
         return url
     address = address or os.environ.get(ADDRESS_VARIABLE) or "local"
@@ -185,14 +185,14 @@ def _enter(address: str, workers: int | None, cpus: float) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError if nothing listens at HOST:PORT; Ray alone takes minutes to notice."""
+    """Raise OSError if nothing listens; Ray alone takes minutes to notice."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
 def _room(cpus: float, gpus: float) -> int:
-    """Return the number of workers that fit on the empty cluster; ValueError if none does."""
+    """Return the number of workers that fit; ValueError if none does."""
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     wanted = {"CPU": cpus, "GPU": gpus}
     room = sum(

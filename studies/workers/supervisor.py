@@ -36,7 +36,10 @@ class WorkerHandle(Protocol):
 
     @property
     def status(self) -> int | None:
-        """None while it runs, 0 if the study is complete, 128 + a signal that stopped it, minus one that killed it."""
+        """Exit status, None while it runs.
+
+        0: the study is complete; 128 + n: stopped by signal n; -n: killed by signal n.
+        """
 
     @property
     def last_words(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Training of one cohort of segments, and the storage that its tasks use."""
+"""Training of one cohort of segments, and its tasks' storage."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Training:
         self.returns: dict[tuple[Learner, int], list[float]] = {}  # of all members, by epoch
 
     def run(self) -> None:
-        """Train all members, write their results, and release all leases in any case."""
+        """Train all members, write their results, and always release all leases."""
         try:
             for item in self.items:
                 self._open(item)
@@ -89,13 +89,13 @@ class Training:
             task.env_processes = self.env_processes
 
     def _drop(self, lost: LeaseLost) -> None:
-        """Stop the members whose leases are lost; the others train to the end."""
+        """Stop the members whose leases are lost, and no others."""
         for uid in lost.uids:
             self.lost.append(uid)
             self.tasks[uid].fail(lost)
 
     def _evaluate(self, event: EpochEvent) -> None:
-        """Store the return with the metrics of a rung's last epoch, evaluating all members at once."""
+        """Add the return to the metrics of a rung's last epoch."""
         if event.epoch in self.runner.config.rungs and RETURN not in event.metrics:
             assert isinstance(event.task, Task)
             event.metrics[RETURN] = self._return(event.task)
@@ -111,7 +111,7 @@ class Training:
         return measured[member]
 
     def _result(self, item: ReadySegment, task: Task) -> list[Result]:
-        """Return the result of a task; nothing if its return is not finite."""
+        """Return a task's result, or nothing if its return is not finite."""
         score = task.metrics.get(RETURN)
         if score is None:  # trained to this epoch before, without an evaluation
             score = self._return(task)
@@ -139,7 +139,7 @@ class Training:
                 results = [each for each in results if each.lease.uid not in lost.uids]
 
     def _retrain(self, item: ReadySegment) -> Task:
-        """Return the task at the end of this segment, when the stored one has trained for longer.
+        """Retrain a task whose stored checkpoint lies beyond this segment.
 
         Another trial or study has trained the same hyperparameters further. The result must not depend on that, so the
         task is trained again without the storage.
@@ -171,7 +171,7 @@ class TaskStorage:
         self.busy = False
 
     def open(self, uid: str, identity: Mapping[str, Any]) -> StoreLease:
-        """Takes a task's lease, and sees to it that what it starts from is there."""
+        """Take a task's lease, and provide the state of a branch."""
         self.busy = True
         lease = self.leases[uid] = self.store.open(uid, identity, self.claimed.get(uid))
         if self.use_previous:

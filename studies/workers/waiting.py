@@ -17,7 +17,7 @@ POLL = (0.1, 2.0)  # seconds between two attempts, at first and at most
 
 @contextmanager
 def opened(make: Callable[[], Task], values: Mapping[str, Any]) -> Iterator[Task]:
-    """Open the task with these hyperparameters once no other process holds it, and finish it at the end."""
+    """Open a task once no other process holds it; finish it finally."""
     pause = POLL[0]
     while True:
         task = make()

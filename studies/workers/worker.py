@@ -1,4 +1,4 @@
-"""A worker: claims segments that can train together, trains them as a cohort, and writes their results.
+"""Workers: claim segments, train them as a cohort, write the results.
 
 Workers do not communicate. They may start, stop, be killed or paused at any time: leases let one worker at a time train
 a trial, and another one resumes it from its last checkpoint.
@@ -36,7 +36,7 @@ POLL = (0.05, 0.5)  # seconds between two searches for work, at first and at mos
 
 
 class Claimed(NamedTuple):
-    """A segment to be trained, the lease of its task, and the recent failures of the task, if it had any."""
+    """A segment with the lease and the recent failures of its task."""
 
     item: ReadySegment
     lease: StoreLease
@@ -44,7 +44,7 @@ class Claimed(NamedTuple):
 
 
 class Worker:
-    """Trains a study until it is complete, or until it is asked to stop.
+    """Trains a study until completion or a request to stop.
 
     Args:
         store: holds the study.
@@ -71,7 +71,7 @@ class Worker:
         self.blocked: dict[str, StoreError] = {}  # by uid: errors that only the user can resolve
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Train until the study is complete or `stop` holds, and return whether it is complete.
+        """Train until completion or `stop`, and return whether it is complete.
 
         Raises:
             StoreError: the store failed, or only trials are left that need a decision of the user.
@@ -91,7 +91,7 @@ class Worker:
         return False
 
     def _work(self, ready: Sequence[ReadySegment]) -> bool:
-        """Train one cohort of the ready segments; return False if other workers hold all of them."""
+        """Train one cohort; return False if other workers hold all segments."""
         if not ready:
             return False
         with self._claim(ready) as claimed:
@@ -102,14 +102,14 @@ class Worker:
             return bool(claimed)
 
     def _killed(self, claimed: Sequence[Claimed]) -> tuple[Killed, Decision] | None:
-        """Return the failure of a trial that has killed too many workers to be tried again."""
+        """Return the failure of a trial that has killed too many workers."""
         history = claimed[0].history
         verdict = history.after_kills() if history is not None else None
         return verdict if verdict is not None and not verdict[1].retry else None
 
     @contextmanager
     def _claim(self, ready: Sequence[ReadySegment]) -> Iterator[list[Claimed]]:
-        """Claim a share of the most urgent segments that can train together and that no other worker holds."""
+        """Claim a share of the most urgent segments that can train together."""
         me = str(Owner.current())
         held = {uid: owner for uid, owner in self.store.holders().items() if owner != me}
         present = len(set(held.values())) + 1
@@ -172,14 +172,14 @@ class Worker:
                 )
 
     def _train_alone(self, claimed: Sequence[Claimed]) -> None:
-        """Train the segments one by one, to find out which one fails; results do not depend on the cohort."""
+        """Train the segments one by one, to find the one that fails."""
         for each in claimed:
             self._train([each])
 
     def _failed(
         self, item: ReadySegment, claimed: StoreLease, error: BaseException, decision: Decision | None = None
     ) -> None:
-        """Write that a trial failed, and retry it later or end it, as its kind of failure requires."""
+        """Record a failure, and retry or end the trial by its rule."""
         uid, number = item.trial.uid, item.trial.number
         with suppress(LeaseLost, TaskBusy), self.store.open(uid, self._identity(item), claimed) as lease:
             [row] = self.store.tasks([uid])
@@ -210,7 +210,7 @@ class _Exited(RuntimeError):
 
 
 def _rotated(uids: list[str], share: int, workers: int) -> list[str]:
-    """Rotate uids to a random share, so that workers that look at the same time claim different ones."""
+    """Rotate uids to a random share, to spread workers that claim simultaneously."""
     shares = min(workers, -(-len(uids) // share))
     first = _RANDOM.randrange(shares) * share
     return uids[first:] + uids[:first]
@@ -221,7 +221,7 @@ def _last_line(error: BaseException) -> str:
 
 
 class StopSignals:
-    """Records SIGTERM, SIGINT and, if asked, the end of stdin, the pipe of a parent, as requests to stop."""
+    """Records signals and the end of a parent's pipe as stop requests."""
 
     def __init__(self, until_stdin_ends: bool = False):
         self.asked: signal.Signals | None = None
@@ -255,7 +255,7 @@ def run_worker(
     env_processes: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Run a worker process, and return its exit status: 0 for a complete study, 128 + the signal that stopped it."""
+    """Run a worker process, and return its exit status."""
     with StopSignals(with_parent) as signals:
         store.wait_until(lambda: signals.asked is not None or Interrupts.asked())
         try:

@@ -1,4 +1,4 @@
-"""``rekindle replay`` and ``rekindle fork``: verify a lineage, and branch from a stored checkpoint."""
+"""``rekindle replay`` and ``fork``: verify a lineage, branch from a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Train a lineage again from its root, and return 0 if it ends with the digest on record."""
+    """Train a lineage again; 0 if the last digest is reproduced."""
     from ...engine import branching
 
     errors = new_console(stderr=True)
@@ -53,7 +53,7 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def fork(arguments: argparse.Namespace) -> int:
-    """Train a branch from a stored checkpoint, with other hyperparameters, as far as the task it leaves."""
+    """Train a branch of a task with other hyperparameters, equally long."""
     from ....tasks.identity import uid_of
     from ....tasks.registry import task_of
     from ...engine.branching import fork_identity, return_at, state_at

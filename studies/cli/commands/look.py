@@ -1,4 +1,4 @@
-"""``rekindle status``, ``trials`` and ``show``: print what a storage holds of studies, trials and tasks."""
+"""``rekindle status``, ``trials`` and ``show``: contents of a storage."""
 
 from __future__ import annotations
 

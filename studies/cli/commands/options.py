@@ -1,4 +1,4 @@
-"""Options that several commands share, the types of their values, and exit statuses."""
+"""Shared options, types of their values, and exit statuses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
 def add_command(
     commands: Any, name: str, text: str, run: Callable[[argparse.Namespace], int], json: bool = True
 ) -> Parser:
-    """Add a command with the options that all commands have; `run` returns its exit status."""
+    """Add a command with the options that all commands have."""
     parser: Parser = commands.add_parser(
         name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
     )
@@ -97,7 +97,7 @@ def seconds(text: str) -> float:
 
 
 def add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
-    """Add the algorithm, the environment, the number of epochs, the seed and fixed hyperparameters."""
+    """Add the arguments that define tasks."""
     parser.add_argument("task", metavar="TASK", help="the algorithm, such as ppo")
     parser.add_argument("env", metavar="ENV", help="a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON")
     parser.add_argument("--epochs", default=default, metavar="EPOCHS", help=f"{epochs} (default: {default})")
@@ -181,7 +181,7 @@ def parse_env(text: str) -> Any:
 
 
 def expand_files(assignments: Sequence[str]) -> list[str]:
-    """Replace each ``@FILE`` by ``NAME=VALUE`` for its hyperparameters, except those that are also named directly.
+    """Replace each ``@FILE`` by assignments of its hyperparameters; direct assignments win.
 
     A file holds hyperparameters, nested or by dotted name, or an object with them under "hyperparameters", as
     ``rekindle show --json`` and ``train --json`` print it. A later file overrides an earlier one.

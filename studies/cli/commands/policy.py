@@ -51,7 +51,7 @@ def _add_checkpoint(parser: options.Parser) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Print statistics of the returns of evaluation episodes, on seeds that no training uses."""
+    """Print statistics of evaluation returns on seeds reserved for evaluation."""
     from ...study.objectives import AGGREGATES
 
     task, greedy = _task(arguments), not arguments.stochastic

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def existing_store(arguments: argparse.Namespace, first: bool = False) -> Store:
-    """Open the storage; ValueError if its SQLite file does not exist, so that a misspelled name makes none."""
+    """Open a storage that exists; ValueError if its file is missing."""
     if not database_exists(arguments):
         path = arguments.storage.partition(":///")[2]
         raise ValueError(f"there is no database {path} yet; give --storage, or let `rekindle tune` make it")
@@ -22,13 +22,13 @@ def existing_store(arguments: argparse.Namespace, first: bool = False) -> Store:
 
 
 def database_exists(arguments: argparse.Namespace) -> bool:
-    """Return whether the storage may exist: false only for an SQLite file that does not."""
+    """Return false for a missing SQLite file, true otherwise."""
     kind, _, path = arguments.storage.partition(":///")
     return not (kind.startswith("sqlite") and path) or Path(path.partition("?")[0]).exists()
 
 
 def open_store(arguments: argparse.Namespace, first: bool = False) -> Store:
-    """Open the storage, waiting as long as --patience says; waits are announced on stderr.
+    """Open the storage, waiting for it as long as --patience allows.
 
     `first` waits for a database that does not answer from the start, too.
     """
@@ -41,7 +41,7 @@ def open_store(arguments: argparse.Namespace, first: bool = False) -> Store:
 
 
 def whole_uid(store: Store, start: str) -> str:
-    """Return the one uid that begins with `start`; ValueError if no uid or several uids do."""
+    """Return the one uid with this prefix; ValueError without exactly one."""
     from ...engine.optuna_mirror import UID as MIRROR
 
     uids = [task.uid for task in store.tasks() if not task.uid.startswith(MIRROR)]

@@ -1,4 +1,4 @@
-"""``rekindle train``: trains one task, from its last checkpoint if there is one."""
+"""``rekindle train``: train or resume one task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
 
 
 def train(arguments: argparse.Namespace) -> int:
-    """Train one task, from its last checkpoint if there is one; under Orion, one of its trials."""
+    """Train or resume one task; under Orion, one of its trials."""
     if is_under_orion():
         return under_orion.run(arguments)
     from ....tasks import load
@@ -85,7 +85,7 @@ def _stopping_rule(text: str | None) -> NoImprovement | None:
 
 
 def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> dict[str, Any]:
-    """Train a task to `epochs` epochs in all, report progress, and return the result for JSON."""
+    """Train a task, report progress, and return the result for JSON."""
     from ...study.objectives import RETURN
 
     if task.epochs > epochs:

@@ -1,4 +1,4 @@
-"""``rekindle tune``: runs a study to its end with its own workers, and prints the best trials."""
+"""``rekindle tune``: run a study to its end with new workers."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def _priors(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def _check_backend(arguments: argparse.Namespace) -> None:
-    """Raise ValueError if workers cannot run as --engine asks, before the study exists."""
+    """Raise ValueError if workers cannot run as --engine asks."""
     if arguments.engine == "ray":
         try:
             from ...workers.ray_workers import reachable
@@ -309,7 +309,7 @@ def _worker_pool(arguments: argparse.Namespace, study: str) -> Iterator[tuple[in
 
 
 def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
-    """Copy the study to Optuna's tables; a failure is reported and changes nothing else."""
+    """Copy the study to Optuna's tables, or report why that failed."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from ...engine.optuna_mirror import mirror

@@ -1,4 +1,4 @@
-"""``rekindle train`` under ``orion hunt``: one trial, reported to Orion in its own form.
+"""``rekindle train`` under ``orion hunt``: one trial, reported to Orion.
 
 This module imports neither orion nor torch when it is imported.
 """
@@ -30,7 +30,7 @@ TRIAL_VARIABLE, EXPERIMENT_VARIABLE = "ORION_TRIAL_ID", "ORION_EXPERIMENT_ID"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train one trial of Orion's, and return the exit status that Orion understands.
+    """Train one trial of Orion's, and return the exit status.
 
     0: the result is written. ORION_INTERRUPT_CODE: a signal stopped the trial or another process took its lease, and
     Orion will try it again. The caller reports any exception with another status: the trial is broken.
@@ -99,7 +99,7 @@ def _train(arguments: argparse.Namespace) -> Results:
 
 
 def _trial_row() -> tuple[str, int, str] | None:
-    """Return the database, the experiment and the trial, if Orion's database can hold checkpoints too."""
+    """Return database, experiment and trial, if the database holds checkpoints."""
     url, trial, experiment = storage_url(), os.environ.get(TRIAL_VARIABLE), os.environ.get(EXPERIMENT_VARIABLE, "")
     if url is None or trial is None or not experiment.isdecimal():
         return None
@@ -107,7 +107,7 @@ def _trial_row() -> tuple[str, int, str] | None:
 
 
 def _parent() -> Start | None:
-    """Return the final state of the trial that Orion branched this one from."""
+    """Return the final state of this trial's parent in Orion."""
     if (row := _trial_row()) is None:
         return None
     from ...orion.trial_rows import parent_of
@@ -141,7 +141,7 @@ def _epochs(text: str) -> int:
 
 
 def _active(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that apply: Orion knows no conditions, and gives every hyperparameter a value."""
+    """Drop values that do not apply, as Orion knows no conditions."""
     from ....spaces import flatten, unflatten
 
     flat = flatten(values)

@@ -46,7 +46,7 @@ def add_parsers(commands: Any) -> None:
 
 
 def fsck(arguments: argparse.Namespace) -> int:
-    """Examine the storage, repair it with --repair, and return 1 if anything wrong is left."""
+    """Examine and repair the storage; 1 if anything wrong is left."""
     from ...upkeep.fsck import check, repair
 
     with existing_store(arguments) as store:
@@ -78,7 +78,7 @@ def fsck(arguments: argparse.Namespace) -> int:
 
 
 def gc(arguments: argparse.Namespace) -> int:
-    """List the checkpoints that nothing needs any more, and drop them with --yes."""
+    """List unneeded checkpoints, and drop them with --yes."""
     from ...upkeep.gc import gc as collect
     from ...upkeep.shrinking import shrink
 

@@ -1,4 +1,4 @@
-"""Warm starts of the command line: ``--warm-start`` and ``--demonstrations`` of ``train`` and ``tune``.
+"""Warm starts: the options ``--warm-start`` and ``--demonstrations``.
 
 What a task starts from is stored as a policy of its own when the command first runs. A rerun whose source is gone
 starts from the stored policy.
@@ -54,7 +54,7 @@ def is_given(arguments: argparse.Namespace) -> bool:
 
 
 def with_demonstrated_steps(values: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the hyperparameters with the number of demonstrated steps, unless they set it.
+    """Add the number of demonstrated steps to hyperparameters without it.
 
     The number is that of the file or, if the file is gone, of the stored demonstrations that came from it.
 
@@ -107,7 +107,7 @@ def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argpa
 def start_all(
     store: Store, name: str, config: Config, algorithm: type[Task], arguments: argparse.Namespace, say: Say
 ) -> Config:
-    """Store what all trials of a study start from, and return the configuration that names it.
+    """Store the common start of a study's trials, and configure it.
 
     If the source is gone, the study keeps what it started from before.
 
@@ -149,7 +149,7 @@ def _sources(store: Store, arguments: argparse.Namespace) -> Sources:
 
 
 def _store_start(store: Store, task: Task, values: Mapping[str, Any], sources: Sources, say: Say) -> str:
-    """Initialize the task with the sources, store its first policy, and return the digest."""
+    """Initialize the task, store its first policy, and return the digest."""
     task.warm_start, task.demonstrations = sources.policy, sources.demonstrations
     task.init(**values)
     digest = put_policy(store, task, sources.name)

@@ -1,4 +1,4 @@
-"""``rekindle worker``: joins a study, and trains its trials until it is complete."""
+"""``rekindle worker``: join a study and train its trials."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
 
 
 def worker(arguments: argparse.Namespace) -> int:
-    """Train trials of a study until it is complete, or until a signal asks to stop."""
+    """Train trials of a study until completion or a signal."""
     import optuna
 
     from ...workers.worker import run_worker

@@ -1,4 +1,4 @@
-"""Output of the command line: JSON for programs, tables and live progress for people.
+"""Output of the command line: JSON, tables and live progress.
 
 Nothing here parses options or changes a database. Commands live in `cli.commands`.
 """

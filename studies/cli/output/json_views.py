@@ -1,4 +1,4 @@
-"""Studies, trials and tasks as JSON for programs; the docstring of `cli` documents it."""
+"""Studies, trials and tasks as JSON, documented in `cli`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATES = ("complete", "pruned", "failed", "running")
 
 
 def trial_json(trial: Trial, own: Sequence[Segment]) -> Json:
-    """Return a trial; ``epochs``, ``return``, ``objectives`` and ``digest`` are those of its last finished rung."""
+    """Return a trial with the results of its last finished rung."""
     last = max((row for row in own if row.state == "done"), key=lambda row: row.rung, default=None)
     return {
         "number": trial.number,
@@ -52,7 +52,7 @@ def trial_json(trial: Trial, own: Sequence[Segment]) -> Json:
 
 
 def _return(row: Segment) -> float | None:
-    """Return the evaluation return, which is the score if it is the only objective."""
+    """Return the evaluation return, the score of a sole objective."""
     return value_of(row.objectives, RETURN) if row.objectives else row.score
 
 
@@ -65,7 +65,7 @@ def _branch(trial: Trial) -> Json | None:
 
 
 def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
-    """Return the trials with a result, best first: by epochs trained, then by the objectives."""
+    """Rank the trials with a result by epochs trained, then by objectives."""
     done = sorted(
         (trial for trial in trials if trial["epochs"]), key=lambda trial: (*_training(trial), trial["number"])
     )
@@ -77,7 +77,7 @@ def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> lis
 
 
 def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
-    """Return the Pareto front of the trials that trained longest, best in the first objective first."""
+    """Return the Pareto front of the longest trained trials, best first."""
     longest = min(map(_training, trials), default=(0, 0))
     equals = [trial for trial in trials if trial["epochs"] and _training(trial) == longest]
     points = _points(equals, objectives)
@@ -85,7 +85,7 @@ def front(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> li
 
 
 def _training(trial: Json) -> tuple[int, int]:
-    """Return the epochs and seeds that a trial was trained for, negated so that most come first."""
+    """Return the negated numbers of epochs and seeds of a trial."""
     trained = sum(each["epochs"] >= trial["epochs"] for each in trial.get("seeds", ()))
     return -trial["epochs"], -trained
 
@@ -158,7 +158,7 @@ def _head(config: Config, name: str) -> Json:
 
 
 def _progress(config: Config, segments: Mapping[tuple[int, str], int]) -> list[Json]:
-    """Return the numbers of ready, done and failed segments on each rung, of all seeds."""
+    """Return the numbers of ready, done and failed segments per rung."""
     return [
         {"rung": rung, "epochs": epochs, **{state: segments.get((rung, state), 0) for state in SEGMENT_STATES}}
         for rung, epochs in enumerate(config.rungs)
@@ -183,13 +183,13 @@ def _add_seeds(config: Config, shown: Sequence[Json], trials: Sequence[Trial], s
 
 
 def _spared(shown: Sequence[Json]) -> int:
-    """Return the number of seeds that racing left behind the others of their configuration."""
+    """Return the number of seeds that racing left behind the others."""
     ended = (trial for trial in shown if trial["state"] in ("complete", "pruned"))
     return sum(each["epochs"] < trial["epochs"] for trial in ended for each in trial["seeds"])
 
 
 def status_json(store: Store) -> Json:
-    """Return all studies of a storage without their trials, and the processes that train them."""
+    """Return the studies of a storage, and the processes that train them."""
     studies = [summary_json(store, study.name) for study in store.studies()]
     workers = [{"host": owner.host, "pid": owner.pid} for owner in map(Owner.parse, store.workers())]
     return {
@@ -234,7 +234,7 @@ def task_json(store: Store, uid: str) -> Json:
 
 
 def _lineage(store: Store, uid: str, epochs: int) -> list[Json]:
-    """Return the tasks from the root to this one, each with its last epoch in the lineage."""
+    """Return the lineage's tasks from the root, each with its last epoch."""
     rows: dict[str, int] = {}
     while uid not in rows:
         rows[uid] = epochs

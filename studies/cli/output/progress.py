@@ -1,4 +1,4 @@
-"""Live progress of a running study on a terminal, or a line every few seconds elsewhere."""
+"""Live progress of a study on a terminal, regular lines elsewhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Speed:
         return self._rate(1)
 
     def left(self, snapshot: Snapshot) -> float | None:
-        """Return the estimated seconds until all epochs are done, or None while none is known."""
+        """Return the estimated seconds to the end, None while unknown."""
         rate = self._rate(2)
         return (snapshot.epochs_total - snapshot.epochs) / rate if rate else None
 

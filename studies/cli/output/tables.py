@@ -1,4 +1,4 @@
-"""Studies, trials and tasks as tables for people, made from the JSON of `json_views`."""
+"""Studies, trials and tasks as tables, made from their JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def number(value: Any) -> str:
 
 
 def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5) -> Table:
-    """Return a table of the best trials side by side, with the searched hyperparameters."""
+    """Return a table of the best trials and their searched hyperparameters."""
     study = harmless(study)
     objectives = study["objectives"]
     best = rank(study["trials"], objectives)[:limit]
@@ -70,7 +70,7 @@ def _measured(value: float) -> str:
 
 
 def trials_table(study: Json) -> Table:
-    """Return a table of all trials: returns at each rung, other objectives at the last, the Pareto front."""
+    """Return a table of all trials with their results at each rung."""
     study = harmless(study)
     table = Table(
         title=f"{study['study']}: {study['task']} on {study['env']['id']}, seed {study['seed']}",
@@ -114,7 +114,7 @@ def _origin(trial: Json) -> str:
 
 
 def status_table(status: Json) -> Table:
-    """Return a table of all studies; states that no trial has are left out."""
+    """Return a table of all studies, without states that no trial has."""
     status = harmless(status)
     studies = status["studies"]
     shown = [state for state in STATES if state != "complete" and any(study["counts"][state] for study in studies)]
@@ -158,7 +158,7 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
 
 
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    """Return a table with a row for each mapping; missing values are empty."""
+    """Return a table with a row for each mapping."""
     rows = harmless(rows)
     table = Table(
         title=title, title_style="bold", title_justify="left", header_style="bold", box=SIMPLE, pad_edge=False

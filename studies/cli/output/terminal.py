@@ -33,12 +33,12 @@ def note(console: Console, text: str) -> None:
 
 
 def print_json(result: Mapping[str, Any], status: int = 0) -> int:
-    """Print a result as JSON with its format, and return the exit status."""
+    """Print a result as JSON, and return the exit status."""
     print(json.dumps({"format": FORMAT, **result}, indent=2))
     return status
 
 
 def epoch_line(event: EpochEvent, epochs: int, *names: str) -> str:
-    """Return a line with these metrics of an epoch, as far as the task reports them."""
+    """Return a line with those of the named metrics that are reported."""
     values = (f"{name} {event.metrics[name]:.5g}" for name in names if name in event.metrics)
     return f"epoch {event.epoch}/{epochs}  " + "  ".join(values)
