@@ -1,4 +1,8 @@
-"""The search-space language: what a hyperparameter may be, beside its default, for every driver alike."""
+"""The search-space language: ranges, priors and defaults of hyperparameters.
+
+Dimensions, conditions, texts of priors and validation of values belong here. Drivers are known in `drivers` alone, and
+torch nowhere.
+"""
 
 from .custom_priors import with_priors
 from .dimension import Dimension

@@ -15,12 +15,15 @@ from .values import REQUIRED, Value, canonical, identity
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Dimension):
-    """One of some values. 1, True and '1' are told apart, but 3.0 is taken for 3 where only 3 is a choice."""
+    """One of some values.
+
+    1, True and '1' differ, but 3.0 counts as 3 where only 3 is a choice.
+    """
 
     values: Sequence[Value]
 
     def __post_init__(self) -> None:
-        self._settle(values=tuple(canonical(value, "a choice") for value in self.values))
+        self._set_frozen(values=tuple(canonical(value, "a choice") for value in self.values))
         if not self.values:
             raise SpaceError("a choice needs at least one value")
         if len(self._places) < len(self.values):
@@ -35,7 +38,7 @@ class Choice(Dimension):
         return self.after(self.index(value, name))
 
     def index(self, value: object, name: str) -> int:
-        """The place of `value` among the values; raises OutOfRange if it is none of them."""
+        """Return the index of `value` among the values; raise OutOfRange without."""
         plain = canonical(value, name)
         for candidate in (plain, _other_kind_of_number(plain)):
             place = self._places.get(identity(candidate))
@@ -44,7 +47,10 @@ class Choice(Dimension):
         raise self._out_of_range(value, name)
 
     def after(self, steps: int) -> Value:
-        """The value so many steps after the first; a new list, if it is one."""
+        """Return the value a number of steps after the first.
+
+        A list is copied.
+        """
         return canonical(self.values[steps], "value")
 
     def at(self, u: float) -> Value:
@@ -57,13 +63,16 @@ class Choice(Dimension):
 
 @dataclass(frozen=True, kw_only=True)
 class Ordinal(Choice):
-    """One of some values whose order matters; `accept` is a range of numbers that a user may choose from besides."""
+    """One of some values whose order matters.
+
+    `accept` is a range of further numbers that a user may choose.
+    """
 
     accept: Bounds | None = None
 
     def __post_init__(self) -> None:
         if self.accept is not None:
-            self._settle(accept=(self._accepted.low, self._accepted.high))
+            self._set_frozen(accept=(self._accepted.low, self._accepted.high))
             for value in self.values:
                 self._accepted.check(value, "every value of an ordinal with accept")
         super().__post_init__()
@@ -105,7 +114,7 @@ class Categorical(Choice):
         super().__post_init__()
         if self.weights is None:
             return
-        self._settle(weights=tuple(bound(weight) for weight in self.weights))
+        self._set_frozen(weights=tuple(bound(weight) for weight in self.weights))
         if len(self.weights) != len(self.values) or min(self.weights) <= 0:
             raise SpaceError(f"{len(self.values)} choices need as many weights above 0, not {list(self.weights)}")
 
@@ -125,7 +134,7 @@ class Fixed(Choice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._settle(default=self.value)
+        self._set_frozen(default=self.value)
 
     @property
     def expects(self) -> str:

@@ -1,4 +1,4 @@
-"""When a dimension exists: names in `when` looked up from where they stand, and held against values."""
+"""Conditions of dimensions: names in `when`, looked up from their place."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from .values import Value, identity
 
 
 class Condition(NamedTuple):
-    """The value under `path` must be one of `values`; `key` is how the dimension's `when` names it."""
+    """A law that the value under `path` is one of `values`.
+
+    `key` is its name in `when`.
+    """
 
     key: str
     path: str
     values: tuple[Value, ...]
 
     def holds(self, flat: Mapping[str, Value]) -> bool:
-        """Whether it does among these values; what is absent does not exist itself."""
+        """Return whether it holds among these values; absent ones fail it."""
         return self.path in flat and identity(flat[self.path]) in map(identity, self.values)
 
     def is_open(self, left: Mapping[str, Dimension]) -> bool:
-        """Whether it may hold or not, where these dimensions are left open."""
+        """Return whether it depends on dimensions that are left open."""
         dimension = left.get(self.path)
         if isinstance(dimension, Fixed):
             return self.holds({self.path: dimension.value})
@@ -41,22 +44,27 @@ class Row(NamedTuple):
     conditions: tuple[Condition, ...]
 
     def applies(self, flat: Mapping[str, Value]) -> bool:
-        """Whether the dimension exists beside the values decided so far."""
+        """Return whether the dimension exists beside the values decided so far."""
         return all(condition.holds(flat) for condition in self.conditions)
 
     def refusal(self) -> UnknownParameter:
-        """The error for a value where the dimension does not exist."""
+        """Return the error for a value where the dimension does not exist."""
         return UnknownParameter(
             f"{self.path} applies only when {' and '.join(map(str, self.conditions))}; leave it out"
         )
 
 
 class Unresolved(SpaceError):
-    """A condition names nothing in this space; it may still name something in a space around it."""
+    """A condition that names nothing in this space.
+
+    It may name something in a space around it.
+    """
 
 
 def rows(flat: Mapping[str, Dimension]) -> Iterator[Row]:
-    """The dimensions with their conditions looked up, in order; what a condition names comes before it.
+    """Return the dimensions with their conditions, in order.
+
+    What a condition names comes before it.
 
     Raises SpaceError for a name that comes later and a value that it cannot have, Unresolved for an unknown name.
     """
@@ -76,7 +84,10 @@ def rows(flat: Mapping[str, Dimension]) -> Iterator[Row]:
 
 
 def _look_up(key: str, path: str, flat: Mapping[str, Dimension]) -> str:
-    """The dotted name that `key` means to the dimension at `path`: beside it, or else further out."""
+    """Return the dotted name that `key` means to the dimension at `path`.
+
+    It is looked up beside the dimension first, then further out.
+    """
     scope = path.split(".")[:-1]
     while True:
         name = ".".join([*scope, key])

@@ -13,7 +13,9 @@ from .values import Value, canonical
 
 @dataclass(frozen=True, kw_only=True)
 class Curve(Dimension):
-    """Points [[x, y], ...], x rising from 0 or more, y in [low, high]; straight between them, flat before and after.
+    """Points [[x, y], ...] of a piecewise linear function.
+
+    x rises from 0 or more, and y is in [low, high]; the curve is flat before and after.
 
     It is what a function of time is where values must be stored, compared and hashed. No study searches it.
     """
@@ -24,7 +26,7 @@ class Curve(Dimension):
     structural: bool = True
 
     def __post_init__(self) -> None:
-        self._settle(low=bound(self.low), high=bound(self.high))
+        self._set_frozen(low=bound(self.low), high=bound(self.high))
         if self.search or not self.structural:
             raise SpaceError("a curve is structural, and not searched")
         if self.low >= self.high:

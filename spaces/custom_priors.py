@@ -1,4 +1,4 @@
-"""Other priors for some hyperparameters of a space, as a user gives them: another range, or one for what has none."""
+"""Users' own priors for some hyperparameters of a space."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ INSIDE = 0.318  # a quantile at which a number is no integer by chance
 
 
 def with_priors(space: Space, priors: Mapping[str, str]) -> Space:
-    """The space in which these hyperparameters are searched, by dotted name, over these priors, see `priors`.
+    """Return the space in which these hyperparameters have these priors.
+
+    Names are dotted, and priors are texts, see `priors`.
 
     Each keeps its condition and its part in the structure, and its default if the prior holds that and names no other;
     else its default is the prior's median. SpaceError names what is not in the space, and a prior that goes beyond
@@ -51,7 +53,7 @@ def _replaced(old: Dimension, text: str, name: str) -> Dimension:
 
 
 def _ends(prior: Dimension) -> list[Value]:
-    """All values of a choice; of a range the ends, its default and something between."""
+    """Values to try: of a choice all, of a range the ends, default and middle."""
     default = [] if prior.default is REQUIRED else [prior.default]
     if isinstance(prior, Maybe):
         return [None, *_ends(prior.dimension), *default]

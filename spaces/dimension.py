@@ -1,4 +1,4 @@
-"""What every dimension has: a default, its part in the structure, a condition; how it checks and samples."""
+"""Base of dimensions: default, structure, condition, check and sampling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from .values import REQUIRED, Default, Value, canonical, identity, shown
 
 @dataclass(frozen=True, kw_only=True)
 class Dimension:
-    """What a hyperparameter may be. Subclasses say `expects`, `check` and `at`."""
+    """Allowed values of a hyperparameter.
+
+    Subclasses define `expects`, `check` and `at`.
+    """
 
     default: Default = REQUIRED
     structural: bool = False
@@ -21,9 +24,9 @@ class Dimension:
     when: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._settle(when={name: _alternatives(name, values) for name, values in self.when.items()})
+        self._set_frozen(when={name: _alternatives(name, values) for name, values in self.when.items()})
         if self.default is not REQUIRED:
-            self._settle(default=self.check(self.default, "the default"))
+            self._set_frozen(default=self.check(self.default, "the default"))
         elif not self.search:
             raise SpaceError("a dimension that is not searched (search=False) needs a default")
         if self.silent and self.search:
@@ -31,28 +34,33 @@ class Dimension:
 
     @property
     def expects(self) -> str:
-        """What a value must be, as error messages say it."""
+        """The law for values, as error messages say it."""
         raise NotImplementedError
 
     @property
     def searched(self) -> Self:
-        """This dimension without the wider range that only a user may choose from."""
+        """This dimension without the wider range for users."""
         return self
 
     def leaves_out(self, value: Value) -> bool:
-        """Whether this value is as good as none."""
+        """Return whether identities leave this value out."""
         return self.silent and self.default is not REQUIRED and identity(value) == identity(self.default)
 
     def check(self, value: object, name: str) -> Value:
-        """The canonical form of `value`; raises WrongType or OutOfRange, which begin with `name`."""
+        """Return the canonical form of `value`.
+
+        Raises:
+            WrongType: it is of another type; the message begins with `name`.
+            OutOfRange: it is not allowed; the message begins with `name`.
+        """
         raise NotImplementedError
 
     def at(self, u: float) -> Value:
-        """The value at quantile `u` in [0, 1) of the prior."""
+        """Return the value at quantile `u` in [0, 1) of the prior."""
         raise NotImplementedError
 
-    def _settle(self, **fields: object) -> None:
-        """Put fields in their canonical form while this frozen object is under construction."""
+    def _set_frozen(self, **fields: object) -> None:
+        """Set fields of this frozen object while it is under construction."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
@@ -65,7 +73,10 @@ class Dimension:
 
 @dataclass(frozen=True, kw_only=True)
 class Maybe(Dimension):
-    """None, or what `dimension` allows; half of the prior each. Whether it is None is structural."""
+    """None, or a value of `dimension`; half of the prior each.
+
+    Whether it is None is structural.
+    """
 
     dimension: Dimension
 
@@ -75,9 +86,9 @@ class Maybe(Dimension):
             raise SpaceError(f"maybe() takes a dimension that is searched, not {type(inner).__name__}")
         if inner.when:
             raise SpaceError("write when= for maybe() itself, not for the dimension inside it")
-        self._settle(structural=self.structural or inner.structural)
+        self._set_frozen(structural=self.structural or inner.structural)
         if self.default is REQUIRED:
-            self._settle(default=inner.default)
+            self._set_frozen(default=inner.default)
         super().__post_init__()
 
     @property

@@ -1,4 +1,4 @@
-"""The words of a search space: one line says a hyperparameter's type, range, prior and default.
+"""Words of the search-space language: type, range, prior and default.
 
     gamma=near_one(0.9, 0.9999, default=0.99)
     num_steps=ordinal(32, 64, 128, 256, default=128, structural=True)
@@ -32,7 +32,7 @@ from .ranges import Bounds, Fidelity, Integer, NearOne, Normal, Real
 
 
 class Common(TypedDict, total=False):
-    """What every word takes."""
+    """Arguments of every word."""
 
     default: Any
     structural: bool
@@ -44,27 +44,33 @@ class Common(TypedDict, total=False):
 def real(
     low: float, high: float, *, step: float | None = None, accept: Bounds | None = None, **common: Unpack[Common]
 ) -> Real:
-    """A float, uniform in [low, high]; `step` makes it one of low, low + step, ..., high."""
+    """Return a float dimension, uniform in [low, high].
+
+    `step` makes it one of low, low + step, ..., high.
+    """
     return Real(low=low, high=high, step=step, accept=accept, **common)
 
 
 def log_real(low: float, high: float, *, accept: Bounds | None = None, **common: Unpack[Common]) -> Real:
-    """A float, log-uniform in [low, high]."""
+    """Return a float dimension, log-uniform in [low, high]."""
     return Real(low=low, high=high, log=True, accept=accept, **common)
 
 
 def near_one(low: float, high: float, *, accept: Bounds | None = None, **common: Unpack[Common]) -> NearOne:
-    """A float in [low, high] inside [0.5, 1), log-uniform in 1 - x; drivers search `one_minus_<name>`."""
+    """Return a float dimension in [0.5, 1), log-uniform in 1 - x.
+
+    Drivers search `one_minus_<name>`.
+    """
     return NearOne(low=low, high=high, accept=accept, **common)
 
 
 def normal(mean: float, std: float, **common: Unpack[Common]) -> Normal:
-    """A float, normally distributed."""
+    """Return a float dimension, normally distributed."""
     return Normal(mean=mean, std=std, **common)
 
 
 def lognormal(mean: float, std: float, **common: Unpack[Common]) -> Normal:
-    """A float above 0 whose logarithm is normally distributed with this mean and deviation."""
+    """Return a float dimension above 0 with a normally distributed logarithm."""
     return Normal(mean=mean, std=std, log=True, **common)
 
 
@@ -77,35 +83,50 @@ def integer(
     accept: tuple[int, int] | None = None,
     **common: Unpack[Common],
 ) -> Integer:
-    """An int, uniform or (log) log-uniform in [low, high]; `step` makes it one of low, low + step, ..., high."""
+    """Return an int dimension, uniform or (log) log-uniform in [low, high].
+
+    `step` makes it one of low, low + step, ..., high.
+    """
     return Integer(low=low, high=high, log=log, step=step, accept=accept, **common)
 
 
 def ordinal(*values: Any, accept: Bounds | None = None, **common: Unpack[Common]) -> Ordinal:
-    """One of `values` (None, numbers, strings, lists), in this order; drivers search its place, `<name>.index`."""
+    """Return a dimension of `values` (None, numbers, strings, lists) in order.
+
+    Drivers search the index, `<name>.index`.
+    """
     return Ordinal(values=values, accept=accept, **common)
 
 
 def categorical(*values: Any, weights: Sequence[float] | None = None, **common: Unpack[Common]) -> Categorical:
-    """One of `values`, without order; `weights` are relative."""
+    """Return a dimension of `values` without order; `weights` are relative."""
     return Categorical(values=values, weights=weights, **common)
 
 
 def fidelity(low: int, high: int, base: int = 2, **common: Unpack[Common]) -> Fidelity:
-    """What a study may spend on a trial: low, low * base, ..., high. Its default, and every sample of it, is high."""
+    """Return the fidelity: a trial costs low, low * base, ..., or high.
+
+    Its default, and every sample of it, is high.
+    """
     return Fidelity(low=low, high=high, base=base, **common)
 
 
 def curve(low: float, high: float, *, default: Any, when: Mapping[str, Any] | None = None) -> Curve:
-    """Points [[x, y], ...] of a piecewise linear function, y in [low, high]; structural, and never searched."""
+    """Return a dimension of points [[x, y], ...] of a piecewise linear function.
+
+    y is in [low, high]. It is structural, and never searched.
+    """
     return Curve(low=low, high=high, default=default, when=when or {})
 
 
 def fixed(value: Any, **common: Unpack[Common]) -> Fixed:
-    """This value; drivers do not see it."""
+    """Return a dimension with this value only; drivers do not see it."""
     return Fixed(values=(value,), **common)
 
 
 def maybe(dimension: Dimension, **common: Unpack[Common]) -> Maybe:
-    """None or what `dimension` allows; drivers search `<name>.enabled` and `<name>.value`. Being None is structural."""
+    """Return a dimension of None and the values of `dimension`.
+
+    Drivers search `<name>.enabled` and `<name>.value`. Being None is structural.
+    """
     return Maybe(dimension=dimension, **common)

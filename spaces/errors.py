@@ -1,4 +1,4 @@
-"""What can be wrong with a space or with values for it."""
+"""Errors of spaces and of values for them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from difflib import get_close_matches
 
 
 class SpaceError(ValueError):
-    """A space that means nothing, or values that do not belong to it."""
+    """A space without a meaning, or values that do not fit it."""
 
 
 class UnknownParameter(SpaceError):
-    """A name that the space does not have, or that does not apply beside the other values."""
+    """A name that the space lacks, or that does not apply."""
 
 
 class MissingParameter(SpaceError):
-    """A hyperparameter without a default that was not given."""
+    """A required hyperparameter that was not given."""
 
 
 class OutOfRange(SpaceError):
-    """A value of the right type that the dimension does not contain, or that is not finite."""
+    """A value of the right type outside of the dimension, or not finite."""
 
 
 class WrongType(SpaceError):
@@ -75,7 +75,9 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 
 
 def near(name: str, known: Collection[str]) -> str:
-    """'; did you mean ...?' with the dotted names that are like this one in the last part or else as a whole, or ''.
+    """Return '; did you mean ...?' with similar dotted names, or ''.
+
+    Names are alike in their last part, or else as a whole.
 
     A name that another library has for one of them is like it, however it is spelled.
     """

@@ -30,7 +30,7 @@ MAX_LENGTH = 20_000
 
 
 def render(dimension: Dimension) -> str:
-    """The text that `parse` reads as an equal dimension."""
+    """Return the text that `parse` reads as an equal dimension."""
     word, arguments, keywords = _spell(dimension)
     if isinstance(dimension, (Range, Ordinal)) and dimension.accept is not None:
         keywords["accept"] = dimension.accept
@@ -49,7 +49,11 @@ def render(dimension: Dimension) -> str:
 
 
 def parse(text: str, name: str = "prior") -> Dimension:
-    """The dimension that `text` describes; raises SpaceError, which begins with `name`, if it describes none."""
+    """Return the dimension that `text` describes.
+
+    Raises:
+        SpaceError: it describes none; the message begins with `name`.
+    """
     if not isinstance(text, str) or len(text) > MAX_LENGTH:
         raise SpaceError(f"{name}: a prior is a text of at most {MAX_LENGTH} characters, not {shown(text)}")
     try:

@@ -28,19 +28,22 @@ class Number(Dimension):
 
 @dataclass(frozen=True, kw_only=True)
 class Range(Number):
-    """A number in [low, high]; `accept` is a wider range that a user may choose from, but a study does not search."""
+    """A number in [low, high].
+
+    `accept` is a wider range that a user may choose from; studies do not search it.
+    """
 
     low: float
     high: float
     accept: Bounds | None = None
 
     def __post_init__(self) -> None:
-        self._settle(low=self._bound(self.low), high=self._bound(self.high))
+        self._set_frozen(low=self._bound(self.low), high=self._bound(self.high))
         if self.low >= self.high:
             raise SpaceError(f"a range needs low below high, not [{self.low}, {self.high}]; use fixed() for one value")
         if self.accept is not None:
             low, high = map(self._bound, self.accept)
-            self._settle(accept=(low, high))
+            self._set_frozen(accept=(low, high))
             if low > self.low or high < self.high:
                 raise SpaceError(f"accept must contain the searched [{self.low}, {self.high}], not be [{low}, {high}]")
         super().__post_init__()
@@ -70,7 +73,10 @@ class Range(Number):
 
 @dataclass(frozen=True, kw_only=True)
 class Real(Range):
-    """A float in [low, high], uniform or (log) log-uniform; with step, one of low, low + step, ..., high."""
+    """A float in [low, high], uniform or (log) log-uniform.
+
+    With step it is one of low, low + step, ..., high.
+    """
 
     log: bool = False
     step: float | None = None
@@ -79,7 +85,7 @@ class Real(Range):
         if self.log and bound(self.low) <= 0:
             raise SpaceError(f"a log-uniform range must begin above 0, not at {self.low}")
         if self.step is not None:
-            self._settle(step=bound(self.step))
+            self._set_frozen(step=bound(self.step))
             _check_steps(bound(self.low), bound(self.high), self.step, self.log)
         super().__post_init__()
 
@@ -107,18 +113,24 @@ class Real(Range):
 
     @property
     def steps(self) -> int:
-        """How many steps lead from low to high."""
+        """Number of steps from low to high."""
         assert self.step is not None
         return round((self.high - self.low) / self.step)
 
     def after(self, steps: int) -> float:
-        """The value so many steps above low; in decimal, so that three steps of 0.1 from 0 are 0.3."""
+        """Return the value a number of steps above low.
+
+        It is computed in decimal, so that three steps of 0.1 from 0 are 0.3.
+        """
         return float(Decimal(repr(self.low)) + steps * Decimal(repr(self.step)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Integer(Range):
-    """An int in [low, high], uniform or (log) log-uniform; with step, one of low, low + step, ..., high."""
+    """An int in [low, high], uniform or (log) log-uniform.
+
+    With step it is one of low, low + step, ..., high.
+    """
 
     low: int
     high: int
@@ -129,7 +141,7 @@ class Integer(Range):
     def __post_init__(self) -> None:
         if self.log and bound(self.low) < 1:
             raise SpaceError(f"a log-uniform range of integers must begin at 1 or more, not at {self.low}")
-        self._settle(step=_whole(self.step))
+        self._set_frozen(step=_whole(self.step))
         _check_steps(_whole(self.low), _whole(self.high), self.step, self.log and self.step > 1)
         super().__post_init__()
 
@@ -155,11 +167,11 @@ class Integer(Range):
 
     @property
     def steps(self) -> int:
-        """How many steps lead from low to high."""
+        """Number of steps from low to high."""
         return (self.high - self.low) // self.step
 
     def after(self, steps: int) -> int:
-        """The value so many steps above low."""
+        """Return the value a number of steps above low."""
         return self.low + steps * self.step
 
     def _bound(self, value: object) -> int:
@@ -168,7 +180,7 @@ class Integer(Range):
 
 @dataclass(frozen=True, kw_only=True)
 class NearOne(Range):
-    """A float just below one, log-uniform in its distance 1 - x from one.
+    """A float just below one, log-uniform in 1 - x.
 
     0.99 and 0.999 look alike and differ tenfold in horizon: the distance is what matters, and what drivers search. From
     one half upwards 1 - x and 1 - (1 - x) are exact in floating point, so nothing is lost on the way there and back.
@@ -197,7 +209,7 @@ class Normal(Number):
     log: bool = False
 
     def __post_init__(self) -> None:
-        self._settle(mean=bound(self.mean), std=bound(self.std))
+        self._set_frozen(mean=bound(self.mean), std=bound(self.std))
         if self.std <= 0:
             raise SpaceError(f"a standard deviation must be above 0, not {self.std}")
         super().__post_init__()
@@ -219,21 +231,24 @@ class Normal(Number):
 
 @dataclass(frozen=True, kw_only=True)
 class Fidelity(Number):
-    """How much a trial may cost, an int from low to high; studies raise it by factors of base, and do not search it."""
+    """Cost of a trial, an int from low to high.
+
+    Studies raise it by factors of base, and do not search it.
+    """
 
     low: int
     high: int
     base: int = 2
 
     def __post_init__(self) -> None:
-        self._settle(low=_whole(self.low), high=_whole(self.high), base=_whole(self.base))
+        self._set_frozen(low=_whole(self.low), high=_whole(self.high), base=_whole(self.base))
         if not (1 <= self.low <= self.high and self.base >= 2):
             raise SpaceError(
                 "a fidelity needs 1 <= low <= high and a base of 2 or more,"
                 f" not low {self.low}, high {self.high}, base {self.base}"
             )
         if self.default is REQUIRED:
-            self._settle(default=self.high)
+            self._set_frozen(default=self.high)
         super().__post_init__()
 
     @property
@@ -268,7 +283,7 @@ def _float(number: float, name: str) -> float:
 
 
 def bound(value: object) -> float:
-    """A finite number that a range may begin or end with, as a float."""
+    """Return a finite number as a float, for the bound of a range."""
     number = canonical(value, "a bound")
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise SpaceError(f"a bound must be a number, not {shown(value)}")

@@ -1,4 +1,4 @@
-"""A search space: named dimensions, nested, some of them conditional."""
+"""Search spaces: named dimensions, nested, some of them conditional."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ ENABLED = ".enabled"  # after a maybe()'s name: whether it is not None
 
 
 class Space(Mapping[str, "Dimension | Space"]):
-    """Named dimensions and spaces, in order; a mapping of them by nested or dotted name.
+    """Named dimensions and spaces: a mapping by nested or dotted name.
+
+    The order counts.
 
     Values for it are nested dicts; what comes out is complete, checked, canonical JSON (see `values.canonical`).
     Raises SpaceError for a name that is no identifier and for conditions that cannot hold.
@@ -72,17 +74,24 @@ class Space(Mapping[str, "Dimension | Space"]):
         return f"Space({', '.join(f'{path}={render(dimension)}' for path, dimension in self._flat.items())})"
 
     def flat(self) -> dict[str, Dimension]:
-        """The dimensions by dotted name, in order."""
+        """Return the dimensions by dotted name, in order."""
         return dict(self._flat)
 
     # values
 
     def defaults(self) -> Nested:
-        """The values that nobody needs to give; raises MissingParameter if some have no default."""
+        """Return all defaults.
+
+        Raises:
+            MissingParameter: some dimensions have none.
+        """
         return self.validate({})
 
     def sample(self, seed: int) -> Nested:
-        """Values drawn from the priors; each depends on `seed` and its own name and dimension only."""
+        """Return values drawn from the priors.
+
+        Each depends on `seed`, its name and its dimension only.
+        """
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise SpaceError(f"a seed must be an integer of 0 or more, not {shown(seed)}")
 
@@ -95,7 +104,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         return self.decide(draw)
 
     def decide(self, choose: Callable[[str, Dimension], Value]) -> Nested:
-        """Values that `choose(dotted name, dimension)` picks, asked in order and only for those that apply."""
+        """Return values that `choose(dotted name, dimension)` picks.
+
+        It is called in order, and only for dimensions that apply.
+        """
         flat: dict[str, Value] = {}
         for row in self.rows:
             if row.applies(flat):
@@ -134,7 +146,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         return unflatten(flat)
 
     def parse(self, *assignments: str) -> Nested:
-        """The values of a command line's `name=value` texts, checked: 'model.size=8' gives {'model': {'size': 8}}."""
+        """Return the checked values of a command line's `name=value` texts.
+
+        'model.size=8' gives {'model': {'size': 8}}.
+        """
         flat: dict[str, Value] = {}
         for assignment in assignments:
             path, equals, text = (part.strip() for part in assignment.partition("="))
@@ -150,14 +165,16 @@ class Space(Mapping[str, "Dimension | Space"]):
         return unflatten(flat)
 
     def identifying(self, values: Mapping[str, Any]) -> dict[str, Value]:
-        """Return the part of complete `values` that identifies a result, by dotted name.
+        """Return the complete values that identify a result, by dotted name.
 
         A silent dimension at its default is left out, so that results from before it existed keep their identity.
         """
         return {path: value for path, value in flatten(values).items() if not self._flat[path].leaves_out(value)}
 
     def structure(self, values: Mapping[str, Any]) -> dict[str, Value]:
-        """Return the part of `values` that decides shapes and loop counts, by dotted name; a cohort shares it.
+        """Return the values that decide shapes and loop counts, by dotted name.
+
+        The members of a cohort share them.
 
         Of a maybe() that is not structural otherwise, it holds `<name>.enabled`. Silent dimensions at their defaults
         are left out, as in `identifying`.
@@ -172,7 +189,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         return structure
 
     def dynamic(self, values: Mapping[str, Any]) -> dict[str, Value]:
-        """The rest of `values` by dotted name, but for fidelities and None: what may differ within a cohort."""
+        """Return the values that may differ within a cohort, by dotted name.
+
+        Fidelities and None are left out.
+        """
         dynamic: dict[str, Value] = {}
         for path, value in flatten(self.validate(values)).items():
             dimension = self._flat[path]
@@ -182,7 +202,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         return dynamic
 
     def split(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, bool]]:
-        """`values` by dotted name, unchecked; and from `<name>.enabled` among them, which maybe() is not None."""
+        """Return unchecked values by dotted name, and `<name>.enabled` among them.
+
+        The latter say which maybe() is not None.
+        """
         flat = flatten(values)
         enabled = {
             path.removesuffix(ENABLED): flat.pop(path)
@@ -194,7 +217,9 @@ class Space(Mapping[str, "Dimension | Space"]):
     # other spaces
 
     def fix(self, values: Mapping[str, Any]) -> Space:
-        """The space that is left open when these values are given: they are taken out, and what they decide is decided.
+        """Return the space that is open beside these values.
+
+        They are taken out, and what they decide is decided.
 
         A value whose own condition is still open stays, as fixed(). `<name>.enabled` decides only whether a maybe() is
         None, so what `structure` returns can be fixed as it is. The maybe() is then no more, for drivers too; `suggest`
@@ -225,13 +250,20 @@ class Space(Mapping[str, "Dimension | Space"]):
         return Space._of(left)
 
     def searched(self) -> Space:
-        """What a study searches: what is not searched is fixed to its default, and what that decides is decided."""
+        """Return the space that a study searches.
+
+        Unsearched dimensions are fixed to their defaults, and what these decide is decided.
+        """
         flat = {path: d if d.search else _fixed(d, d.default, path) for path, d in self._flat.items()}
         silent = {path: d.default for path, d in self._flat.items() if d.silent and not d.when}
         return Space._of(flat).fix(silent)
 
     def extend(self, /, **entries: Dimension | Space) -> Space:
-        """This space with more in it; raises SpaceError for a name that it has already."""
+        """Return this space with more in it.
+
+        Raises:
+            SpaceError: a name is in it already.
+        """
         for name in entries:
             if name in self._entries:
                 raise SpaceError(f"{name} is in the space already")
@@ -241,31 +273,44 @@ class Space(Mapping[str, "Dimension | Space"]):
         return self.extend(**other._entries)
 
     def fidelities(self) -> Space:
-        """The fidelities alone."""
+        """Return the fidelities alone."""
         return Space._of({path: d for path, d in self._flat.items() if isinstance(d, Fidelity)})
 
     def without_fidelities(self) -> Space:
-        """All but the fidelities."""
+        """Return all but the fidelities."""
         return Space._of({path: d for path, d in self._flat.items() if not isinstance(d, Fidelity)})
 
     # other forms
 
     def priors(self) -> dict[str, str]:
-        """Every dimension as a text, by dotted name; `from_priors` reads them."""
+        """Return every dimension as a text, by dotted name.
+
+        `from_priors` reads them.
+        """
         return {path: render(dimension) for path, dimension in self._flat.items()}
 
     @classmethod
     def from_priors(cls, priors: Mapping[str, Any]) -> Space:
-        """The space of these texts, nested or dotted: {'optimizer.lr': 'loguniform(1e-5, 1e-2)'}."""
+        """Return the space of these texts, nested or dotted.
+
+        An example is {'optimizer.lr': 'loguniform(1e-5, 1e-2)'}.
+        """
         return cls._of({path: parse(text, path) for path, text in flatten(priors).items()})
 
     def to_json(self) -> dict[str, Any]:
-        """This space as JSON; a list, since the order of dimensions matters to drivers and JSON objects may lose it."""
+        """Return this space as JSON.
+
+        It holds a list, since drivers depend on the order and JSON objects may lose it.
+        """
         return {"version": VERSION, "dimensions": [[path, text] for path, text in self.priors().items()]}
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any]) -> Space:
-        """The space of which this is the JSON; raises SpaceError for another version or another form."""
+        """Return the space of this JSON.
+
+        Raises:
+            SpaceError: it has another version or another form.
+        """
         version = form.get("version")
         if version != VERSION:
             raise SpaceError(f"this Rekindle reads version {VERSION} of a space's JSON, not {version!r}")
@@ -280,7 +325,10 @@ class Space(Mapping[str, "Dimension | Space"]):
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """The dimensions with their dotted names and conditions; what a condition names comes before it."""
+        """The dimensions with their dotted names and conditions.
+
+        What a condition names comes before it.
+        """
         return tuple(rows(self._flat))
 
     @classmethod
@@ -291,7 +339,12 @@ class Space(Mapping[str, "Dimension | Space"]):
         return build(unflatten(flat))
 
     def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """`values` by dotted name; raises UnknownParameter or WrongType for names and groups that the space lacks."""
+        """Return `values` by dotted name.
+
+        Raises:
+            UnknownParameter: the space lacks a name.
+            WrongType: a group is a value, or a value a group.
+        """
         flat: dict[str, Any] = {}
         for path, value in flatten(values).items():
             if callable(value) and path in self:
@@ -306,7 +359,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         return flat
 
     def _instead_of_a_function(self, path: str) -> str:
-        """The cure for who gives a function of time: a curve of this space, one of the same name if there is one."""
+        """Return the cure for a function of time: a curve of this space.
+
+        It has the same name if there is one.
+        """
         curves = [row for row in self.rows if isinstance(row.dimension, Curve)]
         if not curves:
             return ""
@@ -326,14 +382,17 @@ class Space(Mapping[str, "Dimension | Space"]):
         raise UnknownParameter(f"there is no hyperparameter {path!r}{cure}")
 
     def _beside(self, path: str) -> list[str]:
-        """The names in the group of a path, or else those of the whole space, of which groups have one: model.*."""
+        """Return the names in the group of a path.
+
+        Without such names they are those of the whole space, one for each group: model.*.
+        """
         group = path.rpartition(".")[0]
         known = [name for name in self._flat if group and name.startswith(group + ".")]
         return known or list(dict.fromkeys(name.partition(".")[0] + ".*" * ("." in name) for name in self._flat))
 
 
 def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:
-    """What is left of a maybe() when it is known whether it is None."""
+    """Return the rest of a maybe() once it is known whether it is None."""
     assert isinstance(dimension, Maybe)
     if not isinstance(enabled, bool):
         raise WrongType(f"{path}{ENABLED} must be True or False, not {shown(enabled)}")

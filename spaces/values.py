@@ -1,4 +1,4 @@
-"""Hyperparameter values: plain JSON ones, and the two ways to name them, nested and dotted."""
+"""Hyperparameter values: plain JSON, nested or by dotted name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ Default: TypeAlias = "Value | Literal[Required.REQUIRED]"
 
 
 def canonical(value: object, name: str) -> Value:
-    """The plain JSON value equal to `value`: numpy scalars become Python's, tuples become new lists.
+    """Return the plain JSON value equal to `value`.
+
+    Scalars of numpy become those of Python, tuples become new lists.
 
     Raises WrongType for anything that JSON does not have, OutOfRange for NaN and the infinities.
     """
@@ -49,12 +51,18 @@ def canonical(value: object, name: str) -> Value:
 
 
 def identity(value: Value) -> str:
-    """A text that is equal for equal values only: 1, 1.0, True and '1' are four different values."""
+    """Return a text that is equal for equal values only.
+
+    1, 1.0, True and '1' are four different values.
+    """
     return json.dumps(value)
 
 
 def shown(value: object) -> str:
-    """`value` as error messages write it, with its type where the text alone could mislead."""
+    """Return `value` for error messages.
+
+    Its type is added where the text alone could mislead.
+    """
     value = value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
     text = repr(value)
     text = text if len(text) <= 80 else text[:77] + "..."
@@ -62,7 +70,10 @@ def shown(value: object) -> str:
 
 
 def read(text: str) -> Value:
-    """The value that a command line's `text` writes: JSON, a Python literal, or else the text itself."""
+    """Return the value of a command line's `text`.
+
+    The text is JSON, a Python literal, or else a string.
+    """
     for parse in (json.loads, ast.literal_eval):
         try:
             return canonical(parse(text), "value")
@@ -72,7 +83,9 @@ def read(text: str) -> Value:
 
 
 def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
-    """{'optimizer': {'lr': 1}} -> {'optimizer.lr': 1}; names that are dotted already stay so.
+    """Return {'optimizer.lr': 1} for {'optimizer': {'lr': 1}}.
+
+    Dotted names stay as they are.
 
     Raises WrongType for what is no mapping, and SpaceError if one name is given both ways.
     """
@@ -95,7 +108,7 @@ def _leaves(nested: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
 
 
 def unflatten(flat: Mapping[str, Any]) -> Nested:
-    """{'optimizer.lr': 1} -> {'optimizer': {'lr': 1}}.
+    """Return {'optimizer': {'lr': 1}} for {'optimizer.lr': 1}.
 
     Raises SpaceError if one name is both a value and a group of values.
     """

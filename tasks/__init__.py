@@ -1,6 +1,8 @@
-"""Resumable tasks: the contract of a Task here, one algorithm per file in `algorithms`, shared parts in the packages.
+"""Resumable tasks.
 
-Names are loaded on first use, so that importing this package imports no torch.
+The contract of a task lies here: identity, record, learner, cohort and evaluation. Algorithms, and the parts that they
+share, lie in the packages below; nothing here knows studies, databases or terminals. Names are loaded on first use, so
+that importing this package imports no torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Training: P tasks of one structure as one batched computation, each member saved and recorded as if alone."""
+"""Training of P tasks of one structure as one batched computation.
+
+Each member is saved and recorded as if it trained alone.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,11 @@ class Cohort:
     """
 
     def __init__(self, tasks: Sequence[Member]):
-        """ValueError unless there is a task, all are initialized, and all have the same structure."""
+        """Check that the tasks can train together.
+
+        Raises:
+            ValueError: there is none, two are the same, or their structures differ.
+        """
         if not tasks:
             raise ValueError("a cohort must have at least one task, but got none")
         first, *others = tasks
@@ -66,12 +73,16 @@ class Cohort:
         self.tasks = list(tasks)
 
     def fit(self, epochs: int, context: Context | None = None, until: Until | None = None) -> None:
-        """Trains every member until it has done `epochs` epochs in all, or until it has enough.
+        """Train every member to `epochs` epochs in all.
 
-        A member whose numbers become NaN is marked bad and left behind, the others go on; Diverged is raised at the end
-        if a single task was trained. `context` is called for each member at each epoch's end, and may raise control
-        flow. `until` says of a member's history, before it trains and at each epoch's end, whether it has enough; the
-        others go on.
+        A member whose numbers become NaN is marked bad and left behind while the others continue; Diverged is raised at
+        the end if a single task was trained. SIGTERM and SIGINT are obeyed between two steps.
+
+        Args:
+            epochs: the total.
+            context: is called for each member at each epoch's end, and may raise control flow.
+            until: ends a member's training earlier: it returns whether the member's history is enough, and is asked
+                before the member trains and at each epoch's end.
         """
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
             raise ValueError(f"epochs must be an integer of at least 0, the total to reach, but got {epochs!r}")
@@ -98,7 +109,7 @@ class Cohort:
 
 
 class _Run:
-    """One stretch of training in which all members are at the same step."""
+    """A stretch of training with all members at the same step."""
 
     def __init__(self, tasks: list[Member], context: Context | None, until: Until | None, interrupts: Interrupts):
         self.tasks, self.context, self.until, self.interrupts = tasks, context, until, interrupts
@@ -123,7 +134,10 @@ class _Run:
                 self.interrupts.raise_if_pending()
 
     def measure(self, metrics: list[Metrics]) -> None:
-        """Adds the return where the best checkpoints are kept by it, all members' measured at once."""
+        """Add the returns of members whose best checkpoints are kept by them.
+
+        All are measured at once.
+        """
         epoch = self.learner.epochs
         due = [
             member
@@ -151,7 +165,7 @@ class _Run:
             task.between_steps = True
 
     def record(self, metrics: list[Metrics]) -> None:
-        """Takes the epoch into every member's history; members that diverged are marked bad, by name."""
+        """Add the epoch to every member's history; mark diverged members bad."""
         told = []
         for member, (task, row) in enumerate(zip(self.tasks, metrics, strict=True)):
             if task.bad is not None:
@@ -177,14 +191,14 @@ class _Run:
             self.write(due)
 
     def save(self) -> None:
-        """Writes every living member."""
+        """Write every living member."""
         start = time.monotonic()
         self.write(self.living())
         self.saved_at = time.monotonic()
         self.saving_took = self.saved_at - start
 
     def write(self, tasks: list[Member]) -> None:
-        """Writes these members' states and new metrics, those of one storage in one transaction."""
+        """Write states and new metrics, one transaction for each storage."""
         by_storage: dict[int, tuple[Storage, list[Write]]] = {}
         for task in tasks:
             if (storage := task.stored.storage) is not None:
@@ -196,7 +210,7 @@ class _Run:
 
 
 def shared_learner(tasks: list[Member]) -> Learner:
-    """Return one learner that holds exactly these tasks, with their states moved into it."""
+    """Return a learner that holds exactly these tasks and their states."""
     ref = tasks[0].ref
     if ref is not None and [task.ref for task in tasks] == [(ref.learner, i) for i in range(ref.learner.members)]:
         return ref.learner

@@ -1,4 +1,4 @@
-"""The errors of tasks; each message states the law, the value, the place and the cure."""
+"""Errors of tasks; each message states law, value, place and cure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class NotInitialized(TaskError):
 
 
 class UnsupportedSpace(TaskError, ValueError):
-    """The environment's observations or actions are of a kind that the algorithm cannot use."""
+    """Observations or actions of a kind that the algorithm cannot use."""
 
 
 class StateMismatch(TaskError, ValueError):
@@ -24,7 +24,10 @@ class DamagedState(TaskError):
 
 
 class BadResume(TaskError):
-    """The task broke earlier: its state may be half-changed, so it is neither trained, saved nor loaded."""
+    """Use of a task that broke earlier.
+
+    Its state may be half-changed, so it is neither trained, saved nor loaded.
+    """
 
 
 class Diverged(TaskError):
@@ -32,4 +35,4 @@ class Diverged(TaskError):
 
 
 class Stopped(TaskError):
-    """Training was asked to stop and did, at a step boundary, with everything saved."""
+    """A stop on request, at a step boundary, with everything saved."""

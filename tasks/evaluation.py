@@ -1,4 +1,7 @@
-"""Evaluation: undiscounted returns of episodes on fixed seeds that no training uses; it changes no state."""
+"""Returns of episodes on fixed seeds that no training uses.
+
+Evaluation changes no state.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,15 @@ EVALUATION_STEPS = 100_000  # an episode of an environment without a time limit 
 
 
 def evaluation_keys(members: int, purpose: str) -> streams.Bits:
-    """Return the keys (P,) of the random stream with this purpose, which evaluation alone uses."""
+    """Return the keys (P,) of a stream that evaluation alone uses."""
     return streams.keys([EVALUATION_SEED] * members, "evaluation", purpose)
 
 
 def evaluate(learner: Learner, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
-    """Return each member's mean return (P,) of greedy episodes; of particles the mean of their means."""
+    """Return each member's mean return (P,) of greedy episodes.
+
+    Of particles it is the mean of their means.
+    """
     if (known := learner.known_returns()) is not None:
         return known
     if learner.particles is None:
@@ -38,7 +44,9 @@ def evaluate(learner: Learner, episodes: int = EVALUATION_EPISODES) -> np.ndarra
 def evaluate_episodes(
     learner: Learner, episodes: int = EVALUATION_EPISODES, deterministic: bool = True, on_step: OnStep | None = None
 ) -> np.ndarray:
-    """Return the return of each episode (P, episodes), of particles (P, num_particles * episodes).
+    """Return the returns of all episodes, (P, episodes).
+
+    Of particles they are (P, num_particles * episodes).
 
     Args:
         learner: whose members act.
@@ -59,7 +67,7 @@ def evaluate_episodes(
 
 
 def _play(learner: Learner, episodes: int, deterministic: bool = True, on_step: OnStep | None = None) -> np.ndarray:
-    """Return the return of each episode (P, episodes) of members that act themselves."""
+    """Return the returns of members that act themselves, (P, episodes)."""
     envs = learner.evaluation_envs
     if envs is None or envs.num_envs != episodes:
         seeds = [EVALUATION_SEED] * learner.members
@@ -84,7 +92,7 @@ def _play(learner: Learner, episodes: int, deterministic: bool = True, on_step: 
 
 
 def player(learner: Learner, member: int) -> Callable[[Any], Any]:
-    """Return a function from one observation to one member's greedy action, through one episode.
+    """Return a function that plays one member's greedy actions through an episode.
 
     Both are as the Gymnasium environment gives and takes them.
     """
@@ -104,7 +112,10 @@ def player(learner: Learner, member: int) -> Callable[[Any], Any]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread: sums of large arrays round differently on two; cores are used through processes."""
+    """Run torch on one thread.
+
+    Sums of large arrays round differently on two; cores are used through processes.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,7 @@
-"""Identity of a task: everything that a result depends on but the epochs, and the uid that is its hash."""
+"""Identity of a task, and the uid that is its hash.
+
+It holds everything that a result depends on but the epochs.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,11 @@ class TaskIdentity:
         return cls(algorithm.name, algorithm.version, spec, seed, complete, learner.hyperparameters, start)
 
     def starting(self, start: str) -> TaskIdentity:
-        """Return the identity of a branch: the same, but starting from the state or policy with this digest."""
+        """Return the same identity with another start.
+
+        Args:
+            start: the digest of the state or policy that the branch starts from.
+        """
         return replace(self, start=start)
 
     @cached_property
@@ -116,7 +123,7 @@ class TaskIdentity:
         return canonical_json(parts).decode()
 
     def structural_difference(self, other: TaskIdentity) -> list[str]:
-        """Return the names of what keeps two tasks from training in one cohort."""
+        """Return the names of differences that no cohort allows."""
         names = [
             name
             for name, attribute in (("name", "algorithm"), ("version", "version"), ("env", "env"))
@@ -156,7 +163,7 @@ class TaskIdentity:
 
 
 def uid_of(identity: Mapping[str, Any]) -> str:
-    """Return the uid of the task with this identity, unless it was given another."""
+    """Return the hash of an identity."""
     return hashlib.sha256(canonical_json(identity)).hexdigest()[:20]
 
 
@@ -167,7 +174,11 @@ def check_seed(place: str, seed: int) -> None:
 
 
 def device_of(device: str, place: str) -> torch.device:
-    """Return the torch device with this name; ValueError if torch or this machine lacks it."""
+    """Return the torch device with this name.
+
+    Raises:
+        ValueError: torch or this machine lacks it.
+    """
     try:
         named = torch.device(device)
     except (RuntimeError, TypeError):

@@ -1,4 +1,4 @@
-"""The base of every algorithm: P members with the same structure, trained as one batched computation.
+"""Base of every algorithm: P members trained as one batched computation.
 
 An algorithm declares `hyperparameters` and `parts`, makes its parts in `build`, and does one iteration of its paper's
 box in `iterate`. Seeds, environments, counters, tallies, evaluation and state are here.
@@ -44,7 +44,9 @@ from .runtime.metric_means import Tally
 def stack_hyperparameters(
     space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str
 ) -> SimpleNamespace:
-    """Stack the hyperparameters of P members: structural ones as plain values, all others as tensors (P, 1).
+    """Stack the hyperparameters of P members.
+
+    Structural ones are plain values, all others tensors (P, 1).
 
     The record has every hyperparameter of the space, nested; those that do not apply are None.
     """
@@ -68,7 +70,7 @@ COUNTERS = ("env_steps", "iterations", "epochs")
 
 
 def check_counters(tree: Any, where: str) -> None:
-    """Raises StateMismatch unless a member's state says how far it is."""
+    """Raise StateMismatch unless a member's state has all counters."""
     counters = tree.get("counters") if isinstance(tree, Mapping) else None
     for name in COUNTERS:
         count = counters.get(name) if isinstance(counters, Mapping) else None
@@ -158,14 +160,26 @@ class Learner:
         device: torch.device | str = "cpu",
         env_processes: int = 0,
     ):
-        """values: the complete hyperparameters of each member, equal in their structural part."""
+        """Make the members.
+
+        Args:
+            env: the environment.
+            seeds: of the members.
+            values: the complete hyperparameters of each member, equal in their structural part.
+            device: a torch device.
+            env_processes: the number of processes that step the environments, 0 for this one alone.
+        """
         self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
         self.members, self.env_processes = len(self.seeds), env_processes
         self.hp = stack_hyperparameters(self.hyperparameters, values, self.device)
         self.assemble(values)
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
-        """Makes the environments, the counters and the parts; values: as the constructor is given them."""
+        """Make environments, counters and parts.
+
+        Args:
+            values: as the constructor takes them.
+        """
         self.envs: Envs = make_envs(self.env, self.seeds, self.hp.num_envs, processes=self.env_processes)
         self.env_steps = self.iterations = self.epochs = 0
         self.tally = Tally(self.members)  # since the epoch began
@@ -178,36 +192,36 @@ class Learner:
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        """Raises ValueError for hyperparameters that are each in range but do not go together."""
+        """Raise ValueError for values that contradict each other."""
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
-        """Raises UnsupportedSpace for an environment that the algorithm cannot act in, and what `spaces_of` raises."""
+        """Raise UnsupportedSpace for an environment that the algorithm cannot act in."""
         spaces_of(env)
 
     @classmethod
     def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        """Raises UnsupportedSpace for hyperparameters that need another environment than this one."""
+        """Raise UnsupportedSpace for hyperparameters that need another environment."""
 
     @classmethod
     def algorithm(cls) -> str:
-        """How messages name the algorithm."""
+        """Return the algorithm's name for messages."""
         return cls.__name__.removesuffix("Learner")
 
     def build(self) -> None:
-        """Makes the parts, from the members' own streams."""
+        """Make the parts, from the members' own streams."""
         raise NotImplementedError
 
     def iterate(self) -> Mapping[str, Tensor]:
-        """One iteration; advances `env_steps`. Returns what to report of it, each (P,)."""
+        """Do one iteration, advance `env_steps`, and return metrics, each (P,)."""
         raise NotImplementedError
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Each member's loss (P,) on a batch (P, B, ...), and what to report of it, each (P,)."""
+        """Return each member's loss (P,) on a batch (P, B, ...), and metrics (P,)."""
         raise NotImplementedError
 
     def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function from observations to actions, for `episodes` parallel episodes from their beginnings.
+        """Return a function from observations to actions.
 
         It takes observations (P, episodes, ...) as the environments give them, step by step, and returns actions
         (P, episodes, ...): greedy ones, or random ones as in training unless `deterministic`, drawn with numbers that
@@ -217,18 +231,21 @@ class Learner:
         return self.agent.actor(episodes, deterministic)
 
     def known_returns(self) -> np.ndarray | None:
-        """Return the members' returns (P,) where these are known without acting, else None."""
+        """Return returns (P,) that are known without acting, else None."""
         return None
 
     def warm_started(self, member: int) -> None:
-        """Take note that a new member begins with a policy that was trained before."""
+        """Note that a new member begins with a trained policy."""
 
     def keys(self, purpose: str) -> streams.Bits:
-        """The members' keys (P,) of the random stream with this purpose."""
+        """Return the members' keys (P,) of the random stream with this purpose."""
         return streams.keys(self.seeds, purpose)
 
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
-        """Trains to the end of the epoch; each member's metrics, or None if asked to stop at a step before it."""
+        """Train to the end of the epoch, and return each member's metrics.
+
+        None is returned if `stop` asked to stop at a step before the end.
+        """
         if self._at_epoch_start:
             self.envs.begin_epoch(np.full(self.members, self.epochs))
             self._at_epoch_start = False
@@ -248,7 +265,7 @@ class Learner:
         return None
 
     def truncate_all(self) -> None:
-        """Take note that all environments are made anew, so that their episodes were truncated at the last step."""
+        """Truncate all running episodes, since their environments are made anew."""
         if self.agent is not None:
             self.agent.truncate_all()
 
@@ -262,7 +279,11 @@ class Learner:
         return tree | {name: part.member_state(member) for name, part in self.live_parts.items()}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        """Puts a state in one member's place; StateMismatch if it does not fit: the learner is to be dropped then."""
+        """Load a state into one member's place.
+
+        Raises:
+            StateMismatch: it does not fit; the learner is unusable then.
+        """
         expected = self.member_state(member)
         if missing := [name for name in expected if name not in tree]:
             raise StateMismatch(f"{type(self).__name__}: the state lacks {', '.join(missing)}")
@@ -288,13 +309,16 @@ class Learner:
 
     @property
     def live_parts(self) -> dict[str, Part]:
-        """The parts that hold state with these hyperparameters; the others are None or null objects."""
+        """Parts that hold state with these hyperparameters.
+
+        The others are None or null objects.
+        """
         parts = {} if self.agent is None else self.agent.parts
         parts = {**parts, **{name: getattr(self, name) for name in (*self.parts, "window")}}
         return {name: part for name, part in parts.items() if isinstance(part, Part)}
 
     def broken(self, member: int, metrics: Metrics) -> str | None:
-        """What of a member is no longer a finite number, or None."""
+        """Return the name of a member's first number that is not finite, or None."""
         for name, value in metrics.items():
             if not math.isfinite(value):
                 return f"{name} became {value}"
@@ -306,7 +330,10 @@ class Learner:
 
 
 def epoch_metrics(learner: Learner) -> list[Metrics]:
-    """Return the metrics of each member since its epoch began, and reset what they are computed from."""
+    """Return the metrics of each member since its epoch began.
+
+    Their sums are reset.
+    """
     episodes = learner.envs.take_episodes()
     rows = []
     for member, means in enumerate(learner.tally.take()):

@@ -1,4 +1,4 @@
-"""Record of a task: its history and events, its lease on a storage, and what it writes there."""
+"""Record of a task: history, events, lease and writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .warm_start import LoadReport
 
 
 class TaskRecord:
-    """History and events of one task, which a storage keeps beside its checkpoints, if there is one.
+    """History and events of one task, with their storage if there is one.
 
     Attributes:
         storage: keeps checkpoints, metrics and events; None for a task that nobody keeps.
@@ -45,7 +45,10 @@ class TaskRecord:
         self.state: Tree | None = None
 
     def take_lease(self, uid: str, identity: TaskIdentity) -> Lease | None:
-        """Take the lease of a task, if there is a storage; it ends with this object at the latest."""
+        """Take the lease of a task, if there is a storage.
+
+        It ends with this object at the latest.
+        """
         if self.storage is None:
             return None
         lease = self.lease = self.storage.open(uid, identity.to_json())
@@ -53,7 +56,7 @@ class TaskRecord:
         return lease
 
     def begin(self, policy: Packed, report: LoadReport, source: str) -> None:
-        """Store the policy of a warm start as the first checkpoint, with the name of its source."""
+        """Store a warm start's policy as the first checkpoint, with its source."""
         assert self.storage is not None
         assert self.lease is not None
         note = {"parent": policy_uid(policy.digest), "epochs": 0, "state": policy.digest, "source": source}
@@ -64,7 +67,7 @@ class TaskRecord:
             self.events += events
 
     def note_init(self, device: torch.device, saved: Saved | None) -> None:
-        """Note on which versions and hardware the task begins, or resumes from a checkpoint."""
+        """Note versions and hardware at the start or resume."""
         now = fingerprint(device)
         if self.keep is not None or not self.saves:
             now["snapshots"] = asdict(self.keep) if self.keep else "no"
@@ -81,7 +84,7 @@ class TaskRecord:
         self.history, self.written = list(saved.metrics), len(saved.metrics)
 
     def branch(self, parent: Mapping[str, Any], epochs: int, uid: str, identity: TaskIdentity) -> None:
-        """Begin the record of a branch from the state that `identity` starts from, under a lease of its uid."""
+        """Begin the record of a branch, under a lease of its uid."""
         note = {"from": dict(parent), "parent": uid_of(parent), "epochs": epochs, "state": identity.start, "uid": uid}
         self.events.append(("branch", note))
         self.release()
@@ -94,7 +97,11 @@ class TaskRecord:
         self.written = min(self.written, len(self.history))
 
     def best(self, uid: str, place: str) -> Saved:
-        """Return the kept checkpoint with the highest return, or whichever metric `keep` names; TaskError without."""
+        """Return the kept checkpoint with the best metric of `keep`.
+
+        Raises:
+            TaskError: no kept checkpoint has the metric.
+        """
         keep = self.keep or Keep()
         for epochs in keep.ranked(dict(self.history)) if self.storage is not None else ():
             saved = self.storage.load(uid, epochs)  # type: ignore[union-attr]
@@ -106,7 +113,7 @@ class TaskRecord:
         )
 
     def check_lease(self, place: str) -> None:
-        """Raise TaskError if the lease was released, so that no result of training could be stored."""
+        """Raise TaskError if the lease was released before training."""
         if self.storage is not None and self.lease is None:
             raise TaskError(
                 f"{place} let go of its storage, where another process may train it by now. Build a new task with the "
@@ -120,7 +127,7 @@ class TaskRecord:
             self.lease = None
 
     def pending_write(self, epochs: int, state: Tree | None) -> Write:
-        """Return the metrics and events since the last write, and a state unless it is None, for the storage."""
+        """Return metrics and events since the last write, with the state if any."""
         assert self.lease is not None
         packed = None if state is None else pack(state)
         events, self.events = self.events, []
@@ -131,5 +138,9 @@ class TaskRecord:
 
 
 def tree_of(saved: Saved) -> Tree:
-    """Return the tree of a stored checkpoint; DamagedState if its bytes are not those that were written."""
+    """Return the tree of a stored checkpoint.
+
+    Raises:
+        DamagedState: its bytes are not those that were written.
+    """
     return unpack(saved.manifest, saved.fetch)

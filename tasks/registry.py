@@ -1,4 +1,4 @@
-"""Tasks by name: those of this package, and those that other packages offer through entry points.
+"""Tasks by name: those of this package and of entry points.
 
 Algorithms are imported by their names, on first use; this module imports none of them, nor `Task`.
 """
@@ -84,7 +84,7 @@ def task_of(identity: Mapping[str, Any], **options: Any) -> Any:
 
 
 def _checked(offered: Any, name: str, offer: str) -> type[Any]:
-    """Return the class that a package offers under this name; ValueError unless it is a task that is named so."""
+    """Return a package's offer; ValueError unless it is a task of this name."""
     learner = getattr(offered, "learner", None)
     if not (isinstance(offered, type) and isinstance(learner, type) and issubclass(learner, Learner)):
         raise ValueError(f"an entry point must be a class derived from rekindle.Task, but {offer} is {offered!r}")

@@ -1,4 +1,4 @@
-"""The face of an algorithm: training of one configuration that can be stopped and resumed."""
+"""Resumable training of one configuration: the face of an algorithm."""
 
 from __future__ import annotations
 
@@ -187,7 +187,10 @@ class Task:
         return self
 
     def _begin(self, start: WarmStart | None, shown: Demonstrations | None) -> Packed:
-        """Make a learner that begins with a policy and demonstrations; their digest becomes part of the identity."""
+        """Make a learner that begins with a policy and demonstrations.
+
+        Their digest becomes part of the identity.
+        """
         learner = self._new_learner()
         beginning, self.load_report = match_beginning(learner, start, shown, str(self))
         packed = pack(policy_tree(beginning))
@@ -201,7 +204,10 @@ class Task:
         return packed
 
     def _open(self, policy: Packed | None, source: str) -> None:
-        """Take the lease, and the last checkpoint if there is one; the policy of a warm start is the first one."""
+        """Take the lease and load the last checkpoint, if there is one.
+
+        Of a warm start the policy is the first checkpoint.
+        """
         lease = self.stored.take_lease(self.uid, self.identity)
         if lease is None:
             return
@@ -213,7 +219,10 @@ class Task:
         self.stored.note_init(self.device, saved if resumed else None)
 
     def _load(self, saved: Saved) -> bool:
-        """Load a stored checkpoint; StateMismatch if it is of another task. False if it is only the first policy."""
+        """Load a stored checkpoint, and return whether it is a state.
+
+        The first checkpoint of a warm start is a policy. StateMismatch refuses a checkpoint of another task.
+        """
         state = tree_of(saved)
         if is_policy(state) and saved.digest == self.identity.start:
             if self.ref is None:
@@ -228,7 +237,7 @@ class Task:
     # --- training ---
 
     def fit(self, epochs: int | None = None, context: Context | None = None, until: Until | None = None) -> Metrics:
-        """Train until `epochs` epochs are done in all, which may need nothing; return the last epoch's metrics.
+        """Train to `epochs` epochs in all, and return the last epoch's metrics.
 
         SIGTERM and SIGINT are obeyed between two steps, after the state is saved.
 
@@ -245,7 +254,7 @@ class Task:
         return self.metrics
 
     def build_learner(self, tasks: Sequence[Task]) -> Learner:
-        """Return a learner that holds these tasks' states, this one's among them; all are moved into it."""
+        """Return a learner that holds these tasks, and move their states into it."""
         states = [task._learner_state() for task in tasks]
         values = [task.identity.hyperparameters for task in tasks]
         processes = max(task.env_processes for task in tasks)
@@ -258,11 +267,14 @@ class Task:
         return learner
 
     def probe(self) -> None:
-        """Make environments and networks once, and raise what keeps this machine from training the task."""
+        """Make environments and networks once, and raise what prevents training."""
         self._new_learner()
 
     def fail(self, error: BaseException) -> None:
-        """Mark the task bad and release its lease: a new one can then resume from the last good checkpoint."""
+        """Mark the task bad and release its lease.
+
+        A new task can then resume from the last good checkpoint.
+        """
         self.bad = error
         self.stored.release()
 
@@ -281,7 +293,10 @@ class Task:
             stored.state, self.ref = materialized(self.ref.learner.member_state(self.ref.member)), None
 
     def set_device(self, device: str) -> None:
-        """Move the task to another torch device; across device types it resumes, but not bit for bit."""
+        """Move the task to another torch device.
+
+        Across device types it resumes, but not bit for bit.
+        """
         _ = self.identity
         named, state = device_of(device, str(self)), self._learner_state()
         self.device, self.ref, self.stored.state = named, None, state
@@ -292,7 +307,7 @@ class Task:
         return self.learner(self.env, [self.seed], [self.identity.hyperparameters], self.device, self.env_processes)
 
     def _learner_state(self) -> Tree | None:
-        """Return the state for a learner, None for that of a fresh task."""
+        """Return the state for a learner, None for a fresh one."""
         if self.ref is not None:
             return self.ref.learner.member_state(self.ref.member)
         if self.stored.state is None and self.identity.start is not None:
@@ -307,7 +322,10 @@ class Task:
         return self.stored.state
 
     def member_ref(self) -> MemberRef:
-        """Return the learner that holds the state, and the member there; the learner is built if there is none."""
+        """Return the learner and the member that hold the state.
+
+        The learner is built if there is none.
+        """
         if self.ref is None:
             self.build_learner([self])
         assert self.ref is not None
@@ -324,13 +342,18 @@ class Task:
         }
 
     def state_dict(self) -> Tree:
-        """Return all that the future depends on, as a tree of copied tensors and JSON values, see `checkpoint`."""
+        """Return everything that the future depends on, as a tree of copies.
+
+        Its leaves are tensors and JSON values, see `checkpoint.state`.
+        """
         _ = self.identity  # outside of the guard: asking too early breaks nothing
         with BadResumeGuard(self):
             return materialized(self.live_state())
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, perturb: bool = False) -> None:
-        """Load a state; nothing is changed if it does not fit, and the argument is left alone.
+        """Load a state, or change nothing if it does not fit.
+
+        The argument is left alone.
 
         StateMismatch refuses a state of another algorithm, version, environment, structure or format.
 
@@ -357,7 +380,10 @@ class Task:
         self.stored.truncate(self.epochs)
 
     def branch_from(self, state: Mapping[str, Any]) -> None:
-        """Take the identity of "these hyperparameters, from that state on", unless the task has it already."""
+        """Take the identity of "these hyperparameters, from that state on".
+
+        Nothing changes if the task has it already.
+        """
         start = pack(state).digest
         if start != self.identity.start:
             self._identity = self.identity.starting(start)
@@ -366,23 +392,25 @@ class Task:
             self.stored.branch(state["identity"], epochs, self.uid, self.identity)
 
     def pending_write(self) -> Write:
-        """Return what changed since the last write, for the storage: metrics, events, and the state if any is kept."""
+        """Return the metrics, events and state that the storage lacks."""
         with BadResumeGuard(self):
             return self.stored.pending_write(self.epochs, self.live_state() if self.stored.saves else None)
 
     @property
     def digest(self) -> str:
-        """Sha256 over the canonical form of the whole state: equal for equal bits."""
+        """Sha256 over the canonical form of the whole state."""
         return pack(self.state_dict()).digest
 
     def beginning(self) -> Tree:
-        """Return what a task that has not trained began with, policy and demonstrations, as it is stored."""
+        """Return the policy and demonstrations that a fresh task began with."""
         ref, names = self.member_ref(), [] if self.load_report is None else self.load_report.loaded
         views = {**policy_of(*ref), **demonstrations_of(*ref)}
         return policy_tree({name: views[name].detach().to("cpu", copy=True) for name in names})
 
     def best(self) -> Self:
-        """Return a copy, without a storage, of the task at the best of its kept checkpoints.
+        """Return a copy of the task at its best kept checkpoint.
+
+        The copy has no storage.
 
         The best has the highest return, or whichever metric `snapshots` name; TaskError if no kept one has it.
         """
@@ -416,26 +444,31 @@ class Task:
 
     @property
     def events(self) -> list[tuple[str, dict[str, Any]]]:
-        """(kind, data) of what happened to the task since its last write to the storage."""
+        """(kind, data) of each event since the last write to the storage."""
         return self.stored.events
 
     @property
     def metrics(self) -> Metrics:
-        """Those of the last epoch; empty before the first."""
+        """Metrics of the last epoch; empty before the first."""
         return self.history[-1][1] if self.history else {}
 
     @property
     def resumed(self) -> bool:
-        """Whether `init` found a checkpoint and resumed from it."""
+        """True if `init` found a checkpoint."""
         return self.stored.resumed
 
     @property
     def inexact(self) -> list[str]:
-        """Versions or hardware that changed since the checkpoint, so that last bits may differ from there on."""
+        """Versions or hardware that changed since the checkpoint.
+
+        Last bits may differ from there on.
+        """
         return self.stored.inexact
 
     def evaluate(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> float:
-        """Return the mean undiscounted return of episodes on seeds that no training uses; no state changes.
+        """Return the mean undiscounted return of episodes on fixed seeds.
+
+        No training uses these seeds, and no state changes.
 
         Actions are greedy, or random as in training unless `deterministic`, with random numbers that are the same each
         time.
@@ -447,14 +480,17 @@ class Task:
             return float(evaluate(learner, episodes)[member])
 
     def returns(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> list[float]:
-        """Return the return of each episode that `evaluate` averages; of SVPG those of one particle after another."""
+        """Return the return of each episode that `evaluate` averages.
+
+        Of SVPG they are those of one particle after another.
+        """
         learner, member = self._evaluated(episodes)
         with one_thread():
             returns: list[float] = evaluate_episodes(learner, episodes, deterministic)[member].tolist()
         return returns
 
     def record(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> Demonstrations:
-        """Return observations and actions of the episodes that `evaluate` plays, as demonstrations for other tasks."""
+        """Return observations and actions of evaluation episodes, as demonstrations."""
         learner, member = self._evaluated(episodes)
         recorder = Recorder(member, learner.envs.action_space)
         with one_thread():
@@ -467,15 +503,24 @@ class Task:
         return self.member_ref()
 
     def act(self, observation: Any) -> Any:
-        """Return the greedy action for one observation, both as the Gymnasium environment gives and takes them."""
+        """Return the greedy action for one observation.
+
+        Both are as the Gymnasium environment gives and takes them.
+        """
         return self.player()(observation)
 
     def player(self) -> Callable[[Any], Any]:
-        """Return a function that acts greedily, like `act`, through one episode; a recurrent policy remembers."""
+        """Return a function that acts greedily through one episode.
+
+        A recurrent policy remembers what it observed.
+        """
         return player(*self.member_ref())
 
     def eval_loss(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the loss and its parts on a batch of (B, ...) tensors, as the algorithm's `loss` takes them."""
+        """Return the loss and its parts on a batch of (B, ...) tensors.
+
+        The batch is as the algorithm's `loss` takes it.
+        """
         learner, member = self.member_ref()
         stacked = {name: x.unsqueeze(0).expand(learner.members, *x.shape) for name, x in batch.items()}
         with torch.no_grad(), one_thread():
@@ -492,11 +537,11 @@ class Task:
         return list(self.model.values())
 
     def policy(self) -> dict[str, Tensor]:
-        """Return `model` and the statistics of observations by name, for a warm start; copies."""
+        """Return `model` with the statistics of observations; copies, by name."""
         return {name: view.detach().to("cpu", copy=True) for name, view in policy_of(*self.member_ref()).items()}
 
     def save_policy(self, path: str | os.PathLike[str]) -> Path:
-        """Write `policy` as safetensors, for a warm start or other programs: weights only, not resumable."""
+        """Write `policy` as safetensors: weights only, not resumable."""
         return write_policy(path, self.policy(), self.about())
 
     def about(self) -> dict[str, Any]:

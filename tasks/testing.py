@@ -1,4 +1,4 @@
-"""The exactness suite: what every task must hold, to be inherited by the tests of any task, in this package or another.
+"""Exactness suite, for the tests of any task to inherit.
 
     class TestMyTask(ExactnessSuite):
         task = MyTask
@@ -148,7 +148,7 @@ class VariantSuite:
 
 
 class ExactnessSuite(VariantSuite):
-    """The whole exactness suite: inherited once for each task, while further variants inherit VariantSuite.
+    """All exactness tests; a test class of each task inherits it once.
 
     Attributes:
         path: folders that a new process needs to import the task and the environment.
@@ -246,7 +246,7 @@ class ExactnessSuite(VariantSuite):
 
 
 def other_value(task: Task, name: str, value: float) -> float:
-    """The value in a hyperparameter's range that is furthest from this one."""
+    """Return the value in a range that is furthest from this one."""
     dimension = task.learner.hyperparameters.flat()[name]
     dimension = dimension.dimension if isinstance(dimension, Maybe) else dimension
     ends = [float(dimension.at(u)) for u in (0.001, 0.999)]  # type: ignore[arg-type]
@@ -254,7 +254,9 @@ def other_value(task: Task, name: str, value: float) -> float:
 
 
 def forgotten_state(trained: Learner, fresh: Learner, state: Mapping[str, Any]) -> list[str]:
-    """Names of everything in a trained learner that differs in a fresh one after it was given the trained one's state.
+    """Return the names of what a loaded learner lacks.
+
+    Everything in a trained learner is compared with a fresh one that loaded its state.
 
     The environments are left to their own tests, since one state has many forms in a simulator. An object may list in
     `scratch` the attributes that it overwrites before it reads them.
@@ -264,7 +266,10 @@ def forgotten_state(trained: Learner, fresh: Learner, state: Mapping[str, Any]) 
 
 
 def _differences(a: Any, b: Any, visited: set[int], path: str = "") -> Iterator[str]:
-    """Paths at which two object graphs hold other data; functions and other libraries' objects are passed over."""
+    """Return the paths at which two object graphs hold other data.
+
+    Functions and other libraries' objects are skipped.
+    """
     if id(a) in visited:
         return
     if isinstance(a, Tensor):

@@ -1,4 +1,4 @@
-"""Warm starts: a new task whose networks begin with the weights of another one, or with a vector of numbers.
+"""Warm starts: tasks whose networks begin with given weights.
 
 A policy is the networks' parameters by name, with the statistics that scale their observations, if there are some.
 Target networks become copies; optimizers, counters, entropy coefficients, replay buffers, other statistics and
@@ -79,7 +79,7 @@ class HasPolicy(Protocol):
 
 
 def networks_of(learner: Learner, member: int) -> dict[str, Tensor]:
-    """Return one member's networks' parameters by name, of all its particles; views of the live data."""
+    """Return one member's network parameters by name, of all its particles; views."""
     if learner.particles is not None:
         return _by_particle(networks_of, learner, member)
     policy = (learner.agent or learner).policy
@@ -87,7 +87,7 @@ def networks_of(learner: Learner, member: int) -> dict[str, Tensor]:
 
 
 def policy_of(learner: Learner, member: int) -> dict[str, Tensor]:
-    """Return one member's networks and the statistics that scale their observations, by name; views."""
+    """Return one member's networks and observation statistics by name; views."""
     if learner.particles is not None:
         return _by_particle(policy_of, learner, member)
     normalizer = (learner.agent or learner).obs_normalizer
@@ -111,7 +111,10 @@ def demonstrations_of(learner: Learner, member: int) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def adopt(learner: Learner, member: int, policy: Mapping[str, Tensor]) -> None:
-    """Give a new member these parts of a policy and these demonstrations; its target networks become copies."""
+    """Load parts of a policy and demonstrations into a new member.
+
+    Its target networks become copies.
+    """
     shown = demonstrations_of(learner, member)
     own = {**policy_of(learner, member), **shown}
     check_fits(policy, own, learner.algorithm())
@@ -136,7 +139,11 @@ def is_policy(tree: Mapping[str, Any]) -> bool:
 
 
 def policy_in(tree: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the policy of such a tree; StateMismatch if it is of another format."""
+    """Return the policy of such a tree.
+
+    Raises:
+        StateMismatch: it is of another format.
+    """
     if tree["format"] != POLICY_FORMAT or not isinstance(tree["policy"], Mapping):
         raise StateMismatch(
             f"a policy must have format {POLICY_FORMAT}, but got {str(tree['format'])[:40]!r}; use the Rekindle that "
@@ -148,7 +155,7 @@ def policy_in(tree: Mapping[str, Any]) -> dict[str, Tensor]:
 def match_beginning(
     learner: Learner, start: WarmStart | None, demonstrations: Demonstrations | None, place: str
 ) -> tuple[dict[str, Tensor], LoadReport]:
-    """Return the parts that a new learner's single member begins with, by name, and their report."""
+    """Return the parts that a new single member begins with, and a report."""
     parts: dict[str, Tensor] = {}
     report = LoadReport()
     if start is not None:
@@ -162,7 +169,7 @@ def match_beginning(
 def match_policy(
     start: WarmStart, policy: Mapping[str, Tensor], networks: Sequence[str], place: str
 ) -> tuple[dict[str, Tensor], LoadReport]:
-    """Return the parts of a source that fit a task's policy, and the report.
+    """Return the parts of a source that fit a task's policy, and a report.
 
     Args:
         start: the source.
@@ -203,7 +210,11 @@ def _misfits(report: LoadReport) -> str:
 
 
 def parts_of(source: Any, networks: Mapping[str, Tensor], place: str) -> Mapping[str, Any]:
-    """Return a source's parts by name; ValueError if no policy can be read from it."""
+    """Return a source's parts by name.
+
+    Raises:
+        ValueError: no policy can be read from it.
+    """
     if isinstance(source, HasPolicy):
         return source.policy()
     if isinstance(source, Saved):
@@ -230,7 +241,7 @@ def parts_of(source: Any, networks: Mapping[str, Tensor], place: str) -> Mapping
 
 
 def split_vector(vector: Tensor, networks: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
-    """Return the parameters that lie in a vector one after the other, by name."""
+    """Return the parameters that lie in a vector, by name."""
     sizes = [tensor.numel() for tensor in networks.values()]
     if vector.shape != (sum(sizes),):
         raise StateMismatch(

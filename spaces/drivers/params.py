@@ -1,4 +1,4 @@
-"""A space as drivers know it: flat parameters, each a number in a range or one of some scalars.
+"""Parameters of a space for drivers: numbers in ranges, or scalars.
 
     gamma        near_one                  one_minus_gamma       log-uniform
     num_steps    ordinal                   num_steps.index       its place
@@ -27,7 +27,7 @@ ROUNDING = 1e-12  # how far, relatively, a driver's own arithmetic may lead beyo
 
 
 class Parameter(NamedTuple):
-    """One parameter of a driver, and the way between its values and those of the dimension that it stands for."""
+    """One parameter of a driver, with conversions from and to its dimension."""
 
     name: str
     dimension: Dimension
@@ -39,14 +39,18 @@ Ask: TypeAlias = Callable[[Parameter], object]
 
 
 class Dialect(NamedTuple):
-    """A driver: its name in messages, and whether it knows ranges with steps, and fidelities."""
+    """A driver: its name in messages, and its support of steps and fidelities."""
 
     driver: str
     steps: bool
     fidelities: bool
 
     def parameters(self, space: Space) -> dict[str, Parameter]:
-        """All parameters of the space by name, conditions aside; raises SpaceError if two share one."""
+        """Return all parameters of the space by name, conditions aside.
+
+        Raises:
+            SpaceError: two share a name.
+        """
         found: dict[str, Parameter] = {}
         for row in space.rows:
             for parameter in self._parameters(row.path, row.dimension):
@@ -56,7 +60,9 @@ class Dialect(NamedTuple):
         return found
 
     def decode(self, space: Space, ask: Ask, fixed: Mapping[str, Any] | None = None) -> Nested:
-        """The space's values when `ask(parameter)` says a parameter's; it is asked only for those that apply.
+        """Return the space's values from a driver's answers.
+
+        `ask(parameter)` returns an answer, and is called only for parameters that apply.
 
         It is not asked for what `fixed` says: values, nested or dotted, or `<name>.enabled` for a maybe().
         """
@@ -76,7 +82,9 @@ class Dialect(NamedTuple):
         return space.decide(choose)
 
     def read(self, space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
-        """The space's values from the driver's `params`; those that do not apply are left out.
+        """Return the space's values from the driver's `params`.
+
+        Those that do not apply are left out.
 
         Raises UnknownParameter and MissingParameter for names that the driver cannot have from this space.
         """
@@ -94,7 +102,9 @@ class Dialect(NamedTuple):
         return self.decode(space, ask, fixed)
 
     def encode(self, space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
-        """The driver's parameters for `values`, which may be a part of the space's, or of its structure.
+        """Return the driver's parameters for `values`.
+
+        These may be a part of the space's values, or of its structure.
 
         Raises OutOfRange for a value that a user may choose but the driver does not search.
         """
@@ -115,7 +125,10 @@ class Dialect(NamedTuple):
         return params
 
     def defaults(self, space: Space) -> dict[str, Value]:
-        """The parameters at their dimensions' defaults, where there is one and the driver searches it."""
+        """Return the parameters at their dimensions' defaults.
+
+        Those without a default, or with one that the driver does not search, are left out.
+        """
         params: dict[str, Value] = {}
         for path, dimension in space.flat().items():
             if dimension.default is not REQUIRED:
@@ -124,7 +137,7 @@ class Dialect(NamedTuple):
         return params
 
     def refusal(self, path: str, reason: str) -> SpaceError:
-        """The error for a dimension that this driver cannot express."""
+        """Return the error for a dimension that this driver cannot express."""
         return SpaceError(f"{path}: {self.driver} cannot express {reason}")
 
     def _must_be_unasked(self, path: str, dimension: Dimension, value: Value) -> None:
@@ -165,7 +178,7 @@ class Dialect(NamedTuple):
 
 
 def _unasked(dimension: Dimension) -> Value:
-    """The value of a dimension that a driver has no parameter for."""
+    """Return the value of a dimension without a parameter."""
     if isinstance(dimension, Fidelity):
         return dimension.high
     assert dimension.default is not REQUIRED
@@ -179,12 +192,15 @@ def _place(path: str, last: int, encode: Callable[[Any], int], decode: Callable[
 
 
 def _are_scalars(values: Any) -> bool:
-    """Whether drivers, which compare by ==, can tell these apart: no lists, and not both of 1 and True."""
+    """Return whether drivers, which compare by ==, can distinguish the values.
+
+    Lists are none, nor are 1 and True together.
+    """
     return not any(isinstance(value, list) for value in values) and len(set(values)) == len(values)
 
 
 def _within(dimension: Dimension, value: Any) -> Any:
-    """`value`, back on the bound that it passed by no more than rounding."""
+    """Return `value`, moved back to a bound that rounding passed."""
     if isinstance(dimension, Range) and isinstance(value, float):
         slack = ROUNDING * max(abs(dimension.low), abs(dimension.high))
         if dimension.low - slack <= value <= dimension.high + slack:

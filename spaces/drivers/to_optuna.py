@@ -1,4 +1,7 @@
-"""A space as Optuna's: distributions, define-by-run suggestions, parameters there and back (names: see plain.py)."""
+"""Conversion of spaces to Optuna's distributions and suggestions.
+
+Names are those of params.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ OPTUNA = Dialect("Optuna", steps=True, fidelities=False)
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """Optuna's distributions by parameter name, those of conditional dimensions too.
+    """Return Optuna's distributions by name, conditional dimensions included.
 
     Fidelities are left to whoever prunes. Raises SpaceError for weights and normal priors, which Optuna has not.
     """
@@ -26,7 +29,9 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 
 
 def suggest(space: Space, trial: BaseTrial, fixed: Mapping[str, Any] | None = None) -> Nested:
-    """Values that `trial` suggests, asked only for what applies; a fidelity is at its highest.
+    """Return values that `trial` suggests, asked only for those that apply.
+
+    A fidelity is at its highest.
 
     `fixed` values, nested or dotted or a `Space.structure`, are not suggested, and are in the result.
     """
@@ -45,7 +50,9 @@ def suggest(space: Space, trial: BaseTrial, fixed: Mapping[str, Any] | None = No
 
 
 def params(space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
-    """Optuna's parameters for `values` (all, some, or a structure), as enqueue_trial and PartialFixedSampler take them.
+    """Return Optuna's parameters for `values` (all, some, or a structure).
+
+    Their form is that of enqueue_trial and PartialFixedSampler.
 
     Raises OutOfRange for a value that Optuna does not search.
     """
@@ -53,7 +60,10 @@ def params(space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def from_params(space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
-    """The values of `space` from a trial's `params`: what `suggest` returned when they were suggested."""
+    """Return the values of `space` from a trial's `params`.
+
+    They are those that `suggest` returned.
+    """
     return OPTUNA.read(space, params, fixed)
 
 

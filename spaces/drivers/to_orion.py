@@ -1,4 +1,6 @@
-"""A space as Orion's: priors by parameter name, and values from its parameters (names: see plain.py).
+"""Conversion of spaces to Orion's priors and parameters.
+
+Names are those of params.py.
 
 Orion knows no conditions: it gives every parameter a value, and those that do not apply are left out again.
 """
@@ -19,7 +21,9 @@ ORION = Dialect("Orion", steps=False, fidelities=True)
 
 
 def priors(space: Space) -> dict[str, str]:
-    """Orion's priors by parameter name, as `build_experiment(space=...)` and its command line take them.
+    """Return Orion's priors by parameter name.
+
+    Their form is that of `build_experiment(space=...)` and of its command line.
 
     Raises SpaceError for a second fidelity, since Orion would make no use of it.
     """
@@ -31,12 +35,15 @@ def priors(space: Space) -> dict[str, str]:
 
 
 def params(space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
-    """Orion's parameters for `values`, all or some: for `ExperimentClient.insert`."""
+    """Return Orion's parameters for `values`, all or some.
+
+    Their form is that of `ExperimentClient.insert`.
+    """
     return ORION.encode(space, values)
 
 
 def from_params(space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
-    """The values of `space` from a trial's `params`, nested as Orion gives them or flat."""
+    """Return the values of `space` from a trial's `params`, nested or flat."""
     return ORION.read(space, params, fixed)
 
 

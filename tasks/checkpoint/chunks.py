@@ -1,4 +1,4 @@
-"""Large tensors in segments, of which a checkpoint makes only those that are new.
+"""Large tensors in chunks, of which a checkpoint packs only new ones.
 
 A segment is about SEGMENT bytes of a tensor, cut along its first axis; its blob is named by its content. So of a memory
 that a few thousand transitions were added to, one or two segments are new, and the others are known by name.
@@ -22,7 +22,9 @@ SEGMENT = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Segmented:
-    """A large tensor whose owner knows which parts changed; as a leaf it packs to the bytes that the tensor would.
+    """A large tensor whose owner knows which parts changed.
+
+    As a leaf it packs to the same bytes as the tensor.
 
     Segments whose digest is known are neither copied nor hashed again. It is a view of live data: it is to be packed,
     settled or loaded before its owner goes on.
@@ -41,18 +43,21 @@ class Segmented:
             self.digests.extend([None] * -(-len(self.tensor) // segment_rows(self.tensor)))
 
     def changed(self, rows: NDArray[np.int64]) -> None:
-        """Forgets the digests of the segments of these rows."""
+        """Forget the digests of the chunks of these rows."""
         for segment in np.unique(rows // segment_rows(self.tensor)).tolist():
             self.digests[segment] = None
 
 
 def segment_rows(tensor: Tensor) -> int:
-    """How many rows of a large tensor make a segment."""
+    """Return the number of rows of a large tensor in one chunk."""
     return max(1, SEGMENT * len(tensor) // max(1, tensor.nbytes))
 
 
 class Blobs(Mapping[str, bytes]):
-    """Blobs by their sha256, of which those that were packed before are made again only if they are asked for."""
+    """Blobs by their sha256.
+
+    Those that were packed before are made again only if they are asked for.
+    """
 
     def __init__(self, made: dict[str, bytes], known: dict[str, Tensor]):
         self.made, self.known = made, known
@@ -73,12 +78,15 @@ class Blobs(Mapping[str, bytes]):
 
 
 def segment_bytes(part: Tensor) -> bytes:
-    """A segment as the blob that it is stored in."""
+    """Return a chunk as the blob that it is stored in."""
     return save_safetensors({"segment": part.clone()})
 
 
 def pack_segmented(leaf: Segmented, add: Callable[[bytes], str], known: dict[str, Tensor]) -> list[str]:
-    """The digests of all segments; those with an unknown digest are added as blobs, the others are noted as known."""
+    """Return the digests of all chunks, and pack those that are new.
+
+    Chunks with a known digest are noted.
+    """
     rows = segment_rows(leaf.tensor)
     blank: dict[int, str] = {}  # by their length: segments that were never written are all the same
     for i, part in enumerate(leaf.tensor.split(rows)):

@@ -1,4 +1,4 @@
-"""The manifest of a packed state: canonical JSON that holds the plain values, and names the blobs of the tensors."""
+"""Manifest of a packed state: its plain values and the names of its blobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAW = "a checkpoint's manifest must be JSON with format, values, segments and t
 
 
 class Manifest(NamedTuple):
-    """What a manifest says.
+    """Contents of a manifest.
 
     Attributes:
         values: the leaves that are no tensors, by path.
@@ -36,12 +36,18 @@ class Manifest(NamedTuple):
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys and no spaces: equal values are equal bytes. NaN and infinity are refused."""
+    """Return JSON with sorted keys and no spaces.
+
+    Equal values are equal bytes; NaN and infinity are refused.
+    """
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode()
 
 
 def read_manifest(manifest: bytes) -> Manifest:
-    """A manifest, checked; DamagedState if it is none, StateMismatch if it is of another format."""
+    """Return a checked manifest.
+
+    DamagedState refuses what is none, StateMismatch another format.
+    """
     try:
         content = parse(manifest)
         version, values, segments, tensors = (content[k] for k in ("format", "values", "segments", "tensors"))
@@ -66,7 +72,7 @@ def read_manifest(manifest: bytes) -> Manifest:
 
 
 def check_paths(paths: list[str]) -> None:
-    """DamagedState if a path leads deeper than any state does."""
+    """Raise DamagedState if a path leads deeper than any state does."""
     for path in paths:
         if path.count("/") >= DEPTH:
             raise DamagedState(f"a path in a state has fewer than {DEPTH} steps, but one begins with {path[:40]!r}")

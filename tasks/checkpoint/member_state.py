@@ -19,17 +19,20 @@ from .state import Tree
 
 @runtime_checkable
 class Part(Protocol):
-    """Something whose future depends on its past, and that can be taken apart member by member."""
+    """A part of a learner whose state splits member by member."""
 
     def member_state(self, member: int) -> Tree:
-        """One member's state; a copy."""
+        """Return one member's state; a copy."""
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        """Puts a state in that member's place; the tree has the form that ``member_state`` gives."""
+        """Load a state into one member's place, in the form of `member_state`."""
 
 
 class Stacked:
-    """A part whose whole state is tensors (P, ...), changed in place only, so that every view of them stays true."""
+    """A part whose whole state is tensors (P, ...).
+
+    They change in place only, so that views stay true.
+    """
 
     tensors: dict[str, Tensor]
 

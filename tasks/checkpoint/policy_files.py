@@ -1,4 +1,7 @@
-"""Policies in files: weights only, not resumable; safetensors is written, and .npz, .npy and .safetensors are read."""
+"""Policies in files: weights only, not resumable.
+
+Safetensors is written; .npz, .npy and .safetensors are read.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, Safetens
 
 
 def write_policy(path: str | os.PathLike[str], policy: Mapping[str, Tensor], about: Mapping[str, Any]) -> Path:
-    """Writes a policy as safetensors, whole or not at all; `about` is written down with it."""
+    """Write a policy and notes about it as safetensors, whole or not at all."""
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(
@@ -41,7 +44,9 @@ def write_policy(path: str | os.PathLike[str], policy: Mapping[str, Tensor], abo
 
 
 def read_policy(path: Any, place: str) -> Any:
-    """What is in a file: arrays by name, or one array; nothing that is read can run code.
+    """Return the arrays in a file by name, or its one array.
+
+    Nothing that is read can run code.
 
     ValueError, which names `place`, if it is no file of these forms.
     """
@@ -71,7 +76,7 @@ def _npy(path: Path) -> Any:
 
 
 def _npz(path: Path) -> Any:
-    """All arrays by name; the only one if it has a single one, which is a vector."""
+    """Return all arrays by name, or the only one, a vector."""
     with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     only = next(iter(arrays.values())) if len(arrays) == 1 else None

@@ -1,4 +1,4 @@
-"""Which checkpoints of a task are kept; this changes no result."""
+"""Retention of checkpoints; it changes no result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETURN = "return"  # the metric under which an evaluation stands with its epoch
 
 @dataclass(frozen=True)
 class Keep:
-    """Keeps the latest checkpoints, the best by a metric, and some evenly apart.
+    """Rule that keeps the latest, the best and evenly spaced checkpoints.
 
     Attributes:
         latest: how many of the newest; None keeps all. With two, a damaged one has a sound one before it.
@@ -37,12 +37,15 @@ class Keep:
                 raise ValueError(f"Keep: {name} must be at least 0, but got {getattr(self, name)}")
 
     def ranked(self, metrics: Mapping[int, Metrics]) -> list[int]:
-        """The epochs that have the metric, the best first."""
+        """Return the epochs that have the metric, the best first."""
         scores = {epoch: row.get(self.metric, math.nan) for epoch, row in metrics.items()}
         return [epoch for _, epoch in sorted((-score, epoch) for epoch, score in scores.items() if score == score)]
 
     def dropped(self, epochs: Collection[int], metrics: Mapping[int, Metrics]) -> set[int]:
-        """The epochs, of those given, whose checkpoints go; ``metrics`` are by epoch."""
+        """Return the epochs, of those given, whose checkpoints are deleted.
+
+        ``metrics`` are by epoch.
+        """
         if self.latest is None:
             return set()
         newest = sorted(epochs, reverse=True)[: self.latest]
@@ -50,11 +53,11 @@ class Keep:
         return {epoch for epoch in set(epochs) - {*newest, *best} if not self.is_spaced(epoch)}
 
     def is_spaced(self, epoch: int) -> bool:
-        """Whether the checkpoint of this epoch is one of those evenly apart."""
+        """Return whether this epoch's checkpoint is one of the evenly spaced."""
         return self.spaced > 0 and epoch > 0 and epoch % self.spaced == 0
 
     def is_among_best(self, history: Iterable[tuple[int, Metrics]]) -> bool:
-        """Whether the last epoch is one of the best so far, and its checkpoint thus one to keep."""
+        """Return whether the last epoch is one of the best so far."""
         rows = dict(history)
         return bool(rows) and max(rows) in self.ranked(rows)[: self.best]
 
@@ -63,7 +66,7 @@ MODES = {"latest": Keep(), "best": Keep(best=1, every=1), "all": Keep(latest=Non
 
 
 def snapshots(mode: str | int | Keep) -> Keep | None:
-    """What a mode keeps; None is nothing.
+    """Return the rule of a mode; None keeps nothing.
 
     Args:
         mode: "latest"; "best", which also keeps the best by its return and evaluates at each epoch's end, or "best:5",

@@ -1,4 +1,4 @@
-"""State as data: nested dicts of tensors and JSON values, packed without pickle, named by their content.
+"""State as data: trees of tensors and JSON, packed without pickle.
 
 A tree's leaves are tensors, None, booleans, integers, floats, strings and lists of those. ``pack`` turns a tree into a
 manifest (canonical JSON) and blobs (safetensors) that are named by their sha256; the digest of a state is the sha256 of
@@ -42,7 +42,10 @@ def _tensor(leaf: Any) -> Any:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf with its path, e.g. ``("optimizer/m", tensor)``; an empty dict is a leaf."""
+    """Yield every leaf with its path, e.g. ``("optimizer/m", tensor)``.
+
+    An empty dict is a leaf.
+    """
     for name, value in tree.items():
         if not isinstance(name, str) or "/" in name:
             raise TypeError(f"a name in a state must be a string without '/', but {prefix}{name!r} is not")
@@ -53,7 +56,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def unflatten(leaves: Mapping[str, Any]) -> Tree:
-    """The tree with these leaves."""
+    """Return the tree with these leaves."""
     tree: Tree = {}
     for path, value in leaves.items():
         *parents, name = path.split("/")
@@ -65,13 +68,13 @@ def unflatten(leaves: Mapping[str, Any]) -> Tree:
 
 
 def copy(tree: Mapping[str, Any]) -> Tree:
-    """A deep copy that shares no tensor with the original."""
+    """Return a deep copy that shares no tensor with the original."""
     leaves = {path: _tensor(leaf) for path, leaf in flatten(tree)}
     return unflatten({path: x.detach().clone() if isinstance(x, Tensor) else x for path, x in leaves.items()})
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """The paths at which two trees differ in a single bit; empty if they are equal."""
+    """Return the paths at which two trees differ in a single bit."""
     left, right = dict(flatten(a)), dict(flatten(b))
     return [
         path
@@ -88,7 +91,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
-    """Raises StateMismatch unless both trees have the same paths, and tensors of the same shapes and types."""
+    """Raise StateMismatch unless both trees have the same paths, shapes and types."""
     left, right = dict(flatten(expected)), dict(flatten(given))
     if missing := sorted(left.keys() - right.keys()):
         raise StateMismatch(f"{where}: the state lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}")
@@ -108,7 +111,10 @@ def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where
 
 
 def check_fits(policy: Mapping[str, Tensor], own: Mapping[str, Tensor], place: str) -> None:
-    """Raise StateMismatch unless every part of a stored policy is among the task's own, in the same shape."""
+    """Raise StateMismatch unless a stored policy's parts are the task's own.
+
+    Shapes must be equal.
+    """
     for name, tensor in policy.items():
         if name not in own or not isinstance(tensor, Tensor) or own[name].shape != tensor.shape:
             have = tuple(own[name].shape) if name in own else "none"
@@ -127,12 +133,15 @@ class Packed:
 
     @property
     def digest(self) -> str:
-        """sha256 of the manifest."""
+        """Sha256 of the manifest."""
         return hashlib.sha256(self.manifest).hexdigest()
 
 
 def pack(tree: Mapping[str, Any]) -> Packed:
-    """The state as bytes. Equal states give equal bytes; TypeError names a leaf that is no data."""
+    """Return the state as bytes.
+
+    Equal states give equal bytes. TypeError names a leaf that is no data.
+    """
     values: dict[str, Any] = {}
     small: dict[str, Tensor] = {}
     blobs: dict[str, bytes] = {}
@@ -161,12 +170,23 @@ def pack(tree: Mapping[str, Any]) -> Packed:
 
 
 def digest(tree: Mapping[str, Any]) -> str:
-    """sha256 over the canonical form of a whole state: equal for equal bits, and for those only."""
+    """Return the sha256 over the canonical form of a whole state.
+
+    It is equal for equal bits, and for those only.
+    """
     return pack(tree).digest
 
 
 def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:
-    """The tree of a manifest; ``fetch`` gives a blob's bytes by its sha256. DamagedState if it is not as written."""
+    """Return the tree of a manifest.
+
+    Args:
+        manifest: canonical JSON.
+        fetch: returns the bytes of a blob by its sha256.
+
+    Raises:
+        DamagedState: something is not as it was written.
+    """
     values, segments, tensors = read_manifest(manifest)
     parts = [values, _load(tensors, fetch) if tensors is not None else {}]
     check_paths([*parts[1]])
@@ -179,7 +199,7 @@ def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:
 
 
 def _join(path: str, names: list[str], fetch: Callable[[str], bytes]) -> Tensor:
-    """A tensor from the segments that it was cut into."""
+    """Return a tensor from its chunks."""
     try:
         parts = {name: _load(name, fetch)["segment"] for name in dict.fromkeys(names)}  # zeros are one blob, many times
         size, free = sum(parts[name].nbytes for name in names), psutil.virtual_memory().available
@@ -217,7 +237,10 @@ def _object(path: str, item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _plain(path: str, leaf: Any) -> Any:
-    """A leaf as JSON; floats that JSON lacks become {"float": name}, and objects within a list {"json": text}."""
+    """Return a leaf as JSON.
+
+    Floats that JSON lacks become {"float": name}, and objects within a list {"json": text}.
+    """
     if isinstance(leaf, Mapping) and not leaf:
         return {}
     if isinstance(leaf, list):

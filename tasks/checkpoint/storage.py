@@ -1,4 +1,4 @@
-"""What a task asks of the place that keeps it: a lease on its uid, the last checkpoint, and one atomic write.
+"""Storage as tasks see it: leases, checkpoints and atomic writes.
 
 A task knows no database. Anything with these methods will do; ``rekindle.Store`` is the one that ships.
 """
@@ -16,7 +16,10 @@ POLICY = "policy/"
 
 
 def policy_uid(digest: str) -> str:
-    """Under what a policy is stored, and what a task that starts from it names as its parent."""
+    """Return the uid under which a policy is stored.
+
+    A task that starts from it names it as its parent.
+    """
     return POLICY + digest[:20]
 
 
@@ -42,20 +45,23 @@ class Saved:
 
 
 class Lease(Protocol):
-    """The right to write one task, held by one process until it lets go, dies or falls silent."""
+    """Right to write one task.
+
+    One process holds it until it releases it, dies or misses its heartbeats.
+    """
 
     uid: str
 
     def load(self) -> Saved | None:
-        """The last checkpoint, or None if there is none; a damaged one raises."""
+        """Return the last checkpoint, or None; a damaged one raises."""
 
     def release(self) -> None:
-        """Lets another process take the task."""
+        """Let another process take the task."""
 
 
 @dataclass(frozen=True)
 class Write:
-    """What one member adds to the storage.
+    """Additions of one member to the storage.
 
     ``manifest`` None means metrics and events only; ``keep`` says which of its checkpoints stay, None leaves that to
     the storage.
@@ -72,13 +78,16 @@ class Write:
 
 
 class Storage(Protocol):
-    """Keeps tasks."""
+    """Keeper of tasks."""
 
     def open(self, uid: str, identity: Mapping[str, Any]) -> Lease:
-        """Takes the lease of a task; raises while another process holds it."""
+        """Take the lease of a task; raise while another process holds it."""
 
     def save(self, writes: Sequence[Write]) -> None:
-        """Makes all of the writes visible together, or none; raises if a lease was lost."""
+        """Make all writes visible together, or none; raise if a lease was lost."""
 
     def load(self, uid: str, epochs: int | None = None) -> Saved | None:
-        """The last checkpoint of a task, or that of ``epochs``; None if it is not kept, and a damaged one raises."""
+        """Return the last checkpoint of a task, or that of ``epochs``.
+
+        None if it is not kept; a damaged one raises.
+        """

@@ -1,4 +1,4 @@
-"""JSON that somebody else may have written: whatever it holds, an error or plain data of a sensible depth."""
+"""JSON from untrusted sources: plain data of limited depth, or an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ HIGH = "\\ud"  # how the text of a lone surrogate begins, which is no character 
 
 
 def parse(text: str | bytes, object_hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """The value of JSON text, or of its UTF-8; ValueError if it is none, is too deep, or holds no characters."""
+    """Return the value of JSON text, or of its UTF-8.
+
+    Raises:
+        ValueError: it is no JSON, is too deep, or holds no characters.
+    """
     if isinstance(text, bytes | bytearray):
         text = text.decode()  # json.loads would guess at UTF-16 and UTF-32
     try:
@@ -26,7 +30,10 @@ def parse(text: str | bytes, object_hook: Callable[[dict[str, Any]], Any] | None
 
 
 def check_depth(value: Any) -> None:
-    """ValueError if lists and dicts are nested deeper than DEPTH; does not recurse itself."""
+    """Raise ValueError if lists and dicts are nested deeper than DEPTH.
+
+    The check does not recurse.
+    """
     level = [value]
     for _ in range(DEPTH):
         below: list[Any] = []

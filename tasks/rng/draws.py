@@ -1,4 +1,7 @@
-"""Random numbers by position, computed ahead: a number is a function of its position, so a cache is no state."""
+"""Random numbers by position, computed ahead.
+
+A number is a function of its position, so a cache is no state.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,17 @@ AT_ONCE = 4096  # numbers per member that are computed together; many enough to 
 
 
 class Draws:
-    """Uniform numbers in [0, 1) for P members: the `position`-th array of a shape, whatever was asked for before."""
+    """Uniform numbers in [0, 1) for P members, by position."""
 
     scratch = ("_block", "_values")
 
     def __init__(self, keys: streams.Bits, shape: tuple[int, ...]):
-        """keys: the members' streams, (P,); shape: of one member's numbers at one position."""
+        """Prepare draws.
+
+        Args:
+            keys: the members' streams, (P,).
+            shape: of one member's numbers at one position.
+        """
         self.keys, self.shape = keys[:, None], shape
         self.size = math.prod(shape)
         self.ahead = max(1, AT_ONCE // max(1, self.size))
@@ -28,7 +36,7 @@ class Draws:
         self._values: NDArray[np.float64] = np.empty(0)
 
     def __call__(self, position: int) -> NDArray[np.float64]:
-        """(P, *shape), to be read only."""
+        """Return the read-only numbers (P, *shape) at a position."""
         block, place = divmod(position, self.ahead)
         if block != self._block:
             count = self.ahead * self.size
@@ -41,12 +49,21 @@ class Draws:
 
 
 class Normals:
-    """Standard normal numbers for P members, as tensors: Box and Muller (1958), both numbers of every pair."""
+    """Standard normal numbers for P members, as tensors.
+
+    Box and Muller (1958), both numbers of every pair.
+    """
 
     scratch = ("_block", "_values")
 
     def __init__(self, keys: streams.Bits, shape: tuple[int, ...], device: torch.device | str = "cpu"):
-        """keys: the members' streams, (P,); shape: of one member's numbers at one position."""
+        """Prepare draws.
+
+        Args:
+            keys: the members' streams, (P,).
+            shape: of one member's numbers at one position.
+            device: of the tensors.
+        """
         self.keys, self.shape, self.device = keys[:, None], shape, torch.device(device)
         size = math.prod(shape)
         whole = 16 // math.gcd(16, size)  # a block is made of whole vector registers, two halves of them
@@ -56,7 +73,7 @@ class Normals:
         self._values = torch.empty(0)
 
     def __call__(self, position: int) -> Tensor:
-        """(P, *shape), float32, to be read only."""
+        """Return the read-only float32 numbers (P, *shape) at a position."""
         block, place = divmod(position, self.ahead)
         if block != self._block:
             counters = np.arange(block * self.count, (block + 1) * self.count).reshape(2, -1)

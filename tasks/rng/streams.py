@@ -1,4 +1,6 @@
-"""Counter-based random streams: a number is a function of a key and a position, so a counter is the whole random state.
+"""Counter-based random streams.
+
+A number is a function of a key and a position, so a counter is the whole random state.
 
 A stream is named by a path such as ``key(seed, "train", "reset", n)``. Its i-th number does not depend on how many
 numbers were drawn before, by whom, or in which cohort, and there is no generator whose state a checkpoint could forget.
@@ -26,23 +28,26 @@ Bits = NDArray[np.uint64]
 
 
 def key(*path: int | str) -> np.uint64:
-    """The 64-bit key of the stream with this path, e.g. ``key(seed, "train", "reset", n)``."""
+    """Return the 64-bit key of the stream with this path.
+
+    An example is ``key(seed, "train", "reset", n)``.
+    """
     text = "/".join(f"{type(part).__name__[0]}:{part}" for part in path)
     return np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
 
 
 def keys(seeds: Sequence[int], *path: int | str) -> Bits:
-    """One key per seed, (P,)."""
+    """Return one key per seed, (P,)."""
     return np.array([key(seed, *path) for seed in seeds], dtype=np.uint64)
 
 
 def seed_of(*path: int | str) -> int:
-    """A seed for libraries that take 31-bit ones (Gymnasium, Optuna)."""
+    """Return a seed for libraries that take 31-bit ones (Gymnasium, Optuna)."""
     return int(key(*path) >> np.uint64(33))
 
 
 def _mix(z: Bits) -> Bits:
-    """SplitMix64's finalizer, in place."""
+    """Apply SplitMix64's finalizer in place."""
     z ^= z >> SHIFT_1
     z *= MIX_1
     z ^= z >> SHIFT_2
@@ -52,7 +57,10 @@ def _mix(z: Bits) -> Bits:
 
 
 def bits(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> Bits:
-    """64 random bits for every pair of key and counter; the two are broadcast against each other."""
+    """Return 64 random bits for every pair of key and counter.
+
+    The two are broadcast against each other.
+    """
     keys = np.asarray(keys, dtype=np.uint64)
     # At least one axis: numpy warns when a scalar overflows, and says nothing of arrays.
     z = (np.atleast_1d(counters).astype(np.uint64) + np.uint64(1)) * GOLDEN + keys
@@ -62,10 +70,13 @@ def bits(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> Bi
 
 
 def uniform(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> NDArray[np.float64]:
-    """Numbers in [0, 1) with 53 random bits for every pair of key and counter, broadcast."""
+    """Return numbers in [0, 1) with 53 random bits, for broadcast keys and counters."""
     return np.asarray((bits(keys, counters) >> TO_53_BITS) * TWO_53, dtype=np.float64)
 
 
 def open_uniform(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> NDArray[np.float64]:
-    """Numbers in (0, 1), for transforms that take a logarithm; 52 bits, for with 53 the last one would round to 1."""
+    """Return numbers in (0, 1), for transforms that take a logarithm.
+
+    They have 52 bits, since with 53 the last one would round to 1.
+    """
     return np.asarray(((bits(keys, counters) >> TO_52_BITS) + 0.5) * TWO_52, dtype=np.float64)

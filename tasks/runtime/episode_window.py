@@ -1,4 +1,4 @@
-"""The last episodes of each member, whose mean changes more smoothly than that of an epoch."""
+"""Last episodes of each member, for means smoother than an epoch's."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from ..checkpoint.state import Tree
 
 
 def window_size() -> Dimension:
-    """Over how many episodes `recent_return`, its min, median, max and std, and `recent_length` are; None: none are."""
+    """Return the hyperparameter for the number of episodes in the window.
+
+    The metrics are `recent_return`, its min, median, max and std, and `recent_length`; None for none.
+    """
     return maybe(integer(1, 100_000, structural=True), default=None, search=False)
 
 
 class EpisodeWindow:
-    """Returns and lengths of P members' last `size` episodes, in training and without any normalization."""
+    """Returns and lengths of P members' last `size` episodes.
+
+    They are those of training, without any normalization.
+    """
 
     def __init__(self, members: int, size: int):
         self.size = size
@@ -27,14 +33,17 @@ class EpisodeWindow:
         self.count = np.zeros((members, 1), np.int64)  # of all episodes so far; the next one's place is its remainder
 
     def add(self, members: NDArray[np.int64], returns: NDArray[Any], lengths: NDArray[Any]) -> None:
-        """Episodes of these members, in the order in which they ended."""
+        """Add episodes of these members, in the order in which they ended."""
         for member, value, length in zip(members.tolist(), returns.tolist(), lengths.tolist(), strict=True):
             place = int(self.count[member, 0]) % self.size
             self.returns[member, place], self.lengths[member, place] = value, length
             self.count[member] += 1
 
     def metrics(self, member: int) -> dict[str, float]:
-        """The means over a member's window, and how returns spread in it; nothing before its first episode."""
+        """Return the means over a member's window and the spread of returns.
+
+        Nothing is returned before its first episode.
+        """
         known = min(int(self.count[member, 0]), self.size)
         if not known:
             return {}

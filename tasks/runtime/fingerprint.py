@@ -1,4 +1,7 @@
-"""What the last bits may depend on besides a task's identity: recorded at every start, compared at every resume."""
+"""Versions and hardware that last bits may depend on.
+
+They are recorded at every start, and compared at every resume.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,14 @@ Fingerprint = dict[str, Any]
 
 
 class InexactWarning(UserWarning):
-    """Training goes on, but its last bits are no function of the task alone."""
+    """Training continues, but its last bits depend on more than the task."""
 
 
 def fingerprint(device: torch.device) -> Fingerprint:
-    """Versions, processor and device, as JSON. Training always uses one thread, so threads are no part of it."""
+    """Return versions, processor and device, as JSON.
+
+    Training always uses one thread, so threads are no part of it.
+    """
     return {
         "rekindle": __version__,
         "torch": torch.__version__,
@@ -35,13 +41,18 @@ def fingerprint(device: torch.device) -> Fingerprint:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs, e.g. "torch 2.12.0 -> 2.13.0"; only names that both have are compared."""
+    """Return the differences, e.g. "torch 2.12.0 -> 2.13.0".
+
+    Only names that both have are compared.
+    """
     return [f"{name} {before[name]} -> {now[name]}" for name in now if name in before and before[name] != now[name]]
 
 
 @functools.cache
 def products_are_exact() -> bool:
-    """Whether a matrix product has the same bits wherever its factors lie in memory; warns, once, if not.
+    """Return whether matrix products ignore where factors lie in memory.
+
+    If not, it warns once.
 
     The package sees to it with MKL_CBWR, which MKL reads before the first product of the process.
     """

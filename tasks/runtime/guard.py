@@ -1,4 +1,4 @@
-"""The bad-resume guard: a task that broke while it was changing is never trained, saved or loaded again."""
+"""Guard against the use of a half-changed state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import BadResume, StateMismatch, Stopped
 
 
 class Guarded(Protocol):
-    """What the guard needs of a task.
+    """A task, for the guard.
 
     Attributes:
         bad: the first exception that broke the task, or None.
@@ -21,21 +21,21 @@ class Guarded(Protocol):
     between_steps: bool
 
     def fail(self, error: BaseException) -> None:
-        """Marks the task bad."""
+        """Mark the task bad."""
 
     def __str__(self) -> str:
-        """How messages name the task."""
+        """Return the name of the task in messages."""
 
 
 def is_control_flow(error: BaseException) -> bool:
-    """Whether an exception asks to stop rather than reports that something broke."""
+    """Return whether an exception asks to stop rather than reports a defect."""
     optuna = sys.modules.get("optuna")  # asked for, never imported: a TrialPruned exists only where Optuna is loaded
     pruned = (optuna.TrialPruned,) if optuna else ()
     return isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, Stopped, *pruned))
 
 
 class BadResumeGuard:
-    """Entered around fit, state_dict and load_state_dict.
+    """Context manager around fit, state_dict and load_state_dict.
 
     An exception inside marks the task bad, and a bad task raises BadResume with that first cause when it is entered
     again. Between two steps, control flow (KeyboardInterrupt, SystemExit, Stopped, optuna.TrialPruned) and the refusal

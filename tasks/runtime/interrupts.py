@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as a question asked between two steps, so that a stop never finds a state half-changed."""
+"""SIGTERM and SIGINT, obeyed between two steps only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from .guard import is_control_flow
 
 
 class Interrupts:
-    """While entered in the main thread, the first SIGTERM or SIGINT only sets `pending`; a second one acts at once.
+    """Context in which the first SIGTERM or SIGINT only sets `pending`.
+
+    A second one acts at once. It works in the main thread.
 
     In other threads nothing is changed, since Python delivers signals to the main thread.
     """
@@ -22,7 +24,10 @@ class Interrupts:
 
     @classmethod
     def asked(cls) -> bool:
-        """Whether a signal is pending anywhere, for those who wait within a step and should not wait on."""
+        """Return whether a signal is pending anywhere.
+
+        Waits within a step ask it, and end early.
+        """
         return any(interrupts.pending is not None for interrupts in cls._entered)
 
     def __init__(self) -> None:
@@ -53,7 +58,7 @@ class Interrupts:
         self.pending = signal.Signals(number)
 
     def raise_if_pending(self) -> None:
-        """Raises KeyboardInterrupt after SIGINT and Stopped after SIGTERM."""
+        """Raise KeyboardInterrupt after SIGINT and Stopped after SIGTERM."""
         if self.pending == signal.SIGINT:
             raise KeyboardInterrupt
         if self.pending is not None:

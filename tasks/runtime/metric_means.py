@@ -1,4 +1,4 @@
-"""The means, over an epoch, of what each iteration reports."""
+"""Means of metrics over an epoch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MemberMetrics(dict[str, Tensor]):
 
 
 class Tally:
-    """Sums for P members, added up in the order in which they came, whenever they are read.
+    """Sums for P members, added in the order of their reports.
 
     Attributes:
         count: of all reports so far.
@@ -44,7 +44,10 @@ class Tally:
 
     @torch.no_grad()
     def add(self, report: Mapping[str, Tensor]) -> None:
-        """Add one report, (P,) each, of all members unless it is of `MemberMetrics`."""
+        """Add one report, (P,) each.
+
+        It is of all members unless it is of `MemberMetrics`.
+        """
         self.count += 1
         which = report.members if isinstance(report, MemberMetrics) else None
         if report:
@@ -54,7 +57,7 @@ class Tally:
             self._read()
 
     def _read(self) -> None:
-        """Adds the reports to the sums, those with the same names together."""
+        """Add the reports to the sums, those with the same names together."""
         unread, self._unread = self._unread, []
         while unread:
             names = unread[0][0]
@@ -72,7 +75,7 @@ class Tally:
                 self._counts[name] = self._counts.get(name, 0) + which.sum(0)
 
     def take(self) -> list[dict[str, float]]:
-        """Each member's means by name, and begins anew."""
+        """Return each member's means by name, and reset them."""
         self._read()
         means = [
             {

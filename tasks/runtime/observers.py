@@ -46,7 +46,7 @@ class Trainable(Protocol):
 
 @dataclass(frozen=True)
 class EpochEvent:
-    """The end of a member's epoch; a fit's `context` is called with it."""
+    """The end of a member's epoch, for a fit's `context`."""
 
     task: Trainable
     epoch: int
@@ -57,13 +57,16 @@ Context = Callable[[EpochEvent], None]
 
 
 class Observers:
-    """Several listeners as one `context`: each is called at every so many epochs, those of higher priority first."""
+    """Several listeners as one `context`.
+
+    Each is called every few epochs, those of higher priority first.
+    """
 
     def __init__(self) -> None:
         self._listeners: list[tuple[int, int, Context]] = []
 
     def on(self, listener: Context, *, every: int = 1, priority: int = 0) -> Self:
-        """Adds a listener, who is called with an EpochEvent; of equal priority the first to be added comes first."""
+        """Add a listener; of equal priority the first added is called first."""
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"Observers: every must be a number of epochs of at least 1, but got {every!r}")
         self._listeners = sorted([*self._listeners, (priority, every, listener)], key=lambda row: -row[0])
@@ -77,7 +80,7 @@ class Observers:
 
 @dataclass(frozen=True)
 class NoImprovement:
-    """Ends a training in which a metric has not become better for so many epochs.
+    """Rule that ends training once a metric stops improving.
 
     Attributes:
         metric: its name; epochs that do not report it count as any other, from the first one on that does.

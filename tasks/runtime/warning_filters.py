@@ -1,4 +1,7 @@
-"""Warnings silenced for a while; Python has one list of filters for all threads, so one thread at a time changes it."""
+"""Warnings silenced for a while, by one thread at a time.
+
+Python has one list of filters for all threads.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ _TURN = threading.RLock()
 
 @contextmanager
 def changed_filters() -> Iterator[None]:
-    """`warnings.catch_warnings()` that threads take in turn: of two at once, one would put back the other's filters."""
+    """Return `warnings.catch_warnings()` that threads enter in turn.
+
+    Of two at once, one would restore the other's filters.
+    """
     with _TURN, warnings.catch_warnings():
         yield
