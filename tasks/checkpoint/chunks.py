@@ -1,7 +1,8 @@
 """Large tensors in chunks, of which a checkpoint packs only new ones.
 
-A segment is about SEGMENT bytes of a tensor, cut along its first axis; its blob is named by its content. So of a memory
-that a few thousand transitions were added to, one or two segments are new, and the others are known by name.
+A chunk is about CHUNK bytes of a tensor, cut along its first axis; its blob is named by its content. So of a replay
+buffer that a few thousand transitions were added to, one or two chunks are new, and the others are known by name.
+Stored manifests call chunks segments.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from torch import Tensor
 
 from ..errors import StateMismatch
 
-SEGMENT = 1 << 20  # bytes
+CHUNK = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
-class Segmented:
+class Chunked:
     """A large tensor whose owner knows which parts changed.
 
     As a leaf it packs to the same bytes as the tensor.
 
-    Segments whose digest is known are neither copied nor hashed again. It is a view of live data: it is to be packed,
-    settled or loaded before its owner goes on.
+    Chunks whose digest is known are neither copied nor hashed again. It is a view of live data: it must be packed,
+    materialized or loaded before its owner continues.
 
     Attributes:
-        digests: of the segments, as far as known; the owner keeps the list, `pack` fills it in.
+        digests: of the chunks, as far as known; the owner keeps the list, `pack` fills it in.
         written: rows from here on were never written, and are zero.
     """
 
@@ -40,17 +41,17 @@ class Segmented:
 
     def __post_init__(self) -> None:
         if not self.digests:
-            self.digests.extend([None] * -(-len(self.tensor) // segment_rows(self.tensor)))
+            self.digests.extend([None] * -(-len(self.tensor) // chunk_rows(self.tensor)))
 
     def changed(self, rows: NDArray[np.int64]) -> None:
         """Forget the digests of the chunks of these rows."""
-        for segment in np.unique(rows // segment_rows(self.tensor)).tolist():
-            self.digests[segment] = None
+        for chunk in np.unique(rows // chunk_rows(self.tensor)).tolist():
+            self.digests[chunk] = None
 
 
-def segment_rows(tensor: Tensor) -> int:
+def chunk_rows(tensor: Tensor) -> int:
     """Return the number of rows of a large tensor in one chunk."""
-    return max(1, SEGMENT * len(tensor) // max(1, tensor.nbytes))
+    return max(1, CHUNK * len(tensor) // max(1, tensor.nbytes))
 
 
 class Blobs(Mapping[str, bytes]):
@@ -65,7 +66,7 @@ class Blobs(Mapping[str, bytes]):
     def __getitem__(self, name: str) -> bytes:
         if name in self.made:
             return self.made[name]
-        data = segment_bytes(self.known[name])
+        data = chunk_bytes(self.known[name])
         if hashlib.sha256(data).hexdigest() != name:
             raise StateMismatch(f"blob {name[:12]} must be read before training goes on, but its rows have changed")
         return data
@@ -77,22 +78,22 @@ class Blobs(Mapping[str, bytes]):
         return len(self.made.keys() | self.known.keys())
 
 
-def segment_bytes(part: Tensor) -> bytes:
+def chunk_bytes(part: Tensor) -> bytes:
     """Return a chunk as the blob that it is stored in."""
-    return save_safetensors({"segment": part.clone()})
+    return save_safetensors({"segment": part.clone()})  # the stored name
 
 
-def pack_segmented(leaf: Segmented, add: Callable[[bytes], str], known: dict[str, Tensor]) -> list[str]:
+def pack_chunked(leaf: Chunked, add: Callable[[bytes], str], known: dict[str, Tensor]) -> list[str]:
     """Return the digests of all chunks, and pack those that are new.
 
     Chunks with a known digest are noted.
     """
-    rows = segment_rows(leaf.tensor)
-    blank: dict[int, str] = {}  # by their length: segments that were never written are all the same
+    rows = chunk_rows(leaf.tensor)
+    blank: dict[int, str] = {}  # by their length: chunks that were never written are all the same
     for i, part in enumerate(leaf.tensor.split(rows)):
         name = leaf.digests[i]
         if name is None:
-            name = blank.get(len(part)) or add(segment_bytes(part))
+            name = blank.get(len(part)) or add(chunk_bytes(part))
             leaf.digests[i] = name
             if i * rows >= leaf.written:
                 blank[len(part)] = name

@@ -21,17 +21,17 @@ class Manifest(NamedTuple):
 
     Attributes:
         values: the leaves that are no tensors, by path.
-        segments: of each large tensor, by path, the digests of its parts.
+        chunks: of each large tensor, by path, the digests of its parts.
         tensors: the digest of the blob with all other tensors, or None if there are none.
     """
 
     values: dict[str, Any]
-    segments: dict[str, list[str]]
+    chunks: dict[str, list[str]]
     tensors: str | None
 
     def blobs(self) -> set[str]:
         """The digests of all blobs."""
-        parts = {name for names in self.segments.values() for name in names}
+        parts = {name for names in self.chunks.values() for name in names}
         return parts if self.tensors is None else parts | {self.tensors}
 
 
@@ -50,7 +50,7 @@ def read_manifest(manifest: bytes) -> Manifest:
     """
     try:
         content = parse(manifest)
-        version, values, segments, tensors = (content[k] for k in ("format", "values", "segments", "tensors"))
+        version, values, chunks, tensors = (content[k] for k in ("format", "values", "segments", "tensors"))
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedState(f"{_LAW}: {error}") from None
     if version != FORMAT or isinstance(version, bool):
@@ -59,14 +59,14 @@ def read_manifest(manifest: bytes) -> Manifest:
         )
     if not (
         isinstance(values, dict)
-        and isinstance(segments, dict)
+        and isinstance(chunks, dict)
         and (tensors is None or _are_digests([tensors]))
-        and all(_are_digests(names) for names in segments.values())
+        and all(_are_digests(names) for names in chunks.values())
     ):
         raise DamagedState(f"{_LAW}, each of its own type, but one of them is of another")
-    check_paths([*values, *segments])
+    check_paths([*values, *chunks])
     try:
-        return Manifest({path: _special(leaf) for path, leaf in values.items()}, segments, tensors)
+        return Manifest({path: _special(leaf) for path, leaf in values.items()}, chunks, tensors)
     except ValueError as error:
         raise DamagedState(f"{_LAW}: {error}") from None
 

@@ -4,8 +4,8 @@ A tree's leaves are tensors, None, booleans, integers, floats, strings and lists
 manifest (canonical JSON) and blobs (safetensors) that are named by their sha256; the digest of a state is the sha256 of
 its manifest, so equal digests mean equal bits everywhere.
 
-A tensor above SEGMENT bytes is cut along its first axis into segments with a blob of their own: of a replay buffer that
-only grew, only the new segments are new blobs.
+A tensor above CHUNK bytes is cut along its first axis into chunks with a blob each: of a replay buffer that only grew,
+only the new chunks are new blobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from ..errors import DamagedState, StateMismatch
-from .chunks import SEGMENT, Blobs, Segmented, pack_segmented, segment_bytes, segment_rows
+from .chunks import CHUNK, Blobs, Chunked, chunk_bytes, chunk_rows, pack_chunked
 from .manifests import FORMAT, check_paths, read_manifest
 from .manifests import canonical_json as canonical_json
 
@@ -34,11 +34,11 @@ Tree = dict[str, Any]
 def materialized(tree: Mapping[str, Any]) -> Tree:
     """Return the tree with copies in the place of views of live data."""
     leaves = dict(flatten(tree))
-    return unflatten({path: x.tensor.clone() if isinstance(x, Segmented) else x for path, x in leaves.items()})
+    return unflatten({path: x.tensor.clone() if isinstance(x, Chunked) else x for path, x in leaves.items()})
 
 
 def _tensor(leaf: Any) -> Any:
-    return leaf.tensor if isinstance(leaf, Segmented) else leaf
+    return leaf.tensor if isinstance(leaf, Chunked) else leaf
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -146,7 +146,7 @@ def pack(tree: Mapping[str, Any]) -> Packed:
     small: dict[str, Tensor] = {}
     blobs: dict[str, bytes] = {}
     known: dict[str, Tensor] = {}
-    segments: dict[str, list[str]] = {}
+    chunks: dict[str, list[str]] = {}
 
     def add(data: bytes) -> str:
         name = hashlib.sha256(data).hexdigest()
@@ -154,18 +154,18 @@ def pack(tree: Mapping[str, Any]) -> Packed:
         return name
 
     for path, leaf in flatten(tree):
-        if not isinstance(leaf, Tensor | Segmented):
+        if not isinstance(leaf, Tensor | Chunked):
             values[path] = _plain(path, leaf)
             continue
         tensor = _tensor(leaf).detach().to("cpu").contiguous()
-        if tensor.nbytes <= SEGMENT or tensor.ndim == 0 or len(tensor) == 1:
+        if tensor.nbytes <= CHUNK or tensor.ndim == 0 or len(tensor) == 1:
             small[path] = tensor.clone()  # of its own: safetensors takes neither parts of a tensor nor one twice
-        elif isinstance(leaf, Segmented):
-            segments[path] = pack_segmented(leaf, add, known)
+        elif isinstance(leaf, Chunked):
+            chunks[path] = pack_chunked(leaf, add, known)
         else:
-            segments[path] = [add(segment_bytes(part)) for part in tensor.split(segment_rows(tensor))]
+            chunks[path] = [add(chunk_bytes(part)) for part in tensor.split(chunk_rows(tensor))]
     tensors = add(save_safetensors(small)) if small else None
-    manifest = {"format": FORMAT, "values": values, "segments": segments, "tensors": tensors}
+    manifest = {"format": FORMAT, "values": values, "segments": chunks, "tensors": tensors}
     return Packed(canonical_json(manifest), Blobs(blobs, known) if known else blobs)
 
 
@@ -182,15 +182,15 @@ def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:
 
     Args:
         manifest: canonical JSON.
-        fetch: returns the bytes of a blob by its sha256.
+        fetch: returns the bytes of a blob by its sha256, verified: see `verified`.
 
     Raises:
-        DamagedState: something is not as it was written.
+        DamagedState: the manifest or a blob has another form than `pack` gives it.
     """
-    values, segments, tensors = read_manifest(manifest)
+    values, chunks, tensors = read_manifest(manifest)
     parts = [values, _load(tensors, fetch) if tensors is not None else {}]
     check_paths([*parts[1]])
-    parts.append({path: _join(path, names, fetch) for path, names in segments.items()})
+    parts.append({path: _join(path, names, fetch) for path, names in chunks.items()})
     leaves = {path: leaf for part in parts for path, leaf in part.items()}
     above = {path[:end] for path in leaves for end, sign in enumerate(path) if sign == "/"}
     if len(leaves) < sum(map(len, parts)) or above & leaves.keys():
@@ -210,13 +210,26 @@ def _join(path: str, names: list[str], fetch: Callable[[str], bytes]) -> Tensor:
             )
         return torch.cat([parts[name] for name in names])
     except (KeyError, RuntimeError, TypeError) as error:
-        raise DamagedState(f"the segments of {path} must be parts of one tensor, but: {error}") from None
+        raise DamagedState(f"the chunks of {path} must be parts of one tensor, but: {error}") from None
+
+
+def verified(fetch: Callable[[str], bytes]) -> Callable[[str], bytes]:
+    """Return a `fetch` for `unpack` that verifies blobs from a source that does not.
+
+    It raises DamagedState for a blob without the sha256 that names it.
+    """
+
+    def fetch_verified(name: str) -> bytes:
+        data = fetch(name)
+        if hashlib.sha256(data).hexdigest() != name:
+            raise DamagedState(f"blob {name[:12]} must have the sha256 that names it, but its {len(data)} bytes do not")
+        return data
+
+    return fetch_verified
 
 
 def _load(name: str, fetch: Callable[[str], bytes]) -> dict[str, Tensor]:
     data = fetch(name)
-    if hashlib.sha256(data).hexdigest() != name:
-        raise DamagedState(f"blob {name[:12]} must have the sha256 that names it, but its {len(data)} bytes do not")
     try:
         return load_safetensors(data)
     except (SafetensorError, ValueError, KeyError, RuntimeError, TypeError, OverflowError) as error:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..checkpoint.chunks import Segmented
+from ..checkpoint.chunks import Chunked
 from ..checkpoint.state import Tree
 from ..errors import StateMismatch
 from ..rng import streams
@@ -172,7 +172,7 @@ class Replay:
         changed = np.unique(np.arange(max(known, self.steps - self.slots), self.steps) % self.slots)
         tree: Tree = {"steps": self.steps, "start": self.start}
         for name, table in self._tables.items():
-            leaf = Segmented(torch.from_numpy(table[member]), self._digests[member].setdefault(name, []), written)
+            leaf = Chunked(torch.from_numpy(table[member]), self._digests[member].setdefault(name, []), written)
             leaf.changed(changed)
             tree[name] = leaf
         self._known_at[member] = self.steps
@@ -185,8 +185,8 @@ class Replay:
         self.steps, self.start = at
         for name, table in self._tables.items():
             leaf = tree[name]
-            table[member] = (leaf.tensor if isinstance(leaf, Segmented) else leaf).numpy()
-            self._digests[member][name] = list(leaf.digests) if isinstance(leaf, Segmented) else []
+            table[member] = (leaf.tensor if isinstance(leaf, Chunked) else leaf).numpy()
+            self._digests[member][name] = list(leaf.digests) if isinstance(leaf, Chunked) else []
         self._known_at[member] = self.steps
 
     @property

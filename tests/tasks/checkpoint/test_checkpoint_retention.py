@@ -114,7 +114,7 @@ def test_the_best_checkpoint_stays_beside_the_latest_and_can_be_used(store: Stor
     assert best in kept(store, task)
     assert kept(store, task)[-1] == 8
     then = task.best()
-    assert (then.epochs, then.uid, then.storage) == (best, task.uid, None)
+    assert (then.epochs, then.uid, then.stored.storage) == (best, task.uid, None)
     assert then.evaluate() == returns[best]
     alone = make()
     alone.fit(best)

@@ -14,7 +14,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rekindle.tasks.checkpoint import state
-from rekindle.tasks.checkpoint.state import canonical_json, copy, difference, digest, flatten, pack, unflatten, unpack
+from rekindle.tasks.checkpoint.state import (
+    canonical_json,
+    copy,
+    difference,
+    digest,
+    flatten,
+    pack,
+    unflatten,
+    unpack,
+    verified,
+)
 from rekindle.tasks.errors import DamagedState, StateMismatch, TaskError
 from safetensors.torch import save
 
@@ -197,7 +207,7 @@ def test_a_large_tensor_is_cut_into_segments_and_put_together_again() -> None:
     tree = {"buffer": rows(1000), "small": torch.arange(3)}
     packed = pack(tree)
     assert len(packed.blobs) == 5
-    assert max(map(len, packed.blobs.values())) < state.SEGMENT + 1000
+    assert max(map(len, packed.blobs.values())) < state.CHUNK + 1000
     assert difference(unpack(packed.manifest, packed.blobs.__getitem__), tree) == []
 
 
@@ -254,7 +264,7 @@ def test_a_flipped_bit_in_a_blob_is_found(data: st.DataObject) -> None:
     damaged = bytearray(blob)
     damaged[data.draw(st.integers(0, len(blob) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(DamagedState, match=name[:12]):
-        unpack(packed.manifest, {name: bytes(damaged)}.__getitem__)
+        unpack(packed.manifest, verified({name: bytes(damaged)}.__getitem__))
 
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 100, -1])
@@ -262,7 +272,7 @@ def test_a_truncated_blob_is_found(cut: int) -> None:
     packed = pack(example())
     (blob,) = packed.blobs.values()
     with pytest.raises(DamagedState, match="sha256"):
-        unpack(packed.manifest, lambda _: blob[:cut])
+        unpack(packed.manifest, verified(lambda _: blob[:cut]))
 
 
 def test_no_flipped_bit_in_a_manifest_passes_unseen() -> None:
