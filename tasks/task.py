@@ -25,7 +25,7 @@ from .learner import Learner, MemberRef
 from .record import TaskRecord, tree_of
 from .runtime.guard import BadResumeGuard
 from .runtime.observers import Context, EpochEvent, Until
-from .signals.demonstrations import Demonstrations, Recorder
+from .signals.demonstrations import Demonstrations, EpisodeRecorder
 from .warm_start import (
     LoadReport,
     WarmStart,
@@ -165,7 +165,7 @@ class Task:
                     f"{self}: {name} was fixed to {self.fixed[name]!r} when the task was made, but init got "
                     f"{values[name]!r}"
                 )
-        shown = None if self.demonstrations is None else Demonstrations.given(self.demonstrations)
+        shown = None if self.demonstrations is None else Demonstrations.from_source(self.demonstrations)
         if shown is not None:
             if "demonstrated_steps" not in self.learner.hyperparameters:
                 raise ValueError(
@@ -492,7 +492,7 @@ class Task:
     def record(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> Demonstrations:
         """Return observations and actions of evaluation episodes, as demonstrations."""
         learner, member = self._evaluated(episodes)
-        recorder = Recorder(member, learner.envs.action_space)
+        recorder = EpisodeRecorder(member, learner.envs.action_space)
         with one_thread():
             evaluate_episodes(learner, episodes, deterministic, recorder)
         return recorder.demonstrations()

@@ -161,7 +161,7 @@ def match_beginning(
     if start is not None:
         parts, report = match_policy(start, policy_of(learner, 0), list(networks_of(learner, 0)), place)
     if demonstrations is not None:
-        more = demonstrations.parts(demonstrations_of(learner, 0), learner.envs.action_space, place)
+        more = demonstrations.as_tensors(demonstrations_of(learner, 0), learner.envs.action_space, place)
         parts, report = {**parts, **more}, replace(report, loaded=[*report.loaded, *more])
     return parts, report
 

@@ -13,7 +13,7 @@ from ...tasks.checkpoint.state import pack, unpack
 from ...tasks.checkpoint.storage import POLICY, Saved, Write
 from ...tasks.registry import task_of
 from ...tasks.runtime.observers import EpochEvent
-from ...tasks.signals.demonstrations import apart
+from ...tasks.signals.demonstrations import split_start
 from ...tasks.task import Task
 from ...tasks.warm_start import WarmStart
 from ..errors import StoreError
@@ -99,7 +99,7 @@ def retrain(
         NotEqual: a state in between differs from the one on record, mostly because of another kind of machine or
             other versions of libraries.
     """
-    networks, demonstrations = apart(links[0].policy or {})
+    networks, demonstrations = split_start(links[0].policy or {})
     warm = WarmStart(networks, partial=True) if networks else None
     task: Task = task_of(links[0].identity, warm_start=warm, demonstrations=demonstrations)
     for link, following in zip(links, [*links[1:], None], strict=True):

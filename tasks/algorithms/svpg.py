@@ -209,10 +209,11 @@ def merge_metrics(rows: Sequence[Metrics]) -> Metrics:
 
 
 class SVPG(Task):
-    """Stein variational policy gradient with particles of A2C, for every action space of Gymnasium.
+    """Stein variational policy gradient with particles of A2C.
 
-    Liu et al. (2017), arXiv:1704.02399. Departs from it: the prior is flat, the gradient is multiplied by the
-    temperature (see `stein_gradient`), and each particle's critic learns alone. `evaluate` is the mean over particles.
+    Liu et al. (2017), arXiv:1704.02399, for every action space of Gymnasium. Departs from it: the prior is flat, the
+    gradient is multiplied by the temperature (see `stein_gradient`), and each particle's critic learns alone.
+    `evaluate` returns the mean over particles.
     """
 
     name = "svpg"
@@ -220,65 +221,73 @@ class SVPG(Task):
     learner: ClassVar[type[Learner]] = SVPGLearner
 
     def particle_state(self, particle: int) -> Tree:
-        """One particle alone, for `load_particle` of any task with the same structure; a copy."""
+        """Return a copy of one particle's state, for `load_particle`."""
         learner, member = self._particle(particle)
         return materialized({"structure": self.identity.structure, "learner": learner.member_state(member)})
 
     def load_particle(self, particle: int, state: Mapping[str, Any]) -> None:
-        """Puts a particle in place of another; it goes on with the random streams of its new place.
+        """Replace a particle by one of this or another task.
 
-        StateMismatch, before anything is changed, if it is of another structure or was trained for fewer or more steps.
-        The task gets an identity, and a uid, of its own, as it does by `load_state_dict(perturb=True)`.
+        It continues with the random streams of the replaced one. The task becomes a branch with a new identity and uid,
+        as by `load_state_dict(perturb=True)`.
+
+        Raises:
+            StateMismatch: the particle is of another structure, or was trained for fewer or more steps. Nothing is
+                changed then.
         """
         learner, member = self._particle(particle)
         if state.get("structure") != self.identity.structure:
             raise StateMismatch(f"{self}: the particle is of another structure, {state.get('structure')}")
-        mine, theirs = learner.member_state(member), state["learner"]
-        if mine["counters"] != theirs["counters"]:
+        own, given = learner.member_state(member), state["learner"]
+        if own["counters"] != given["counters"]:
             raise StateMismatch(
-                f"{self}: particles must be at the same point, but this one is at {theirs['counters']} "
-                f"and the others at {mine['counters']}"
+                f"{self}: particles must be at the same point, but this one is at {given['counters']} "
+                f"and the others at {own['counters']}"
             )
-        check_same_form(mine["policy"], theirs["policy"], str(self))
+        check_same_form(own["policy"], given["policy"], str(self))
         with BadResumeGuard(self):
-            learner.load_member(member, theirs)
+            learner.load_member(member, given)
             self.branch_from(self.state_dict())
 
     def act(self, observation: Any, particle: int = 0) -> Any:
-        """The greedy action of one particle for one observation; `evaluate_particles` tells which of them is good."""
+        """Return one particle's greedy action; `evaluate_particles` compares particles."""
         return self.player(particle)(observation)
 
     def player(self, particle: int = 0) -> Callable[[Any], Any]:
-        """What acts greedily as one particle, like `act`, through one episode from its beginning."""
+        """Return a function that acts greedily as one particle, through one episode."""
         return player(*self._particle(particle))
 
     def policy(self, particle: int | None = None) -> dict[str, Tensor]:
-        """What acts and estimates, by name: of all particles, for a warm start of SVPG; of one, for its base's."""
+        """Return the networks and statistics of one particle, or of all, by name.
+
+        Those of all are for a warm start of SVPG, those of one for its base's.
+        """
         if particle is None:
             return super().policy()
         return {name: view.detach().to("cpu", copy=True) for name, view in policy_of(*self._particle(particle)).items()}
 
     def save_policy(self, path: str | os.PathLike[str], particle: int | None = None) -> Path:
-        """Writes `policy` as safetensors: weights only, not resumable."""
-        of = {} if particle is None else {"particle": particle}
-        return write_policy(path, self.policy(particle), {**self.about(), **of})
+        """Write `policy` as safetensors: weights only, not resumable."""
+        notes = {} if particle is None else {"particle": particle}
+        return write_policy(path, self.policy(particle), {**self.about(), **notes})
 
     def evaluate_particles(self, episodes: int = EVALUATION_EPISODES) -> list[float]:
-        """The mean return of each particle, as `evaluate` measures them."""
-        seat = self.member_ref()
-        assert isinstance(seat.learner, SVPGLearner)
+        """Return the mean return of each particle, as `evaluate` measures them."""
+        learner, member = self.member_ref()
+        assert isinstance(learner, SVPGLearner)
         with one_thread():
-            means = evaluate(seat.learner.particles, episodes).reshape(seat.learner.members, -1)
-        return [float(value) for value in means[seat.member]]
+            means = evaluate(learner.particles, episodes).reshape(learner.members, -1)
+        return [float(value) for value in means[member]]
 
     def _particle(self, particle: int) -> MemberRef:
-        """The learner of all particles, and this one's place in it."""
-        seat = self.member_ref()
-        assert isinstance(seat.learner, SVPGLearner)
-        count = seat.learner.num_particles
-        if not 0 <= particle < count:
-            raise ValueError(f"{self}: a particle must be one of 0 to {count - 1}, but got {particle!r}")
-        return MemberRef(seat.learner.particles, seat.member * count + particle)
+        """Return the learner of all particles, and this particle's index in it."""
+        learner, member = self.member_ref()
+        assert isinstance(learner, SVPGLearner)
+        if not 0 <= particle < learner.num_particles:
+            raise ValueError(
+                f"{self}: a particle must be one of 0 to {learner.num_particles - 1}, but got {particle!r}"
+            )
+        return MemberRef(learner.particles, learner.particle_indices(member)[particle])
 
 
 class SVPGPPO(SVPG):

@@ -146,7 +146,7 @@ class Demonstrations:
             raise BadDemonstrations(f"{path} must be an .npz file of {', '.join(NAMES)}, but: {error}") from None
 
     @classmethod
-    def given(cls, source: Any) -> Self:
+    def from_source(cls, source: Any) -> Self:
         """Return demonstrations themselves, or those of a file."""
         if isinstance(source, cls):
             return source
@@ -154,7 +154,7 @@ class Demonstrations:
             raise BadDemonstrations(f"demonstrations are Demonstrations or a file, but got a {type(source).__name__}")
         return cls.load(source)
 
-    def parts(self, examples: Mapping[str, Tensor], space: gym.Space[Any], place: str) -> dict[str, Tensor]:
+    def as_tensors(self, examples: Mapping[str, Tensor], space: gym.Space[Any], place: str) -> dict[str, Tensor]:
         """Return tensors by name, in the form of a member's `examples`.
 
         Args:
@@ -243,18 +243,18 @@ class Examples(Stacked):
         return {"obs": obs if normalizer is None else normalizer.of_batch(obs), "actions": actions, "begins": begins}
 
 
-def apart(beginning: Mapping[str, Any]) -> tuple[dict[str, Any], Demonstrations | None]:
+def split_start(start: Mapping[str, Any]) -> tuple[dict[str, Any], Demonstrations | None]:
     """Split the start of a task into policy and demonstrations."""
-    demonstrations = {name.removeprefix(PREFIX): x.numpy() for name, x in beginning.items() if name.startswith(PREFIX)}
-    networks = {name: x for name, x in beginning.items() if not name.startswith(PREFIX)}
+    demonstrations = {name.removeprefix(PREFIX): x.numpy() for name, x in start.items() if name.startswith(PREFIX)}
+    networks = {name: x for name, x in start.items() if not name.startswith(PREFIX)}
     return networks, Demonstrations(**demonstrations) if demonstrations else None
 
 
-class Recorder:
-    """Recorder of parallel episodes of one member, an `on_step` of `evaluate_episodes`."""
+class EpisodeRecorder:
+    """A recorder of one member's parallel episodes, an `on_step` of `evaluate_episodes`."""
 
     def __init__(self, member: int, space: gym.Space[Any]):
-        """space: of the actions."""
+        """Record this member; space: of the actions."""
         self.member, self.space = member, space
         self.steps: list[tuple[Array, Array, Array]] = []
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ....spaces import unflatten
 from ....tasks.checkpoint.storage import policy_uid
 from ....tasks.identity import TaskIdentity
-from ....tasks.signals.demonstrations import Demonstrations, apart
+from ....tasks.signals.demonstrations import Demonstrations, split_start
 from ....tasks.warm_start import WarmStart
 from ...errors import UnknownStudy
 from ...storage.branches import Start
@@ -72,7 +72,7 @@ def _stored_steps(arguments: argparse.Namespace) -> int | None:
     with existing_store(arguments) as store:
         digests = begun(store, arguments.warm_start, arguments.demonstrations)
         policies = [load_policy(store, policy_uid(digest), Start(policy_uid(digest), 0, digest)) for digest in digests]
-    counts = {shown.steps for policy in policies if (shown := apart(policy)[1]) is not None}
+    counts = {shown.steps for policy in policies if (shown := split_start(policy)[1]) is not None}
     return counts.pop() if len(counts) == 1 else None
 
 
