@@ -9,5 +9,6 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))  # for `import fakes`, also by EnvSpec("fakes:...")
 
-settings.register_profile("rekindle", deadline=None, derandomize=True, database=None)  # a busy machine is no failure
+# A busy machine is no failure.
+settings.register_profile("rekindle", deadline=None, derandomize=True, database=None, max_examples=50)
 settings.load_profile("rekindle")

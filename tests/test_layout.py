@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -21,12 +22,17 @@ MAY_IMPORT = {"spaces": {"spaces"}, "tasks": {"tasks", "spaces"}, "studies": {"s
 FACE = {"rekindle._version"}  # all that the folders may take from the root
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SOURCES = [ROOT / "__init__.py", *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))]
+MOST_FILES = {"studies": 8}  # and 12 in any other package
+ORDER: tuple[str, ...] = ()
 
 
 def name_of(path: Path) -> str:
     """The full name of the module in this file."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(("rekindle", *parts)).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in SOURCES}
 
 
 def imports(path: Path, *, for_types: bool = True) -> Iterator[tuple[int, str]]:
@@ -68,6 +74,59 @@ def test_imports_run_one_way(folder: str) -> None:
     wrong = [f"{path.relative_to(ROOT)}:{line} imports {name}" for path, line, name in own if under(name, forbidden)]
     assert own, f"{folder} imports nothing"
     assert not wrong
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Names of the package's other modules that a file imports anywhere, for types too."""
+    names = {name if name in MODULES else name.rpartition(".")[0] for _, name in imports(path)}
+    return names & MODULES.keys() - {name_of(path)}
+
+
+def circle(graph: Mapping[str, Collection[str]]) -> list[str]:
+    """Return one circle of a graph, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def room_of(name: str) -> str:
+    """The package of a module; the files directly in tasks and studies are rooms of their own."""
+    path = MODULES[name]
+    folder = ".".join(path.parent.relative_to(ROOT).parts)
+    return name.removeprefix("rekindle.") if folder in ("tasks", "studies") else folder
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert circle({name: imported_modules(path) for name, path in MODULES.items()}) == []
+
+
+def test_a_package_imports_only_packages_before_it_in_the_order() -> None:
+    place = {room: index for index, room in enumerate(ORDER)}
+    rooms = {name: room_of(name) for name, path in MODULES.items() if path != ROOT / "__init__.py"}
+    assert set(rooms.values()) == set(ORDER)
+    wrong = [
+        f"{name} imports {target}"
+        for name, room in rooms.items()
+        for target in sorted(imported_modules(MODULES[name]) & rooms.keys())
+        if place[rooms[target]] > place[room]
+    ]
+    assert wrong == []
+
+
+def test_no_package_is_overfull() -> None:
+    sizes = Counter(str(path.parent.relative_to(ROOT)) for path in SOURCES[1:])
+    assert {folder: size for folder, size in sizes.items() if size > MOST_FILES.get(folder, 12)} == {}
+
+
+def test_every_package_says_what_belongs_in_it() -> None:
+    texts = {
+        name: ast.get_docstring(ast.parse(path.read_text()))
+        for name, path in MODULES.items()
+        if path.stem == "__init__"
+    }
+    assert [name for name, text in texts.items() if not text or len(text.split()) < 12 or "TODO" in text] == []
 
 
 def test_the_folders_take_nothing_from_the_lazy_root() -> None:

@@ -66,7 +66,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str]) -> None:
     """Waits until something is the case, or the process has ended."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not condition() and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)

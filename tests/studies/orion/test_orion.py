@@ -407,6 +407,7 @@ def test_a_trial_whose_program_is_killed_is_tried_again(
     assert (tmp_path / "deaths").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_the_orion_command_names_a_prior_that_it_cannot_express(orion_says: Callable[..., str]) -> None:
     said = orion_says("hunt", "-n", "x", "rekindle", *TRAIN, "--set:gamma~near_one(0.9, 0.99)")
     assert "'/set:gamma': 'near_one' does not correspond to a supported distribution" in said

@@ -431,16 +431,16 @@ def check_end(watcher: ExperimentClient, max_trials: int) -> None:
         pass
 
 
-def test_four_processes_on_sqlite_end_with_the_exact_number_although_some_are_killed(
+def test_processes_on_sqlite_end_with_the_exact_number_although_some_are_killed(
     sqlite_url: str, wait_until: Callable[..., None]
 ) -> None:
-    check_end(run_workers(sqlite_url, "random", 12, 4, 2, wait_until, 100), 12)
+    check_end(run_workers(sqlite_url, "random", 8, 3, 2, wait_until, 100), 8)
 
 
-def test_eight_processes_on_postgresql_end_with_the_exact_number_although_some_are_killed(
+def test_processes_on_postgresql_end_with_the_exact_number_although_some_are_killed(
     postgres_url: str, wait_until: Callable[..., None]
 ) -> None:
-    check_end(run_workers(postgres_url, "tpe", 16, 8, 2, wait_until, 100), 16)
+    check_end(run_workers(postgres_url, "tpe", 8, 4, 2, wait_until, 100), 8)
 
 
 @pytest.mark.chaos

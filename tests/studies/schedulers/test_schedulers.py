@@ -19,7 +19,9 @@ from rekindle.studies.study.config import Config
 from rekindle.tasks import load
 from studying import TINY, bits, run, run_and_be_killed, tiny, work
 
-SEEDS = [{}, {"options": seed_options(2, "mean")}]
+BOTH = pytest.mark.parametrize(
+    ("url", "options"), [("sqlite", {}), ("postgresql", {"options": seed_options(2, "mean")})], indirect=["url"]
+)
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def other_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'other.db'}"
 
 
-@pytest.mark.parametrize("options", SEEDS)
+@BOTH
 def test_three_workers_train_the_study_by_hyperband_that_one_trains(
     url: str, other_url: str, options: dict[str, Any]
 ) -> None:
@@ -84,7 +86,7 @@ def is_by_asha(config: Config, trials: list[Trial], segments: list[Segment]) -> 
     return True
 
 
-@pytest.mark.parametrize("options", SEEDS)
+@BOTH
 def test_the_trials_of_asha_are_exact_whatever_is_promoted(url: str, other_url: str, options: dict[str, Any]) -> None:
     config = tiny(trials=12, scheduler="asha", sampler="random", **options)
     run(other_url, config)
