@@ -61,7 +61,7 @@ class Postgres:
         for process in crew:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(crew, timeout=30)
+        psutil.wait_procs(crew, timeout=300)
 
     def start(self) -> None:
         """Starts the server again; does nothing while it runs."""
@@ -174,7 +174,7 @@ def child() -> Iterator[Callable[..., Child]]:
 def wait_until() -> Callable[..., None]:
     """Polls until something holds, and fails if it does not in time."""
 
-    def wait(holds: Callable[[], object], seconds: float = 20.0) -> None:
+    def wait(holds: Callable[[], object], seconds: float = 600.0) -> None:
         deadline = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < deadline, f"not within {seconds} s"

@@ -180,7 +180,7 @@ NESTED = "[" * 500 + "]" * 500
 
 
 @contextmanager
-def bounded(seconds: int = 20, memory: int = 0) -> Iterator[None]:
+def bounded(seconds: int = 300, memory: int = 0) -> Iterator[None]:
     """Fails if it takes longer, or more memory of Python's if that is to be watched, which takes time."""
 
     def hang(*_: object) -> None:

@@ -354,7 +354,7 @@ def test_no_two_processes_take_the_same_document(db: RekindleSQL) -> None:
         worker.start()
     got = [taken.get() for _ in range(60)]
     for worker in workers:
-        worker.join(30)
+        worker.join(300)
     assert sorted(got) == list(range(60))
     assert [worker.exitcode for worker in workers] == [0] * 4
     assert taken.empty()
@@ -378,7 +378,7 @@ def test_of_equal_documents_that_several_processes_insert_one_stays(db: Rekindle
         worker.start()
     won = sorted(shared.get() for _ in range(15))
     for worker in workers:
-        worker.join(30)
+        worker.join(300)
     assert won == list(range(15))
     assert shared.empty()
     assert db.count("trials") == 60
@@ -393,12 +393,12 @@ def test_a_document_that_is_being_changed_is_passed_over_or_waited_for(postgres_
     def hold(rows: Collections) -> None:
         rows.update_first("trials", {"id": "t0"}, {"status": "held"})
         held.set()
-        go.wait(10)
+        go.wait(300)
 
     engine = sa.create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:"))
     thread = threading.Thread(target=lambda: _transaction(engine, hold))
     thread.start()
-    held.wait(10)
+    held.wait(300)
     assert taker.read_and_write("trials", {"experiment": 1, "status": "new"}, {"status": "mine"})["id"] == "t1"  # type: ignore[index]
     threading.Timer(0.2, go.set).start()
     assert taker.read_and_write("trials", {"id": "t0"}, {"status": "mine"}) is not None
@@ -427,7 +427,7 @@ def test_threads_share_one_database_and_forks_start_their_own(db: RekindleSQL) -
     for worker in workers:  # forks while the threads are at the database
         worker.start()
     for worker in workers:
-        worker.join(30)
+        worker.join(300)
     stop.set()
     for thread in threads:
         thread.join()

@@ -168,7 +168,7 @@ def test_the_processes_of_a_hunt_share_its_trials(postgres_url: str) -> None:
 
 
 def _work(url: str, max_trials: int) -> None:
-    start(url, {"asha": {"seed": 1}}, epochs=fidelity(1, 4, 2), max_trials=max_trials, idle_timeout=60)
+    start(url, {"asha": {"seed": 1}}, epochs=fidelity(1, 4, 2), max_trials=max_trials, idle_timeout=600)
 
 
 @pytest.mark.parametrize(("kind", "count"), [("sqlite_url", 2), ("postgres_url", 4)])
@@ -177,7 +177,7 @@ def test_a_hunt_is_exact_however_many_processes_train_it_and_some_are_killed(
 ) -> None:
     url = request.getfixturevalue(kind)
     client = build_experiment("watch", space={"x": "uniform(0, 1)"}, storage=storage_of(url))
-    run_killed(partial(_work, url, 8), client.storage._db, 8, count, 2, wait_until, 200)
+    run_killed(partial(_work, url, 8), client.storage._db, 8, count, 2, wait_until, 900)
     trials = get_experiment("h", storage=storage_of(url)).fetch_trials()
     rows = [told(trial) for trial in trials if trial.status == "completed"]
     assert len(rows) == 8
@@ -199,9 +199,9 @@ def test_a_worker_waits_for_others_but_not_for_nobody(
     found: list[Any] = []
     worker = threading.Thread(target=lambda: found.append(start(sqlite_url, max_trials=2, idle_timeout=1)))
     worker.start()
-    wait_until(lambda: "until other workers have trained 1 trials" in caplog.text, 100)
+    wait_until(lambda: "until other workers have trained 1 trials" in caplog.text)
     other.release(trial)
-    worker.join(60)
+    worker.join(600)
     assert [each.status for each in found[0].fetch_trials()] == ["completed", "completed"]
 
 

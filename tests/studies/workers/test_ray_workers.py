@@ -97,13 +97,13 @@ def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_
 
     def disturb(tuning: Supervisor) -> None:
         """Kills a worker's process, then the actor that holds another one, then asks the parent to stop."""
-        wait_until(lambda: tuning.steps >= 1 and all(map(process_of, tuning.workers)), 100)
+        wait_until(lambda: tuning.steps >= 1 and all(map(process_of, tuning.workers)))
         first, second = tuning.workers
         victim, spared = process_of(first), process_of(second)
         victim.kill()
         left.append(spared)
         spared.parent().kill()
-        wait_until(lambda: {first, second}.isdisjoint(tuning.workers) and all(map(process_of, tuning.workers)), 100)
+        wait_until(lambda: {first, second}.isdisjoint(tuning.workers) and all(map(process_of, tuning.workers)))
         left.extend(map(process_of, tuning.workers))
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -164,7 +164,7 @@ def test_a_cluster_that_dies_is_no_reason_to_wait_for_ever(sqlite_url: str, wait
         with cluster(sqlite_url, "s", workers=1, address=None, cpus=1, gpus=0) as (count, hire):
 
             def disturb(tuning: Supervisor) -> None:
-                wait_until(lambda: all(map(process_of, tuning.workers)), 100)
+                wait_until(lambda: all(map(process_of, tuning.workers)))
                 [raylet] = [each for each in psutil.Process().children(recursive=True) if each.name() == "raylet"]
                 raylet.kill()
 

@@ -301,7 +301,7 @@ def test_a_parent_that_is_killed_takes_them_along_and_another_number_carries_on(
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     children = [int(pid) for pid in killed.stdout.split()]
     assert len(children) == 2
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in children if psutil.pid_exists(pid)], timeout=30)
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in children if psutil.pid_exists(pid)], timeout=300)
     assert not alive
     whole = PPO("own_envs:DictWalk-v0").init(**SMALL)
     whole.fit(3)

@@ -69,7 +69,7 @@ def running(code: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_signal_stops_between_two_steps(number: signal.Signals, name: str) -> None:
     with running(STEPS) as process:
         process.send_signal(number)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=300)
     assert output == f"{name} False True\n"
 
 
@@ -81,7 +81,7 @@ def test_a_second_signal_acts_at_once(number: signal.Signals) -> None:
         assert process.stdout.readline() == "pending\n"
         process.send_signal(number)
         assert process.stdout.readline() == "out\n"
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=300) == 0
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def fit(path: Path, epochs: int, number: signal.Signals | None = None) -> list[s
         assert process.stdout.readline() == "ready\n"
         if number is not None:
             process.send_signal(number)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     return output.split()
 
