@@ -10,25 +10,26 @@ from torch import Tensor
 
 from ...spaces import integer, ordinal
 from ..envs import EnvSpec
-from ..experience.returns import average, explained_variance, standardize
+from ..experience.returns import advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch, Rollout
 from ..experience.whole_episodes import EpisodeBuffer, check_whole_episodes, waits, whole_episodes_space
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
-from ..networks.optimizers import EVERY, LearningRates, Optimizer, coefficient, descend, learning_rates, norms, places
+from ..networks.optimizers import (
+    EVERY,
+    LearningRates,
+    Optimizer,
+    coefficient,
+    descend,
+    learning_rates,
+    norms,
+    places,
+    scheduled_coefficients,
+)
 from ..runtime.metric_means import MemberMetrics
 from ..signals.guidance import Guidance, check_guidance, guidance_space
 from ..task import Task
-from .on_policy import (
-    advantage_scale,
-    check_actions,
-    check_model,
-    check_on_policy,
-    make_agent,
-    normalize_advantage,
-    on_policy_space,
-    scheduled_coefficients,
-)
+from .on_policy import check_actions, check_model, check_on_policy, make_agent, normalize_advantage, on_policy_space
 
 
 class A2CLearner(Learner):

@@ -30,27 +30,22 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from torch import Tensor
-
 from ...spaces import Dimension, Space, categorical, integer, log_real, maybe, near_one, ordinal, real
 from ..envs import EnvSpec, spaces_of
 from ..evaluation import evaluation_keys
 from ..experience.normalizers import ObservationNormalizer, RewardNormalizer
 from ..experience.recurrent_rollout import RecurrentAgent
-from ..experience.returns import RunningStandardizer
 from ..experience.rollout import Agent, Noise, StepNoise
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic, model_space
 from ..networks.distributions import distribution_for
 from ..networks.encoders import check_encoder
 from ..networks.goal_conditioning import goal_of
-from ..networks.optimizers import coefficient, decay_space, optimizer_space, schedule_space
+from ..networks.optimizers import SCHEDULED, decay_space, optimizer_space, schedule_space
 from ..networks.recurrent import RecurrentActorCritic
 from ..networks.sde import Perturbations, StateDependentGaussian, state_dependent
 from ..rng.streams import Bits
 from ..runtime.episode_window import window_size
-
-SCHEDULES = ("ent_coef_schedule", "clip_coef_schedule", "clip_value_schedule")
 
 
 def on_policy_space(
@@ -102,8 +97,8 @@ def check_on_policy(values: Mapping[str, Any], algorithm: str) -> None:
         raise ValueError(
             f"{algorithm}: sde_sample_freq must be -1, for once per rollout, or a number of steps, but got 0; try 1"
         )
-    for name in SCHEDULES:
-        of = name.removesuffix("_schedule")
+    for of in SCHEDULED:
+        name = f"{of}_schedule"
         if name in values and values[name]["name"] != "constant" and values[of] is None:
             raise ValueError(
                 f"{algorithm}: {name} needs a {of} to act on, but {of} is None; give {of}, or leave {name} out"
@@ -172,21 +167,3 @@ def action_noise(
         log_std = parameters.views["actor.log_std"]
         return Perturbations(keys("sde"), num_envs, dist, log_std, hp.num_steps, hp.sde_sample_freq)
     return StepNoise(keys("action"), dist, steps, num_envs, parameters.vector.device)
-
-
-def advantage_scale(mode: bool | str, members: int) -> Callable[[Tensor], Tensor]:
-    """Return what scales the advantages of a whole rollout: running moments, or nothing; see `normalize_advantage`."""
-    return RunningStandardizer(members) if mode == "running" else unscaled
-
-
-def unscaled(advantages: Tensor) -> Tensor:
-    """Return the advantages."""
-    return advantages
-
-
-def scheduled_coefficients(hp: SimpleNamespace, env_steps: int) -> dict[str, Tensor]:
-    """Return the coefficients that change over time, as they are at these environment steps, each (P,)."""
-    plans = {name.removesuffix("_schedule"): plan for name, plan in vars(hp).items() if name in SCHEDULES}
-    return {
-        name: coefficient(vars(hp)[name], plan, env_steps) for name, plan in plans.items() if plan.name != "constant"
-    }

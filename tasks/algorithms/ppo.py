@@ -11,15 +11,23 @@ from torch import Tensor
 
 from ...spaces import integer, log_real, maybe, ordinal, real
 from ..envs import EnvSpec
-from ..experience.returns import explained_variance, standardize
+from ..experience.returns import advantage_scale, explained_variance, standardize
 from ..experience.rollout import Agent
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
-from ..networks.optimizers import Optimizer, coefficient, decay_space, descend, learning_rates, norms, places
+from ..networks.optimizers import (
+    Optimizer,
+    coefficient,
+    decay_space,
+    descend,
+    learning_rates,
+    norms,
+    places,
+    scheduled_coefficients,
+)
 from ..signals.guidance import Guidance, check_guidance, guidance_space
 from ..task import Task
 from .on_policy import (
-    advantage_scale,
     check_actions,
     check_minibatches,
     check_model,
@@ -27,7 +35,6 @@ from .on_policy import (
     make_agent,
     normalize_advantage,
     on_policy_space,
-    scheduled_coefficients,
 )
 from .separate_critic import SeparateCritic, critic_space
 

@@ -18,10 +18,19 @@ from ..experience.returns import explained_variance, standardize
 from ..experience.rollout import Agent
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
-from ..networks.optimizers import Optimizer, coefficient, decay_space, descend, learning_rates, norms, places
+from ..networks.optimizers import (
+    Optimizer,
+    coefficient,
+    decay_space,
+    descend,
+    learning_rates,
+    norms,
+    places,
+    scheduled_coefficients,
+)
 from ..signals.guidance import Guidance, check_guidance, guidance_space
 from ..task import Task
-from .on_policy import check_actions, check_model, check_on_policy, make_agent, on_policy_space, scheduled_coefficients
+from .on_policy import check_actions, check_model, check_on_policy, make_agent, on_policy_space
 from .ppo import clipped_surrogate, near_enough
 
 

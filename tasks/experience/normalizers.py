@@ -1,8 +1,7 @@
-"""Running normalization of observations and rewards; the statistics are state, one set per member.
+"""Running normalization of observations and rewards, with statistics of each member.
 
-The statistics of a step's N numbers are merged into the running ones exactly (Chan, Golub and LeVeque 1979, "Updating
-formulae and a pairwise algorithm for computing sample variances", eq. 2.1), and a fixed prior weight keeps the first
-steps finite.
+The moments of each step are merged into the running ones (Chan, Golub and LeVeque 1979, "Updating formulae and a
+pairwise algorithm for computing sample variances", eq. 2.1); a fixed prior weight keeps the first steps finite.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class RunningMoments:
         self.count = np.full((members, 1), PRIOR_WEIGHT)
 
     def update(self, batch: NDArray[Any]) -> None:
-        """Merges a batch (P, B, D)."""
+        """Merge a batch (P, B, D)."""
         number = batch.shape[1]
         batch = batch.astype(np.float64)
         mean = batch.mean(1)
@@ -45,7 +44,7 @@ class RunningMoments:
         self.count = total
 
     def of(self, member: int) -> dict[str, Tensor]:
-        """One member's statistics by name; views, good until the next update."""
+        """Return one member's statistics by name; views, valid until the next update."""
         return {name: torch.from_numpy(getattr(self, name)[member]) for name in ("mean", "variance", "count")}
 
     def member_state(self, member: int) -> Tree:
@@ -57,7 +56,7 @@ class RunningMoments:
 
 
 class ObservationNormalizer:
-    """Observations (P, N, D) less their running mean, over their running standard deviation, clipped to ±10."""
+    """Standardization of observations (P, N, D) by running moments, clipped to ±10."""
 
     def __init__(self, members: int, size: int):
         self.moments = RunningMoments(members, size)
@@ -66,11 +65,11 @@ class ObservationNormalizer:
         if learn:
             self.moments.update(obs)
         scale = 1 / np.sqrt(self.moments.variance + 1e-8)
-        normal = (obs - self.moments.mean[:, None]) * scale[:, None]
-        return np.clip(normal, -CLIP, CLIP).astype(np.float32)
+        standardized = (obs - self.moments.mean[:, None]) * scale[:, None]
+        return np.clip(standardized, -CLIP, CLIP).astype(np.float32)
 
     def of_batch(self, obs: Tensor) -> Tensor:
-        """The same for a batch (P, ..., D), without learning from it."""
+        """Standardize a batch (P, ..., D) without updating the moments."""
         form = (len(obs), *[1] * (obs.ndim - 2), -1)
         moments = self.moments.mean, 1 / np.sqrt(self.moments.variance + 1e-8)
         mean, scale = (torch.from_numpy(x.astype(np.float32)).to(obs.device).view(form) for x in moments)
@@ -84,10 +83,10 @@ class ObservationNormalizer:
 
 
 class RewardNormalizer:
-    """Rewards (P, N) over the running standard deviation of the discounted return, clipped to ±10; never shifted."""
+    """Division of rewards (P, N) by the running standard deviation of discounted returns, clipped to ±10."""
 
     def __init__(self, members: int, num_envs: int, gamma: Array):
-        """gamma: (P, 1)."""
+        """Begin with returns of 0; gamma is (P, 1)."""
         self.gamma = gamma
         self.moments = RunningMoments(members, 1)
         self.returns = np.zeros((members, num_envs))

@@ -5,7 +5,7 @@ Notation: arrays are (T, P, N), time first; T steps, P members, N environments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -72,6 +72,11 @@ class RunningStandardizer:
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         self.moments.load_member(member, tree)
+
+
+def advantage_scale(mode: bool | str, members: int) -> Callable[[Tensor], Tensor]:
+    """Return the scaling of a whole rollout's advantages for `normalize_advantage`: "running" moments, or none."""
+    return RunningStandardizer(members) if mode == "running" else lambda advantages: advantages
 
 
 def average(x: Tensor, weights: Tensor | None = None) -> Tensor:

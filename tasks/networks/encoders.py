@@ -1,14 +1,14 @@
-"""What makes features of what is seen: nothing of a vector, and one of several networks, `model.encoder`, of an image.
+"""Encoders of observations: the identity for vectors, one of several networks, `model.encoder`, for images.
 
-    model.encoder   ML-Agents' vis_encode_type   images from   what it is
+    model.encoder   ML-Agents' vis_encode_type   images from   network
     nature          nature_cnn                   36 x 36       three convolutions, of Mnih et al. (2015)
     simple          simple                       20 x 20       two convolutions
     impala          resnet                       1 x 1         the residual network of Espeholt et al. (2018)
     small           match3                       5 x 5         two convolutions of stride 1, for grids of few cells
-    flat            fully_connected              1 x 1         no network of its own: every byte is one number
+    flat            fully_connected              1 x 1         none: every byte is one number
 
-All see bytes over 255. The perceptrons behind them (`model.width`, `model.layers`) take the place of the dense layers
-that the papers add.
+Inputs are bytes over 255. The perceptrons behind the encoder (`model.width`, `model.layers`) replace the papers' dense
+layers.
 
 Notation: P members, B batch, H x W pixels of C channels.
 """
@@ -36,25 +36,25 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Encoder(Protocol):
-    """What stands before the other networks.
+    """The first network, from observations to features.
 
     Attributes:
         shapes: of one member's parameters by name; none if nothing is learned.
-        features: how many numbers it makes of an observation.
+        features: numbers per observation.
     """
 
     shapes: Shapes
     features: int
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
-        """The first weights, from the member's own stream."""
+        """Draw the initial weights from the member's own stream."""
 
     def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
-        """(P, B, ...) -> (P, B, features)."""
+        """Map (P, B, ...) to (P, B, features)."""
 
 
 class Unlearned:
-    """Observations as they are."""
+    """The identity."""
 
     def __init__(self, features: int):
         self.shapes: Shapes = {}
@@ -76,17 +76,17 @@ class Flat(Unlearned):
         super().__init__(math.prod(image_shape))
 
     def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
-        """(P, B, H, W, C) bytes -> (P, B, features)."""
+        """Map (P, B, H, W, C) bytes to (P, B, features)."""
         return obs.flatten(2).float() / 255
 
 
 class ImageNetwork:
-    """A network with filters, from (P, B, H, W, C) bytes to (P, B, features).
+    """A convolutional network.
 
-    Members are convolved one after another: a grouped convolution over all is another algorithm with other bits.
+    Members are convolved one after another: a grouped one rounds differently (see Exactness in networks/mlp.py).
     """
 
-    smallest: ClassVar[int]  # pixels of a side that it needs
+    smallest: ClassVar[int]  # least pixels of a side
 
     def __init__(self, prefix: str, image_shape: tuple[int, ...]):
         height, width, channels = image_shape
@@ -101,24 +101,24 @@ class ImageNetwork:
         self.features = self.build(height, width, channels)
 
     def build(self, height: int, width: int, channels: int) -> int:
-        """Names the filters with `convolution`; the number of features."""
+        """Declare the filters with `convolution`, and return the number of features."""
         raise NotImplementedError
 
     def convolution(self, name: str, inputs: int, outputs: int, kernel: int, gain: float = math.sqrt(2)) -> None:
-        """Names the filters of one layer, and says how large they begin."""
+        """Declare the filters of one layer, and the gain of their initial weights."""
         self.shapes[f"{self.prefix}.{name}.weight"] = (outputs, inputs, kernel, kernel)
         self.shapes[f"{self.prefix}.{name}.bias"] = (outputs,)
         self.gains[f"{self.prefix}.{name}.weight"] = gain
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
-        """Orthogonal filters from the member's own stream, zero biases."""
+        """Draw orthogonal filters from the member's own stream; biases are 0."""
         for name, gain in self.gains.items():
             shape = self.shapes[name]
             matrix = orthogonal(streams.key(seed, "init", name), shape[0], math.prod(shape[1:]), gain)
             parameters.views[name][member] = matrix.view(shape)
 
     def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
-        """(P, B, H, W, C) bytes -> (P, B, features)."""
+        """Map (P, B, H, W, C) bytes to (P, B, features)."""
         outputs = []
         for member, batch in enumerate(obs):
             x = batch.permute(0, 3, 1, 2).float() / 255
@@ -126,11 +126,11 @@ class ImageNetwork:
         return torch.stack(outputs)
 
     def forward(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """One member's (B, C, H, W) -> (B, channels, rows, columns)."""
+        """Map one member's (B, C, H, W) to (B, channels, rows, columns)."""
         raise NotImplementedError
 
     def convolve(self, tensors: Mapping[str, Tensor], name: str, x: Tensor, stride: int = 1, pad: int = 0) -> Tensor:
-        """The layer of this name."""
+        """Apply the layer of this name."""
         weight, bias = (tensors[f"{self.prefix}.{name}.{part}"] for part in ("weight", "bias"))
         return functional.conv2d(x, weight, bias, stride, pad)
 
@@ -170,17 +170,17 @@ class SimpleCNN(Convolutions):
 
 
 class SmallCNN(Convolutions):
-    """Two convolutions that see every cell and its neighbours; ML-Agents' have 35 and 144 channels."""
+    """Two convolutions of stride 1, for every cell and its neighbours; ML-Agents' have 35 and 144 channels."""
 
     kernels = ((32, 3, 1), (64, 3, 1))
 
 
 class ImpalaCNN(ImageNetwork):
-    """The residual network of Espeholt et al. (2018), arXiv:1802.01561, figure 3, on the right, up to its last relu.
+    """The residual network of Espeholt et al. (2018), arXiv:1802.01561, figure 3 (right).
 
     Three blocks, each a convolution, a maximum over 3 x 3 pixels with stride 2, and two residual blocks. Every
-    convolution is of 3 x 3 with padding, so an image of any size has features. What six residual blocks add begins
-    as large as what one of full size would: otherwise features would begin as large as the network is deep.
+    convolution is of 3 x 3 with padding, so an image of any size has features. The initial weights of the six residual
+    blocks together add as much as one block of full size: otherwise features would grow with the depth of the network.
     """
 
     smallest = 1
@@ -218,33 +218,39 @@ ENCODERS: dict[str, type[ImageNetwork] | type[Flat]] = {
 
 
 def encoder_choice() -> Dimension:
-    """The hyperparameter `model.encoder`; it says nothing at its default, since it came later than others."""
+    """Return the hyperparameter `model.encoder`, which is newer than others and so silent at its default."""
     return categorical(*ENCODERS, default=DEFAULT, structural=True, search=False, silent=True)
 
 
 def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...]) -> Encoder:
-    """The encoder of observations (D,) or (H, W, C); model: the values of `model`; prefix: of its parameters' names."""
+    """Return the encoder of observations (D,) or (H, W, C).
+
+    Args:
+        model: values of `model`.
+        prefix: of the parameters' names.
+        obs_shape: of one observation.
+    """
     if len(obs_shape) == 1:
         return Unlearned(obs_shape[0])
     return ENCODERS[model.encoder](prefix, obs_shape)
 
 
-def check_encoder(model: Mapping[str, Any], env: EnvSpec, place: str) -> None:
-    """UnsupportedSpace unless the encoder, of the values of `model`, can see what this environment shows."""
-    seen = Observations(spaces_of(env).observation, env.id)
+def check_encoder(model: Mapping[str, Any], env: EnvSpec, where: str) -> None:
+    """Raise UnsupportedSpace unless the encoder, of the values of `model`, fits the environment's observations."""
+    obs = Observations(spaces_of(env).observation, env.id)
     name = model["encoder"]
-    if seen.kind == "vector":
+    if obs.kind == "vector":
         if name != DEFAULT:
             raise UnsupportedSpace(
-                f"{place}: model.encoder sees images, but got {name!r} for vectors of "
-                f"{seen.shape[0]} numbers; leave model.encoder out"
+                f"{where}: model.encoder sees images, but got {name!r} for vectors of "
+                f"{obs.shape[0]} numbers; leave model.encoder out"
             )
         return
-    height, width, least = *seen.shape[:2], ENCODERS[name].smallest
+    height, width, least = *obs.shape[:2], ENCODERS[name].smallest
     if min(height, width) < least:
-        others = [other for other, made in ENCODERS.items() if min(height, width) >= made.smallest]
+        others = [other for other, encoder in ENCODERS.items() if min(height, width) >= encoder.smallest]
         raise UnsupportedSpace(
-            f"{place}: model.encoder {name!r} sees images of at least {least} x {least} pixels, but "
+            f"{where}: model.encoder {name!r} sees images of at least {least} x {least} pixels, but "
             f"got {height} x {width}; set model.encoder to {' or '.join(others)}, or resize them "
             "with a wrapper"
         )

@@ -1,15 +1,13 @@
-"""A goal that decides what is made of the rest: a hypernetwork, Ha et al. (2017), arXiv:1609.09106.
+"""Goal conditioning by a hypernetwork: Ha et al. (2017), arXiv:1609.09106.
 
-Where observations are a Dict with a "desired_goal", as Gymnasium-Robotics' `GoalEnv` has them, the on-policy tasks'
-`model.goal_conditioning` "hyper" puts one layer before the others, whose weights are what a perceptron says of the
-goal g:
+Where observations are a Dict with a "desired_goal", as those of Gymnasium-Robotics' `GoalEnv`, the on-policy tasks'
+`model.goal_conditioning` "hyper" adds a first layer whose weights are a perceptron's outputs for the goal g:
 
     h = tanh(g W₁ + b₁),   [W(g) | b(g)] = h W₂ + b₂,   features = f(x W(g) + b(g))
 
-x is all of the observation but g, and f the model's activation; the layer, and h, are model.width wide. Actor and
-critic share it, as they do an image's encoder. b₂ begins as any layer of a network begins, and W₂ so that what it adds
-for a goal is about as large. With "none" the goal is a part of what is seen, like any other. ML-Agents calls this
-goal_conditioning_type.
+x is the observation without g, and f the model's activation; the layer, and h, are model.width wide. Actor and critic
+share it, like an encoder of images. b₂ is initialized as any layer, and W₂ so that a goal's contribution is about as
+large. With "none" the goal is a part of the observation like any other. ML-Agents calls this goal_conditioning_type.
 
 Notation: P members, B batch.
 """
@@ -36,14 +34,20 @@ GOAL = "desired_goal"
 
 
 def goal_choice() -> Dimension:
-    """The hyperparameter `model.goal_conditioning`; it says nothing at its default, since it came later than others."""
+    """Return the hyperparameter `model.goal_conditioning`, newer than others and so silent at its default."""
     return categorical("none", "hyper", default="none", structural=True, search=False, silent=True)
 
 
-def goal_of(model: Mapping[str, Any], env: EnvSpec, place: str) -> slice | None:
-    """Where the goal is in a vector of what is seen, if the values of `model` give it a say; UnsupportedSpace without.
+def goal_of(model: Mapping[str, Any], env: EnvSpec, where: str) -> slice | None:
+    """Return the goal's part of an observation vector, or None without goal conditioning.
 
-    place: names the task in errors.
+    Args:
+        model: values of `model`.
+        env: the environment.
+        where: names the task in errors.
+
+    Raises:
+        UnsupportedSpace: if observations have no goal.
     """
     if model["goal_conditioning"] == "none":
         return None
@@ -51,52 +55,59 @@ def goal_of(model: Mapping[str, Any], env: EnvSpec, place: str) -> slice | None:
     parts = space.spaces if isinstance(space, spaces.Dict) else {}
     if GOAL not in parts or len(parts) == 1:
         raise UnsupportedSpace(
-            f"{place}: model.goal_conditioning needs observations that are a Dict of {GOAL!r} and more, but got "
+            f"{where}: model.goal_conditioning needs observations that are a Dict of {GOAL!r} and more, but got "
             f"{space}; leave model.goal_conditioning out, or name the goal so in a wrapper"
         )
     for name, part in parts.items():
-        begin, end = end, end + math.prod(Observations(part, env.id).shape)
+        start, end = end, end + math.prod(Observations(part, env.id).shape)
         if name == GOAL:
             break
-    return slice(begin, end)
+    return slice(start, end)
 
 
 class GoalEncoder:
-    """The layer before the others, of P members; it stands where an image has its encoder."""
+    """A first layer with weights made from the goal, of P members; an `Encoder`."""
 
     def __init__(self, prefix: str, inputs: int, goal: slice, model: SimpleNamespace):
-        """inputs: numbers in an observation; goal: where in it the goal is; model: the values of `model`."""
+        """Declare the parameters.
+
+        Args:
+            prefix: of the parameters' names.
+            inputs: numbers in an observation.
+            goal: its part of an observation.
+            model: values of `model`.
+        """
         self.prefix, self.goal, self.features = prefix, goal, model.width
         self.activation = ACTIVATIONS[model.activation]
         size = goal.stop - goal.start
         self.rest = inputs - size
-        made = (self.rest + 1) * self.features  # W(g) and b(g), row by row
+        outputs = (self.rest + 1) * self.features  # W(g) and b(g), row by row
         self.shapes: dict[str, tuple[int, ...]] = {
             f"{prefix}.goal.0.weight": (size, self.features),
             f"{prefix}.goal.0.bias": (1, self.features),
-            f"{prefix}.goal.1.weight": (self.features, made),
-            f"{prefix}.goal.1.bias": (1, made),
+            f"{prefix}.goal.1.weight": (self.features, outputs),
+            f"{prefix}.goal.1.bias": (1, outputs),
         }
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
-        """Orthogonal weights from the member's own stream; the first W(g) and b(g) of no goal is orthogonal and 0."""
+        """Draw orthogonal weights from the member's own stream; for a goal of zeros W(g) is orthogonal and b(g) 0."""
         views, shapes = parameters.views, self.shapes
         for layer, gain in ((0, math.sqrt(2)), (1, 1.0)):
             name = f"{self.prefix}.goal.{layer}.weight"
             rows, columns = shapes[name]
             views[name][member] = orthogonal(streams.key(seed, "init", name), rows, columns, gain)
         name = f"{self.prefix}.goal.1.bias"
-        layer_of_all = orthogonal(streams.key(seed, "init", name), self.rest, self.features, math.sqrt(2))
-        views[name][member, 0, : layer_of_all.numel()] = layer_of_all.reshape(-1)
+        weight = orthogonal(streams.key(seed, "init", name), self.rest, self.features, math.sqrt(2))
+        views[name][member, 0, : weight.numel()] = weight.reshape(-1)
 
     def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
-        """(P, B, inputs) -> (P, B, features)."""
+        """Map (P, B, inputs) to (P, B, features)."""
         goal = obs[..., self.goal].contiguous()
         rest = torch.cat([obs[..., : self.goal.start], obs[..., self.goal.stop :]], -1)
         h = torch.tanh(affine(goal, *self._layer(tensors, 0)))
-        made = affine(h, *self._layer(tensors, 1)).unflatten(-1, (self.rest + 1, self.features))
+        weights = affine(h, *self._layer(tensors, 1)).unflatten(-1, (self.rest + 1, self.features))
         x = torch.cat([rest, torch.ones_like(rest[..., :1])], -1)
-        return self.activation((x.unsqueeze(-1) * made).sum(2))
+        return self.activation((x.unsqueeze(-1) * weights).sum(2))
 
     def _layer(self, tensors: Mapping[str, Tensor], layer: int) -> tuple[Tensor, Tensor]:
         name = f"{self.prefix}.goal.{layer}"

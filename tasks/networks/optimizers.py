@@ -20,6 +20,7 @@ from ..checkpoint.member_state import Stacked
 from .mlp import Parameters
 
 EVERY = 16  # of many cheap iterations in an epoch, so many are one of which gradients are measured
+SCHEDULED = ("ent_coef", "clip_coef", "clip_value")  # each with a hyperparameter <name>_schedule
 LARGEST = torch.finfo(torch.float32).max
 Places = Mapping[str, Sequence[tuple[int, int]]]
 
@@ -147,6 +148,12 @@ def coefficient(value: Tensor, plan: SimpleNamespace | None = None, env_steps: i
     if plan is not None and plan.name != "constant":
         value = value * decay(plan, torch.full_like(value, env_steps))
     return value.squeeze(1)
+
+
+def scheduled_coefficients(hp: SimpleNamespace, env_steps: int) -> dict[str, Tensor]:
+    """Return the coefficients that change over time, as they are at these environment steps, each (P,)."""
+    plans = {name: vars(hp)[f"{name}_schedule"] for name in SCHEDULED if f"{name}_schedule" in vars(hp)}
+    return {n: coefficient(vars(hp)[n], plan, env_steps) for n, plan in plans.items() if plan.name != "constant"}
 
 
 class LearningRates(NamedTuple):

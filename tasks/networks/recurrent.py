@@ -106,6 +106,7 @@ class States(Stacked):
 
     def __init__(self, state: Tensor):
         self.tensors = {"state": state}
+        self.begins = state.new_zeros(state.shape[:2])  # at no step of acting: the states of ended episodes are reset
 
     def reset(self, ended: NDArray[np.bool_]) -> None:
         """Set the states to 0 where an episode ended, (P, N)."""
@@ -130,8 +131,7 @@ class RecurrentActorCritic(ActorCritic):
     @torch.no_grad()
     def step(self, obs: Tensor, memory: States) -> Tensor:
         """Return the action distribution's parameters for obs (P, N, ...), and advance the states."""
-        begins = obs.new_zeros(obs.shape[:2], dtype=torch.float32)  # ended episodes were reset
-        params, _, states = self.sequences(obs, begins, memory.tensors["state"], learning=False)
+        params, _, states = self.sequences(obs, memory.begins, memory.tensors["state"], learning=False)
         memory.tensors["state"].copy_(states.squeeze(2))
         return params
 
