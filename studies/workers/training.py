@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from ...tasks.checkpoint.storage import Saved, Write
 from ...tasks.cohort import Cohort
@@ -22,6 +22,8 @@ from ..storage.locks.leases import StoreLease
 from ..storage.rows import Result
 from ..storage.store import Store
 from ..study.objectives import DEFAULT, RETURN, measure, objectives_of, point
+
+Row = TypeVar("Row", Write, Result)
 
 
 class Training:
@@ -130,13 +132,7 @@ class Training:
 
     def _finish(self, results: Sequence[Result]) -> None:
         """Write all results but those of members whose leases are lost."""
-        while results:
-            try:
-                self.store.finish_segments(self.runner.name, results)
-                return
-            except LeaseLost as lost:
-                self._drop(lost)
-                results = [each for each in results if each.lease.uid not in lost.uids]
+        write_held(lambda held: self.store.finish_segments(self.runner.name, held), results, self._drop)
 
     def _retrain(self, item: ReadySegment) -> Task:
         """Retrain a task whose stored checkpoint lies beyond this segment.
@@ -145,6 +141,21 @@ class Training:
         task is trained again without the storage.
         """
         return retrain(lineage(self.store, item.trial.uid), self.epochs, self._evaluate)
+
+
+def write_held(
+    write: Callable[[Sequence[Row]], object], rows: Sequence[Row], drop: Callable[[LeaseLost], None] | None
+) -> None:
+    """Write all rows together, but for those whose leases are lost; they are dropped."""
+    while rows:
+        try:
+            write(rows)
+            return
+        except LeaseLost as lost:
+            if drop is None:
+                raise
+            drop(lost)
+            rows = [row for row in rows if row.lease.uid not in lost.uids]
 
 
 class TaskStorage:
@@ -191,14 +202,5 @@ class TaskStorage:
     def save(self, writes: Sequence[Write]) -> None:
         """Write all in one transaction, but for tasks whose leases are lost."""
         self.busy = True
-        while writes:
-            try:
-                self.store.save(writes)
-            except LeaseLost as lost:
-                if self.drop is None:
-                    raise
-                self.drop(lost)
-                writes = [write for write in writes if write.lease.uid not in lost.uids]
-            else:
-                break
+        write_held(self.store.save, writes, self.drop)
         self.busy = False

@@ -21,9 +21,7 @@ def add_parsers(commands: Any) -> None:
     parser.add_argument(
         "--at", type=options.positive, required=True, metavar="EPOCH", help="epoch of the checkpoint to start from"
     )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a changed hyperparameter; may be repeated"
-    )
+    parser.add_argument("--set", **options.ASSIGNMENTS, help="a changed hyperparameter; may be repeated")
     options.add_use_previous(parser)
 
 

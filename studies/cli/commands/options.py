@@ -19,6 +19,10 @@ USAGE = 2  # the request makes no sense
 DEFAULT_URL = "sqlite:///rekindle.db"
 
 
+NAMES: dict[str, Any] = {"action": "append", "default": [], "metavar": "NAME"}  # an option that may be repeated
+ASSIGNMENTS: dict[str, Any] = {**NAMES, "metavar": "NAME=VALUE"}
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
@@ -63,6 +67,9 @@ def positive(text: str) -> int:
     return value
 
 
+COUNT: dict[str, Any] = {"type": positive, "metavar": "N"}
+
+
 def nonnegative(text: str) -> int:
     """Parse an integer of at least 0."""
     if not text.isdecimal():
@@ -104,9 +111,7 @@ def add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="seed of all randomness (default: 0)")
     parser.add_argument(
         "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
+        **ASSIGNMENTS,
         help=f"{setting}; may be repeated; @FILE reads them from JSON as `rekindle show --json` prints it",
     )
 

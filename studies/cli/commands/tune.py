@@ -34,9 +34,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--search",
-        action="append",
-        default=[],
-        metavar="NAME",
+        **options.NAMES,
         help="search this hyperparameter, and leave those that are not named at their defaults; may be repeated "
         "(default: search all that --set does not fix)",
     )
@@ -51,15 +49,13 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--trials",
-        type=options.positive,
-        metavar="N",
+        **options.COUNT,
         help="number of configurations in all (default: 16; with a grid, all of its points)",
     )
     parser.add_argument("--study", metavar="NAME", help="name of the study (default: TASK-ENV)")
     parser.add_argument(
         "--workers",
-        type=options.positive,
-        metavar="N",
+        **options.COUNT,
         help="worker processes (default: one per core; with Ray, as many as fit on the cluster)",
     )
     parser.add_argument(
@@ -70,16 +66,13 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--grid-points",
-        type=options.positive,
-        metavar="N",
+        **options.COUNT,
         help="with --sampler grid: points of each range including both ends, evenly spaced or evenly on the range's "
         "log scale; of a list of values, all are used (default: 5)",
     )
     parser.add_argument(
         "--objective",
-        action="append",
-        default=[],
-        metavar="NAME",
+        **options.NAMES,
         help="return; return_median, return_iqm or return_top_quartile, of the same episodes; model_size, the number "
         "of parameters, minimized; env_steps_per_second, measured on this machine and not reproducible; or a metric "
         "that the task reports with its direction, such as episode_length:minimize; may be repeated, for a Pareto "
@@ -87,21 +80,17 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--generation",
-        type=options.positive,
         default=8,
-        metavar="N",
+        **options.COUNT,
         help="trials suggested at a time; asha keeps this many ready or in training (default: 8)",
     )
     parser.add_argument(
         "--cohort",
-        type=options.positive,
         default=4,
-        metavar="N",
+        **options.COUNT,
         help="consecutive trials that share their structure, so that they train as one batch (default: 4)",
     )
-    parser.add_argument(
-        "--seeds", type=options.positive, default=1, metavar="N", help="seeds per configuration (default: 1)"
-    )
+    parser.add_argument("--seeds", default=1, **options.COUNT, help="seeds per configuration (default: 1)")
     parser.add_argument(
         "--aggregate",
         default="mean",
@@ -131,7 +120,7 @@ def _add_schedulers(parser: options.Parser) -> None:
         "to --epochs whose members copy and change each other's hyperparameters (default: halving)",
     )
     population = parser.add_argument_group("with --scheduler pbt")
-    population.add_argument("--population", type=options.positive, default=8, metavar="N", help="members (default: 8)")
+    population.add_argument("--population", default=8, **options.COUNT, help="members (default: 8)")
     population.add_argument(
         "--interval", type=options.positive, default=3, metavar="EPOCHS", help="epochs per generation (default: 3)"
     )
@@ -151,9 +140,7 @@ def _add_schedulers(parser: options.Parser) -> None:
     )
     population.add_argument(
         "--perturb",
-        action="append",
-        default=[],
-        metavar="NAME",
+        **options.NAMES,
         help="a hyperparameter that is explored; may be repeated (default: all that are searched)",
     )
 

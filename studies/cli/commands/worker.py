@@ -18,9 +18,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--study", required=True, metavar="NAME")
     parser.add_argument(
         "--workers",
-        type=options.positive,
         default=1,
-        metavar="N",
+        **options.COUNT,
         help="number of workers that share the study (default: as many as hold trials)",
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
