@@ -104,6 +104,23 @@ def test_a_command_carries_on_when_its_file_is_gone_and_says_when_it_has_changed
     assert not changed["resumed"]
 
 
+def test_a_task_is_initialized_once_and_a_second_time_only_for_its_start(
+    sqlite_url: str, cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, init = [], PPO.init
+
+    def counted(task: PPO, **values: Any) -> PPO:
+        calls.append(values)
+        return init(task, **values)
+
+    monkeypatch.setattr(PPO, "init", counted)
+    settings = [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
+    assert cli("train", "ppo", "CartPole-v1", "--epochs", "1", *settings, "--storage", sqlite_url)[0] == 0
+    assert len(calls) == 1
+    assert cli(*train(sqlite_url, file, epochs=1))[0] == 0
+    assert len(calls) == 3
+
+
 def test_a_file_that_was_never_there_is_refused_before_any_training(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     status, _, errors = cli(*train(sqlite_url, tmp_path / "none.npz"))
     assert status == 2
