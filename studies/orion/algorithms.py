@@ -26,10 +26,10 @@ _LOGUNIFORM = re.compile(r"^loguniform\((\S+), (\S+), precision=None.*")
 
 def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int | Fidelity) -> dict[str, Any]:
     """Return Orion's configuration of the algorithm, with a seed, without which its Hyperband does not start."""
-    given = {algorithm: {}} if isinstance(algorithm, str) else dict(algorithm)
-    if len(given) != 1:
+    config = {algorithm: {}} if isinstance(algorithm, str) else dict(algorithm)
+    if len(config) != 1:
         raise ValueError(f"an algorithm is a name or {{name: {{option: value}}}}, but got {algorithm!r}")
-    [(name, options)] = given.items()
+    [(name, options)] = config.items()
     classes = {key: kind for key, kind in algo_factory.get_classes().items() if _is_installed(kind)}
     if name.lower() not in classes:
         raise ValueError(
@@ -42,7 +42,7 @@ def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int 
     if unknown := sorted(set(options or {}) - set(known)):
         raise ValueError(f"Orion's {name} takes {', '.join(list(known)[2:])}, but got {', '.join(unknown)}")
     defaults = {"seed": seed} if "seed" in known else {}
-    if is_population(given) and isinstance(epochs, Fidelity):
+    if is_population(config) and isinstance(epochs, Fidelity):
         defaults["generations"] = _generations(epochs)
     return {name: {**defaults, **(options or {})}}
 

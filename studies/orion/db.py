@@ -151,8 +151,8 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         if query is not None:
             return self.transact(lambda collections: collections.update(collection_name, query, data))
         documents = list(data) if isinstance(data, list | tuple) else [data]
-        given = self.transact(lambda collections: collections.insert(collection_name, documents))
-        for document, number in zip(documents, given, strict=True):
+        numbers = self.transact(lambda collections: collections.insert(collection_name, documents))
+        for document, number in zip(documents, numbers, strict=True):
             document["_id"] = number
         return len(documents)
 

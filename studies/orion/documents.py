@@ -160,8 +160,8 @@ def lookup(document: Mapping[str, Any], key: str) -> Any:
     at = key.find(".")
     while at >= 0:
         inner = document.get(key[:at])
-        if isinstance(inner, Mapping) and (found := lookup(inner, key[at + 1 :])) is not MISSING:
-            return found
+        if isinstance(inner, Mapping) and (value := lookup(inner, key[at + 1 :])) is not MISSING:
+            return value
         at = key.find(".", at + 1)
     return MISSING
 
@@ -198,15 +198,15 @@ def conditions(query: Mapping[str, Any] | None) -> list[Condition]:
 def _conditions(query: Mapping[str, Any], path: str) -> Iterable[Condition]:
     for key, value in query.items():
         *parents, last = key.split(".")
-        here = ".".join(filter(None, [path, *parents]))
+        name = ".".join(filter(None, [path, *parents]))
         if last.startswith("$"):
             if last not in OPERATORS:
                 near = difflib.get_close_matches(last, OPERATORS, n=1)
                 raise DocumentError(
                     f"a query knows the operators {', '.join(OPERATORS)}, but got {last!r} at "
-                    f"{here!r}{f'; did you mean {near[0]}?' if near else ''}"
+                    f"{name!r}{f'; did you mean {near[0]}?' if near else ''}"
                 )
-            yield here, last, value
+            yield name, last, value
         elif isinstance(value, Mapping) and value:
             yield from _conditions(value, f"{path}.{key}" if path else key)
         else:

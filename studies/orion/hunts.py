@@ -260,12 +260,12 @@ def _experiment(
 
     StudyMismatch if it hunts something else.
     """
-    mine = json.loads(json.dumps({**objective.identity, "algorithm": algorithm}))
+    identity = json.loads(json.dumps({**objective.identity, "algorithm": algorithm}))
     with suppress(NoConfigurationError):
-        _check_same(name, get_experiment(name, storage=storage_of(url)).metadata.get(KEY), mine)
-    space = grid_priors(mine["space"]) if is_grid(algorithm) else mine["space"]
+        _check_same(name, get_experiment(name, storage=storage_of(url)).metadata.get(KEY), identity)
+    space = grid_priors(identity["space"]) if is_grid(algorithm) else identity["space"]
     # What is hunted is written together with the experiment, for others that begin the same hunt at this moment.
-    metadata = {"user": getpass.getuser(), KEY: json.dumps(mine)}
+    metadata = {"user": getpass.getuser(), KEY: json.dumps(identity)}
     experiment = ExperimentBuilder(storage_of(url)).build(
         name,
         space=space,
@@ -278,14 +278,14 @@ def _experiment(
     return ExperimentClient(experiment)
 
 
-def _check_same(name: str, known: str | None, mine: Mapping[str, Any]) -> None:
+def _check_same(name: str, known: str | None, identity: Mapping[str, Any]) -> None:
     if known is None:
         raise StudyMismatch(
             f"the experiment {name} was not begun by a hunt from Python, and cannot be carried on by "
             "one; give this hunt another name"
         )
-    if (theirs := json.loads(known)) != mine:
-        names = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
+    if (stored := json.loads(known)) != identity:
+        names = sorted(key for key in identity.keys() | stored.keys() if identity.get(key) != stored.get(key))
         raise StudyMismatch(
             f"a hunt of one name hunts one thing, but {name} was begun with another "
             f"{' and another '.join(names)}; give this one another name"

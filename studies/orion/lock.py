@@ -196,5 +196,5 @@ def _mark(trial: Trial) -> Document:
 
 def _trials(rows: Collections, marks: Sequence[Document]) -> list[Trial]:
     """Return the trials that are noted as untold."""
-    found = [rows.find("trials", {"experiment": mark["experiment"], "id": mark["id"]}) for mark in marks]
-    return [Trial(**trial) for trials in found for trial in trials]
+    documents = [rows.find("trials", {"experiment": mark["experiment"], "id": mark["id"]}) for mark in marks]
+    return [Trial(**trial) for trials in documents for trial in trials]

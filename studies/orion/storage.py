@@ -125,8 +125,8 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             if limit is not None and self._is_full(rows, uid, limit, now):
                 return None, rows.count("trials", {"experiment": uid, "status": "completed"}) < limit
             data = {"status": "reserved", "start_time": now, "heartbeat": now, "worker": token}
-            found = rows.update_first("trials", {"experiment": uid, "status": _PENDING}, data)
-            return found, found is None and self._lock.is_dry(rows, uid, now)
+            taken = rows.update_first("trials", {"experiment": uid, "status": _PENDING}, data)
+            return taken, taken is None and self._lock.is_dry(rows, uid, now)
 
         document, wait = self._db.transact(work)
         if wait:
@@ -205,17 +205,17 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         if was == "reserved":
             row = _owned(trial) if is_ours(trial.worker) else _seen(trial)
         token = new_token() if status == "reserved" else trial.worker
-        given = heartbeat if isinstance(heartbeat, datetime) else None  # Orion's client gives a number of seconds
+        beat = heartbeat if isinstance(heartbeat, datetime) else None  # Orion's client gives a number of seconds
 
         def work(rows: Collections) -> tuple[int, str]:
-            found = status
+            final = status
             if status == "broken" and was == "reserved" and _has_program(rows, trial.experiment):
-                found = "interrupted" if is_to_be_tried_again(rows, trial.experiment, trial.id) else status
-            data = {"status": found, "heartbeat": given or rows.now(), "worker": token}
+                final = "interrupted" if is_to_be_tried_again(rows, trial.experiment, trial.id) else status
+            data = {"status": final, "heartbeat": beat or rows.now(), "worker": token}
             done = rows.update("trials", row, data)
-            if done and found == "broken":
+            if done and final == "broken":
                 self._lock.note_untold(rows, trial)
-            return done, found
+            return done, final
 
         done, status = self._db.transact(work)
         self._held_rows.drop(trial.worker)
@@ -275,7 +275,9 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
 def _has_program(rows: Collections, experiment: Any) -> bool:
     """Return whether ``orion hunt`` runs ``rekindle train`` for the experiment with this id."""
-    return any(_runs_rekindle(found.get("metadata") or {}) for found in rows.find("experiments", {"_id": experiment}))
+    return any(
+        _runs_rekindle(document.get("metadata") or {}) for document in rows.find("experiments", {"_id": experiment})
+    )
 
 
 def _trains_with_rekindle(experiment: Any) -> bool:

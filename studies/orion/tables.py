@@ -130,7 +130,7 @@ class Collections:
         Return their ``_id``, which is the number of the insertion where none was given.
         """
         last, unique = self._reserve(collection, len(documents))
-        given: list[Any] = []
+        numbers: list[Any] = []
         for number, document in enumerate(documents, last - len(documents) + 1):
             body = {"_id": number} | dict(document)
             row, body = _columns(body)
@@ -138,11 +138,11 @@ class Collections:
             if not self._inserted(statement, _documents.c.number):
                 raise DuplicateKey(f"two documents of {collection} cannot have one _id: {body['_id']!r}")
             self._claim(collection, number, body, unique)
-            given.append(body["_id"])
-        largest = max((n for n in given if isinstance(n, int)), default=0)
+            numbers.append(body["_id"])
+        largest = max((n for n in numbers if isinstance(n, int)), default=0)
         if largest > last:  # a number that the caller chose must not be given again
             self._connection.execute(_one(sa.update(_collections), collection).values(last=largest))
-        return given
+        return numbers
 
     def find(
         self, collection: str, query: Mapping[str, Any] | None = None, selection: Mapping[str, Any] | None = None
@@ -296,8 +296,8 @@ class Collections:
         self._connection.execute(sa.update(_documents).where(*where).values(**columns))
         changed = {name: fields for name, fields in unique.items() if key_text(body, fields) != before[name]}
         if changed:
-            mine = (_keys.c.collection == collection, _keys.c.number == row.number, _keys.c.name.in_(changed))
-            self._connection.execute(sa.delete(_keys).where(*mine))
+            where_own = (_keys.c.collection == collection, _keys.c.number == row.number, _keys.c.name.in_(changed))
+            self._connection.execute(sa.delete(_keys).where(*where_own))
             self._claim(collection, row.number, body, changed)
 
     def _claim(self, collection: str, number: int, document: Document, unique: Mapping[str, Sequence[str]]) -> None:

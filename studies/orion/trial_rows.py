@@ -43,8 +43,8 @@ def parent_of(url: str, experiment: Any, trial: str) -> Start | None:
     """
     with closing(Database(url, SECONDS)) as database:
         if database.read(schema_version) is not None:
-            found, start = database.read(lambda connection: _look(Collections(connection), experiment, trial))
-            if found:
+            known, start = database.read(lambda connection: _look(Collections(connection), experiment, trial))
+            if known:
                 return start
     raise NoParent(
         f"a trial that Orion branched from another one starts from the state that the other one ended with, but "
@@ -100,10 +100,10 @@ def is_to_be_tried_again(rows: Collections, experiment: Any, trial: str) -> bool
 
     Counts it.
     """
-    found = next(iter(rows.find(ATTEMPTS, {"experiment": experiment, "id": trial})), {})
-    if found.get("failed"):
+    attempts = next(iter(rows.find(ATTEMPTS, {"experiment": experiment, "id": trial})), {})
+    if attempts.get("failed"):
         return False
-    before = found.get("killed")
+    before = attempts.get("killed")
     killed = (before if isinstance(before, int) else 0) + 1
     _set(rows, experiment, trial, {"killed": killed})
     return killed <= (RETRY_RULES[KILLED].times or 0)

@@ -45,10 +45,10 @@ class CMAES(BaseSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the numbers that all complete trials have."""
-        found = intersection_search_space(_complete(study))
+        space = intersection_search_space(_complete(study))
         return {
             name: distribution
-            for name, distribution in found.items()
+            for name, distribution in space.items()
             if not distribution.single() and not isinstance(distribution, CategoricalDistribution)
         }
 
@@ -63,7 +63,7 @@ class CMAES(BaseSampler):
         for population in self._populations(study, optimizer.population_size):
             # Only the order counts to CMA-ES: of more epochs before of fewer, and among equals by score.
             ranked = sorted(population, key=lambda each: (each.last_step or 0, each.value, -each.number), reverse=True)
-            optimizer.tell([(cube.transform(each.params), float(place)) for place, each in enumerate(ranked)])
+            optimizer.tell([(cube.transform(each.params), float(rank)) for rank, each in enumerate(ranked)])
         optimizer.reseed_rng(self.seed)
         return cube.untransform(optimizer.ask())
 

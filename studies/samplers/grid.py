@@ -84,10 +84,10 @@ def _grid(priors: str, count: int, seed: int) -> Sequence[Point]:
     points = list(islice(_walk(space, count), MOST + 1)) if prod(always) <= MOST else []
     if not 0 < len(points) <= MOST:
         most = sorted((name for name in sizes if sizes[name] > 1), key=lambda name: -sizes[name])
-        shown = ", ".join(f"{sizes[name]} of {name}" for name in most[:5])
-        shown += f" and those of {len(most) - 5} others" if len(most) > 5 else ""
+        largest = ", ".join(f"{sizes[name]} of {name}" for name in most[:5])
+        largest += f" and those of {len(most) - 5} others" if len(most) > 5 else ""
         raise BadConfig(
-            f"a grid has at most {MOST:,} points, but {shown} make more; search "
+            f"a grid has at most {MOST:,} points, but {largest} make more; search "
             "fewer of them (--search NAME), or take fewer --grid-points"
         )
     random.Random(streams.seed_of(seed, "suggest", "grid")).shuffle(points)
@@ -98,8 +98,8 @@ def _sizes(space: Space, count: int) -> dict[str, int]:
     """Return the number of values of each dimension, None included."""
     sizes: dict[str, int] = {}
     for name, distribution in distributions(space).items():
-        path, found = _path(space, name), len(values(distribution, count, name in _ordinals(space)))
-        sizes[path] = sizes.get(path, 0) + (1 if name == path + ENABLED else found)
+        path, count_of = _path(space, name), len(values(distribution, count, name in _ordinals(space)))
+        sizes[path] = sizes.get(path, 0) + (1 if name == path + ENABLED else count_of)
     return sizes
 
 
@@ -114,12 +114,12 @@ def _path(space: Space, name: str) -> str:
 
 def _ordinals(space: Space) -> set[str]:
     """Return the parameters whose values were all named one by one."""
-    found = set()
+    names = set()
     for path, dimension in space.flat().items():
         each = dimension.dimension if isinstance(dimension, Maybe) else dimension
         if isinstance(each, Ordinal):
-            found.add(f"{path}{'.value' if isinstance(dimension, Maybe) else ''}.index")
-    return found
+            names.add(f"{path}{'.value' if isinstance(dimension, Maybe) else ''}.index")
+    return names
 
 
 def _walk(space: Space, count: int) -> Iterator[Point]:
@@ -131,8 +131,8 @@ def _walk(space: Space, count: int) -> Iterator[Point]:
         try:
             suggest(space, cast(BaseTrial, _Asked(point)))
         except _Unknown as missing:
-            found = values(missing.distribution, count, missing.name in ordinals)
-            unfinished += [{**point, missing.name: value} for value in reversed(found)]
+            choices = values(missing.distribution, count, missing.name in ordinals)
+            unfinished += [{**point, missing.name: value} for value in reversed(choices)]
         else:
             yield point
 
@@ -172,9 +172,9 @@ def values(distribution: BaseDistribution, count: int, whole: bool = False) -> l
     low, high, step = distribution.low, distribution.high, distribution.step
     spread = np.exp(np.linspace(log(low), log(high), count)) if distribution.log else np.linspace(low, high, count)
     if step is None:
-        found = [float(value) for value in spread]
-        return [low, *found[1:-1], high]  # the ends as they are, whatever the logarithm made of them
+        floats = [float(value) for value in spread]
+        return [low, *floats[1:-1], high]  # the ends as they are, whatever the logarithm made of them
     last = round((high - low) / step)
     if whole or last < count:
-        return [low + place * step for place in range(last + 1)]
-    return [low + place * step for place in dict.fromkeys(round((value - low) / step) for value in spread)]
+        return [low + index * step for index in range(last + 1)]
+    return [low + index * step for index in dict.fromkeys(round((value - low) / step) for value in spread)]

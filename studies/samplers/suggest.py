@@ -59,14 +59,14 @@ def _suggest(
 ) -> list[dict[str, Any]]:
     assert plan.ask is not None
     cohort = config.cohort if KNOWN[config.sampler].structures else 1
-    found: list[dict[str, Any]] = []
-    for place, number in enumerate(plan.ask):
+    suggestions: list[dict[str, Any]] = []
+    for index, number in enumerate(plan.ask):
         values = _defaults(config.searched, check) if number == 0 and KNOWN[config.sampler].defaults else None
         if values is None:
-            leader = found[place - place % cohort] if place % cohort else None
+            leader = suggestions[index - index % cohort] if index % cohort else None
             values = _draw(config, study, plan.bracket, number, leader, check)
-        found.append(values)
-    return found
+        suggestions.append(values)
+    return suggestions
 
 
 @contextmanager
@@ -103,8 +103,8 @@ def history(
             continue
         scores = seen[trial.number]
         if trial.number not in spelled:
-            given = params(space, {name: value for name, value in trial.params.items() if name in known})
-            ordered = {name: given[name] for name in spread if name in given}  # as they are suggested
+            values_of = params(space, {name: value for name, value in trial.params.items() if name in known})
+            ordered = {name: values_of[name] for name in spread if name in values_of}  # as they are suggested
             spelled[trial.number] = ordered
         names = spelled[trial.number]
         # Samplers other than TPE learn from complete trials only, and TPE too if there are several objectives.

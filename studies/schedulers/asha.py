@@ -28,7 +28,7 @@ from ..study.config import Config
 from ..study.objectives import best_first, objectives_of
 from ..study.plan import Plan, ScoreHistory
 
-Place = tuple[float, int]  # (-score, number): the best first, ties to the lower number
+Rank = tuple[float, int]  # (-score, number): the best first, ties to the lower number
 
 
 class ASHA:
@@ -44,9 +44,9 @@ class ASHA:
         self._begun: set[int] = set()  # those that have no segment yet
         self._segments: dict[tuple[int, int], str] = {}  # their states
         self._ready: set[tuple[int, int]] = set()
-        self._finished: list[list[Place]] = [[] for _ in config.rungs]  # of each rung
-        self._paused: list[list[Place]] = [[] for _ in config.rungs]  # those of them that could be promoted
-        self._places: dict[tuple[int, int], Place] = {}
+        self._finished: list[list[Rank]] = [[] for _ in config.rungs]  # of each rung
+        self._paused: list[list[Rank]] = [[] for _ in config.rungs]  # those of them that could be promoted
+        self._ranks: dict[tuple[int, int], Rank] = {}
         self._scores: ScoreHistory = {}
         self._several = len(objectives_of(config)) > 1
         self._results: list[list[Segment]] = [[] for _ in config.rungs]  # of each rung, if there are several objectives
@@ -80,19 +80,19 @@ class ASHA:
         if row.state == "failed":
             self._scores.setdefault(row.number, [])
         elif row.state == "done":
-            place = self._places[key] = (-score_of(row), row.number)
-            insort(self._finished[row.rung], place)
+            rank = self._ranks[key] = (-score_of(row), row.number)
+            insort(self._finished[row.rung], rank)
             if self._several:
                 self._results[row.rung].append(row)
                 self._ranked.pop(row.rung, None)
             insort(self._scores.setdefault(row.number, []), (row.epochs, score_of(row)))
             if row.number in self._running and (row.number, row.rung + 1) not in self._segments:
-                insort(self._paused[row.rung], place)
+                insort(self._paused[row.rung], rank)
 
     def _take(self, number: int, rung: int) -> None:
         """Remove a trial from those paused on a rung, because it was promoted or has ended."""
-        place, paused = self._places.get((number, rung)), self._paused[rung]
-        if place is not None and (at := bisect_left(paused, place)) < len(paused) and paused[at] == place:
+        rank, paused = self._ranks.get((number, rung)), self._paused[rung]
+        if rank is not None and (at := bisect_left(paused, rank)) < len(paused) and paused[at] == rank:
             del paused[at]
 
     def plan(self) -> Plan:
@@ -120,10 +120,10 @@ class ASHA:
             paused = {number for _, number in self._paused[rung]}
             yield from (number for number in self._best(rung, len(finished) // self.base) if number in paused)
             return
-        for place in self._paused[rung]:
-            if bisect_left(finished, place) >= len(finished) // self.base:
+        for rank in self._paused[rung]:
+            if bisect_left(finished, rank) >= len(finished) // self.base:
                 return
-            yield place[1]
+            yield rank[1]
 
     def _best(self, rung: int, count: int) -> list[int]:
         if rung not in self._ranked:

@@ -30,8 +30,8 @@ class On(Kernel):  # type: ignore[misc]  # scikit-learn has no types
 
     def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Any:  # noqa: N803 - its names
         """Return the kernel of all pairs, in scikit-learn's form."""
-        given = X[:, self.columns], None if Y is None else Y[:, self.columns]
-        return self.kernel(*given, eval_gradient=eval_gradient)
+        columns = X[:, self.columns], None if Y is None else Y[:, self.columns]
+        return self.kernel(*columns, eval_gradient=eval_gradient)
 
     def diag(self, X: Array) -> Any:  # noqa: N803 - its names
         """Return the kernel of each point and itself."""
@@ -81,8 +81,8 @@ class GaussianProcess:
     def mean(self, points: Array) -> Array:
         """Return the expected values (M,), in deviations from the mean of all."""
         with _quietly():
-            found: Array = self._process.predict(points)
-        return (found - self._values.mean()) / (self._values.std() or 1.0)
+            mean: Array = self._process.predict(points)
+        return (mean - self._values.mean()) / (self._values.std() or 1.0)
 
     def deviation(self, pending: Array) -> Callable[[Array], Array]:
         """Return the posterior deviation (M,) of points, given that those at `pending` (K, D) will be known."""
@@ -94,8 +94,8 @@ class GaussianProcess:
 
         def deviation(at: Array) -> Array:
             with _quietly():
-                found: Array = process.predict(at, return_std=True)[1]
-            return np.sqrt(np.maximum(found**2 - noise, 0.0))  # of what is learned, not of what is measured
+                std: Array = process.predict(at, return_std=True)[1]
+            return np.sqrt(np.maximum(std**2 - noise, 0.0))  # of what is learned, not of what is measured
 
         return deviation
 

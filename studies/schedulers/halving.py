@@ -143,11 +143,11 @@ class Halving:
     def _scores_of(self, g: int) -> ScoreHistory:
         """Return the scores of an open bracket's trials, rung by rung."""
         rungs = range(self.brackets[g].rung, len(self.rungs))
-        found: ScoreHistory = {}
+        scores: ScoreHistory = {}
         for number in self.brackets[g].numbers:
             rows = (self._segments.get((number, rung)) for rung in rungs)
-            found[number] = [(row.epochs, score_of(row)) for row in rows if row and row.state == "done"]
-        return found
+            scores[number] = [(row.epochs, score_of(row)) for row in rows if row and row.state == "done"]
+        return scores
 
 
 class _Scores:
@@ -171,8 +171,8 @@ class _Scores:
         while self._joined in self._retired and asked - self._joined >= self.rungs:
             self._whole |= self._retired.pop(self._joined)
             self._joined += 1
-        seen = dict(self._whole)
+        visible = dict(self._whole)
         for h in range(self._joined, asked):
             scores = self._retired.get(h) or still_open[h]
-            seen |= {number: each[: asked - h] for number, each in scores.items()}
-        return seen
+            visible |= {number: each[: asked - h] for number, each in scores.items()}
+        return visible

@@ -36,13 +36,13 @@ def brackets(config: Config) -> list[Bracket]:
     One that was cut short stays so when the study is extended.
     """
     top, base = len(config.rungs) - 1, config.epochs[2]
-    found: list[Bracket] = []
+    result: list[Bracket] = []
     start = 0
     for total in config.trials:
         while start < total:
-            rung = len(found) % (top + 1)
+            rung = len(result) % (top + 1)
             s = top - rung  # how often the bracket is halved
             size = -(-(top + 1) * base**s // (s + 1))
-            found.append(Bracket(range(start, min(start + size, total)), rung))
-            start = found[-1].numbers.stop
-    return found
+            result.append(Bracket(range(start, min(start + size, total)), rung))
+            start = result[-1].numbers.stop
+    return result

@@ -116,8 +116,8 @@ class PB2:
     ) -> dict[str, Any]:
         bound = self._bound(pending)
         for attempt in range(ATTEMPTS):
-            place = self._maximize(bound, (self.config.seed, "explore", self.generation, member), attempt)
-            chosen = dict(zip(self.names, place, strict=True))
+            point = self._maximize(bound, (self.config.seed, "explore", self.generation, member), attempt)
+            chosen = dict(zip(self.names, point, strict=True))
 
             def decide(path: str, dimension: Dimension, chosen: Mapping[str, float] = chosen) -> Value:
                 if path in chosen and path in parent:
@@ -150,10 +150,10 @@ class PB2:
 
     def _data(self) -> tuple[Array, Array]:
         """Return points (N, D + 1) of hyperparameters and generation, and the change (N,) of the score at each."""
-        found = sorted((rung, number) for number, rung in self._rows)
-        first = [score_of(self._rows[number, 0]) for rung, number in found if rung == 0]
+        finished = sorted((rung, number) for number, rung in self._rows)
+        first = [score_of(self._rows[number, 0]) for rung, number in finished if rung == 0]
         points, changes = [], []
-        for rung, number in found[-WINDOW:]:
+        for rung, number in finished[-WINDOW:]:
             before = self._before(number, rung)
             if rung and before is None:
                 continue

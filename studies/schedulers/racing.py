@@ -109,7 +109,7 @@ class RacingScheduler(SeedScheduler):
             self._wanted[key] = race
         if race.over:
             self._eliminated = self._eliminated.difference(entrants) | race.eliminated
-        for row in collapse(self.config, [], (row for mine in rows.values() for row in mine.values()))[1]:
+        for row in collapse(self.config, [], (row for of_one in rows.values() for row in of_one.values()))[1]:
             if row.state == "done" and not race.over:
                 yield replace(row, state="ready", score=None, digest=None)
             elif row.state == "done" and row.number in race.eliminated:

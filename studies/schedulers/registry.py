@@ -34,10 +34,10 @@ def scheduler(config: Config) -> Scheduler:
             f"a study goes on with the scheduler that it began with, but {config.scheduler!r} is none of "
             f"{', '.join(_SCHEDULERS)}; use the Rekindle that made the study, or another name for a new one"
         )
-    found = _SCHEDULERS[config.scheduler](config)
-    if is_racing(config) and isinstance(found, Halving):
-        return RacingScheduler(config, found)
-    return SeedScheduler(config, found) if seeds_of(config) > 1 else found
+    made = _SCHEDULERS[config.scheduler](config)
+    if is_racing(config) and isinstance(made, Halving):
+        return RacingScheduler(config, made)
+    return SeedScheduler(config, made) if seeds_of(config) > 1 else made
 
 
 def plan(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> Plan:

@@ -115,9 +115,9 @@ class SeedScheduler:
             self._rows.setdefault(rung, {})[row.number] = row
             rungs.add(rung)
         replicates = (self._trials[n] for number in numbers for n in self._of(number) if n in self._trials)
-        seen, ends = collapse(self.config, replicates, [])[0], self._ends(rungs)
+        configurations, ends = collapse(self.config, replicates, [])[0], self._ends(rungs)
         self._lost |= {row.number for row in ends if row.state == "failed"}
-        self.scheduler.observe(seen, ends)
+        self.scheduler.observe(configurations, ends)
 
     def _ends(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
         """Return the segments of configurations after rows of these (configuration, rung) have changed."""

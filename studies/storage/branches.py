@@ -47,13 +47,13 @@ def create_branch(connection: Connection, uid: str, identity: Mapping[str, Any],
     if connection.execute(sa.select(c.id).where(c.uid == uid).limit(1)).first() is not None:
         return True
     query = sa.select(c.id, c.manifest).where(c.uid == start.uid, c.epochs == start.epochs, c.digest == start.digest)
-    found = connection.execute(query.limit(1).with_for_update(read=True)).first()  # nobody drops it meanwhile
-    if found is None:
+    source = connection.execute(query.limit(1).with_for_update(read=True)).first()  # nobody drops it meanwhile
+    if source is None:
         return False
-    values = {"uid": uid, "epochs": start.epochs, "digest": start.digest, "manifest": found.manifest}
+    values = {"uid": uid, "epochs": start.epochs, "digest": start.digest, "manifest": source.manifest}
     copy = checkpoint.insert().values(**values, lease_epoch=0, created=Now()).returning(c.id)
     id = connection.execute(copy).scalar_one()
-    names = sa.select(sa.literal(id), checkpoint_blob.c.digest).where(checkpoint_blob.c.checkpoint == found.id)
+    names = sa.select(sa.literal(id), checkpoint_blob.c.digest).where(checkpoint_blob.c.checkpoint == source.id)
     connection.execute(checkpoint_blob.insert().from_select(["checkpoint", "digest"], names))
     connection.execute(task.update().where(task.c.uid == uid).values(epochs=start.epochs))
     return True

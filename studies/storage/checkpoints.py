@@ -24,8 +24,8 @@ def put_blobs(connection: Connection, blobs: Mapping[str, Mapping[str, bytes]]) 
     stored: dict[str, int] = {}
     digests = sorted(blobs)  # in one order everywhere, so that two writers cannot wait for each other
     for i in range(0, len(digests), CHUNK):
-        found = sa.select(blob.c.digest, blob.c.size).where(blob.c.digest.in_(digests[i : i + CHUNK]))
-        stored.update((digest, size) for digest, size in connection.execute(found))
+        query = sa.select(blob.c.digest, blob.c.size).where(blob.c.digest.in_(digests[i : i + CHUNK]))
+        stored.update((digest, size) for digest, size in connection.execute(query))
     for digest in digests:
         if stored.get(digest, -1) < 0:
             data = blobs[digest][digest]
@@ -73,8 +73,8 @@ def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Me
     """Add metrics to those of the same epochs."""
     if not rows:
         return
-    here = sa.and_(metric.c.uid == uid, metric.c.epoch.in_([epoch for epoch, _ in rows]))
-    query = sa.select(metric.c.epoch, metric.c.data).where(here)
+    where = sa.and_(metric.c.uid == uid, metric.c.epoch.in_([epoch for epoch, _ in rows]))
+    query = sa.select(metric.c.epoch, metric.c.data).where(where)
     known = {row.epoch: row.data for row in connection.execute(query)}
     merged = [(epoch, {**known.get(epoch, {}), **data}) for epoch, data in rows]
     put_metrics(connection, [(uid, epoch, data) for epoch, data in merged if known.get(epoch) != data])

@@ -60,10 +60,10 @@ class FailureHistory:
         blamed = self.killed - 1
         if blamed > last_time:
             blamed = max(last_time, blamed - min(self.elsewhere, EXCUSED))
-        who = Owner.parse(self.last)
+        last = Owner.parse(self.last)
         error = Killed(
             f"{self.killed} processes in a row that trained it were killed, or fell silent, before they finished epoch "
-            f"{self.epochs + 1}, the last one process {who.pid} on {who.host}; does it need more memory than there is? "
+            f"{self.epochs + 1}, the last one process {last.pid} on {last.host}; does it need more memory than exists? "
             "Fix what ends them, or leave its hyperparameters out of the space"
         )
         return error, decide(error, blamed)
@@ -92,26 +92,26 @@ def claimable(
 
 def histories(connection: Connection, uids: Collection[str]) -> dict[str, FailureHistory]:
     """Return the histories of the tasks that had failures."""
-    found: dict[str, FailureHistory] = {}
+    by_uid: dict[str, FailureHistory] = {}
     names = sorted(uids)
     for i in range(0, len(names), CHUNK):
-        _read(connection, names[i : i + CHUNK], found)
-    for uid, history in found.items():
+        _read(connection, names[i : i + CHUNK], by_uid)
+    for uid, history in by_uid.items():
         if (RETRY_RULES[KILLED].times or 0) < history.killed:
             history.elsewhere = _elsewhere(connection, uid, history)
         if (after := history.after_kills()) is not None:
             history.alone |= after[1].alone
-    return found
+    return by_uid
 
 
-def _read(connection: Connection, uids: Collection[str], found: dict[str, FailureHistory]) -> None:
+def _read(connection: Connection, uids: Collection[str], by_uid: dict[str, FailureHistory]) -> None:
     columns = (event.c.id, event.c.uid, event.c.kind, event.c.data, (Now() - event.c.created).label("age"))
     query = sa.select(*columns, task.c.epochs, task.c.lease_owner).join(task, task.c.uid == event.c.uid)
     query = query.where(event.c.uid.in_(uids), event.c.kind.in_([TAKEOVER, FAILED])).order_by(event.c.id)
     for row in connection.execute(query):
-        history = found.get(row.uid)
+        history = by_uid.get(row.uid)
         if history is None:
-            history = found[row.uid] = FailureHistory(row.epochs, killed=int(_died(row.lease_owner)))
+            history = by_uid[row.uid] = FailureHistory(row.epochs, killed=int(_died(row.lease_owner)))
             history.last = row.lease_owner or ""
         if row.data.get("epochs") == row.epochs:
             _count(history, row)

@@ -29,10 +29,10 @@ def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
     for uid, id, epochs in connection.execute(sa.select(c.uid, c.id, c.epochs).where(c.uid.in_(uids)).order_by(c.id)):
         rows[uid].append((epochs, id))
     gone: set[int] = set()
-    for uid, found in rows.items():
-        last, _ = found[-1]
-        kept = dict(row for row in found[:-1] if row[0] < last) | dict(found[-1:])
-        gone |= {id for _, id in found} - set(kept.values())
+    for uid, of_task in rows.items():
+        last, _ = of_task[-1]
+        kept = dict(row for row in of_task[:-1] if row[0] < last) | dict(of_task[-1:])
+        gone |= {id for _, id in of_task} - set(kept.values())
         gone |= {kept[epochs] for epochs in keep.dropped(kept, _measured(connection, uid, kept, keep))}
     drop(connection, gone - branches.kept_checkpoints(connection, uids) if gone else gone)
 

@@ -116,10 +116,10 @@ def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
         epochs = int(at) if at else None
     saved = store.load(uid, epochs)
     if saved is None:
-        shown = ", ".join(map(str, kept)) or "none"
+        epochs_kept = ", ".join(map(str, kept)) or "none"
         raise NoPolicy(
             f"a checkpoint is taken from those that are kept, but task {uid} has none"
-            f"{f' at epoch {epochs}' if epochs is not None else ''}; those that are: {shown}"
+            f"{f' at epoch {epochs}' if epochs is not None else ''}; those that are: {epochs_kept}"
         )
     return uid, saved
 
@@ -132,10 +132,10 @@ def begun(store: Store, text: str | None, shown: str | None = None) -> list[str]
         of_task = rf"{re.escape(short)}[0-9a-f]*@{at if at.isdecimal() else '[0-9]+'}"
         parts.insert(0, re.escape(text) if Path(text).suffix in FILES else of_task)
     pattern = re.compile(" with ".join(parts))
-    found = []
+    digests = []
     for row in store.tasks():
         if row.uid.startswith(POLICY) and row.identity:
             names = [event.data.get("source", "") for event in store.events(row.uid) if event.kind == STORED]
             if any(pattern.fullmatch(name) for name in names):
-                found.append(str(row.identity["policy"]))
-    return found
+                digests.append(str(row.identity["policy"]))
+    return digests

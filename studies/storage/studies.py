@@ -43,25 +43,25 @@ def change_study(
     if connection.execute(query).one_or_none() is None:
         new = insert(connection, study).values(name=name, config=dict(change(None)), created=Now())
         connection.execute(new.on_conflict_do_nothing())
-    found = Study(**connection.execute(query).one()._mapping)
-    config = dict(change(found.config))
-    if found.config != config:
+    stored = Study(**connection.execute(query).one()._mapping)
+    config = dict(change(stored.config))
+    if stored.config != config:
         values = {"config": config, "revision": study.c.revision + 1}
         connection.execute(study.update().where(study.c.name == name).values(**values))
-    return Study(name, config, found.created)
+    return Study(name, config, stored.created)
 
 
-def check_same(name: str, stored: Mapping[str, Any], given: Mapping[str, Any], extend: Collection[str]) -> None:
+def check_same(name: str, stored: Mapping[str, Any], config: Mapping[str, Any], extend: Collection[str]) -> None:
     """Raise StudyMismatch, which names the differences, unless only the (dotted) keys in ``extend`` differ."""
-    before, now = dict(_flat(stored)), dict(_flat(given))
+    before, now = dict(_flat(stored)), dict(_flat(config))
     keys = sorted((before.keys() | now.keys()) - set(extend), key=lambda key: (key.count(".") > 0, key))  # task first
     if differing := [key for key in keys if (key in before, before.get(key)) != (key in now, now.get(key))]:
-        shown = ", ".join(
+        text = ", ".join(
             f"{key} ({before.get(key, 'absent')!r}, now {now.get(key, 'absent')!r})" for key in differing[:5]
         )
-        shown += f" and {len(differing) - 5} more" if len(differing) > 5 else ""
+        text += f" and {len(differing) - 5} more" if len(differing) > 5 else ""
         raise StudyMismatch(
-            f"a study keeps its configuration, but {name!r} differs in {shown}; use the stored values, or another name"
+            f"a study keeps its configuration, but {name!r} differs in {text}; use the stored values, or another name"
         )
 
 
@@ -167,9 +167,9 @@ def trials(connection: Connection, name: str, since: int = -1, of: Any = None) -
     return rows
 
 
-def _contradictory(what: str, state: str, score: float | None) -> DamagedRow:
+def _contradictory(name: str, state: str, score: float | None) -> DamagedRow:
     return DamagedRow(
-        f"a trial or segment is in a state that there is, with a score when it is done, but {what} is "
+        f"a trial or segment is in a state that there is, with a score when it is done, but {name} is "
         f"{state[:40]!r} with {score}; `rekindle fsck --repair` cures what can be cured"
     )
 
@@ -218,8 +218,8 @@ def finish_segment(
     done = connection.execute(ready.values(**values, revision=revision))
     if not done.rowcount:
         columns = [segment.c[name] for name in values]
-        found = connection.execute(sa.select(*columns).where(which)).one_or_none()
-        _same_again(f"segment {rung} of trial {number} of study {name!r}", found, values)
+        row = connection.execute(sa.select(*columns).where(which)).one_or_none()
+        _same_again(f"segment {rung} of trial {number} of study {name!r}", row, values)
 
 
 def finish_trials(
@@ -239,18 +239,18 @@ def finish_trials(
         ended = connection.execute(trial.update().where(which, trial.c.state == "running").values(**values)).rowcount
         if ended == len(some):
             continue
-        found = {row.number: row for row in connection.execute(sa.select(trial.c.number, trial.c.state).where(which))}
+        rows = {row.number: row for row in connection.execute(sa.select(trial.c.number, trial.c.state).where(which))}
         for number in some:
-            _same_again(f"trial {number} of study {name!r}", found.get(number), {"state": state})
+            _same_again(f"trial {number} of study {name!r}", rows.get(number), {"state": state})
 
 
-def _same_again(what: str, found: Any, values: dict[str, Any]) -> None:
-    if found is None:
-        raise ResultMismatch(f"only what was added can be finished, but there is no {what}; add it first")
-    before = {key: found._mapping[key] for key in values}
+def _same_again(name: str, row: Any, values: dict[str, Any]) -> None:
+    if row is None:
+        raise ResultMismatch(f"only what was added can be finished, but there is no {name}; add it first")
+    before = {key: row._mapping[key] for key in values}
     if before != values:
         raise ResultMismatch(
-            f"{what} is finished once, with {before}, but now got {values}; the first result stands. "
+            f"{name} is finished once, with {before}, but now got {values}; the first result stands. "
             "Equal work gives equal results on one kind of machine and versions of libraries: compare these"
         )
 

@@ -32,11 +32,11 @@ def count_tasks(connection: Connection, without: Sequence[str]) -> int:
 def reached(connection: Connection, uids: Collection[str]) -> dict[str, int]:
     """Return the epochs of the tasks' last checkpoints, by uid."""
     c, known = task.c, list(uids)
-    found: dict[str, int] = {}
+    epochs_of: dict[str, int] = {}
     for i in range(0, len(known), CHUNK):
         query = sa.select(c.uid, c.epochs).where(c.uid.in_(known[i : i + CHUNK]))
-        found.update((uid, epochs) for uid, epochs in connection.execute(query))
-    return found
+        epochs_of.update((uid, epochs) for uid, epochs in connection.execute(query))
+    return epochs_of
 
 
 def held(connection: Connection) -> set[str]:
@@ -56,9 +56,9 @@ def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
 def holders(connection: Connection) -> dict[str, str]:
     """Return the processes that hold tasks and are not known to be dead, by uid."""
     owned = sa.select(task.c.uid, task.c.lease_owner).where(task.c.lease_owner >= "", task.c.lease_expires > Now())
-    found = {uid: str(owner) for uid, owner in connection.execute(owned)}
-    dead = {owner for owner in set(found.values()) if Owner.parse(owner).is_dead()}
-    return {uid: owner for uid, owner in found.items() if owner not in dead}
+    owners = {uid: str(owner) for uid, owner in connection.execute(owned)}
+    dead = {owner for owner in set(owners.values()) if Owner.parse(owner).is_dead()}
+    return {uid: owner for uid, owner in owners.items() if owner not in dead}
 
 
 def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:

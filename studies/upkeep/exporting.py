@@ -168,10 +168,10 @@ def _copy_states(source: Connection, target: Connection, uids: Iterable[str]) ->
     return count, len(copied)
 
 
-def check_digest(what: str, digest: str, data: bytes | None) -> None:
+def check_digest(name: str, digest: str, data: bytes | None) -> None:
     """Raise DamagedCheckpoint unless the data have this SHA-256."""
     if data is None or hashlib.sha256(data).hexdigest() != digest:
         raise DamagedCheckpoint(
-            f"an exported study is whole, but {what} is {'missing' if data is None else 'damaged'}; "
+            f"an exported study is whole, but {name} is {'missing' if data is None else 'damaged'}; "
             "`rekindle fsck --repair` takes the task back to a sound state"
         )

@@ -77,8 +77,8 @@ def _blobs(store: Store) -> Iterator[Finding]:
                 yield Finding("blob", f"blob {digest[:12]}", f"SQLite has its bytes as {kind}", (digest,))
                 continue
             if length > LONGEST:
-                found = store.database.read(partial(hash_long, digest=digest))
-                yield from _compared(digest, found, size, length)
+                digest_found = store.database.read(partial(hash_long, digest=digest))
+                yield from _compared(digest, digest_found, size, length)
                 continue
             if total + length > BATCH:
                 yield from _hash_small(store, small)
@@ -127,10 +127,10 @@ def hash_long(connection: Connection, digest: str) -> str:
         start += len(data)
 
 
-def _compared(digest: str, found: str, size: int, length: int) -> Iterator[Finding]:
-    if found != digest:
-        what = f"its {length} bytes have another" if size in (-1, length) else f"it has {length} of its {size} bytes"
-        yield Finding("blob", f"blob {digest[:12]}", what, (digest,))
+def _compared(digest: str, actual: str, size: int, length: int) -> Iterator[Finding]:
+    if actual != digest:
+        wrong = f"its {length} bytes have another" if size in (-1, length) else f"it has {length} of its {size} bytes"
+        yield Finding("blob", f"blob {digest[:12]}", wrong, (digest,))
     elif size != length:
         yield Finding("blob-size", f"blob {digest[:12]}", f"it is given as {size}, and there are {length}", (digest,))
 
@@ -141,8 +141,8 @@ def _checkpoints(store: Store, bad: Set[str]) -> Iterator[Finding]:
     while rows := store.database.read(partial(_heads, after=last)):
         for row in rows:
             last = row.id
-            if what := _wrong(row, bad):
-                yield Finding("checkpoint", f"task {row.uid} at {row.epochs} epochs", what, (row.uid, row.id))
+            if wrong := _wrong(row, bad):
+                yield Finding("checkpoint", f"task {row.uid} at {row.epochs} epochs", wrong, (row.uid, row.id))
 
 
 @dataclass

@@ -46,9 +46,9 @@ ORDER = (
 
 def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
     """Apply the cures, one finding after the other, each in a transaction of its own."""
-    found = sorted((each for each in findings if each.repairable), key=lambda each: ORDER.index(each.kind))
+    repairable = sorted((each for each in findings if each.repairable), key=lambda each: ORDER.index(each.kind))
     repairs = []
-    for finding in found:
+    for finding in repairable:
         try:
             note = store.database.write(partial(_CURES[finding.kind], finding=finding))
         except StoreError as error:

@@ -34,8 +34,8 @@ def _json(connection: Connection) -> list[Finding]:
                 try:
                     kind.parse(text)
                 except ValueError as error:
-                    place = f"{table.name} {' '.join(map(str, key))}"
-                    findings.append(Finding("json", place, f"{column.name} is {str(text)[:40]!r}: {error}", tuple(key)))
+                    row = f"{table.name} {' '.join(map(str, key))}"
+                    findings.append(Finding("json", row, f"{column.name} is {str(text)[:40]!r}: {error}", tuple(key)))
     return findings
 
 
@@ -47,8 +47,8 @@ def _leases(connection: Connection) -> list[Finding]:
         owner = Owner.parse(text)
         why = "is dead" if owner.is_dead() else f"fell silent {-seconds:.0f} s ago" if seconds <= 0 else ""
         if why:
-            what = f"process {owner.pid} on {owner.host} {why}"
-            findings.append(Finding("lease", f"task {uid}", what, (uid, token)))
+            wrong = f"process {owner.pid} on {owner.host} {why}"
+            findings.append(Finding("lease", f"task {uid}", wrong, (uid, token)))
     return findings
 
 
@@ -154,8 +154,8 @@ def _lost(connection: Connection) -> Iterator[Finding]:
     for table, keys, parent, name in PARENTS:
         query = sa.select(*keys).where(~sa.exists().where(parent)).order_by(*keys)
         for row in connection.execute(query):
-            place = f"{table.name} {' '.join(map(str, row))[:80]}"
-            yield Finding("unreachable", place, f"its {name} is not there", (table.name, *row))
+            name_of_row = f"{table.name} {' '.join(map(str, row))[:80]}"
+            yield Finding("unreachable", name_of_row, f"its {name} is not there", (table.name, *row))
 
 
 CHECKS = (_json, _leases, _tasks, _epochs, _metrics, _unreachable)

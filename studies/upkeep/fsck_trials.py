@@ -60,36 +60,36 @@ def _study(connection: Connection, name: str) -> Iterator[Finding]:
     rows: dict[int, list[Segment]] = {}
     for row in connection.execute(query):
         rows.setdefault(row.number, []).append(Segment(**row._mapping))
-    here = sa.exists().where(task.c.uid == trial.c.uid)
-    trials = sa.select(trial.c.number, trial.c.uid, trial.c.state, here).where(trial.c.study == name)
+    has_task = sa.exists().where(task.c.uid == trial.c.uid)
+    trials = sa.select(trial.c.number, trial.c.uid, trial.c.state, has_task).where(trial.c.study == name)
     for number, uid, state, known in connection.execute(trials.order_by(trial.c.number)):
-        mine, place = rows.get(number, []), f"trial {number} of study {name!r}"
-        yield from _trial((name, number), place, state, mine)
-        for each in mine:
+        own, label = rows.get(number, []), f"trial {number} of study {name!r}"
+        yield from _trial((name, number), label, state, own)
+        for each in own:
             if each.state == "done" and (lacks := sorted(sought.difference(each.objectives or ()))):
-                where = f"segment {each.rung} of {place}"
+                where = f"segment {each.rung} of {label}"
                 yield Finding("segment-result", where, f"it has no {', '.join(lacks)}", (name, number, each.rung))
-        if not known and any(row.state == "done" for row in mine):
-            yield Finding("trial-task", place, f"there is no task {uid}", (name, number))
+        if not known and any(row.state == "done" for row in own):
+            yield Finding("trial-task", label, f"there is no task {uid}", (name, number))
 
 
-def _trial(key: tuple[str, int], place: str, state: str, rows: list[Segment]) -> Iterator[Finding]:
+def _trial(key: tuple[str, int], label: str, state: str, rows: list[Segment]) -> Iterator[Finding]:
     failed = [row.rung for row in rows if row.state == "failed"]
     if state not in (*ENDED, "running") or (state in ("complete", "pruned") and failed):
-        yield Finding("trial-state", place, f"it is {state!r}, and {len(failed)} of its segments failed", key)
+        yield Finding("trial-state", label, f"it is {state!r}, and {len(failed)} of its segments failed", key)
     elif state == "complete" and not any(row.state == "done" for row in rows):
-        yield Finding("trial-state", place, "it is complete, and no segment is done", key)
+        yield Finding("trial-state", label, "it is complete, and no segment is done", key)
     elif state == "running" and failed:
-        yield Finding("trial-failed", place, f"it is running, and segment {failed[0]} failed", key)
+        yield Finding("trial-failed", label, f"it is running, and segment {failed[0]} failed", key)
     for before, after in pairwise(rows):
         if after.rung != before.rung + 1 or after.epochs <= before.epochs or before.state != "done":
-            what = (
+            wrong = (
                 f"segment {after.rung} ({after.epochs} epochs) follows segment {before.rung} "
                 f"({before.epochs} epochs, {before.state})"
             )
-            yield Finding("segment-order", place, what, key)
+            yield Finding("segment-order", label, wrong, key)
     for row in rows:
-        where, place_of = f"segment {row.rung} of {place}", (*key, row.rung)
+        where, place_of = f"segment {row.rung} of {label}", (*key, row.rung)
         if row.state not in ("ready", "done", "failed") or (row.state == "done") != (row.score is not None):
             yield Finding("segment-result", where, f"it is {row.state!r} with score {row.score}", place_of)
         elif row.state == "ready" and state in ENDED:
@@ -106,10 +106,10 @@ def _digests(connection: Connection) -> list[Finding]:
         Finding(
             "segment-digest",
             f"segment {rung} of trial {number} of study {name!r}",
-            f"after {epochs} epochs its digest is {mine[:12]}, and the task's {stored[:12]}",
+            f"after {epochs} epochs its digest is {own[:12]}, and the task's {stored[:12]}",
             (name, number, rung),
         )
-        for name, number, rung, epochs, mine, stored in connection.execute(query.order_by(s.study, s.number, s.rung))
+        for name, number, rung, epochs, own, stored in connection.execute(query.order_by(s.study, s.number, s.rung))
     ]
 
 

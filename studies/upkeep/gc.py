@@ -95,9 +95,9 @@ def gc(
     if studies is None:
         tasks += [partial(_policy, uid=uid) for uid in store.database.read(_policies)]
     for task_of in tasks:
-        found, ids = run(partial(task_of, gone=gone if dry_run else None))
-        if found is not None:
-            garbage.append(found)
+        of_task, ids = run(partial(task_of, gone=gone if dry_run else None))
+        if of_task is not None:
+            garbage.append(of_task)
             gone += ids
     return garbage
 

@@ -78,9 +78,9 @@ def import_study(store: Store, path: Path) -> Transferred:
     return Transferred(own.name, len(trials), len(uids), checkpoints, blobs, new)
 
 
-def _bad(path: Path, what: str) -> BadArchive:
+def _bad(path: Path, reason: str) -> BadArchive:
     return BadArchive(
-        f"{path} must be a whole file that `rekindle export` wrote, but {what[:300]}; "
+        f"{path} must be a whole file that `rekindle export` wrote, but {reason[:300]}; "
         "export the study again, or copy the file again"
     )
 
@@ -165,15 +165,15 @@ def _read_task(connection: Connection, uid: str) -> dict[str, list[Row]]:
         "metrics": (metric, ("uid", "epoch", "data")),
         "events": (event, ("uid", "created", "kind", "data")),
     }
-    found = {}
+    by_kind = {}
     for kind, (table, names) in columns.items():
         query = sa.select(*(table.c[name] for name in names)).where(table.c.uid == uid)
         rows = connection.execute(query.order_by(*table.primary_key.columns))
-        found[kind] = [dict(row._mapping) for row in rows]
+        by_kind[kind] = [dict(row._mapping) for row in rows]
     blobs = sa.select(checkpoint_blob.c.digest).order_by(checkpoint_blob.c.digest)
-    for row in found["checkpoints"]:
+    for row in by_kind["checkpoints"]:
         row["blobs"] = connection.scalars(blobs.where(checkpoint_blob.c.checkpoint == row.pop("id"))).all()
-    return found
+    return by_kind
 
 
 class _Blobs(Mapping[str, bytes]):
@@ -211,10 +211,10 @@ def _compare(connection: Connection, own: Study, trials: list[Trial], segments: 
     after = {"config": own.config, **_flat(trials, segments)}
     differing = [key for key in {**before, **after} if _same(before.get(key)) != _same(after.get(key))]
     if differing:
-        shown = "; ".join(_difference(key, before.get(key), after.get(key)) for key in differing[:3])
+        differences = "; ".join(_difference(key, before.get(key), after.get(key)) for key in differing[:3])
         raise StudyMismatch(
             f"an imported study must be new or equal to the stored one, but {own.name!r} is stored with "
-            f"{len(differing)} differences: {shown}; import it into another database"
+            f"{len(differing)} differences: {differences}; import it into another database"
         )
     return True
 

@@ -120,11 +120,11 @@ def identify(connection: Connection, uid: str, identity: Mapping[str, Any]) -> N
         connection.execute(task.update().where(task.c.uid == uid).values(identity=identity))
 
 
-def check_identity(uid: str, stored: Any, given: Mapping[str, Any] | None) -> None:
+def check_identity(uid: str, stored: Any, identity: Mapping[str, Any] | None) -> None:
     """Raise IdentityMismatch unless both are the same, or one of them is not known."""
-    if stored is None or given is None or stored == json.loads(json.dumps(given)):
+    if stored is None or identity is None or stored == json.loads(json.dumps(identity)):
         return
-    keys = sorted(key for key in {*stored, *given} if stored.get(key) != json.loads(json.dumps(given.get(key))))
+    keys = sorted(key for key in {*stored, *identity} if stored.get(key) != json.loads(json.dumps(identity.get(key))))
     raise IdentityMismatch(
         f"a uid belongs to one task, but the {', '.join(keys)} of task {uid} differ from what is stored: "
         "leave the uid out so that it is made from the task, or choose another"

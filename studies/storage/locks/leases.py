@@ -133,11 +133,11 @@ class HeldLeases:
     def remove(self, leases: Iterable[StoreLease]) -> dict[str, int]:
         """Remove leases, and return the tokens, by uid, of those that were held."""
         with self._lock:
-            mine = {lease.uid: lease for lease in leases if self._held.get(lease.uid) is lease}
-            for uid, lease in mine.items():
+            removed = {lease.uid: lease for lease in leases if self._held.get(lease.uid) is lease}
+            for uid, lease in removed.items():
                 lease.lost = True
                 del self._held[uid]
-            return {uid: self._tokens.pop(uid) for uid in mine}
+            return {uid: self._tokens.pop(uid) for uid in removed}
 
     def abandon(self, lease: StoreLease) -> None:
         """Remove a lease, and leave it to the heartbeat to release it."""

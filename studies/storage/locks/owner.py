@@ -59,8 +59,8 @@ class Owner:
         return self._is_here() and not self.is_dead()
 
     def _is_here(self) -> bool:
-        here = Owner.current()
-        return bool(here.boot) and (self.host, self.boot) == (here.host, here.boot)
+        current = Owner.current()
+        return bool(current.boot) and (self.host, self.boot) == (current.host, current.boot)
 
     def is_dead(self) -> bool:
         """Return whether this process has certainly ended.

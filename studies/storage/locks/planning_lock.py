@@ -38,5 +38,5 @@ def acquire(connection: Connection, name: str, revision: int, seconds: float) ->
 
 def release(connection: Connection, name: str) -> None:
     """Release the lock, if this process has it."""
-    mine = sa.and_(study.c.name == name, study.c.planner == str(Owner.current()))
-    connection.execute(study.update().where(mine).values(planner=None, planner_until=None))
+    own = sa.and_(study.c.name == name, study.c.planner == str(Owner.current()))
+    connection.execute(study.update().where(own).values(planner=None, planner_until=None))

@@ -174,10 +174,10 @@ def _checked(url: str) -> sa.URL:
         parsed = sa.make_url(url)
         backend, driver = ([*parsed.drivername.split("+"), ""])[:2]
     except (ArgumentError, ValueError, TypeError, AttributeError):
-        shown = masked_url(str(url))
-        cure = f"did you mean sqlite:///{shown}?" if "://" not in shown else "check its spelling"
+        text = masked_url(str(url))
+        cure = f"did you mean sqlite:///{text}?" if "://" not in text else "check its spelling"
         raise BadURL(
-            f"a storage is a URL such as sqlite:///studies.db or postgresql://user@host/name, but got {shown!r}; {cure}"
+            f"a storage is a URL such as sqlite:///studies.db or postgresql://user@host/name, but got {text!r}; {cure}"
         ) from None
     if "@" in (parsed.host or ""):  # what goes before it is part of the password
         raise BadURL(f"an @ in a password is written %40 in a URL, but got {masked_url(str(url))!r}")

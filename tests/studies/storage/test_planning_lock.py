@@ -54,4 +54,4 @@ def test_a_turn_is_not_taken_for_what_is_past(store: Store) -> None:
     assert not store.acquire_planning("s", engine.rows.revision - 1)
     assert store.acquire_planning("s", engine.rows.revision)
     assert store.acquire_planning("s", engine.rows.revision), "it is this process that has it"
-    assert 0 < stores.TURN <= 60
+    assert 0 < stores.PLANNING_SECONDS <= 60
