@@ -59,7 +59,7 @@ def _settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
             thread.stop()
     while OPEN:
         storage = OPEN.pop()
-        storage._holdings.rows().clear()
+        storage._held_rows.rows().clear()
         storage._db.close_connection()
 
 
@@ -178,7 +178,7 @@ def test_trials_are_kept_alive_at_the_pace_of_the_configuration(
     wait_until(lambda: worker.get_trial(trial).heartbeat > before)
     assert worker.storage.fetch_lost_trials(worker._experiment) == []
     worker.release(trial)
-    assert worker.storage._holdings.rows() == {}
+    assert worker.storage._held_rows.rows() == {}
 
 
 def test_a_trial_that_is_reserved_by_name_gets_a_datetime_as_heartbeat(url: str) -> None:
@@ -245,7 +245,7 @@ def test_a_lock_whose_holder_shows_no_life_is_taken_over_and_its_late_state_drop
     paused, other = client(url), client(url)
     with pytest.raises(AlgorithmLockLost, match="given to another worker"):  # noqa: SIM117, PT012
         with paused.storage.acquire_algorithm_lock(uid=paused.id) as held:
-            paused.storage._holdings.rows().clear()  # no more signs of life
+            paused.storage._held_rows.rows().clear()  # no more signs of life
             change(paused.storage, "algo", owner=ELSEWHERE)
             with (
                 pytest.raises(LockAcquisitionTimeout, match=r"for 0\.2 s"),
@@ -264,9 +264,9 @@ def test_a_lock_is_kept_for_as_long_as_its_holder_lives(url: str) -> None:
     holder, other = client(url, lock_seconds=2), client(url, lock_seconds=2)
     with holder.storage.acquire_algorithm_lock(uid=holder.id) as held:
         change(holder.storage, "algo", owner="far.away:boot:1:1#" + "0" * 16)
-        token, (collection, row) = holder.storage._holdings.rows().popitem()
+        token, (collection, row) = holder.storage._held_rows.rows().popitem()
         row["owner"] = "far.away:boot:1:1#" + "0" * 16  # its own process counts as one elsewhere, which only time ends
-        holder.storage._holdings.rows()[token] = (collection, row)
+        holder.storage._held_rows.rows()[token] = (collection, row)
         with pytest.raises(LockAcquisitionTimeout), other.storage.acquire_algorithm_lock(uid=other.id, timeout=2.5):
             pass
         held.set_state({"n": 1})
@@ -325,7 +325,7 @@ def test_the_storage_can_be_pickled_and_its_copy_holds_nothing(url: str) -> None
     worker = client(url)
     trial = worker.suggest()
     twin = pickle.loads(pickle.dumps(worker.storage))
-    assert (twin.exact, twin.lock_seconds, twin._holdings.rows()) == (True, 10.0, {})
+    assert (twin.exact, twin.lock_seconds, twin._held_rows.rows()) == (True, 10.0, {})
     assert twin.get_trial(trial).worker == trial.worker
     worker.observe(trial, objective(0.1, 0.1))
     assert twin.count_completed_trials(worker._experiment) == 1
@@ -356,7 +356,7 @@ def test_an_algorithm_hears_of_results_whose_worker_died_before_it_told_it(url: 
     trial.results = [Trial.Result(name="loss", type="objective", value=0.5)]
     dead._experiment.update_completed_trial(trial)  # and not: dead._producer.observe(trial)
     dead._release_reservation(trial)
-    dead.storage._holdings.rows().clear()
+    dead.storage._held_rows.rows().clear()
     change(dead.storage, "untold", worker=ELSEWHERE, heartbeat=datetime(2020, 1, 1))
     hunt(other)
     with other._experiment.acquire_algorithm_lock() as algorithm:
@@ -371,10 +371,10 @@ def test_what_a_worker_could_not_tell_the_algorithm_others_tell(url: str) -> Non
         trial.results = [Trial.Result(name="loss", type="objective", value=0.5)]
         worker._experiment.update_completed_trial(trial)
         worker._release_reservation(trial)
-        assert [row[0] for row in worker.storage._holdings.rows().values()] == ["untold"]
+        assert [row[0] for row in worker.storage._held_rows.rows().values()] == ["untold"]
         with pytest.raises(LockAcquisitionTimeout), worker._experiment.acquire_algorithm_lock(timeout=0.1):
             pass
-    assert worker.storage._holdings.rows() == {}
+    assert worker.storage._held_rows.rows() == {}
     change(worker.storage, "untold", worker=ELSEWHERE, heartbeat=datetime(2020, 1, 1))
     with other._experiment.acquire_algorithm_lock() as algorithm:
         assert algorithm.has_observed(trial)
