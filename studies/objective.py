@@ -24,7 +24,7 @@ from .engine.configuring import open_space
 from .storage.store import Store
 from .study.config import check_epochs
 from .study.objectives import DEFAULT, RETURN, Unmeasured, measure, objective_options
-from .workers.waiting import opened
+from .workers.waiting import open_when_free
 
 if TYPE_CHECKING:
     from ..tasks.task import Task
@@ -92,7 +92,7 @@ class Objective:
         """Train one trial, and return its objectives; TrialPruned if pruned."""
         self._check_directions(trial)
         values = suggest(self.space, trial)
-        with opened(lambda: self._make(self.store), values) as task:
+        with open_when_free(lambda: self._make(self.store), values) as task:
             trial.set_user_attr("rk_uid", task.uid)
             # A stored task that has trained further is trained again without the storage, to the same bits.
             if task.epochs > self.epochs:

@@ -104,7 +104,7 @@ def _train_once(
 ) -> Results:
     from ...tasks.checkpoint.retention import RETURN
     from ...tasks.errors import Diverged
-    from ..workers.waiting import opened
+    from ..workers.waiting import open_when_free
 
     def evaluate(event: EpochEvent) -> None:
         if event.epoch == epochs:
@@ -112,7 +112,7 @@ def _train_once(
         at_epoch_end(event)
 
     start = values["start"]
-    with opened(lambda: make(_storage(store, start, use_previous)), values) as task:
+    with open_when_free(lambda: make(_storage(store, start, use_previous)), values) as task:
         resumed = task.epochs
         try:
             # What is stored may be further than this trial goes: the same bits are trained anew, without the storage.

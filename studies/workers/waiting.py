@@ -16,7 +16,7 @@ POLL = (0.1, 2.0)  # seconds between two attempts, at first and at most
 
 
 @contextmanager
-def opened(make: Callable[[], Task], values: Mapping[str, Any]) -> Iterator[Task]:
+def open_when_free(make: Callable[[], Task], values: Mapping[str, Any]) -> Iterator[Task]:
     """Open a task once no other process holds it; finish it finally."""
     pause = POLL[0]
     while True:
