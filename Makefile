@@ -15,7 +15,7 @@ tune: $(VENV)/.installed  ## tune PPO on CartPole-v1; rerun to resume
 	$(BIN)/rekindle tune ppo CartPole-v1 --trials 16 --epochs 1:27 --study cartpole --storage sqlite:///studies.db
 
 test: lint  ## ruff, mypy and the tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed-test  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -23,7 +23,7 @@ lint: $(VENV)/.installed-test  ## ruff and mypy
 	$(BIN)/mypy
 
 slow: $(VENV)/.installed-test  ## the tests that train until something is learned
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist loadfile -m slow
 
 chaos: $(VENV)/.installed-test  ## kill, pause and mislead workers, crash and fill databases; shows figures
 	$(BIN)/pytest -m chaos -q
