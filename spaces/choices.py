@@ -26,7 +26,7 @@ class Choice(Dimension):
         self._set_frozen(values=tuple(canonical(value, "a choice") for value in self.values))
         if not self.values:
             raise SpaceError("a choice needs at least one value")
-        if len(self._places) < len(self.values):
+        if len(self._indices) < len(self.values):
             raise SpaceError(f"the values of a choice must differ: {', '.join(map(repr, self.values))}")
         super().__post_init__()
 
@@ -41,9 +41,9 @@ class Choice(Dimension):
         """Return the index of `value` among the values; raise OutOfRange without."""
         plain = canonical(value, name)
         for candidate in (plain, _other_kind_of_number(plain)):
-            place = self._places.get(identity(candidate))
-            if place is not None:
-                return place
+            index = self._indices.get(identity(candidate))
+            if index is not None:
+                return index
         raise self._out_of_range(value, name)
 
     def after(self, steps: int) -> Value:
@@ -57,8 +57,8 @@ class Choice(Dimension):
         return self.after(int(u * len(self.values)))
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {identity(value): place for place, value in enumerate(self.values)}
+    def _indices(self) -> dict[str, int]:
+        return {identity(value): index for index, value in enumerate(self.values)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +121,11 @@ class Categorical(Choice):
     def at(self, u: float) -> Value:
         if self.weights is None:
             return super().at(u)
-        mark, place = u * sum(self.weights), 0
-        while place < len(self.values) - 1 and mark >= self.weights[place]:
-            mark -= self.weights[place]
-            place += 1
-        return self.after(place)
+        mark, index = u * sum(self.weights), 0
+        while index < len(self.values) - 1 and mark >= self.weights[index]:
+            mark -= self.weights[index]
+            index += 1
+        return self.after(index)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,13 +72,13 @@ def rows(flat: Mapping[str, Dimension]) -> Iterator[Row]:
     for path, dimension in flat.items():
         conditions = []
         for key, values in dimension.when.items():
-            found = _look_up(key, path, flat)
-            if found not in above:
-                raise SpaceError(f"{path} depends on {found}, which must be declared above it")
-            one = above[found]
+            target = _look_up(key, path, flat)
+            if target not in above:
+                raise SpaceError(f"{path} depends on {target}, which must be declared above it")
+            one = above[target]
             # a dimension fixed afterwards can no longer have every value that was named: those just never hold
             checked = values if isinstance(one, Fixed) else tuple(one.check(v, f"{path}: when {key}") for v in values)
-            conditions.append(Condition(key, found, checked))
+            conditions.append(Condition(key, target, checked))
         above[path] = dimension
         yield Row(path, dimension, tuple(conditions))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from .errors import OutOfRange, SpaceError, WrongType
-from .values import REQUIRED, Default, Value, canonical, identity, shown
+from .values import REQUIRED, Default, Value, canonical, display, identity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +65,10 @@ class Dimension:
             object.__setattr__(self, name, value)
 
     def _out_of_range(self, value: object, name: str) -> OutOfRange:
-        return OutOfRange(f"{name} must be {self.expects}, not {shown(value)}")
+        return OutOfRange(f"{name} must be {self.expects}, not {display(value)}")
 
     def _wrong_type(self, value: object, name: str) -> WrongType:
-        return WrongType(f"{name} must be {self.expects}, not {shown(value)}")
+        return WrongType(f"{name} must be {self.expects}, not {display(value)}")
 
 
 @dataclass(frozen=True, kw_only=True)

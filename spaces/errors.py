@@ -87,5 +87,5 @@ def near(name: str, known: Collection[str]) -> str:
     for path in known:
         leaves.setdefault(path.rpartition(".")[2], []).append(path)
     alike = [path for leaf in get_close_matches(name.rpartition(".")[2], leaves, cutoff=0.7) for path in leaves[leaf]]
-    found = get_close_matches(name, alike, cutoff=0) or get_close_matches(name, list(known), cutoff=0.7)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+    similar = get_close_matches(name, alike, cutoff=0) or get_close_matches(name, list(known), cutoff=0.7)
+    return f"; did you mean {' or '.join(similar)}?" if similar else ""

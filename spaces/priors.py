@@ -24,7 +24,7 @@ from .curves import Curve
 from .dimension import Dimension, Maybe
 from .errors import SpaceError
 from .ranges import Fidelity, Integer, NearOne, Normal, Range, Real
-from .values import REQUIRED, shown
+from .values import REQUIRED, display
 
 MAX_LENGTH = 20_000
 
@@ -55,7 +55,7 @@ def parse(text: str, name: str = "prior") -> Dimension:
         SpaceError: it describes none; the message begins with `name`.
     """
     if not isinstance(text, str) or len(text) > MAX_LENGTH:
-        raise SpaceError(f"{name}: a prior is a text of at most {MAX_LENGTH} characters, not {shown(text)}")
+        raise SpaceError(f"{name}: a prior is a text of at most {MAX_LENGTH} characters, not {display(text)}")
     try:
         return _build(ast.parse(text.strip(), mode="eval").body)
     except SpaceError as error:

@@ -10,7 +10,7 @@ from typing import Self
 
 from .dimension import Dimension
 from .errors import OutOfRange, SpaceError
-from .values import REQUIRED, canonical, shown
+from .values import REQUIRED, canonical, display
 
 Bounds = tuple[float, float]
 
@@ -286,14 +286,14 @@ def bound(value: object) -> float:
     """Return a finite number as a float, for the bound of a range."""
     number = canonical(value, "a bound")
     if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise SpaceError(f"a bound must be a number, not {shown(value)}")
+        raise SpaceError(f"a bound must be a number, not {display(value)}")
     return _float(number, "a bound")
 
 
 def _whole(value: object) -> int:
     number = bound(value)
     if not number.is_integer() or abs(number) >= 2**53:
-        raise SpaceError(f"the bounds and steps of integers must be integers below 2**53, not {shown(value)}")
+        raise SpaceError(f"the bounds and steps of integers must be integers below 2**53, not {display(value)}")
     return int(number)
 
 

@@ -18,7 +18,7 @@ from .dimension import Dimension, Maybe
 from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, near
 from .priors import parse, render
 from .ranges import Fidelity
-from .values import REQUIRED, Nested, Value, flatten, identity, read, shown, unflatten
+from .values import REQUIRED, Nested, Value, display, flatten, identity, read, unflatten
 
 VERSION = 1
 ENABLED = ".enabled"  # after a maybe()'s name: whether it is not None
@@ -38,7 +38,7 @@ class Space(Mapping[str, "Dimension | Space"]):
             if not name.isidentifier():
                 raise SpaceError(f"a hyperparameter's name must be an identifier, not {name!r}")
             if not isinstance(entry, (Dimension, Space)):
-                raise SpaceError(f"{name} must be a dimension such as real(0, 1) or a Space, not {shown(entry)}")
+                raise SpaceError(f"{name} must be a dimension such as real(0, 1) or a Space, not {display(entry)}")
         self._entries = entries
         self._flat: dict[str, Dimension] = {}
         for name, entry in entries.items():
@@ -93,7 +93,7 @@ class Space(Mapping[str, "Dimension | Space"]):
         Each depends on `seed`, its name and its dimension only.
         """
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-            raise SpaceError(f"a seed must be an integer of 0 or more, not {shown(seed)}")
+            raise SpaceError(f"a seed must be an integer of 0 or more, not {display(seed)}")
 
         def draw(path: str, dimension: Dimension) -> Value:
             if not dimension.search and dimension.default is not REQUIRED:
@@ -121,19 +121,19 @@ class Space(Mapping[str, "Dimension | Space"]):
         out where they do not apply; None for a group means its defaults. Raises UnknownParameter, MissingParameter,
         WrongType or OutOfRange.
         """
-        given = self._named(values)
+        named = self._named(values)
         instead = self._named(fixed or {})
         flat: dict[str, Value] = {}
         missing = []
         for row in self.rows:
             path, dimension = row.path, row.dimension
             if not row.applies(flat):
-                if path in given:
+                if path in named:
                     raise row.refusal()
-            elif path in given:
-                flat[path] = dimension.check(given[path], path)
+            elif path in named:
+                flat[path] = dimension.check(named[path], path)
                 if path in instead and identity(flat[path]) != identity(dimension.check(instead[path], path)):
-                    raise SpaceError(f"{path} is fixed to {shown(instead[path])} and cannot be {shown(flat[path])}")
+                    raise SpaceError(f"{path} is fixed to {display(instead[path])} and cannot be {display(flat[path])}")
             elif path in instead:
                 flat[path] = dimension.check(instead[path], path)
             elif dimension.default is not REQUIRED:
@@ -225,7 +225,7 @@ class Space(Mapping[str, "Dimension | Space"]):
         None, so what `structure` returns can be fixed as it is. The maybe() is then no more, for drivers too; `suggest`
         with `fixed` values keeps their names.
         """
-        given, enabled = self.split(values)
+        named, enabled = self.split(values)
         known: dict[str, Value] = {}
         left: dict[str, Dimension] = {}
         for row in self.rows:
@@ -234,17 +234,17 @@ class Space(Mapping[str, "Dimension | Space"]):
                 condition for condition in row.conditions if condition.path in known or not condition.is_open(left)
             ]
             if not all(condition.holds(known) for condition in decided):
-                if path in given or path in enabled:
+                if path in named or path in enabled:
                     raise row.refusal()
                 continue
             dimension = replace(row.dimension, when={c.key: c.values for c in row.conditions if c not in decided})
-            if path in given:
-                dimension = _fixed(dimension, given[path], path)
+            if path in named:
+                dimension = _fixed(dimension, named[path], path)
             elif path in enabled:
                 dimension = _enable(dimension, enabled[path], path)
             if isinstance(dimension, Fixed) and not dimension.when:
                 known[path] = dimension.value
-                if path in given or path in enabled:
+                if path in named or path in enabled:
                     continue
             left[path] = dimension
         return Space._of(left)
@@ -349,7 +349,7 @@ class Space(Mapping[str, "Dimension | Space"]):
         for path, value in flatten(values).items():
             if callable(value) and path in self:
                 raise WrongType(
-                    f"{path} must be data, not {shown(value)}: a function can be neither stored nor "
+                    f"{path} must be data, not {display(value)}: a function can be neither stored nor "
                     f"compared{self._instead_of_a_function(path)}"
                 )
             if path in self._flat:
@@ -377,7 +377,7 @@ class Space(Mapping[str, "Dimension | Space"]):
             if path.startswith(name + "."):
                 raise WrongType(f"{name} must be {self._flat[name].expects}, not a group of values")
             if name.startswith(path + "."):
-                raise WrongType(f"{path} is a group of values and must be a dict, not {shown(value)}")
+                raise WrongType(f"{path} is a group of values and must be a dict, not {display(value)}")
         cure = near(path, self._flat) or f"; there are {', '.join(self._beside(path))}"
         raise UnknownParameter(f"there is no hyperparameter {path!r}{cure}")
 
@@ -395,7 +395,7 @@ def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:
     """Return the rest of a maybe() once it is known whether it is None."""
     assert isinstance(dimension, Maybe)
     if not isinstance(enabled, bool):
-        raise WrongType(f"{path}{ENABLED} must be True or False, not {shown(enabled)}")
+        raise WrongType(f"{path}{ENABLED} must be True or False, not {display(enabled)}")
     if not enabled:
         return _fixed(dimension, None, path)
     default = dimension.default if dimension.default is not None else dimension.dimension.default

@@ -47,7 +47,7 @@ def canonical(value: object, name: str) -> Value:
         return value + 0.0  # -0.0 and 0.0 are one value, so they must hash alike
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         return [canonical(item, name) for item in value]
-    raise WrongType(f"{name} must be None, a bool, a number, a string or a list of them, not {shown(value)}")
+    raise WrongType(f"{name} must be None, a bool, a number, a string or a list of them, not {display(value)}")
 
 
 def identity(value: Value) -> str:
@@ -58,7 +58,7 @@ def identity(value: Value) -> str:
     return json.dumps(value)
 
 
-def shown(value: object) -> str:
+def display(value: object) -> str:
     """Return `value` for error messages.
 
     Its type is added where the text alone could mislead.
@@ -90,7 +90,7 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
     Raises WrongType for what is no mapping, and SpaceError if one name is given both ways.
     """
     if not isinstance(nested, Mapping):
-        raise WrongType(f"values must be a dict by name, not {shown(nested)}")
+        raise WrongType(f"values must be a dict by name, not {display(nested)}")
     flat: dict[str, Any] = {}
     for path, value in _leaves(nested, ""):
         if path in flat:
@@ -115,12 +115,12 @@ def unflatten(flat: Mapping[str, Any]) -> Nested:
     nested: Nested = {}
     for path, value in flat.items():
         *groups, leaf = path.split(".")
-        place = nested
+        node = nested
         for group in groups:
-            place = place.setdefault(group, {})
-            if not isinstance(place, dict):
+            node = node.setdefault(group, {})
+            if not isinstance(node, dict):
                 raise SpaceError(f"{path}: {group} is a value and cannot be a group of values too")
-        if leaf in place:
+        if leaf in node:
             raise SpaceError(f"{path} is given twice, or is a value and a group of values")
-        place[leaf] = value
+        node[leaf] = value
     return nested

@@ -166,7 +166,7 @@ class _Run:
 
     def record(self, metrics: list[Metrics]) -> None:
         """Add the epoch to every member's history; mark diverged members bad."""
-        told = []
+        events = []
         for member, (task, row) in enumerate(zip(self.tasks, metrics, strict=True)):
             if task.bad is not None:
                 continue
@@ -174,8 +174,8 @@ class _Run:
                 task.fail(Diverged(f"{task}: {reason} in epoch {self.learner.epochs}; try a lower learning rate"))
                 continue
             task.history.append((self.learner.epochs, row))
-            told.append((task.logger, EpochEvent(task, self.learner.epochs, row)))
-        for logger, event in told:
+            events.append((task.logger, EpochEvent(task, self.learner.epochs, row)))
+        for logger, event in events:
             for listener in (logger, self.context):
                 if listener is not None:
                     listener(event)

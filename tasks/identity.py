@@ -132,32 +132,32 @@ class TaskIdentity:
         own, others = self.structural, other.structural
         return names + sorted(k for k in own.keys() | others.keys() if own.get(k, ...) != others.get(k, ...))
 
-    def check_state(self, state: Mapping[str, Any], place: str, perturb: bool = False) -> None:
+    def check_state(self, state: Mapping[str, Any], where: str, perturb: bool = False) -> None:
         """Raise StateMismatch unless a state is of this task.
 
         Args:
             state: as `Task.state_dict` returns it.
-            place: names the task in errors.
+            where: names the task in errors.
             perturb: whether it may be of other hyperparameters and another seed.
         """
         if missing := sorted({*STATE_PARTS} - state.keys()):
             raise StateMismatch(
-                f"{place}: a state must have format, identity, structure and learner, but lacks {', '.join(missing)}"
+                f"{where}: a state must have format, identity, structure and learner, but lacks {', '.join(missing)}"
             )
         if state["format"] != STATE_FORMAT:
-            raise StateMismatch(f"{place}: a state must have format {STATE_FORMAT}, but got {state['format']!r}")
-        check_counters(state["learner"], place)
+            raise StateMismatch(f"{where}: a state must have format {STATE_FORMAT}, but got {state['format']!r}")
+        check_counters(state["learner"], where)
         if not isinstance(state["identity"], Mapping):
-            raise StateMismatch(f"{place}: a state's identity must be a mapping, but got {str(state['identity'])[:80]}")
+            raise StateMismatch(f"{where}: a state's identity must be a mapping, but got {str(state['identity'])[:80]}")
         own, others = self.to_json(), dict(state["identity"])
         for name in ("task", "version", "env") if perturb else sorted(own.keys() | others.keys()):
             if own.get(name) != others.get(name):
                 cure = "" if perturb else "; pass perturb=True to change it on purpose"
                 differs = _difference(name, own.get(name), others.get(name))
-                raise StateMismatch(f"{place}: the state is of another task: {differs}{cure}")
+                raise StateMismatch(f"{where}: the state is of another task: {differs}{cure}")
         if state["structure"] != self.structure:
             raise StateMismatch(
-                f"{place}: the state is of another structure, {state['structure']}; it cannot be perturbed into this "
+                f"{where}: the state is of another structure, {state['structure']}; it cannot be perturbed into this "
                 "one"
             )
 
@@ -167,13 +167,13 @@ def uid_of(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(identity)).hexdigest()[:20]
 
 
-def check_seed(place: str, seed: int) -> None:
+def check_seed(where: str, seed: int) -> None:
     """Raise ValueError unless a seed is an integer of the allowed range."""
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise ValueError(f"{place}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")
+        raise ValueError(f"{where}: seed must be an integer from 0 to 2**63 - 1, but got {seed!r}")
 
 
-def device_of(device: str, place: str) -> torch.device:
+def device_of(device: str, where: str) -> torch.device:
     """Return the torch device with this name.
 
     Raises:
@@ -183,11 +183,11 @@ def device_of(device: str, place: str) -> torch.device:
         named = torch.device(device)
     except (RuntimeError, TypeError):
         raise ValueError(
-            f"{place}: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', but got {device!r}"
+            f"{where}: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', but got {device!r}"
         ) from None
     if named.type == "cuda" and (named.index or 0) >= torch.cuda.device_count():
         raise ValueError(
-            f"{place}: device {device!r} is not here, torch sees {torch.cuda.device_count()} CUDA devices "
+            f"{where}: device {device!r} is not here, torch sees {torch.cuda.device_count()} CUDA devices "
             "on this machine; take 'cpu', or a torch and a driver that can use it"
         )
     return named

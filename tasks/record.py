@@ -96,7 +96,7 @@ class TaskRecord:
         self.history = [row for row in self.history if row[0] <= epochs]
         self.written = min(self.written, len(self.history))
 
-    def best(self, uid: str, place: str) -> Saved:
+    def best(self, uid: str, where: str) -> Saved:
         """Return the kept checkpoint with the best metric of `keep`.
 
         Raises:
@@ -108,15 +108,15 @@ class TaskRecord:
             if saved is not None:
                 return saved
         raise TaskError(
-            f"{place} must have a checkpoint with the metric {keep.metric!r} to say which is the best, but has none; "
+            f"{where} must have a checkpoint with the metric {keep.metric!r} to say which is the best, but has none; "
             'give it a storage and snapshots="best" before it trains'
         )
 
-    def check_lease(self, place: str) -> None:
+    def check_lease(self, where: str) -> None:
         """Raise TaskError if the lease was released before training."""
         if self.storage is not None and self.lease is None:
             raise TaskError(
-                f"{place} let go of its storage, where another process may train it by now. Build a new task with the "
+                f"{where} let go of its storage, where another process may train it by now. Build a new task with the "
                 "same hyperparameters: it carries on from the last checkpoint"
             )
 

@@ -42,9 +42,9 @@ def load(name: str) -> type[Any]:
     points = entry_points(group=ENTRY_POINTS, name=name)
     offers = [f"{point.value} of {point.dist.name if point.dist else 'an unknown package'}" for point in points]
     if len(offers) + (name in ALGORITHMS) > 1:
-        every = [*offers, "Rekindle's own"] if name in ALGORITHMS else offers
+        offered_by = [*offers, "Rekindle's own"] if name in ALGORITHMS else offers
         raise ValueError(
-            f"tasks must have names of their own, but {name!r} is {' and '.join(sorted(every))}; give "
+            f"tasks must have names of their own, but {name!r} is {' and '.join(sorted(offered_by))}; give "
             "yours another name, in its class and among its package's entry points"
         )
     if name in ALGORITHMS:

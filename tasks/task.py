@@ -165,18 +165,18 @@ class Task:
                     f"{self}: {name} was fixed to {self.fixed[name]!r} when the task was made, but init got "
                     f"{values[name]!r}"
                 )
-        shown = None if self.demonstrations is None else Demonstrations.from_source(self.demonstrations)
-        if shown is not None:
+        demonstrations = None if self.demonstrations is None else Demonstrations.from_source(self.demonstrations)
+        if demonstrations is not None:
             if "demonstrated_steps" not in self.learner.hyperparameters:
                 raise ValueError(
                     f"{self}: on-policy tasks learn from demonstrations, and {self.name} does not; leave "
                     "demonstrations out"
                 )
-            values.setdefault("demonstrated_steps", shown.steps)
+            values.setdefault("demonstrated_steps", demonstrations.steps)
         warm = self.warm_start if isinstance(self.warm_start, WarmStart | None) else WarmStart(self.warm_start)
         self._identity = TaskIdentity.of(type(self), self.env, self.seed, {**values, **self.fixed}, start)
         try:
-            policy = None if warm is None and shown is None else self._begin(warm, shown)
+            policy = None if warm is None and demonstrations is None else self._begin(warm, demonstrations)
             self.uid = uid or self.identity.uid
             self._open(policy, warm.name if warm else "")
             self.warm_start = self.demonstrations = None  # they are in the state now
@@ -186,13 +186,13 @@ class Task:
             raise
         return self
 
-    def _begin(self, start: WarmStart | None, shown: Demonstrations | None) -> Packed:
+    def _begin(self, start: WarmStart | None, demonstrations: Demonstrations | None) -> Packed:
         """Make a learner that begins with a policy and demonstrations.
 
         Their digest becomes part of the identity.
         """
         learner = self._new_learner()
-        beginning, self.load_report = match_beginning(learner, start, shown, str(self))
+        beginning, self.load_report = match_beginning(learner, start, demonstrations, str(self))
         packed = pack(policy_tree(beginning))
         if self.identity.start not in (None, packed.digest):
             raise StateMismatch(

@@ -115,14 +115,14 @@ def adopt(learner: Learner, member: int, policy: Mapping[str, Tensor]) -> None:
 
     Its target networks become copies.
     """
-    shown = demonstrations_of(learner, member)
-    own = {**policy_of(learner, member), **shown}
+    demonstrations = demonstrations_of(learner, member)
+    own = {**policy_of(learner, member), **demonstrations}
     check_fits(policy, own, learner.algorithm())
     for name, tensor in policy.items():
         own[name].copy_(tensor)
     if learner.particles is not None:
         for particle in range(member * learner.num_particles, (member + 1) * learner.num_particles):
-            adopt(learner.particles, particle, shown)
+            adopt(learner.particles, particle, demonstrations)
     elif (network := (learner.agent or learner).policy) is not None:
         network.copy_target(member)
     learner.warm_started(member)
@@ -153,21 +153,21 @@ def policy_in(tree: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def match_beginning(
-    learner: Learner, start: WarmStart | None, demonstrations: Demonstrations | None, place: str
+    learner: Learner, start: WarmStart | None, demonstrations: Demonstrations | None, where: str
 ) -> tuple[dict[str, Tensor], LoadReport]:
     """Return the parts that a new single member begins with, and a report."""
     parts: dict[str, Tensor] = {}
     report = LoadReport()
     if start is not None:
-        parts, report = match_policy(start, policy_of(learner, 0), list(networks_of(learner, 0)), place)
+        parts, report = match_policy(start, policy_of(learner, 0), list(networks_of(learner, 0)), where)
     if demonstrations is not None:
-        more = demonstrations.as_tensors(demonstrations_of(learner, 0), learner.envs.action_space, place)
+        more = demonstrations.as_tensors(demonstrations_of(learner, 0), learner.envs.action_space, where)
         parts, report = {**parts, **more}, replace(report, loaded=[*report.loaded, *more])
     return parts, report
 
 
 def match_policy(
-    start: WarmStart, policy: Mapping[str, Tensor], networks: Sequence[str], place: str
+    start: WarmStart, policy: Mapping[str, Tensor], networks: Sequence[str], where: str
 ) -> tuple[dict[str, Tensor], LoadReport]:
     """Return the parts of a source that fit a task's policy, and a report.
 
@@ -175,15 +175,15 @@ def match_policy(
         start: the source.
         policy: the new task's own, by name.
         networks: the names of those that make up a vector, in order.
-        place: names the task in errors.
+        where: names the task in errors.
 
     Raises:
         StateMismatch: something does not fit, unless it may be partial; or nothing fits.
     """
-    source = parts_of(start.source, {name: policy[name] for name in networks}, place)
+    source = parts_of(start.source, {name: policy[name] for name in networks}, where)
     loaded, mismatched = {}, []
     for name in (name for name in policy if name in source):
-        own, other = policy[name], as_tensor(source[name], name, place)
+        own, other = policy[name], as_tensor(source[name], name, where)
         if own.shape == other.shape:
             loaded[name] = other.to("cpu", own.dtype).clone()
         else:
@@ -191,10 +191,10 @@ def match_policy(
     names = set(source)
     report = LoadReport(list(loaded), mismatched, sorted(names - policy.keys()), [n for n in policy if n not in names])
     if not loaded:
-        raise StateMismatch(f"{place}: a warm start takes something over, but nothing fits: {_misfits(report)}")
+        raise StateMismatch(f"{where}: a warm start takes something over, but nothing fits: {_misfits(report)}")
     if not start.partial and _misfits(report):
         raise StateMismatch(
-            f"{place}: a warm start takes a whole policy over, but {_misfits(report)}; give the task the "
+            f"{where}: a warm start takes a whole policy over, but {_misfits(report)}; give the task the "
             f"hyperparameters of the source's networks, or {PARTIAL}"
         )
     return loaded, report
@@ -209,7 +209,7 @@ def _misfits(report: LoadReport) -> str:
     return "; ".join(parts)
 
 
-def parts_of(source: Any, networks: Mapping[str, Tensor], place: str) -> Mapping[str, Any]:
+def parts_of(source: Any, networks: Mapping[str, Tensor], where: str) -> Mapping[str, Any]:
     """Return a source's parts by name.
 
     Raises:
@@ -220,7 +220,7 @@ def parts_of(source: Any, networks: Mapping[str, Tensor], place: str) -> Mapping
     if isinstance(source, Saved):
         source = unpack(source.manifest, source.fetch)
     if not isinstance(source, Mapping | Sequence | np.ndarray | Tensor) or isinstance(source, str | bytes):
-        source = read_policy(source, place)
+        source = read_policy(source, where)
     if isinstance(source, Mapping):
         if is_policy(source):
             return policy_in(source)
@@ -233,32 +233,32 @@ def parts_of(source: Any, networks: Mapping[str, Tensor], place: str) -> Mapping
     if isinstance(source, Sequence):
         if len(source) != len(networks):
             raise StateMismatch(
-                f"{place}: a list of parameters must have {len(networks)}, one for each of "
+                f"{where}: a list of parameters must have {len(networks)}, one for each of "
                 f"{', '.join(list(networks)[:3])} ..., but got {len(source)}"
             )
         return dict(zip(networks, source, strict=True))
-    return split_vector(as_tensor(source, "the vector", place), networks, place)
+    return split_vector(as_tensor(source, "the vector", where), networks, where)
 
 
-def split_vector(vector: Tensor, networks: Mapping[str, Tensor], place: str) -> dict[str, Tensor]:
+def split_vector(vector: Tensor, networks: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """Return the parameters that lie in a vector, by name."""
     sizes = [tensor.numel() for tensor in networks.values()]
     if vector.shape != (sum(sizes),):
         raise StateMismatch(
-            f"{place}: a parameter vector must have the shape ({sum(sizes)},), as the networks have so "
+            f"{where}: a parameter vector must have the shape ({sum(sizes)},), as the networks have so "
             f"many numbers, but got {tuple(vector.shape)}"
         )
     parts = vector.split(sizes)
     return {name: part.view(own.shape) for (name, own), part in zip(networks.items(), parts, strict=True)}
 
 
-def as_tensor(value: Any, name: str, place: str) -> Tensor:
+def as_tensor(value: Any, name: str, where: str) -> Tensor:
     """Return numbers as a tensor; StateMismatch unless they are finite floating-point ones."""
     try:
         tensor = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     except (TypeError, ValueError) as error:
-        raise StateMismatch(f"{place}: a policy is made of arrays of numbers, but {name} is none: {error}") from None
+        raise StateMismatch(f"{where}: a policy is made of arrays of numbers, but {name} is none: {error}") from None
     if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
-        what = f"has the type {tensor.dtype}" if not tensor.is_floating_point() else "has a number that is not finite"
-        raise StateMismatch(f"{place}: a policy is made of finite floating-point numbers, but {name} {what}")
+        fault = f"has the type {tensor.dtype}" if not tensor.is_floating_point() else "has a number that is not finite"
+        raise StateMismatch(f"{where}: a policy is made of finite floating-point numbers, but {name} {fault}")
     return tensor

@@ -21,7 +21,7 @@ from ..dimension import Dimension, Maybe
 from ..errors import MissingParameter, OutOfRange, SpaceError, UnknownParameter
 from ..ranges import Fidelity, Integer, NearOne, Range, Real
 from ..space import ENABLED, Space
-from ..values import REQUIRED, Nested, Value, flatten, identity, shown
+from ..values import REQUIRED, Nested, Value, display, flatten, identity
 
 ROUNDING = 1e-12  # how far, relatively, a driver's own arithmetic may lead beyond a bound
 
@@ -51,13 +51,13 @@ class Dialect(NamedTuple):
         Raises:
             SpaceError: two share a name.
         """
-        found: dict[str, Parameter] = {}
+        by_name: dict[str, Parameter] = {}
         for row in space.rows:
             for parameter in self._parameters(row.path, row.dimension):
-                if parameter.name in found:
+                if parameter.name in by_name:
                     raise SpaceError(f"{row.path}: {self.driver} would have {parameter.name} twice; rename one")
-                found[parameter.name] = parameter
-        return found
+                by_name[parameter.name] = parameter
+        return by_name
 
     def decode(self, space: Space, ask: Ask, fixed: Mapping[str, Any] | None = None) -> Nested:
         """Return the space's values from a driver's answers.
@@ -66,13 +66,13 @@ class Dialect(NamedTuple):
 
         It is not asked for what `fixed` says: values, nested or dotted, or `<name>.enabled` for a maybe().
         """
-        given, enabled = space.split(fixed or {})
-        given = {path: space.flat()[path].check(value, path) for path, value in given.items()}
+        named, enabled = space.split(fixed or {})
+        named = {path: space.flat()[path].check(value, path) for path, value in named.items()}
 
         def choose(path: str, dimension: Dimension) -> Value:
             parameters = self._parameters(path, dimension)
-            if path in given or not parameters:
-                return given[path] if path in given else _unasked(dimension)
+            if path in named or not parameters:
+                return named[path] if path in named else _unasked(dimension)
             *gate, parameter = parameters
             if gate and not (enabled[path] if path in enabled else ask(gate[0])):
                 return None
@@ -108,9 +108,9 @@ class Dialect(NamedTuple):
 
         Raises OutOfRange for a value that a user may choose but the driver does not search.
         """
-        given, enabled = space.split(values)
+        named, enabled = space.split(values)
         params: dict[str, Value] = {path + ENABLED: on for path, on in enabled.items()}
-        for path, value in given.items():
+        for path, value in named.items():
             dimension = space.flat()[path]
             value = dimension.check(value, path)
             parameters = self._parameters(path, dimension)
@@ -143,13 +143,13 @@ class Dialect(NamedTuple):
     def _must_be_unasked(self, path: str, dimension: Dimension, value: Value) -> None:
         unasked = _unasked(dimension)
         if not isinstance(dimension, Fidelity) and identity(value) != identity(unasked):
-            raise OutOfRange(f"{path} = {shown(value)} is not searched by {self.driver}: fix() it")
+            raise OutOfRange(f"{path} = {display(value)} is not searched by {self.driver}: fix() it")
 
     def _encode(self, parameter: Parameter, value: Value, path: str) -> Value:
         try:
             return parameter.dimension.searched.check(parameter.encode(value), parameter.name)
         except OutOfRange as error:
-            raise OutOfRange(f"{path} = {shown(value)} is not where {self.driver} searches: {error}") from None
+            raise OutOfRange(f"{path} = {display(value)} is not where {self.driver} searches: {error}") from None
 
     def _parameters(self, path: str, dimension: Dimension) -> list[Parameter]:
         if not dimension.search or isinstance(dimension, Fixed):
@@ -187,8 +187,8 @@ def _unasked(dimension: Dimension) -> Value:
 
 def _place(path: str, last: int, encode: Callable[[Any], int], decode: Callable[[Any], Value]) -> Parameter:
     # an ordinal of one value is still a parameter, so that what a driver sees keeps its shape
-    place = Integer(low=0, high=last) if last else Categorical(values=(0,))
-    return Parameter(f"{path}.index", place, encode, decode)
+    index = Integer(low=0, high=last) if last else Categorical(values=(0,))
+    return Parameter(f"{path}.index", index, encode, decode)
 
 
 def _are_scalars(values: Any) -> bool:

@@ -43,31 +43,31 @@ def write_policy(path: str | os.PathLike[str], policy: Mapping[str, Tensor], abo
     return path
 
 
-def read_policy(path: Any, place: str) -> Any:
+def read_policy(path: Any, where: str) -> Any:
     """Return the arrays in a file by name, or its one array.
 
     Nothing that is read can run code.
 
-    ValueError, which names `place`, if it is no file of these forms.
+    ValueError, which names `where`, if it is no file of these forms.
     """
     if not isinstance(path, str | os.PathLike):
         raise StateMismatch(
-            f"{place}: a warm start is taken from a task, a state, a policy, a vector or a file, but "
+            f"{where}: a warm start is taken from a task, a state, a policy, a vector or a file, but "
             f"got a {type(path).__name__}"
         )
     path = Path(path)
     readers: dict[str, Callable[[Path], Any]] = {".npz": _npz, ".npy": _npy, ".safetensors": load_file}
     if path.suffix not in readers:
-        raise StateMismatch(f"{place}: a policy is read from a file of the form {', '.join(readers)}, but got {path}")
+        raise StateMismatch(f"{where}: a policy is read from a file of the form {', '.join(readers)}, but got {path}")
     if not path.is_file():
         raise StateMismatch(
-            f"{place}: a warm start needs its source, but there is no file {path}; a task that has "
+            f"{where}: a warm start needs its source, but there is no file {path}; a task that has "
             "begun carries on without: init(start=...) with the digest in its identity"
         )
     try:
         return readers[path.suffix](path)
     except _DAMAGE as error:
-        raise StateMismatch(f"{place}: {path} must be a whole {path.suffix} file of arrays, but: {error}") from None
+        raise StateMismatch(f"{where}: {path} must be a whole {path.suffix} file of arrays, but: {error}") from None
 
 
 def _npy(path: Path) -> Any:

@@ -110,7 +110,7 @@ def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where
             )
 
 
-def check_fits(policy: Mapping[str, Tensor], own: Mapping[str, Tensor], place: str) -> None:
+def check_fits(policy: Mapping[str, Tensor], own: Mapping[str, Tensor], where: str) -> None:
     """Raise StateMismatch unless a stored policy's parts are the task's own.
 
     Shapes must be equal.
@@ -119,7 +119,7 @@ def check_fits(policy: Mapping[str, Tensor], own: Mapping[str, Tensor], place: s
         if name not in own or not isinstance(tensor, Tensor) or own[name].shape != tensor.shape:
             have = tuple(own[name].shape) if name in own else "none"
             raise StateMismatch(
-                f"{place}: the policy that it starts from has {name} of shape "
+                f"{where}: the policy that it starts from has {name} of shape "
                 f"{tuple(getattr(tensor, 'shape', ()))}, but the task has {have}"
             )
 

@@ -37,14 +37,14 @@ class Draws:
 
     def __call__(self, position: int) -> NDArray[np.float64]:
         """Return the read-only numbers (P, *shape) at a position."""
-        block, place = divmod(position, self.ahead)
+        block, row = divmod(position, self.ahead)
         if block != self._block:
             count = self.ahead * self.size
             numbers = streams.uniform(self.keys, np.arange(block * count, (block + 1) * count))
             numbers = numbers.reshape(len(self.keys), self.ahead, *self.shape)
             self._values, self._block = np.ascontiguousarray(numbers.swapaxes(0, 1)), block
             self._values.flags.writeable = False
-        values: NDArray[np.float64] = self._values[place]
+        values: NDArray[np.float64] = self._values[row]
         return values
 
 
@@ -74,7 +74,7 @@ class Normals:
 
     def __call__(self, position: int) -> Tensor:
         """Return the read-only float32 numbers (P, *shape) at a position."""
-        block, place = divmod(position, self.ahead)
+        block, row = divmod(position, self.ahead)
         if block != self._block:
             counters = np.arange(block * self.count, (block + 1) * self.count).reshape(2, -1)
             radius = np.sqrt(-2 * np.log1p(-streams.uniform(self.keys, counters[0])))
@@ -82,4 +82,4 @@ class Normals:
             pair = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], 1).astype(np.float32)
             numbers = torch.from_numpy(pair).reshape(len(pair), self.ahead, *self.shape)
             self._values, self._block = numbers.transpose(0, 1).contiguous().to(self.device), block
-        return self._values[place]
+        return self._values[row]

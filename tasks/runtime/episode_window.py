@@ -30,13 +30,13 @@ class EpisodeWindow:
     def __init__(self, members: int, size: int):
         self.size = size
         self.returns, self.lengths = np.zeros((members, size)), np.zeros((members, size))
-        self.count = np.zeros((members, 1), np.int64)  # of all episodes so far; the next one's place is its remainder
+        self.count = np.zeros((members, 1), np.int64)  # of all episodes so far; the next one's slot is its remainder
 
     def add(self, members: NDArray[np.int64], returns: NDArray[Any], lengths: NDArray[Any]) -> None:
         """Add episodes of these members, in the order in which they ended."""
         for member, value, length in zip(members.tolist(), returns.tolist(), lengths.tolist(), strict=True):
-            place = int(self.count[member, 0]) % self.size
-            self.returns[member, place], self.lengths[member, place] = value, length
+            slot = int(self.count[member, 0]) % self.size
+            self.returns[member, slot], self.lengths[member, slot] = value, length
             self.count[member] += 1
 
     def metrics(self, member: int) -> dict[str, float]:

@@ -67,9 +67,9 @@ class Tally:
             everybody = np.ones(self.members, np.bool_)
             which = np.stack([everybody if some is None else some for *_, some in reports])
             numbers = np.where(which[:, None], numbers, 0.0)
-            for place, name in enumerate(names):
+            for column, name in enumerate(names):
                 total = self._sums.get(name, np.zeros(self.members))
-                for row in numbers[:, place]:  # one after the other, however many are read at once
+                for row in numbers[:, column]:  # one after the other, however many are read at once
                     total = total + row
                 self._sums[name] = total
                 self._counts[name] = self._counts.get(name, 0) + which.sum(0)
@@ -90,14 +90,14 @@ class Tally:
 
     def member_state(self, member: int) -> Tree:
         self._read()
-        told = {name: [float(total[member]), int(self._counts[name][member])] for name, total in self._sums.items()}
-        return {"count": self.count, **{name: each for name, each in told.items() if each[1]}}
+        sums = {name: [float(total[member]), int(self._counts[name][member])] for name, total in self._sums.items()}
+        return {"count": self.count, **{name: each for name, each in sums.items() if each[1]}}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         self._read()
-        told = dict(tree)
-        self.count = told.pop("count")
-        for name in self._sums.keys() | told.keys():
-            total, count = told.get(name, (0.0, 0))
+        sums = dict(tree)
+        self.count = sums.pop("count")
+        for name in self._sums.keys() | sums.keys():
+            total, count = sums.get(name, (0.0, 0))
             self._sums.setdefault(name, np.zeros(self.members))[member] = total
             self._counts.setdefault(name, np.zeros(self.members, np.int64))[member] = count
