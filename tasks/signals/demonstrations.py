@@ -103,7 +103,7 @@ class Demonstrations:
                 row = np.zeros(encoder.shape, encoder.dtype)
                 encoder.write(observation, row)
                 observations.append(row)
-                actions.append(np.asarray(action).reshape(codec.learner_shape) - _start(spaces.action))
+                actions.append(codec.encode(action))
                 begins.append(step == 0)
         return cls(np.array(observations), np.array(actions), np.array(begins, np.float32))
 
@@ -185,13 +185,6 @@ class Demonstrations:
                 f"{actions.min()} to {actions.max()}"
             )
         return tensors
-
-
-def _start(space: gym.Space[Any]) -> Any:
-    """Return the numbers of the first choices."""
-    if isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-        return np.asarray(space.start).reshape(-1) if np.ndim(space.start) else space.start
-    return 0
 
 
 def _bounds(space: gym.Space[Any]) -> tuple[Any, Any]:

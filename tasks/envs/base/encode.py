@@ -152,6 +152,13 @@ class Actions:
             return (actions + space.start).astype(space.dtype, copy=False)
         return actions.astype(space.dtype, copy=False)
 
+    def encode(self, action: Any) -> Array:
+        """Return an environment's action as a learner's, (*learner_shape)."""
+        row = np.asarray(action).reshape(self.learner_shape)
+        if isinstance(self.space, spaces.Discrete | spaces.MultiDiscrete):
+            return np.asarray(row - np.reshape(self.space.start, self.learner_shape))
+        return row
+
     def pick(self, draws: NDArray[np.float64]) -> Array:
         """Return an action for each row of numbers in [0, 1).
 

@@ -165,16 +165,11 @@ class Envs(ABC):
 
     def _head(self, i: int) -> Tree:
         """Return the head of every state: its owner, and the tallies."""
-        tally = self.episodes
         return {
             "env": self.spec.canonical,
             "mode": self.mode,
             "exact": self.exact,
-            "episodes": {
-                "count": int(tally.count[i]),
-                "return_sum": float(tally.return_sum[i]),
-                "length_sum": int(tally.length_sum[i]),
-            },
+            "episodes": {name: column[i].item() for name, column in vars(self.episodes).items()},
         }
 
     def _load_head(self, i: int, tree: Tree) -> None:
@@ -188,10 +183,8 @@ class Envs(ABC):
             )
         if "elapsed" in tree and (count := len(tree["elapsed"])) != self.num_envs:
             raise StateMismatch(f"{self.spec.id}: a state of {count} environments does not fit {self.num_envs}")
-        saved, tally = tree["episodes"], self.episodes
-        tally.count[i] = saved["count"]
-        tally.return_sum[i] = saved["return_sum"]
-        tally.length_sum[i] = saved["length_sum"]
+        for name, column in vars(self.episodes).items():
+            column[i] = tree["episodes"][name]
 
 
 def to_tensor(array: Array) -> torch.Tensor:

@@ -58,9 +58,9 @@ def make_pool(spec: EnvSpec, seeds: Sequence[int], threads: int) -> RawPool:
     prefix = spec.id.partition("/")[0] + "/"
     name = spec.id.removeprefix(prefix)
     if spec.wrappers or spec.parameters:
-        what = "wrappers" if spec.wrappers else "parameters"
+        kind = "wrappers" if spec.wrappers else "parameters"
         raise EnvSpecError(
-            f"{spec.id}: an environment in a pool takes no {what}, but got {list(getattr(spec, what))}; "
+            f"{spec.id}: an environment in a pool takes no {kind}, but got {list(getattr(spec, kind))}; "
             f"{name}, which is stepped alone, may have them"
         )
     if wrong := sorted(RESERVED & spec.kwargs.keys()):

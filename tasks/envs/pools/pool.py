@@ -98,9 +98,9 @@ def _row(obs: Any, i: int) -> Any:
 def pool_spaces(spec: EnvSpec) -> Spaces:
     """Return the spaces of one environment of a pool."""
     pool = make_pool(spec, [0], 1)
-    found = Spaces(_space(pool.observation_space), _space(pool.action_space))
+    spaces_ = Spaces(_space(pool.observation_space), _space(pool.action_space))
     pool.close()
-    return found
+    return spaces_
 
 
 def _space(space: Any) -> spaces.Space[Any]:

@@ -53,18 +53,18 @@ class Child:
 
     def __init__(self, hello: Mapping[str, Any], memory: int) -> None:
         """Start it; it answers ``hello`` when its environments are made."""
-        mine, theirs = socketpair()
-        with theirs:
+        ours, its = socketpair()
+        with its:
             # It finds the modules of environments as here; one thread each, since processes are the parallelism.
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "rekindle.tasks.envs.processes.child", str(theirs.fileno()), str(memory)],
+                [sys.executable, "-m", "rekindle.tasks.envs.processes.child", str(its.fileno()), str(memory)],
                 env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), memory),
+                pass_fds=(its.fileno(), memory),
                 process_group=0,  # Ctrl-C reaches the parent alone
             )
-        self.channel = Connection(mine.detach())
+        self.channel = Connection(ours.detach())
         self.send(hello)
 
     def send(self, content: bytes | Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
