@@ -40,7 +40,7 @@ def _replaced(old: Dimension, text: str, name: str) -> Dimension:
         raise SpaceError(f"{name}: a prior is what a study draws from, but got {text}; of one value say {name}=VALUE")
     if new.when or not new.search:
         raise SpaceError(
-            f"{name}: a prior that is given has no when= and no search=, which {name} has by itself, but got {text}"
+            f"{name}: a prior that is given has no when= and no search=, which {name} has already, but got {text}"
         )
     for value in _ends(new):
         try:

@@ -279,7 +279,7 @@ def _float(number: float, name: str) -> float:
     try:
         return float(number)
     except OverflowError:
-        raise OutOfRange(f"{name} must fit into a float, not be an integer of so many digits") from None
+        raise OutOfRange(f"{name} must fit into a float, not be an integer of that many digits") from None
 
 
 def bound(value: object) -> float:

@@ -117,7 +117,7 @@ class TaskRecord:
         if self.storage is not None and self.lease is None:
             raise TaskError(
                 f"{where} let go of its storage, where another process may train it by now. Build a new task with the "
-                "same hyperparameters: it carries on from the last checkpoint"
+                "same hyperparameters: it resumes from the last checkpoint"
             )
 
     def release(self) -> None:

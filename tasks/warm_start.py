@@ -2,7 +2,7 @@
 
 A policy is the networks' parameters by name, with the statistics that scale their observations, if there are some.
 Target networks become copies; optimizers, counters, entropy coefficients, replay buffers, other statistics and
-environments begin fresh. The loaded policy is a tree of its own, whose digest is part of the task's identity and which
+environments begin fresh. The loaded policy is a separate tree, whose digest is part of the task's identity and which
 is the first checkpoint of the task, so that training is as exact as from any other start.
 """
 

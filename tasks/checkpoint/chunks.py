@@ -68,7 +68,7 @@ class Blobs(Mapping[str, bytes]):
             return self.made[name]
         data = chunk_bytes(self.known[name])
         if hashlib.sha256(data).hexdigest() != name:
-            raise StateMismatch(f"blob {name[:12]} must be read before training goes on, but its rows have changed")
+            raise StateMismatch(f"blob {name[:12]} must be read before training continues, but its rows have changed")
         return data
 
     def __iter__(self) -> Iterator[str]:

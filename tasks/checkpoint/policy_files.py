@@ -62,7 +62,7 @@ def read_policy(path: Any, where: str) -> Any:
     if not path.is_file():
         raise StateMismatch(
             f"{where}: a warm start needs its source, but there is no file {path}; a task that has "
-            "begun carries on without: init(start=...) with the digest in its identity"
+            "begun resumes without: init(start=...) with the digest in its identity"
         )
     try:
         return readers[path.suffix](path)

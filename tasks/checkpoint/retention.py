@@ -19,8 +19,8 @@ class Keep:
         latest: how many of the newest; None keeps all. With two, a damaged one has a sound one before it.
         best: how many of those with the highest metric; of equal ones the earlier.
         metric: its name.
-        every: evaluate at the end of every so many epochs, so that they have a return; 0 leaves that to others.
-        spaced: also those at the ends of every so many epochs, for good; 0 for none.
+        every: evaluate at multiples of this many epochs, so that these have a return; 0 leaves that to others.
+        spaced: also those of multiples of this many epochs, for good; 0 for none.
     """
 
     latest: int | None = 2

@@ -159,7 +159,7 @@ def pack(tree: Mapping[str, Any]) -> Packed:
             continue
         tensor = _tensor(leaf).detach().to("cpu").contiguous()
         if tensor.nbytes <= CHUNK or tensor.ndim == 0 or len(tensor) == 1:
-            small[path] = tensor.clone()  # of its own: safetensors takes neither parts of a tensor nor one twice
+            small[path] = tensor.clone()  # a copy: safetensors takes neither parts of a tensor nor one twice
         elif isinstance(leaf, Chunked):
             chunks[path] = pack_chunked(leaf, add, known)
         else:

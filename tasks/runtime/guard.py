@@ -50,7 +50,7 @@ class BadResumeGuard:
             if task.bad is not None:
                 raise BadResume(
                     f"{task} broke with {type(task.bad).__name__}: {task.bad}. Its state may be half-changed, so it "
-                    "is not used again. Build a new task with the same hyperparameters and storage: it carries on from "
+                    "is not used again. Build a new task with the same hyperparameters and storage: it resumes from "
                     "the last good checkpoint"
                 ) from task.bad
         return self

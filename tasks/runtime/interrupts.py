@@ -63,5 +63,5 @@ class Interrupts:
             raise KeyboardInterrupt
         if self.pending is not None:
             raise Stopped(
-                "training was asked to stop by SIGTERM; the state is saved, and the same call carries on from it"
+                "training was asked to stop by SIGTERM; the state is saved, and the same call resumes from it"
             )

@@ -117,7 +117,7 @@ def test_values_become_plain_json_of_the_dimensions_type(dimension: Any, value: 
         (real(0, 1), True, WrongType, r"x must be a number in \[0.0, 1.0\], not True"),
         (real(0, 1), None, WrongType, r"x must be a number in \[0.0, 1.0\], not None"),
         (real(0, 1), [0.5], WrongType, r"x must be a number in \[0.0, 1.0\], not \[0.5\] \(list\)"),
-        (real(0, 1), 10**400, OutOfRange, "x must fit into a float, not be an integer of so many digits"),
+        (real(0, 1), 10**400, OutOfRange, "x must fit into a float, not be an integer of that many digits"),
         (real(0, 1, step=0.25), 0.3, OutOfRange, r"x must be .* in \[0.0, 1.0\] in steps of 0.25 from 0.0, not 0.3"),
         (log_real(1e-3, 1), 0, OutOfRange, r"x must be a number in \[0.001, 1.0\], not 0"),
         (real(0.1, 1, accept=(0, 2)), 3, OutOfRange, r"x must be a number in \[0.0, 2.0\], not 3"),

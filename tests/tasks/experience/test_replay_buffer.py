@@ -331,7 +331,7 @@ def test_a_blob_that_is_read_too_late_is_refused() -> None:
     pack(replay.member_state(0))
     packed = pack(replay.member_state(0))
     grow(replay, 200_000)
-    with pytest.raises(StateMismatch, match="must be read before training goes on"):
+    with pytest.raises(StateMismatch, match="must be read before training continues"):
         dict(packed.blobs)
 
 
