@@ -115,7 +115,7 @@ def _train_once(
     with open_when_free(lambda: make(_storage(store, start, use_previous)), values) as task:
         resumed = task.epochs
         try:
-            # What is stored may be further than this trial goes: the same bits are trained anew, without the storage.
+            # The stored task may be trained further than this trial: train again up to here, without the storage.
             if task.epochs > epochs and start is None:
                 task, resumed = make(None).init(**values), 0
             elif task.epochs > epochs:

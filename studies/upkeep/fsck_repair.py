@@ -26,27 +26,11 @@ HELD = "a living process holds the task; it is repaired when that has ended"
 GONE = "it is no longer so"
 Cure = Callable[..., str]  # of a connection and the finding: "" once it is done, or why it was not
 
-# The kinds in the order of their repair: leases first, so that the tasks of dead processes are free; what hangs on
-# others after those; orphans at the end.
-ORDER = (
-    "lease",
-    "unreachable",
-    "blob",
-    "blob-size",
-    "checkpoint",
-    "task-epochs",
-    "task-identity",
-    "metrics",
-    "segment-result",
-    "segment-open",
-    "trial-failed",
-    "orphan",
-)
-
 
 def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
     """Apply the cures, one finding after the other, each in a transaction of its own."""
-    repairable = sorted((each for each in findings if each.repairable), key=lambda each: ORDER.index(each.kind))
+    order = list(_CURES)
+    repairable = sorted((each for each in findings if each.repairable), key=lambda each: order.index(each.kind))
     repairs = []
     for finding in repairable:
         try:
@@ -163,6 +147,8 @@ def _orphan(connection: Connection, finding: Finding) -> str:
     return "" if gone.rowcount else GONE
 
 
+# In the order of repair: leases first, so that the tasks of dead processes are free; what hangs on others after those;
+# orphans at the end.
 _CURES: dict[str, Cure] = {
     "lease": _lease,
     "unreachable": _unreachable,

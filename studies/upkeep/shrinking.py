@@ -48,7 +48,7 @@ def shrink(store: Store) -> Shrunk | None:
             how = _give_back(connection, path)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.OperationalError as error:
-            how = f"others kept it busy, or there was no room ({error}); the same command again goes on"
+            how = f"others kept it busy, or there was no room ({error}); the same command again continues"
         except sqlite3.Error as error:
             raise StoreError(f"{store.url} cannot be shrunk: {error}; `rekindle fsck` says what is wrong") from None
         return Shrunk(before, _size(path), how)
@@ -59,7 +59,7 @@ def _give_back(connection: sqlite3.Connection, path: Path) -> str:
     if _pragma(connection, "auto_vacuum") != INCREMENTAL:
         room, size = shutil.disk_usage(path.parent).free, path.stat().st_size
         if free and room < 2 * size:
-            return f"writing it anew would take {2 * size:,} bytes of room for a while, and there are {room:,}"
+            return f"rewriting it would take {2 * size:,} bytes of room for a while, and there are {room:,}"
         if free:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("VACUUM")

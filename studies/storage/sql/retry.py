@@ -11,7 +11,7 @@ from ...errors import StoreError, StoreFull
 
 _RANDOM = random.SystemRandom()  # an environment may use the global stream
 SHORTEST, LONGEST = 0.005, 2.0  # seconds between two tries, at first and at most; jitter comes on top
-SAY_AFTER, SAY_EVERY = 1.0, 30.0  # seconds: nobody needs to hear of a wait of milliseconds
+SAY_AFTER, SAY_EVERY = 1.0, 30.0  # seconds: a wait of milliseconds is no news
 SLICE = 0.1  # seconds after which a wait looks up whether it was asked to stop
 
 
@@ -76,7 +76,7 @@ class Backoff:
             left = policy.seconds - self.seconds
             policy.say(f"waiting for the database, for {left:.0f} s more at most: {problem}")
             self._said, self._say_at = True, time.monotonic() + SAY_EVERY
-        until = time.monotonic() + self.pause * _RANDOM.uniform(0.5, 1.5)  # who collided does not collide again
+        until = time.monotonic() + self.pause * _RANDOM.uniform(0.5, 1.5)  # jitter: no second collision
         while (left := until - time.monotonic()) > 0 and not policy.stop():
             time.sleep(min(left, SLICE))
         self.pause = min(2 * self.pause, LONGEST)
