@@ -15,20 +15,24 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, integer, log_real, maybe, ordinal
 from ..checkpoint.member_state import Stacked
+from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, spaces_of
 from ..errors import UnsupportedSpace
 from ..evaluation import evaluation_keys
 from ..experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
-from ..networks import backprop
-from ..networks.encoders import Encoder, check_encoder, encoder_choice, encoder_for
-from ..networks.mlp import MLP, Parameters
+from ..learner import Learner
+from ..networks.encoders import check_encoder, encoder_choice, encoder_for
+from ..networks.fused import FusedMLP, huber
+from ..networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Network, Parameters, initialize, shapes_of
 from ..networks.optimizers import EVERY, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ..task import Task
-from .off_policy import OffPolicyLearner, off_policy_space
+from .off_policy import ReplayLoop, check_memory, check_replay, off_policy_space
+
+FUSED = {"relu": ACTIVATIONS["relu"], "tanh": PRODUCT_RULE_TANH}  # other derivatives round as autograd's
 
 
 class QNetwork(Stacked):
-    """q(s, ·) of P members; duelling: q = v + a - mean a, Wang et al. (2016), arXiv:1511.06581, eq. 9."""
+    """q(s, ·) of P members; dueling: q = v + a - mean a, Wang et al. (2016), arXiv:1511.06581, eq. 9."""
 
     def __init__(
         self,
@@ -43,44 +47,41 @@ class QNetwork(Stacked):
         self.encoder = encoder_for(hp, "features", obs_shape)
         hidden = [self.encoder.features, *[hp.width] * hp.layers]
         self.heads = [MLP("q", [*hidden, actions], hp.activation, last_gain=1.0)]
-        if hp.duelling:
+        if hp.dueling:
             self.heads.append(MLP("value", [*hidden, 1], hp.activation, last_gain=1.0))
-        networks: list[Encoder | MLP] = [self.encoder, *self.heads]
-        shapes = {name: shape for network in networks for name, shape in network.shapes.items()}
-        self.parameters, self.target = (Parameters(shapes, len(seeds), device) for _ in range(2))
-        for member, seed in enumerate(seeds):
-            for network in networks:
-                network.initialize(self.parameters, member, seed)
+        networks: list[Network] = [self.encoder, *self.heads]
+        self.parameters, self.target = (Parameters(shapes_of(networks), len(seeds), device) for _ in range(2))
+        initialize(networks, self.parameters, seeds)
         self.target.vector.copy_(self.parameters.vector)
-        plain = not self.encoder.shapes and not hp.duelling
-        by_hand = plain and backprop.applies(self.heads[0].sizes, hp.activation, batch_size)
-        self.derivative = backprop.DERIVATIVES[hp.activation] if by_hand else None
         self.tensors = {"vector": self.parameters.vector, "target": self.target.vector}
         self._views, self._leaves, self._target_views = (
             (tensors, [head.layers(tensors) for head in self.heads])
             for tensors in (self.parameters.views, self.parameters.leaves, self.target.views)
         )
+        sizes, plain = self.heads[0].sizes, not self.encoder.shapes and not hp.dueling
+        self.fused: FusedMLP | None = None
+        if plain and hp.activation in FUSED and min(*sizes, batch_size) > 1:  # see Exactness in networks/mlp.py
+            self.fused = FusedMLP(sizes, FUSED[hp.activation], self.parameters.vector, len(seeds), batch_size)
 
     def __call__(self, obs: Tensor) -> Tensor:
-        """q(s, ·) with gradients, (P, B, actions), of observations (P, B, ...)."""
-        return self._q(*self._leaves, obs)
+        """Return q(s, ·) with gradients, (P, B, actions), of observations (P, B, ...)."""
+        if self.fused is None:
+            return self._q(*self._leaves, obs)
+        return self.fused(self._views[1][0], self.encoder({}, obs))[0]
 
-    def with_gradient(self, obs: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """q(s, ·), and what gives the gradient (P, D) of Σ slopes · q for slopes (P, B, actions)."""
-        if self.derivative is None:
-            q = self(obs)
-            return q.detach(), lambda slopes: self.parameters.gradient((slopes * q).sum((1, 2)))
-        derivative, layers = self.derivative, self._views[1][0]
-        values = backprop.forward(self.heads[0], layers, self.encoder({}, obs))
-        rest = self.parameters.vector.new_zeros(len(obs), self.parameters.padding)
-        return values[-1], lambda slopes: torch.cat([*backprop.backward(layers, values, slopes, derivative), rest], 1)
+    def gradient(self, losses: Tensor) -> Tensor:
+        """Return the gradient (P, D) of each member's loss (P,)."""
+        if self.fused is None:
+            return self.parameters.gradient(losses)
+        (gradient,) = torch.autograd.grad(losses.sum(), self.fused.leaf)
+        return gradient
 
     def values(self, obs: Tensor) -> Tensor:
-        """q(s, ·) without gradients."""
+        """Return q(s, ·) without gradients."""
         return self._q(*self._views, obs)
 
     def target_values(self, obs: Tensor) -> Tensor:
-        """q(s, ·) of the target network."""
+        """Return q(s, ·) of the target network."""
         return self._q(*self._target_views, obs)
 
     def _q(self, tensors, layers, obs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
@@ -89,18 +90,19 @@ class QNetwork(Stacked):
         return value[0] + q - q.mean(-1, keepdim=True) if value else q
 
     def copy_target(self, member: int) -> None:
-        """Makes one member's target network a copy of its online one."""
+        """Make one member's target network a copy of its online one."""
         self.target.vector[member].copy_(self.parameters.vector[member])
 
-    def move_target(self, tau: Tensor, now: NDArray[np.bool_]) -> None:
-        """θ' ← (1 - tau) θ' + tau θ, tau (P, 1), of the members whose time is `now` (P, 1); tau = 1 copies exactly."""
+    @torch.no_grad()
+    def move_target(self, tau: Tensor, due: NDArray[np.bool_]) -> None:
+        """Move targets: θ' ← (1 - tau) θ' + tau θ, tau (P, 1), of members that are due (P, 1); tau = 1 copies θ."""
         moved = (1 - tau) * self.target.vector + tau * self.parameters.vector
-        if not now.all():
-            moved = torch.where(torch.from_numpy(now).to(moved.device), moved, self.target.vector)
+        if not due.all():
+            moved = torch.where(torch.from_numpy(due).to(moved.device), moved, self.target.vector)
         self.target.vector.copy_(moved)
 
 
-class DQNLearner(OffPolicyLearner):
+class DQNLearner(Learner):
     """P members of DQN."""
 
     policy: QNetwork
@@ -111,7 +113,7 @@ class DQNLearner(OffPolicyLearner):
             width=ordinal(32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
             layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
             activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
-            duelling=categorical(False, True, default=False, structural=True),
+            dueling=categorical(False, True, default=False, structural=True),
             encoder=encoder_choice(),
         ),
         exploration=epsilon_space(),
@@ -126,6 +128,10 @@ class DQNLearner(OffPolicyLearner):
     parts = ("policy", "optimizer", "replay", "priorities", "progress", "obs_normalizer")
 
     @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        check_replay(cls.algorithm(), values)
+
+    @classmethod
     def check_env(cls, env: EnvSpec) -> None:
         super().check_env(env)
         space = spaces_of(env).action
@@ -137,45 +143,53 @@ class DQNLearner(OffPolicyLearner):
 
     @classmethod
     def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        super().check_use(env, values)
+        check_memory(cls.algorithm(), env, values)
         check_encoder(values["model"], env, f"{cls.algorithm()} on {env.id}")
 
     def build(self) -> None:
-        super().build()
-        hp, actions = self.hp, self.uniform_actions.largest + 1
+        hp, self.loop = self.hp, ReplayLoop(self)
+        self.replay, self.progress, self.priorities = self.loop.replay, self.loop.progress, self.loop.sampler
+        self.obs_normalizer = self.loop.obs_normalizer
+        actions = self.loop.uniform_actions.largest + 1
         self.policy = QNetwork(self.envs.obs_shape, actions, hp.model, hp.batch_size, self.seeds, self.device)
         self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
         self.exploration = EpsilonGreedy(self.keys("explore"), actions, hp.num_envs)
         self.epsilon = Epsilon(hp.exploration)
         self.target_interval = hp.target_interval.long().cpu().numpy()
 
+    def iterate(self) -> dict[str, Tensor]:
+        filling = self.loop.filling(self.env_steps)
+        self.env_steps += self.loop.collect(self.env_steps, self.explore)
+        return {} if filling else self.loop.learn(self.env_steps, self.update)
+
     def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
-        explores = self.exploration.explores(position, self.epsilon(self.env_steps))
+        """Return epsilon-greedy actions (P, N) for normalized observations, with the random numbers of a position."""
+        explores = self.exploration.explores(position, self.epsilon(position * self.hp.num_envs))
         if not explores.any():
             return self._greedy(obs)
         uniform = self.exploration.uniform(position)
         return uniform if explores.all() else np.where(explores, uniform, self._greedy(obs))
 
-    def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        q, gradient_of = self.policy.with_gradient(batch["obs"])
+    def update(self, batch: Mapping[str, Tensor], lr_factor: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Take one gradient step on a batch; returns what to report, (P,) each, and errors (P, B)."""
+        q = self.policy(batch["obs"])
         errors = self.errors(batch, q)
-        losses, slopes = huber(errors, batch.get("weight"))
-        slopes = torch.zeros_like(q).scatter_(-1, batch["action"].unsqueeze(-1), -slopes.unsqueeze(-1))
-        step = clip_norm(gradient_of(slopes), self.hp.max_grad_norm)
-        self.optimizer.step(step.gradient, lr)
+        losses = huber(errors, batch.get("weight"))
+        step = clip_norm(self.policy.gradient(losses), self.hp.max_grad_norm)
+        self.optimizer.step(step.gradient, self.hp.optimizer.lr * lr_factor)
         due = self.progress.updates % self.target_interval == 0
         if due.any():
             self.policy.move_target(self.hp.tau, due)
         sizes = norms(step, "q") if self.tally.count % EVERY == 0 else {}
-        return {"loss": losses, "q": q.amax(-1).mean(1), **sizes}, errors
+        return {"loss": losses.detach(), "q": q.detach().amax(-1).mean(1), **sizes}, errors.detach()
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Each member's loss (P,) on a batch (P, B, ...), and what to report of it."""
+        """Return each member's loss (P,) on a batch (P, B, ...), and what to report."""
         q = self.policy.values(batch["obs"])
-        return huber(self.errors(batch, q), batch.get("weight"))[0], {"q": q.amax(-1).mean(1)}
+        return huber(self.errors(batch, q), batch.get("weight")), {"q": q.amax(-1).mean(1)}
 
     def errors(self, batch: Mapping[str, Tensor], q: Tensor) -> Tensor:
-        """Temporal-difference errors (P, B) of a batch (P, B, ...), where q is q(s, ·), without gradients.
+        """Return the temporal-difference errors (P, B) of a batch (P, B, ...), where q is q(s, ·), (P, B, actions).
 
             δ = r + discount q'(s', a') - q(s, a),   a' = argmax q'(s', ·), or argmax q(s', ·) if `double`
 
@@ -192,37 +206,39 @@ class DQNLearner(OffPolicyLearner):
 
     def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
         if deterministic:
-            return lambda obs: self._greedy(self.seen(obs))
+            return lambda obs: self._greedy(self.loop.normalize(obs))
         exploration = EpsilonGreedy(evaluation_keys(self.members, "explore"), self.exploration.actions, episodes)
         epsilon, steps = self.epsilon(self.env_steps), count()
 
         def act(obs: np.ndarray) -> np.ndarray:
             step = next(steps)
             explores, uniform = exploration.explores(step, epsilon), exploration.uniform(step)
-            return np.where(explores, uniform, self._greedy(self.seen(obs)))
+            return np.where(explores, uniform, self._greedy(self.loop.normalize(obs)))
 
         return act
 
     def _greedy(self, obs: np.ndarray) -> np.ndarray:
-        """The greedy actions for what is seen; nothing here has gradients, and to say so again would take a tenth."""
+        """Return greedy actions (P, N); callers disable gradients, `no_grad` here would cost a tenth."""
         rows = obs.shape[1]
         if rows == 1:
-            obs = obs.repeat(2, 1)  # a single row takes another path through the matrix products, see `affine`
-        seen = torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
-        actions: np.ndarray = self.policy.values(seen)[:, :rows].argmax(-1).cpu().numpy()
+            obs = obs.repeat(2, 1)  # see Exactness in networks/mlp.py
+        features = torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
+        actions: np.ndarray = self.policy.values(features)[:, :rows].argmax(-1).cpu().numpy()
         return actions
 
+    # --- what the environment and the epochs need ---
 
-def huber(errors: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The mean over a batch (P, B) of δ²/2 for |δ| <= 1 and |δ| - 1/2 beyond, (P,), and its slopes in δ, (P, B).
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        return self.loop.end_epoch(self, super().run_epoch(stop))
 
-    The slope is δ clipped to ±1, the paper's error clipping: Huber (1964).
-    """
-    clipped = errors.clamp(-1, 1)
-    losses, slopes = clipped * (errors - 0.5 * clipped), clipped / errors.shape[1]
-    if weights is not None:
-        losses, slopes = weights * losses, weights * slopes
-    return losses.mean(1), slopes
+    def truncate_all(self) -> None:
+        self.replay.truncate_all()
+
+    def updates(self, member: int) -> int:
+        return self.progress.updates
+
+    def warm_started(self, member: int) -> None:
+        self.progress.fills[member] = 2
 
 
 class DQN(Task):
@@ -230,7 +246,7 @@ class DQN(Task):
 
     Mnih et al. (2015), doi:10.1038/nature14236, with Adam by default and the clipped error written as a Huber loss.
     By default double, with returns over three steps and a target network that follows slowly: it learns more reliably
-    than by the paper's settings (double=False, n_step=1, target_interval=100, tau=1). Duelling and prioritized replay
+    than by the paper's settings (double=False, n_step=1, target_interval=100, tau=1). Dueling and prioritized replay
     are options.
     """
 

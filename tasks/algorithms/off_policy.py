@@ -1,4 +1,4 @@
-"""The base of algorithms that learn from a replay memory: a few environment steps, a few gradient steps, and again.
+"""Experience replay: a few environment steps, a few gradient steps on what was stored, and so on.
 
 What Stable-Baselines3 and Pyrado call their arguments, and what they are here:
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,20 @@ from ..evaluation import evaluate
 from ..experience.exploration import UniformActions
 from ..experience.normalizers import ObservationNormalizer
 from ..experience.prioritized import PrioritizedSampler, replay_space
-from ..experience.replay_buffer import EXACT_INTEGERS, Field, Index, Replay, UniformSampler, transition_fields
+from ..experience.replay_buffer import (
+    EXACT_INTEGERS,
+    Field,
+    Index,
+    ReplayBuffer,
+    Sampler,
+    UniformSampler,
+    transition_fields,
+)
 from ..learner import Learner
 from ..networks.optimizers import schedule
 
 Array = NDArray[Any]
+Update = Callable[[dict[str, Tensor], Tensor], tuple[Mapping[str, Tensor], Tensor]]
 OBSERVATIONS = ("obs", "next_obs")
 
 
@@ -101,121 +111,102 @@ class Progress:
         self.updates, self.full_at, self.fills[member] = tree["updates"], tree["full_at"], tree["fills"]
 
 
-class OffPolicyLearner(Learner):
-    """P members that learn from their memories.
+def check_replay(algorithm: str, values: Mapping[str, Any]) -> None:
+    """Raise ValueError unless these hyperparameters go together."""
+    buffer, batch, starts, n, envs, epoch = (
+        values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs", "epoch_steps")
+    )
+    window = n * envs
+    laws = [
+        (batch <= buffer, f"batch_size ({batch}) must be at most buffer_size ({buffer})"),
+        (window <= buffer, f"n_step * num_envs ({window}) must be at most buffer_size ({buffer})"),
+        (starts <= buffer, f"learning_starts ({starts}) must be at most buffer_size ({buffer})"),
+        (batch <= starts, f"batch_size ({batch}) must be at most learning_starts ({starts})"),
+        (window <= starts, f"n_step * num_envs ({window}) must be at most learning_starts ({starts})"),
+        (starts <= epoch, f"learning_starts ({starts}) must be at most epoch_steps ({epoch})"),
+    ]
+    for holds, law in laws:
+        if not holds:
+            raise ValueError(f"{algorithm}: {law}; raise the latter or lower the former")
 
-    Subclasses call this `build` in theirs, and say `explore` and `update`.
+
+def check_memory(algorithm: str, env: EnvSpec, values: Mapping[str, Any]) -> None:
+    """Raise ValueError unless the replay buffer fits into this machine's memory."""
+    obs = Observations(spaces_of(env).observation, env.id)
+    size, needs = values["buffer_size"], len(OBSERVATIONS) * math.prod(obs.shape) * obs.dtype.itemsize
+    has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size * needs > has:
+        raise ValueError(
+            f"{algorithm} on {env.id}: buffer_size ({size}) transitions of {needs:,} bytes need "
+            f"{size * needs / 1e9:,.0f} GB, but this machine has {has / 1e9:,.0f} GB of memory; set "
+            f"buffer_size to {has // needs // 2} or less"
+        )
+
+
+class ReplayLoop:
+    """Collects transitions with a policy, stores them, and draws the batches of gradient steps.
+
+    Attributes:
+        replay, progress: state; obs_normalizer, too, None if observations are not normalized.
+        sampler: draws the batches; a state if it is prioritized.
     """
 
-    progress: Progress
-    replay: Replay
-    sampler: UniformSampler | PrioritizedSampler
+    sampler: Sampler
 
-    @classmethod
-    def check(cls, values: Mapping[str, Any]) -> None:
-        buffer, batch, starts, n, envs, epoch = (
-            values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs", "epoch_steps")
-        )
-        window = n * envs
-        laws = [
-            (batch <= buffer, f"batch_size ({batch}) must be at most buffer_size ({buffer})"),
-            (window <= buffer, f"n_step * num_envs ({window}) must be at most buffer_size ({buffer})"),
-            (starts <= buffer, f"learning_starts ({starts}) must be at most buffer_size ({buffer})"),
-            (batch <= starts, f"batch_size ({batch}) must be at most learning_starts ({starts})"),
-            (window <= starts, f"n_step * num_envs ({window}) must be at most learning_starts ({starts})"),
-            (starts <= epoch, f"learning_starts ({starts}) must be at most epoch_steps ({epoch})"),
-        ]
-        for holds, law in laws:
-            if not holds:
-                raise ValueError(f"{cls.algorithm()}: {law}; raise the latter or lower the former")
-
-    @classmethod
-    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        seen = Observations(spaces_of(env).observation, env.id)
-        size, needs = values["buffer_size"], len(OBSERVATIONS) * math.prod(seen.shape) * seen.dtype.itemsize
-        has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if size * needs > has:
-            raise ValueError(
-                f"{cls.algorithm()} on {env.id}: buffer_size ({size}) transitions of {needs:,} bytes need "
-                f"{size * needs / 1e9:,.0f} GB, but this machine has {has / 1e9:,.0f} GB of memory; set "
-                f"buffer_size to {has // needs // 2} or less"
-            )
-
-    def build(self) -> None:
-        hp, space = self.hp, self.envs.action_space
-        place = f"{self.algorithm()} on {self.env.id}"
-        self.uniform_actions = UniformActions(self.keys("fill"), space, hp.num_envs, place)
+    def __init__(self, learner: Learner):
+        """learner: one with the hyperparameters of `off_policy_space`, and its environments."""
+        hp, envs = learner.hp, learner.envs
+        where = f"{learner.algorithm()} on {learner.env.id}"
+        self.hp, self.envs = hp, envs
+        self.uniform_actions = UniformActions(learner.keys("fill"), envs.action_space, hp.num_envs, where)
         if self.uniform_actions.largest >= EXACT_INTEGERS:
-            raise UnsupportedSpace(f"{place}: actions must be below {EXACT_INTEGERS}, but the environment has {space}")
-        kind = torch.float32 if self.envs.obs_kind == "vector" else torch.uint8
+            raise UnsupportedSpace(
+                f"{where}: actions must be below {EXACT_INTEGERS}, but the environment has {envs.action_space}"
+            )
+        kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         action = Field(self.uniform_actions.shape, torch.from_numpy(self.uniform_actions(0)).dtype)
-        fields = transition_fields(Field(self.envs.obs_shape, kind), action)
-        self.replay = Replay(self.members, hp.buffer_size, hp.num_envs, fields, self.device)
-        keys = self.keys("replay")
-        self.sampler = (
-            UniformSampler(self.replay, keys, hp.batch_size, hp.n_step)
-            if hp.replay.name == "uniform"
-            else PrioritizedSampler(self.replay, keys, hp.batch_size, hp.n_step, hp.replay)
-        )
-        self.priorities = self.sampler if isinstance(self.sampler, PrioritizedSampler) else None
-        vectors = hp.normalize_obs and self.envs.obs_kind == "vector"
-        self.obs_normalizer = ObservationNormalizer(self.members, self.envs.obs_shape[0]) if vectors else None
-        self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
-        self.progress = Progress(self.members, full_at=hp.learning_starts)
+        fields = transition_fields(Field(envs.obs_shape, kind), action)
+        self.replay = ReplayBuffer(learner.members, hp.buffer_size, hp.num_envs, fields, learner.device)
+        drawn = (self.replay, learner.keys("replay"), hp.batch_size, hp.n_step)
+        uniform = hp.replay.name == "uniform"
+        self.sampler = UniformSampler(*drawn) if uniform else PrioritizedSampler(*drawn, hp.replay)
+        self.obs_normalizer: ObservationNormalizer | None = None
+        self.normalize: Callable[..., Array] = lambda obs, learn=False: obs
+        self.normalize_batch: Callable[[Tensor], Tensor] = lambda obs: obs
+        if hp.normalize_obs and envs.obs_kind == "vector":
+            self.obs_normalizer = ObservationNormalizer(learner.members, envs.obs_shape[0])
+            self.normalize, self.normalize_batch = self.obs_normalizer, self.obs_normalizer.of_batch
+        self.progress = Progress(learner.members, full_at=hp.learning_starts)
+        constant = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
+        self.factor = torch.ones_like if constant else partial(schedule, hp.lr_schedule)
 
-    def explore(self, obs: Array, position: int) -> Array:
-        """Actions (P, N, ...) for training on what `seen` gives, with the random numbers of this position."""
-        raise NotImplementedError
-
-    def watch(self, obs: Array) -> None:
-        """Is given all that was `seen` in training (P, N, ...), before what is done; for memories that are state."""
-
-    def observe(self, step: StepResult) -> None:
-        """Sees every step of training, for statistics that are state."""
-
-    def update(self, batch: Mapping[str, Tensor], lr: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
-        """One gradient step on (P, B, ...) at learning rates (P, 1): what to report, (P,) each, and errors (P, B)."""
-        raise NotImplementedError
-
-    def seen(self, obs: Array, learn: bool = False) -> Array:
-        """Observations (P, N, ...) as the networks see them."""
-        return obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn)
-
-    def normalized(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A batch with observations as the networks see them now."""
-        if self.obs_normalizer is not None:
-            return batch | {name: self.obs_normalizer.of_batch(batch[name]) for name in OBSERVATIONS if name in batch}
-        return batch
-
-    @property
-    def filling(self) -> bool:
-        """Whether the memory is not yet filled enough to learn from."""
-        return self.env_steps < self.progress.full_at
-
-    def refill(self) -> None:
-        """Forgets the memory and fills it again, with the trained policy if `use_trained_policy_for_refill`."""
-        self.replay.clear()
-        self.progress.fills += 1
-        self.progress.full_at = self.env_steps + self.hp.learning_starts
-
-    def warm_started(self, member: int) -> None:
-        self.progress.fills[member] = 2
-
-    def iterate(self) -> dict[str, Tensor]:
-        filling = self.filling
-        trained = (self.progress.fills > 1) & self.hp.use_trained_policy_for_refill
-        self.collect(at_random=~trained & filling)
-        return {} if filling else self.learn()
+    def filling(self, env_steps: int) -> bool:
+        """Whether the buffer does not yet hold enough to learn from."""
+        return env_steps < self.progress.full_at
 
     @torch.inference_mode()
-    def collect(self, at_random: NDArray[np.bool_]) -> None:
-        """`num_steps` steps in every environment, of the members (P,) that are so at random."""
+    def collect(
+        self,
+        env_steps: int,
+        explore: Callable[[Any, int], Array],
+        observe: Callable[[Array], Any] = lambda obs: obs,
+        on_step: Callable[[StepResult], None] = lambda step: None,
+    ) -> int:
+        """Take `num_steps` steps in every environment, at random while the buffer is filled; returns their number.
+
+        Args:
+            env_steps: done before.
+            explore: gives actions (P, N, ...) by what `observe` returned and the number of the step.
+            observe: is given every normalized observation (P, N, ...).
+            on_step: is given every step's results.
+        """
+        at_random = self.filling(env_steps) & ~((self.progress.fills > 1) & self.hp.use_trained_policy_for_refill)
         every, some = at_random.all(), at_random.any()
-        for _ in range(self.hp.num_steps):
-            obs, position = self.envs.obs, self.env_steps // self.hp.num_envs
-            seen = self.seen(obs, learn=True)
-            self.watch(seen)
-            actions = self.uniform_actions(position) if every else self.explore(seen, position)
+        num_envs = self.hp.num_envs
+        for position in range(env_steps // num_envs, env_steps // num_envs + self.hp.num_steps):
+            obs = self.envs.obs
+            features = observe(self.normalize(obs, learn=True))
+            actions = self.uniform_actions(position) if every else explore(features, position)
             if some and not every:
                 actions = actions.copy()
                 actions[at_random] = self.uniform_actions(position)[at_random]
@@ -228,43 +219,48 @@ class OffPolicyLearner(Learner):
                 terminated=step.terminated,
                 truncated=step.truncated,
             )
-            self.observe(step)
-            self.env_steps += self.hp.num_envs
+            on_step(step)
+        return self.hp.num_steps * num_envs
 
-    def learn(self) -> dict[str, Tensor]:
-        """`num_updates` gradient steps; what to report of the last one."""
+    def learn(self, env_steps: int, update: Update) -> dict[str, Tensor]:
+        """Take `num_updates` gradient steps; returns the report of the last one.
+
+        Args:
+            env_steps: done so far.
+            update: takes one gradient step on a batch (P, B, ...), at learning rates times a factor (P, 1); returns
+                what to report, (P,) each, and errors (P, B), which become priorities.
+        """
         lr = self.hp.optimizer.lr
-        if not self.constant_lr:
-            lr = lr * schedule(self.hp.lr_schedule, torch.full_like(lr, self.env_steps))
+        factor = self.factor(torch.full_like(lr, env_steps))
         report: Mapping[str, Tensor] = {}
         for _ in range(self.hp.num_updates):
-            rows, batch = self.draw()
-            batch = self.normalized(batch)
+            rows, batch = self.draw(env_steps)
             self.progress.updates += 1
-            report, errors = self.update(batch, lr)
-            if self.priorities is not None:
-                self.priorities.update(rows, errors)
-        return {**report, "lr": lr.squeeze(1)}
+            report, errors = update(batch, factor)
+            self.sampler.update(rows, errors)
+        return {**report, "lr": (lr * factor).squeeze(1)}
 
-    def updates(self, member: int) -> int:
-        return self.progress.updates
+    def draw(self, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
+        """Return the rows (P, B) and the normalized batch of the next gradient step."""
+        rows, batch = self.sampler.draw(self.progress.updates, self.hp.gamma, env_steps)
+        return rows, batch | {name: self.normalize_batch(batch[name]) for name in OBSERVATIONS if name in batch}
 
-    def draw(self) -> tuple[Index, dict[str, Tensor]]:
-        """The rows (P, B) of the next batch, and the batch."""
-        rows = self.sampler.rows(self.progress.updates)
-        batch = self.replay.returns(rows, self.hp.gamma, self.hp.n_step)
-        if self.priorities is not None:
-            batch["weight"] = self.priorities.weights(rows, self.env_steps)
-        return rows, batch
+    def refill(self, env_steps: int) -> None:
+        """Forget the buffer and fill it again, with the trained policy if `use_trained_policy_for_refill`."""
+        self.replay.clear()
+        self.progress.fills += 1
+        self.progress.full_at = env_steps + self.hp.learning_starts
 
-    def truncate_all(self) -> None:
-        self.replay.truncate_all()
+    def end_epoch(self, learner: Learner, rows: list[Metrics] | None) -> list[Metrics] | None:
+        """Add `eval_return` to the metrics every `eval_interval` epochs, refill the buffer every `refill_interval`.
 
-    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
-        rows = super().run_epoch(stop)
-        if rows is not None and self.hp.eval_interval and self.epochs % self.hp.eval_interval == 0:
-            for row, value in zip(rows, evaluate(self), strict=True):
+        rows: the metrics of an epoch, None before its end.
+        """
+        if rows is None:
+            return None
+        if self.hp.eval_interval and learner.epochs % self.hp.eval_interval == 0:
+            for row, value in zip(rows, evaluate(learner), strict=True):
                 row["eval_return"] = float(value)
-        if rows is not None and self.hp.refill_interval and self.epochs % self.hp.refill_interval == 0:
-            self.refill()
+        if self.hp.refill_interval and learner.epochs % self.hp.refill_interval == 0:
+            self.refill(learner.env_steps)
         return rows

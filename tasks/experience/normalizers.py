@@ -61,7 +61,7 @@ class ObservationNormalizer:
     def __init__(self, members: int, size: int):
         self.moments = RunningMoments(members, size)
 
-    def __call__(self, obs: NDArray[np.float32], learn: bool) -> NDArray[np.float32]:
+    def __call__(self, obs: NDArray[np.float32], learn: bool = False) -> NDArray[np.float32]:
         if learn:
             self.moments.update(obs)
         scale = 1 / np.sqrt(self.moments.variance + 1e-8)
@@ -98,6 +98,10 @@ class RewardNormalizer:
         scaled = rewards / np.sqrt(self.moments.variance + 1e-8)
         return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
 
+    def scale(self, rewards: Tensor) -> Tensor:
+        """Return stored rewards over the standard deviation as it is now."""
+        return rewards / torch.from_numpy(np.sqrt(self.moments.variance + 1e-8)).to(rewards)
+
     def reset(self, ended: NDArray[np.bool_]) -> None:
         """Reset the return where an episode ended, (P, N)."""
         self.returns = self.returns * ~ended
@@ -108,3 +112,17 @@ class RewardNormalizer:
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         self.returns[member] = tree["returns"].numpy()
         self.moments.load_member(member, tree)
+
+
+class NoRewardNormalizer:
+    """Rewards as they are."""
+
+    def __call__(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> NDArray[np.float32]:
+        return rewards
+
+    def scale(self, rewards: Tensor) -> Tensor:
+        """Return stored rewards unchanged."""
+        return rewards
+
+    def reset(self, ended: NDArray[np.bool_]) -> None:
+        """Do nothing."""

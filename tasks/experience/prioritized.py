@@ -22,7 +22,7 @@ from ...spaces import Space, categorical, integer, log_real, real
 from ..checkpoint.state import Tree
 from ..rng import streams
 from ..rng.draws import Draws
-from .replay_buffer import Index, Replay
+from .replay_buffer import Index, ReplayBuffer
 
 FAN = 32
 Sums = NDArray[np.float64]
@@ -110,7 +110,7 @@ class PrioritizedSampler:
     i-th of B equal parts of the probability.
     """
 
-    def __init__(self, replay: Replay, keys: streams.Bits, batch_size: int, n_step: int, hp: SimpleNamespace):
+    def __init__(self, replay: ReplayBuffer, keys: streams.Bits, batch_size: int, n_step: int, hp: SimpleNamespace):
         """keys: (P,); hp: the values of `replay_space`."""
         self.replay, self.n_step, self.hp = replay, n_step, hp
         self.draws = Draws(keys, (batch_size,))
@@ -144,6 +144,10 @@ class PrioritizedSampler:
         """The rows (P, B) of the draw with this number."""
         self.enter()
         return self.tree.find((self.strata + self.draws(draw)) / len(self.strata) * self.tree.total)
+
+    def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
+        rows = self.rows(number)
+        return rows, {**self.replay.returns(rows, gamma, self.n_step), "weight": self.weights(rows, env_steps)}
 
     def weights(self, rows: Index, env_steps: int) -> Tensor:
         """Importance weights (P, B), the largest of a batch being 1; section 3.4. Beta grows to 1 by `beta_horizon`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ def transition_fields(obs: Field, action: Field) -> dict[str, Field]:
     return {"obs": obs, "next_obs": obs, "action": action, "reward": number, "terminated": number, "truncated": number}
 
 
-class Replay:
+class ReplayBuffer:
     """The ring. All members write at the same place, since they are always at the same step.
 
     Attributes:
@@ -194,15 +194,32 @@ class Replay:
         return {"numbers": self.numbers, **self.images}
 
 
+class Sampler(Protocol):
+    """Draws batches from a replay buffer."""
+
+    def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
+        """Return the rows (P, B) of the draw with this number, and the batch (P, B, ...); gamma is (P, 1)."""
+
+    def update(self, rows: Index, errors: Tensor) -> None:
+        """Take note of the temporal-difference errors (P, B) of drawn rows."""
+
+
 class UniformSampler:
     """Every transition of a member with equal probability, with replacement, from the member's own stream."""
 
-    def __init__(self, replay: Replay, keys: streams.Bits, batch_size: int, n_step: int):
+    def __init__(self, replay: ReplayBuffer, keys: streams.Bits, batch_size: int, n_step: int):
         """keys: (P,)."""
         self.replay, self.n_step = replay, n_step
         self.draws = Draws(keys, (batch_size,))
 
-    def rows(self, draw: int) -> Index:
-        """The rows (P, B) of the draw with this number; those with less than n - 1 followers are not among them."""
+    def rows(self, number: int) -> Index:
+        """Return the rows (P, B) of a draw, none of which has less than n - 1 followers."""
         whole = (self.replay.size - self.n_step + 1) * self.replay.num_envs
-        return self.replay.row((self.draws(draw) * whole).astype(np.int64))
+        return self.replay.row((self.draws(number) * whole).astype(np.int64))
+
+    def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
+        rows = self.rows(number)
+        return rows, self.replay.returns(rows, gamma, self.n_step)
+
+    def update(self, rows: Index, errors: Tensor) -> None:
+        """Do nothing."""

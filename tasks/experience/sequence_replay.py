@@ -21,7 +21,7 @@ from torch import Tensor
 from ..checkpoint.state import Tree
 from ..rng import streams
 from ..rng.draws import Draws
-from .replay_buffer import Field, Index, Replay
+from .replay_buffer import Field, Index, ReplayBuffer
 
 
 class Sequences:
@@ -29,7 +29,7 @@ class Sequences:
 
     def __init__(
         self,
-        replay: Replay,
+        replay: ReplayBuffer,
         keys: streams.Bits,
         state_size: int,
         batch_size: int,
@@ -41,7 +41,9 @@ class Sequences:
         self.replay, self.length, self.burn_in, self.n_step = replay, length, burn_in, n_step
         self.draws = Draws(keys, (batch_size // length,))
         room = (replay.slots // length + 1) * replay.num_envs
-        self.states = Replay(replay.members, room, replay.num_envs, {"state": Field((state_size,))}, replay.device)
+        self.states = ReplayBuffer(
+            replay.members, room, replay.num_envs, {"state": Field((state_size,))}, replay.device
+        )
 
     def remember(self, state: Tensor) -> None:
         """Takes what is remembered before a step, (P, N, S)."""
@@ -62,7 +64,7 @@ class Sequences:
         obs: what was seen, and what followed at last, (P, B, T, numbers), T = burn_in + L + n_step.
         begins: 1 where an episode begins with that, (P, B, T).
         memory: what was remembered before the first of them, (P, B, S).
-        action, reward, discount: of the L steps, with n-step returns as in `Replay.returns`, each (P, B * L, ...).
+        action, reward, discount: of the L steps, with n-step returns as in the replay buffer, each (P, B * L, ...).
         mask: 0 where a return was cut, and else what makes the mean of the rest a mean over all, (P, B * L).
         """
         number, env = self.starts(draw)
@@ -107,6 +109,13 @@ class Sequences:
             "discount": (factor * bootstrap).flatten(1),
             "mask": mask * (mask.shape[1] / counted),
         }
+
+    def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
+        """Return no rows, and the `batch`."""
+        return np.empty((self.replay.members, 0), np.int64), self.batch(number, gamma)
+
+    def update(self, rows: Index, errors: Tensor) -> None:
+        """Do nothing."""
 
     def member_state(self, member: int) -> Tree:
         return self.states.member_state(member)

@@ -1,7 +1,19 @@
-"""Networks of P members at once: all parameters of a member are one vector, all products are batched.
+"""Multilayer perceptrons of P members at once: a member's parameters are one vector, all products are batched.
 
-The vector is padded to a multiple of 64 numbers, so that no element ever falls into the tail of a vectorized loop,
-where some operations round differently: a member's bits would otherwise depend on its place in the cohort.
+Exactness
+---------
+A member's result must not depend on its cohort, on its place in it, or on where a batch stands in memory. The following
+rules hold everywhere in tasks/, and other files refer to them here:
+
+- A product with a vector (one row, one column or one inner number) takes another path through the BLAS for one member
+  than for many, with other last bits: vectors are padded to matrices of two rows or columns (`affine`).
+- Vectorized loops treat the end of an array with other instructions. exp, log, tanh and arithmetic round alike in both,
+  sigmoid, softplus, pow, silu and elu do not: only the former are used, and parameter vectors are padded to ALIGNMENT.
+- A sum rounds by its strides and its length: what is summed is contiguous, and a mean over a batch is taken in one way.
+- (a b) c rounds otherwise than a (b c), and g / B otherwise than g (1 / B): where a gradient is divided by the batch
+  size is part of the result (see fused.py), and so is the form of a derivative written by hand.
+- The rows of a product depend on how many there are: what was computed of 2B rows is not what B rows give.
+- A factorization on several threads rounds by their number: `orthogonal` uses one.
 
 Notation: P members, B batch, D numbers in a member's parameter vector.
 """
@@ -9,8 +21,10 @@ Notation: P members, B batch, D numbers in a member's parameter vector.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,28 +40,43 @@ Layers = list[tuple[Tensor, Tensor]]
 
 
 def silu(x: Tensor) -> Tensor:
-    """x / (1 + exp(-x)); torch's own rounds by position in the array."""
+    """x / (1 + exp(-x))."""
     return x / (1 + (-x).clamp(max=87.0).exp())  # beyond, exp is infinite and the slope would be NaN
 
 
 def elu(x: Tensor) -> Tensor:
-    """x for x > 0, exp(x) - 1 otherwise; torch's own rounds by position in the array."""
+    """x for x > 0, exp(x) - 1 otherwise."""
     return torch.where(x > 0, x, x.clamp(max=0).exp() - 1)
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": torch.relu, "silu": silu, "elu": elu}
+def _elu_(x: Tensor) -> None:
+    torch.maximum(x, x.clamp(max=0).exp_().sub_(1), out=x)  # exp(x) - 1 >= x, so x is the larger one above 0 only
+
+
+class Activation(NamedTuple):
+    """y = apply(x); `apply_` changes x in place, `backward_(g, y)` the gradient g of y to that of x."""
+
+    apply: Callable[[Tensor], Tensor]
+    apply_: Callable[[Tensor], Any] | None = None
+    backward_: Callable[[Tensor, Tensor], Any] | None = None
+
+
+ACTIVATIONS = {
+    "tanh": Activation(torch.tanh, torch.tanh_, lambda g, y: torch.ops.aten.tanh_backward(g, y, grad_input=g)),
+    "relu": Activation(torch.relu, torch.relu_, lambda g, y: torch.ops.aten.threshold_backward(g, y, 0, grad_input=g)),
+    "silu": Activation(silu),
+    "elu": Activation(elu, _elu_, lambda g, y: g.mul_(y.clamp(max=0).add_(1))),
+}
+# g (1 - y y) rounds otherwise than torch's own derivative; Q-networks of tanh have always been differentiated so.
+PRODUCT_RULE_TANH = Activation(torch.tanh, torch.tanh_, lambda g, y: g.mul_(1 - y * y))
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W + b of every member: (P, B, inputs), (P, inputs, outputs), (P, 1, outputs) -> (P, B, outputs).
-
-    A product with a vector takes another path for one member than for many, with other last bits, so vectors are padded
-    to matrices of two rows or columns.
-    """
+    """x W + b of every member: (P, B, inputs), (P, inputs, outputs), (P, 1, outputs) -> (P, B, outputs)."""
     rows, (inputs, outputs) = x.shape[1], weight.shape[1:]
     if rows > 1 and inputs > 1 and outputs > 1:
         return torch.baddbmm(bias, x, weight)
-    more_rows, more_inputs, more_outputs = (int(n == 1) for n in (rows, inputs, outputs))
+    more_rows, more_inputs, more_outputs = (int(n == 1) for n in (rows, inputs, outputs))  # see Exactness
     x = functional.pad(x, (0, more_inputs, 0, more_rows))
     weight = functional.pad(weight, (0, more_outputs, 0, more_inputs))
     return torch.bmm(x, weight)[:, :rows, :outputs] + bias
@@ -58,25 +87,30 @@ class Parameters(Stacked):
 
     Attributes:
         vector: (P, D), changed in place only.
-        leaves: name -> view of the vector that autograd differentiates with respect to.
+        spans: name -> where the tensor lies in a member's vector.
+        views: name -> view of the vector.
+        leaves: the same views, with respect to which autograd differentiates.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], members: int, device: torch.device | str = "cpu"):
         self.shapes = dict(shapes)
-        sizes = [math.prod(shape) for shape in shapes.values()]
-        self.padding = -sum(sizes) % ALIGNMENT
-        self.vector = torch.zeros(members, sum(sizes) + self.padding, device=device)
+        stops = list(accumulate((math.prod(shape) for shape in shapes.values()), initial=0))
+        self.spans = {name: slice(*span) for name, span in zip(shapes, pairwise(stops), strict=True)}
+        self.padding = -stops[-1] % ALIGNMENT
+        self.vector = torch.zeros(members, stops[-1] + self.padding, device=device)
         self.tensors = {"vector": self.vector}
-        parts = self.vector[:, : sum(sizes)].split(sizes, 1)
         self.views = {
-            name: part.unflatten(1, shape) if shape else part[:, 0]
-            for (name, shape), part in zip(shapes.items(), parts, strict=True)
+            name: self.vector[:, span].unflatten(1, shape) if shape else self.vector[:, span.start]
+            for (name, shape), span in zip(shapes.items(), self.spans.values(), strict=True)
         }
         self.leaves = {name: view.detach().requires_grad_() for name, view in self.views.items()}
 
     def gradient(self, losses: Tensor) -> Tensor:
-        """The gradient (P, D) of each member's loss (P,) in its own parameters; unused parameters get zeros."""
-        gradients = torch.autograd.grad(losses.sum(), list(self.leaves.values()), allow_unused=True)
+        """Return the gradient (P, D) of each member's loss (P,) in its own parameters; unused ones get zeros."""
+        return self.joined(torch.autograd.grad(losses.sum(), list(self.leaves.values()), allow_unused=True))
+
+    def joined(self, gradients: Sequence[Tensor | None]) -> Tensor:
+        """Join the gradients in all leaves, in their order, None for zeros, to (P, D)."""
         members = len(self.vector)
         flat = [
             self.vector.new_zeros(members, math.prod(shape)) if g is None else g.reshape(members, -1)
@@ -87,8 +121,33 @@ class Parameters(Stacked):
         return torch.cat(flat, 1)
 
     def of(self, member: int) -> dict[str, Tensor]:
-        """One member's parameters by name; views of the vector."""
+        """Return one member's parameters by name; views of the vector."""
         return {name: view[member] for name, view in self.views.items()}
+
+
+class Network(Protocol):
+    """A network whose parameters lie in a `Parameters` under the names of `shapes`."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The parameters' shapes by name, one member's."""
+
+    def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
+        """Set one member's first weights, from its own random stream."""
+
+
+def shapes_of(networks: Iterable[Network]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all parameters of these networks, in their order."""
+    return {name: shape for network in networks for name, shape in network.shapes.items()}
+
+
+def initialize(networks: Iterable[Network], parameters: Parameters, seeds: Sequence[int]) -> Parameters:
+    """Set the first weights of members 0, 1, ... by their seeds; returns the parameters."""
+    networks = list(networks)
+    for member, seed in enumerate(seeds):
+        for network in networks:
+            network.initialize(parameters, member, seed)
+    return parameters
 
 
 @cache
@@ -97,11 +156,11 @@ def _blas() -> ThreadpoolController:
 
 
 def orthogonal(key: np.uint64, rows: int, columns: int, gain: float) -> Tensor:
-    """A (rows, columns) matrix with orthonormal rows or columns, times gain: Saxe et al. (2014), arXiv:1312.6120."""
+    """Return gain times a matrix with orthonormal rows or columns: Saxe et al. (2014), arXiv:1312.6120."""
     size = max(rows, columns) * min(rows, columns)
     u = streams.open_uniform(key, np.arange(2 * size))
     normal = np.sqrt(-2 * np.log(u[:size])) * np.cos(2 * np.pi * u[size:])
-    with _blas().limit(limits=1, user_api="blas"):  # more threads may round differently
+    with _blas().limit(limits=1, user_api="blas"):  # see Exactness
         q, r = np.linalg.qr(normal.reshape(max(rows, columns), min(rows, columns)))
     q *= np.sign(np.diag(r))  # makes the decomposition unique, and q uniformly distributed
     return torch.from_numpy(gain * (q if rows >= columns else q.T)).float()
@@ -112,36 +171,36 @@ class MLP:
 
     def __init__(self, prefix: str, sizes: Sequence[int], activation: str, last_gain: float):
         self.prefix, self.sizes, self.last_gain = prefix, list(sizes), last_gain
-        self.activation = ACTIVATIONS[activation]
+        self.activation = ACTIVATIONS[activation].apply
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The parameters' shapes by name, one member's."""
         shapes: dict[str, tuple[int, ...]] = {}
-        for layer, (inputs, outputs) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
+        for layer, (inputs, outputs) in enumerate(pairwise(self.sizes)):
             shapes[f"{self.prefix}.{layer}.weight"] = (inputs, outputs)
             shapes[f"{self.prefix}.{layer}.bias"] = (1, outputs)
         return shapes
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
-        """Orthogonal weights from the member's own stream, zero biases."""
+        """Set orthogonal weights from the member's own stream; biases stay zero."""
         last = len(self.sizes) - 2
-        for layer, (inputs, outputs) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
+        for layer, (inputs, outputs) in enumerate(pairwise(self.sizes)):
             name = f"{self.prefix}.{layer}.weight"
             gain = self.last_gain if layer == last else math.sqrt(2)
             parameters.views[name][member] = orthogonal(streams.key(seed, "init", name), inputs, outputs, gain)
 
     def layers(self, tensors: Mapping[str, Tensor]) -> Layers:
-        """(weight, bias) of every layer, looked up once for many calls."""
+        """Look up (weight, bias) of every layer, once for many calls."""
         names = [f"{self.prefix}.{layer}" for layer in range(len(self.sizes) - 1)]
         return [(tensors[f"{name}.weight"], tensors[f"{name}.bias"]) for name in names]
 
     def __call__(self, layers: Layers, x: Tensor) -> Tensor:
-        """(P, B, inputs) -> (P, B, outputs)."""
+        """Map (P, B, inputs) to (P, B, outputs)."""
         return affine(self.hidden(layers, x), *layers[-1])
 
     def hidden(self, layers: Layers, x: Tensor) -> Tensor:
-        """(P, B, inputs) -> the activations of the last hidden layer, (P, B, width)."""
+        """Map (P, B, inputs) to the activations of the last hidden layer, (P, B, width)."""
         for weight, bias in layers[:-1]:
             x = self.activation(affine(x, weight, bias))
         return x

@@ -110,7 +110,7 @@ ALGORITHMS |= {
     "a2c, simple": ("a2c", {**ROLLOUTS, "model.encoder": "simple"}, {"image": DISCRETE["image"]}),
     "a2c, small, curious": ("a2c", {**ROLLOUTS, **CURIOUS, "model.encoder": "small"}, TINY),
     "svpg, impala": ("svpg", {**ROLLOUTS, "num_particles": 2, "model.encoder": "impala"}, TINY),
-    "dqn, impala, duelling": ("dqn", {**REPLAYS, "model.encoder": "impala", "model.duelling": True}, ENCODED),
+    "dqn, impala, dueling": ("dqn", {**REPLAYS, "model.encoder": "impala", "model.dueling": True}, ENCODED),
     "dqn, flat": ("dqn", {**REPLAYS, "model.encoder": "flat"}, ENCODED),
 }
 SQUARES = {"tiny image, Box": EnvSpec("own_envs:Square-v0", {"side": 6, "box": True})}
@@ -162,7 +162,7 @@ QUICK = {
     ("a2c, simple", "image"),
     ("a2c, small, curious", "tiny image"),
     ("svpg, impala", "tiny image"),
-    ("dqn, impala, duelling", "tiny image"),
+    ("dqn, impala, dueling", "tiny image"),
     ("dqn, flat", "tiny image"),
     ("sac", "Box2D, Box"),
     ("sac", "hybrid"),

@@ -1,7 +1,7 @@
-"""The networks of soft actor-critic where each has a memory: a policy, two critics, and the critics' targets.
+"""Networks of soft actor-critic with a memory each: a policy, two critics, and the critics' targets.
 
-A critic remembers what was seen, and values an action by that: q(h, a), where the action enters after the memory. So
-other actions cost no other memory: Ni et al. (2022), arXiv:2110.05038.
+A critic remembers observations, and values an action by its memory: q(h, a), where the action enters after the memory.
+So other actions cost no other memory: Ni et al. (2022), arXiv:2110.05038.
 
 Notation: P members, N environments, B sequences of T steps, L of them learned from, R = B * L rows, S numbers in a
 memory's state. The three states beside each other, (..., 3S), are those of the policy and of both critics.
@@ -14,126 +14,135 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from ...networks.mlp_backward import Dense
+from ...experience.sequence_replay import Sequences
+from ...networks.fused_recurrent import fused
+from ...networks.mlp import Parameters
 from ...networks.recurrent import Core, States
-from ...networks.recurrent_backward import Unrolled, unrolled
 from .actions import SoftActions
-from .networks import TWINS, SoftActorCritic
+from .heads import Head
+from .networks import TWINS, Batch, SoftActorCritic
 
-Batch = Mapping[str, Tensor]
+Sequence = tuple[Tensor, Tensor, Tensor]  # observations, beginnings, state
 
 
 class RecurrentSoftActorCritic(SoftActorCritic):
-    """`SoftActorCritic` for batches of `Sequences`: rows are the L steps of each sequence, one after the other."""
+    """`SoftActorCritic` for batches of sequences; rows are the L steps of each, one sequence after the other."""
 
     def __init__(
         self,
         inputs: int,
         actions: SoftActions,
+        head: Head,
         hp: SimpleNamespace,
         rows: int,
         seeds: list[int],
         device: torch.device,
-        spread: Tensor | None,
         n_step: int,
     ):
-        """inputs: numbers in an observation; hp: the values of `model`; rows: R; spread: as without a memory."""
+        """rows: R; the others as of `SoftActorCritic`."""
         self.cores = [Core(f"{name}.memory", hp.memory, inputs, hp.width) for name in ("actor", "critic")]
-        super().__init__(hp.width, actions, hp, rows, seeds, device, spread, self.cores)
+        super().__init__(hp.width, actions, head, hp, rows, seeds, device, self.cores)
         self.width, self.state_size = hp.width, self.cores[0].state_size
         self.length, self.burn_in, self.n_step = hp.sequence_length, hp.burn_in, n_step
-        self._actor_memory, self._critic_memory = (unrolled(core) for core in self.cores)
+        self._fused_actor, self._fused_critic = (fused(core) for core in self.cores)
         self._online = {name: self.critics.views[name][: self.twins] for name in self.cores[1].shapes}
 
-    def policy(self, batch: Batch) -> Tensor:
-        """The policy's outputs (P, 2R, outputs) at the steps learned from, and n steps later."""
-        seen = batch["obs"], batch["begins"], batch["memory"][..., : self.state_size]
-        remembered = self._go_through(self._actor_memory, self.actor.views, *seen)
-        return self._policy(torch.cat([self._now(remembered), self._then(remembered)], 1))
+    def memory(self, num_envs: int) -> SoftMemory:
+        return SoftMemory(self, num_envs)
 
-    def policy_gradient(self, g: Tensor) -> Tensor:
-        g, of_spread = self._split(g)
-        return self._with_spread(self._through_time(self._dense_pi, self._actor_memory, g), of_spread)
+    def outputs_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the parameters of actions (P, R, outputs): at the steps learned from, and n steps later."""
+        obs, begins, state = self._after_burn_in(
+            0, self.actor.views, (batch["obs"], batch["begins"], batch["memory"][..., : self.state_size])
+        )
+        vector = _of_core(self._fused_pi.leaf, self.actor, self.cores[0])
+        remembered, _ = self._fused_actor(vector, self.actor.views, obs, begins, state)
+        return self._outputs_of(self._now(remembered), self._later(remembered.detach()))
 
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
-        obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in self._of_twins(batch))
-        both = self._go_through(self._critic_memory, self.critics.views, obs, begins, state)
-        online, target = both.split(self.twins)
-        return self._both_q(self._join(self._now(online), numbers), self._join(self._then(target), next_numbers))
-
-    def critic_gradient(self, g: Tensor) -> Tensor:
-        return self._through_time(self._dense_q, self._critic_memory, g.flatten(0, 1)).view_as(self.critic_vector)
+        obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in self.of_twins(batch))
+        sequence = self._after_burn_in(1, self.critics.views, (obs, begins, state))
+        vector = _of_core(self._fused_q.leaf, self.critics, self.cores[1])
+        online, target = self._fused_critic(vector, self.critics.views, *sequence)
+        rest = self._join(self._later(target), next_numbers)
+        q, target, _ = self._fused_q(self._q_layers, self._join(self._now(online), numbers), rest=rest)
+        return q.unflatten(0, (-1, TWINS)), target.unflatten(0, (-1, TWINS))
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        remembered = self._go_through(self._critic_memory, self._online, *self._of_twins(batch), learning=False)
-        return self._online_q(self._join(self._now(remembered), numbers))
+        rest = self._after_burn_in(1, self._online, self.of_twins(batch))
+        remembered, _ = self._fused_critic.run(self._online, *rest)
+        x = self._join(self._now(remembered), numbers)
+        return self._fused_q(self._online_layers, x, learn=False)[0].unflatten(0, (-1, TWINS))
 
-    def _go_through(
-        self,
-        memory: Unrolled,
-        tensors: Mapping[str, Tensor],
-        obs: Tensor,
-        begins: Tensor,
-        state: Tensor,
-        learning: bool = True,
-    ) -> Tensor:
-        """What is remembered (M, B, L + n, width) after the burn-in, which gets no gradient."""
-        first = self.burn_in
-        if first:
-            _, state = memory(tensors, obs[:, :, :first], begins[..., :first], state)
-        return memory(tensors, obs[:, :, first:], begins[..., first:], state, learning)[0]
+    def _after_burn_in(self, core: int, tensors: Mapping[str, Tensor], sequence: Sequence) -> Sequence:
+        """Return the sequence without its first steps, which bring the stored state up to date, without gradients."""
+        (obs, begins, state), steps = sequence, self.burn_in
+        if steps:
+            run = (self._fused_actor, self._fused_critic)[core].run
+            state = run(tensors, obs[:, :, :steps], begins[..., :steps], state)[1]["state"]
+        return obs[:, :, steps:], begins[..., steps:], state
 
     def _now(self, remembered: Tensor) -> Tensor:
-        """What is remembered at the steps learned from, (M, R, width)."""
+        """Return the outputs of the memory at the steps learned from, (M, R, width)."""
         return remembered[:, :, : self.length].flatten(1, 2)
 
-    def _then(self, remembered: Tensor) -> Tensor:
-        """... and n steps later."""
+    def _later(self, remembered: Tensor) -> Tensor:
+        """Return those n steps later."""
         return remembered[:, :, self.n_step : self.n_step + self.length].flatten(1, 2)
 
-    def _through_time(self, dense: Dense, memory: Unrolled, g: Tensor) -> Tensor:
-        """The gradient (M, D) in all parameters by that in the outputs of `dense`, (M, R, outputs)."""
-        vector, to_input = dense.to_both(g)
-        slopes = to_input[..., : self.width].unflatten(1, (-1, self.length))
-        gradient = memory.to_vector(functional.pad(slopes, (0, 0, 0, self.n_step)))  # nothing comes from what followed
-        vector[:, dense.used : dense.used + gradient.shape[1]] = gradient  # the memory stands behind the perceptron
-        return vector
-
-    def _of_twins(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Observations, beginnings and states, (2P, B, ...)."""
+    def of_twins(self, batch: Batch) -> Sequence:
+        """Return observations, beginnings and states of both critics, (2P, B, ...)."""
         obs, begins = (batch[name].repeat_interleave(TWINS, 0) for name in ("obs", "begins"))
         state = batch["memory"][..., self.state_size :].unflatten(-1, (TWINS, -1))
         return obs, begins, state.transpose(1, 2).flatten(0, 1).contiguous()  # [P, B, 2, S] -> [2P, B, S]
 
     def _join(self, remembered: Tensor, numbers: Tensor) -> Tensor:
-        """What is remembered and the numbers of an action, (2P, R, width + k)."""
-        return torch.cat([self._padded(remembered), numbers.repeat_interleave(TWINS, 0)], -1)
+        """Return the memory's outputs and the numbers of an action, (2P, R, width + k)."""
+        twice = numbers.unsqueeze(1).expand(-1, TWINS, -1, -1).flatten(0, 1)
+        return torch.cat([remembered, twice], -1)
+
+
+def _of_core(leaf: Tensor, parameters: Parameters, core: Core) -> Tensor:
+    """Return the part of the parameters' vectors, in the graph of `leaf`, that is a core's."""
+    spans = [parameters.spans[name] for name in core.shapes]
+    return leaf[:, spans[0].start : spans[-1].stop]
 
 
 class SoftMemory(States):
-    """What the networks remember of each environment while acting: the policy's state, and with `critics` theirs."""
+    """The state of each environment's policy while acting."""
 
-    def __init__(self, policy: RecurrentSoftActorCritic, num_envs: int, critics: bool = True):
-        self.networks, self.critics = policy, critics
-        self.size = policy.state_size * (1 + TWINS * critics)
-        super().__init__(policy.actor_vector.new_zeros(len(policy.actor_vector), num_envs, self.size))
-
-    @property
-    def output(self) -> Tensor:
-        """What the policy knows of what it saw, (P, N, width)."""
-        return self.tensors["state"][..., : self.networks.width].contiguous()
+    def __init__(self, policy: RecurrentSoftActorCritic, num_envs: int, sizes: int = 1):
+        """sizes: how many states there are, beside each other."""
+        self.networks = policy
+        vector = policy.actor_vector
+        super().__init__(vector.new_zeros(len(vector), num_envs, sizes * policy.state_size))
 
     @torch.no_grad()
-    def see(self, obs: Tensor) -> None:
-        """Remembers observations (P, N, numbers)."""
+    def __call__(self, obs: Tensor) -> Tensor:
+        """Remember observations (P, N, numbers); returns the policy's memory, (P, N, width)."""
         networks, states = self.networks, self.tensors["state"]
         obs, size = obs.unsqueeze(2), networks.state_size
         begins = obs.new_zeros(obs.shape[:3])  # no episode begins between two steps of acting
         own = networks.cores[0](networks.actor.views, obs, begins, states[..., :size].contiguous())
         states[..., :size] = own.squeeze(2)
-        if self.critics:
-            twins = networks._of_twins({"obs": obs, "begins": begins, "memory": states})
-            theirs = networks.cores[1](networks._online, *twins).squeeze(2)
-            states[..., size:] = theirs.unflatten(0, (-1, TWINS)).transpose(1, 2).flatten(2)
+        return states[..., : networks.width].contiguous()
+
+
+class TrainingMemory(SoftMemory):
+    """The states of the policy and of both critics, which sequences begin with."""
+
+    def __init__(self, policy: RecurrentSoftActorCritic, num_envs: int, sequences: Sequences):
+        super().__init__(policy, num_envs, 1 + TWINS)
+        self.sequences = sequences
+
+    @torch.no_grad()
+    def __call__(self, obs: Tensor) -> Tensor:
+        networks, states = self.networks, self.tensors["state"]
+        self.sequences.remember(states)
+        remembered = super().__call__(obs)
+        obs = obs.unsqueeze(2)
+        twins = networks.of_twins({"obs": obs, "begins": obs.new_zeros(obs.shape[:3]), "memory": states})
+        theirs = networks.cores[1](networks._online, *twins).squeeze(2)
+        states[..., networks.state_size :] = theirs.unflatten(0, (-1, TWINS)).transpose(1, 2).flatten(2)
+        return remembered

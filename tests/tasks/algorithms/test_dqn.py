@@ -9,10 +9,12 @@ import pytest
 import torch
 from rekindle import DQN, SAC, Cohort, EnvSpec
 from rekindle.spaces import UnknownParameter, flatten, unflatten
-from rekindle.tasks.algorithms.dqn import DQNLearner, huber
+from rekindle.tasks.algorithms.dqn import DQNLearner
 from rekindle.tasks.checkpoint.state import difference, materialized
 from rekindle.tasks.envs import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace
+from rekindle.tasks.evaluation import evaluate
+from rekindle.tasks.networks.fused import huber
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 
 SMALL: dict[str, Any] = {
@@ -36,7 +38,7 @@ class TestOnCartPole(ExactnessSuite):
     variants: ClassVar = (
         {"tau": 0.5, "double": True, "n_step": 3, "num_envs": 3, "buffer_size": 101, "normalize_obs": True},
         {"replay.name": "prioritized", "replay.beta_horizon": 400, "exploration.name": "exponential"},
-        {"replay.name": "prioritized", "n_step": 5, "num_envs": 2, "model.duelling": True, "model.activation": "tanh"},
+        {"replay.name": "prioritized", "n_step": 5, "num_envs": 2, "model.dueling": True, "model.activation": "tanh"},
         {
             "optimizer.name": "rmsprop",
             "optimizer.momentum": 0.5,
@@ -78,7 +80,7 @@ class TestOnLunarLander(VariantSuite):
 class TestOnFrozenLake(VariantSuite):
     task = DQN
     env = "FrozenLake-v1"
-    hyperparameters: ClassVar = {**SMALL, "epoch_steps": 96, "model.duelling": True, "max_grad_norm": 0.01}
+    hyperparameters: ClassVar = {**SMALL, "epoch_steps": 96, "model.dueling": True, "max_grad_norm": 0.01}
     cohort_size = 4
 
 
@@ -135,46 +137,49 @@ def test_double_lets_the_online_network_choose_and_the_target_network_judge() ->
     assert (judged < dqn.policy.target_values(batch["next_obs"]).amax(-1)).any()
 
 
-@pytest.mark.parametrize("duelling", [False, True])
+@pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "tanh", "silu"])
-def test_the_step_is_down_the_gradient_of_the_loss(activation: str, duelling: bool) -> None:
-    dqn = learner(2, **{"model.activation": activation, "model.duelling": duelling, "model.layers": 3})
+def test_the_step_is_down_the_gradient_of_the_loss(activation: str, dueling: bool) -> None:
+    dqn = learner(2, **{"model.activation": activation, "model.dueling": dueling, "model.layers": 3})
     batch = batch_of(32, members=2)
-    q, gradient_of = dqn.policy.with_gradient(batch["obs"])
-    assert torch.allclose(q, dqn.policy.values(batch["obs"]))
+    policy = dqn.policy
+    q = policy(batch["obs"])
+    assert torch.allclose(q, policy.values(batch["obs"]))
     errors = dqn.errors(batch, q)
-    slopes = torch.zeros_like(q).scatter_(-1, batch["action"].unsqueeze(-1), -huber(errors)[1].unsqueeze(-1))
-    taken = dqn.policy(batch["obs"]).gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
-    losses = torch.nn.functional.huber_loss(taken, errors + taken.detach(), reduction="none").mean(1)
-    assert torch.allclose(gradient_of(slopes), dqn.policy.parameters.gradient(losses), atol=1e-6)
+    gradient = policy.gradient(huber(errors))
+    taken = policy._q(*policy._leaves, batch["obs"]).gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
+    losses = torch.nn.functional.huber_loss(taken, (errors + taken).detach(), reduction="none").mean(1)
+    assert torch.allclose(gradient, policy.parameters.gradient(losses), atol=1e-6)
 
 
-def test_duelling_separates_the_value_from_the_mean_of_the_advantages() -> None:
-    policy, obs = learner(**{"model.duelling": True}).policy, batch_of()["obs"]
+def test_dueling_separates_the_value_from_the_mean_of_the_advantages() -> None:
+    policy, obs = learner(**{"model.dueling": True}).policy, batch_of()["obs"]
     value = policy.heads[1](policy._views[1][1], obs)
     assert torch.allclose(policy.values(obs).mean(-1, keepdim=True), value, atol=1e-6)
 
 
 def test_huber_is_quadratic_near_zero_and_linear_beyond_one() -> None:
     errors = torch.tensor([[0.5], [-0.5], [3.0], [-3.0], [1.0]], requires_grad=True)
-    losses, slopes = huber(errors)
+    losses = huber(errors)
     assert losses.tolist() == [0.125, 0.125, 2.5, 2.5, 0.5]
     reference = torch.nn.functional.huber_loss(errors, torch.zeros(5, 1), reduction="none")
     assert torch.equal(reference[:, 0], losses)
-    assert torch.equal(torch.autograd.grad(reference.sum(), errors)[0], slopes)
+    slopes = torch.autograd.grad(losses.sum(), errors)
+    assert torch.equal(torch.autograd.grad(reference.sum(), errors)[0], slopes[0])
 
 
 def test_importance_weights_scale_the_loss_of_their_transition() -> None:
-    losses, slopes = huber(torch.tensor([[0.5, 3.0]]), torch.tensor([[1.0, 0.5]]))
+    errors = torch.tensor([[0.5, 3.0]], requires_grad=True)
+    losses = huber(errors, torch.tensor([[1.0, 0.5]]))
     assert losses.tolist() == [(0.125 + 1.25) / 2]
-    assert slopes.tolist() == [[0.25, 0.25]]
+    assert torch.autograd.grad(losses.sum(), errors)[0].tolist() == [[0.25, 0.25]]
 
 
 def test_a_step_follows_the_importance_weights() -> None:
     def moved(weight: torch.Tensor) -> torch.Tensor:
         dqn = learner(**{"optimizer.name": "sgd", "max_grad_norm": None})
         before = dqn.policy.parameters.vector.clone()
-        dqn.update({**batch_of(), "weight": weight}, torch.tensor([[0.1]]))
+        dqn.update({**batch_of(), "weight": weight}, torch.tensor([[100.0]]))
         return dqn.policy.parameters.vector - before
 
     ones = torch.ones(1, 6)
@@ -215,11 +220,11 @@ def test_a_member_that_does_not_move_its_target_keeps_every_bit_of_it() -> None:
 
 
 def test_a_gradient_step_lowers_the_loss_on_its_batch() -> None:
-    dqn, batch = learner(2, target_interval=1000), batch_of(64, members=2)
+    dqn, batch = learner(2, target_interval=1000), batch_of(32, members=2)
     before, _ = dqn.loss(batch)
     dqn.progress.updates = 1  # at none the target would move
     for _ in range(20):
-        dqn.update(batch, torch.full((2, 1), 1e-3))
+        dqn.update(batch, torch.ones(2, 1))
     assert (dqn.loss(batch)[0] < before).all()
 
 
@@ -253,10 +258,11 @@ def test_the_memory_is_filled_by_a_random_policy_first() -> None:
     dqn = learner(num_steps=20, learning_starts=40, **{"exploration.start": 0.0, "exploration.final": 0.0})
     dqn.policy.parameters.vector.fill_(0)  # greedy is action 0
     assert dqn.iterate() == {}
-    assert dqn.filling
+    assert dqn.loop.filling(dqn.env_steps)
     dqn.iterate()
     assert 5 < dqn.replay.numbers[0, :40, 0, dqn.replay.columns["action"]].sum() < 35
-    dqn.collect(at_random=np.array([False]))
+    dqn.progress.full_at = 0
+    dqn.loop.collect(dqn.env_steps, dqn.explore)
     assert dqn.replay.numbers[0, 40:60, 0, dqn.replay.columns["action"]].sum() == 0
 
 
@@ -268,7 +274,7 @@ def test_a_refill_is_by_the_policy_that_was_asked_for(trained: bool) -> None:
     for _ in range(4):
         dqn.iterate()
     updates = dqn.progress.updates
-    dqn.refill()
+    dqn.loop.refill(dqn.env_steps)
     assert dqn.replay.size == 0
     dqn.policy.parameters.vector.fill_(0)
     dqn.iterate()
@@ -285,10 +291,10 @@ def test_a_memory_is_refilled_every_so_many_epochs() -> None:
     task.fit(2)
     assert task.ref is not None
     dqn: Any = task.ref.learner
-    assert dqn.filling
+    assert dqn.loop.filling(dqn.env_steps)
     assert dqn.replay.size == 0
     task.fit(3)
-    assert not dqn.filling
+    assert not dqn.loop.filling(dqn.env_steps)
     assert (dqn.replay.size, dqn.progress.updates) == (128, 2 * (128 // 4 * 3 - 2 * 10))
 
 
@@ -305,7 +311,7 @@ def test_a_warm_start_fills_the_memory_by_the_policy_that_was_asked_for(trained:
     Cohort(together).fit(1)
     for seed, warm in ((0, True), (1, False)):
         alone = made(seed, warm)
-        assert alone.ref is None or alone.ref.learner.filling
+        assert alone.ref is None or alone.ref.learner.loop.filling(0)
         alone.fit(1)
         assert alone.digest == together[seed].digest
     assert together[0].ref is not None
@@ -328,28 +334,28 @@ def test_a_state_in_the_middle_of_filling_is_whole() -> None:
 
 def test_observations_are_scaled_by_all_that_was_seen_and_kept_as_they_came() -> None:
     dqn = learner(2, num_envs=3, normalize_obs=True, buffer_size=300)
-    while dqn.filling:
+    while dqn.loop.filling(dqn.env_steps):
         dqn.iterate()
     steps = dqn.replay.steps
-    _, batch = dqn.draw()
+    _, batch = dqn.loop.sampler.draw(0, dqn.hp.gamma, dqn.env_steps)
     kept = dqn.replay.batch(np.tile(np.arange(3 * steps), (2, 1)), ("obs",))["obs"]
     assert dqn.obs_normalizer is not None
     np.testing.assert_allclose(kept.double().mean(1), dqn.obs_normalizer.moments.mean, atol=1e-4)
     raw = {name: batch[name].numpy().copy() for name in ("obs", "next_obs")}
-    scaled = dqn.normalized(batch)
+    _, scaled = dqn.loop.draw(dqn.env_steps)
     for name, values in raw.items():
-        np.testing.assert_allclose(scaled[name], dqn.seen(values), atol=1e-5)
-        np.testing.assert_allclose(dqn.act(values), dqn.policy.values(scaled[name]).argmax(-1))
+        np.testing.assert_allclose(scaled[name], dqn.loop.normalize(values), atol=1e-5)
+        np.testing.assert_allclose(dqn.actor(64)(values), dqn.policy.values(scaled[name]).argmax(-1))
     counts = dqn.obs_normalizer.moments.count.copy()
-    dqn.evaluate(2)
+    evaluate(dqn, 2)
     assert np.array_equal(dqn.obs_normalizer.moments.count, counts)
 
 
 def test_evaluation_is_greedy() -> None:
     dqn = learner(**{"exploration.start": 1.0, "exploration.final": 1.0})
     dqn.policy.parameters.vector.fill_(0)
-    assert (dqn.act(dqn.envs.obs) == 0).all()
-    assert dqn.evaluate(20)[0] < 11  # always to the left
+    assert (dqn.actor(1)(dqn.envs.obs) == 0).all()
+    assert evaluate(dqn, 20)[0] < 11  # always to the left
 
 
 def test_evaluation_has_an_interval_of_its_own_and_leaves_no_placeholders() -> None:

@@ -14,8 +14,7 @@ from rekindle.tasks.algorithms.sac.actions import Sample, SoftActions
 from rekindle.tasks.algorithms.sac.sac import SACLearner
 from rekindle.tasks.envs import Joined
 from rekindle.tasks.errors import UnsupportedSpace
-from rekindle.tasks.networks.mlp import MLP, Parameters
-from rekindle.tasks.networks.mlp_backward import ACTIVATIONS, Dense
+from rekindle.tasks.experience.normalizers import RewardNormalizer
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from torch.distributions import Categorical, Normal, TanhTransform, TransformedDistribution
 
@@ -114,7 +113,7 @@ def learner(env: Any = "Pendulum-v1", seeds: tuple[int, ...] = (0, 1), **changes
     """A learner with small networks that has filled its memory."""
     task = SAC(env).init(**_nested({**SMALL, **changes}))
     made = SACLearner(task.env, seeds, [task.hyperparameters or {}] * len(seeds))
-    while made.filling:
+    while made.loop.filling(made.env_steps):
         made.iterate()
     return made
 
@@ -125,14 +124,19 @@ def _nested(values: dict[str, Any]) -> dict[str, Any]:
     return dict(unflatten(values))
 
 
-def following_of(made: SACLearner, batch: dict[str, torch.Tensor]) -> Sample:
-    """The policy's actions for what followed a batch, as an update draws them."""
-    outputs = made.policy.policy(batch)
-    return Sample(made.actions, outputs, made.update_noise(1)).rows(32, 64)
+def next_sample_of(made: SACLearner, batch: dict[str, torch.Tensor]) -> Sample:
+    """The policy's actions for the next observations of a batch, as an update draws them."""
+    return Sample(made.actions, made.policy.outputs_of(batch)[1], made.update_noise(1)[:, 32:])
 
 
 def batch_of(made: SACLearner) -> dict[str, torch.Tensor]:
-    return made.replay.returns(made.sampler.rows(0), made.hp.gamma, made.hp.n_step)
+    return made.loop.sampler.draw(0, made.hp.gamma, made.env_steps)[1]
+
+
+def mean_of(made: SACLearner, obs: torch.Tensor | None = None) -> torch.Tensor:
+    """The first output (P, N) of the policy for observations, by default those that come next."""
+    obs = torch.from_numpy(made.envs.obs) if obs is None else obs
+    return made.policy.outputs(made.policy.hidden(obs))[..., 0]
 
 
 class TestSquashedNormal:
@@ -142,95 +146,89 @@ class TestSquashedNormal:
         log_std = log_std.clamp(max=0.5)  # torch's own is infinite where tanh rounds to one
         sample = Sample(SoftActions(BOX, "a test"), torch.cat([mean, log_std], -1), noise)
         reference = TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform()])
-        log_prob = reference.log_prob(sample.numbers).sum(-1)
+        log_prob = reference.log_prob(sample.continuous).sum(-1)
         torch.testing.assert_close(-sample.entropies[..., 0], log_prob, rtol=1e-6, atol=1e-6)
 
     def test_it_is_finite_where_tanh_has_rounded_to_one(self) -> None:
-        outputs = torch.tensor([[[50.0, 50.0, 0.0, 0.0], [-50.0, -50.0, 0.0, 0.0]]])
+        outputs = torch.tensor([[[50.0, 50.0, 0.0, 0.0], [-50.0, -50.0, 0.0, 0.0]]], requires_grad=True)
         sample = Sample(SoftActions(BOX, "a test"), outputs, torch.zeros(1, 2, 2))
-        assert sample.numbers.abs().unique().tolist() == [1.0]
+        assert sample.continuous.abs().unique().tolist() == [1.0]
         # log N(u; u, 1) - log(1 - tanh(u)²) per number, where 1 - tanh(u)² = 4 exp(-2 |u|) to all digits
         expected = torch.full((1, 2), 2 * (-0.5 * math.log(2 * math.pi) - math.log(4) + 100))
-        torch.testing.assert_close(-sample.entropies[..., 0], expected)
-        gradient = sample.to_outputs(torch.zeros(1, 2, 2, 1), torch.ones(1, 1), torch.zeros(1, 2, 2))
-        assert gradient[..., :2].tolist() == [[[-2.0, -2.0], [2.0, 2.0]]]  # towards where the entropy is
+        torch.testing.assert_close(-sample.entropies[..., 0].detach(), expected)
+        sample.entropies.sum().backward()
+        assert outputs.grad is not None
+        assert outputs.grad[..., :2].tolist() == [[[-2.0, -2.0], [2.0, 2.0]]]  # towards where the entropy is
 
     def test_the_log_std_is_clipped_with_no_gradient_beyond(self) -> None:
         actions, noise = SoftActions(BOX, "a test"), torch.ones(1, 1, 2)
-        sample = Sample(actions, torch.tensor([[[0.0, 0.0, -100.0, 100.0]]]), noise)
+        outputs = torch.tensor([[[0.0, 0.0, -100.0, 100.0]]], requires_grad=True)
+        sample = Sample(actions, outputs, noise)
         limits = Sample(actions, torch.tensor([[[0.0, 0.0, -20.0, 2.0]]]), noise)
         assert torch.equal(sample.entropies, limits.entropies)
-        gradient = sample.to_outputs(torch.zeros(1, 2, 1, 1), torch.ones(1, 1), torch.ones(1, 1, 2))
-        assert gradient[..., 2:].tolist() == [[[0.0, 0.0]]]
+        (sample.continuous.sum() + sample.entropies.sum()).backward()
+        assert outputs.grad is not None
+        assert outputs.grad[..., 2:].tolist() == [[[0.0, 0.0]]]
 
 
 def made_up_q(sample: Sample, space: SoftActions) -> torch.Tensor:
     """Twin values (P, 2, B, n) that depend on the numbers and on the choice."""
-    ways = torch.linspace(-1, 1, 2 * space.choices, dtype=torch.float64).view(1, 2, 1, space.choices)
-    return ways + (sample.numbers.sum(-1)[:, None, :, None] * (ways + 0.3)).sin()
+    ways = torch.linspace(-1, 1, 2 * space.num_discrete, dtype=torch.float64).view(1, 2, 1, space.num_discrete)
+    return ways + (sample.continuous.sum(-1)[:, None, :, None] * (ways + 0.3)).sin()
 
 
 class TestGradients:
-    """What is written out must be what autograd finds."""
-
     @pytest.mark.parametrize("space", SPACES, ids=str)
     def test_of_the_soft_value(self, space: gym.Space[Any]) -> None:
         torch.manual_seed(0)
         actions = SoftActions(space, "a test")
         outputs = torch.randn(3, 5, actions.outputs, dtype=torch.float64, requires_grad=True)
-        noise = torch.randn(3, 5, actions.numbers, dtype=torch.float64)
-        alpha = torch.rand(3, actions.terms, dtype=torch.float64)
-        sample = Sample(actions, outputs, noise)
-        q = made_up_q(sample, actions)
-        q.retain_grad()
-        sample.value(q, alpha).sum().backward()
-        assert q.grad is not None
-        torch.testing.assert_close(sample.to_q(q), q.grad)
-        to_numbers = torch.zeros_like(sample.numbers)
-        if actions.numbers:
-            (to_numbers,) = torch.autograd.grad(made_up_q(sample, actions), sample.numbers, q.grad)
-        torch.testing.assert_close(sample.to_outputs(q, alpha, to_numbers), outputs.grad)
+        noise = torch.randn(3, 5, actions.continuous_dim, dtype=torch.float64)
+        alpha = torch.rand(3, actions.entropy_terms, dtype=torch.float64)
 
-    @pytest.mark.parametrize("activation", ACTIVATIONS)
-    def test_of_a_network(self, activation: str) -> None:
-        torch.manual_seed(0)
-        sizes = [3, 7, 5, 2]
-        mlp = MLP("q", sizes, activation, last_gain=1.0)
-        parameters = Parameters(mlp.shapes, 4)
-        for member in range(4):
-            mlp.initialize(parameters, member, seed=member)
-        parameters.vector += 0.1 * torch.randn_like(parameters.vector)
-        x, g = torch.randn(4, 6, 3, requires_grad=True), torch.randn(4, 6, 2)
-        outputs = mlp(mlp.layers(parameters.leaves), x)
-        dense = Dense(sizes, activation, members=4, rows=9, vector=parameters.vector)
-        with torch.no_grad():
-            torch.testing.assert_close(dense(mlp.layers(parameters.views), x), outputs)
-            mine, to_x = dense.to_vector(g).clone(), dense.to_input(g)
-            part = dense.to_vector(g[:3, :2])
-        losses = (outputs * g).sum((1, 2))
-        (theirs,) = torch.autograd.grad(losses.sum(), x, retain_graph=True)
-        torch.testing.assert_close(to_x, theirs)
-        few = (outputs[:, :2] * g[:, :2]).sum((1, 2))
-        torch.testing.assert_close(part, parameters.gradient(few)[:3])
-        outputs = mlp(mlp.layers(parameters.leaves), x)
-        torch.testing.assert_close(mine, parameters.gradient((outputs * g).sum((1, 2))))
+        def value(outputs: torch.Tensor) -> torch.Tensor:
+            sample = Sample(actions, outputs, noise)
+            return sample.value(made_up_q(sample, actions), alpha)
+
+        assert torch.autograd.gradcheck(value, outputs)
+
+    def test_where_the_twins_agree_it_goes_to_the_first(self) -> None:
+        actions = SoftActions(BOX, "a test")
+        q = torch.ones(1, 2, 3, 1, requires_grad=True)
+        Sample(actions, torch.zeros(1, 3, 4), torch.zeros(1, 3, 2)).value(q, torch.ones(1, 1)).sum().backward()
+        assert q.grad is not None
+        assert q.grad[0, :, :, 0].tolist() == [[1, 1, 1], [0, 0, 0]]
 
     @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
     def test_of_the_critics_loss_on_the_actions_taken(self, env: str) -> None:
         made = learner(env)
         batch, policy = batch_of(made), made.policy
-        following = following_of(made, batch)
-        errors, choices, _ = made.errors(batch, following, made.alpha)
-        gradient = policy.critic_gradient(made.of_choices(-errors / 32, choices))
-        mlp, x = policy._q, batch["obs"]
-        if choices is None:
-            x = torch.cat([x, made.actions.unit(batch["action"])[0]], -1)
+        losses, errors, _ = made.critic_loss(batch, next_sample_of(made, batch), made.coefficients.alpha)
+        gradient = policy.critic_gradient(losses)
+        numbers, choices = made.actions.normalize(batch["action"])
+        mlp, x = policy._q, torch.cat([batch["obs"], numbers], -1)
         q = mlp(mlp.layers(policy.critics.leaves), x.repeat_interleave(2, 0).repeat(2, 1, 1))[:4].unflatten(0, (2, 2))
-        taken = torch.zeros_like(q[..., 0]).long() if choices is None else choices.unsqueeze(1).expand(-1, 2, -1)
-        q_taken = q.gather(-1, taken.unsqueeze(-1)).squeeze(-1)
+        q_taken = made.actions.taken(q, choices)
         targets = (errors + q_taken).detach()
         loss = 0.5 * (targets - q_taken).square().mean(-1).sum(1)
+        torch.testing.assert_close(losses.mean(1), loss)
         torch.testing.assert_close(gradient, policy.critics.gradient(loss)[:4].reshape(2, -1))
+
+    @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
+    def test_of_the_actors_loss(self, env: str) -> None:
+        made = learner(env)
+        batch, policy, alpha = batch_of(made), made.policy, torch.full((2, 1), 0.3)
+        noise = made.update_noise(1)[:, :32]
+        outputs, _ = policy.outputs_of(batch)
+        losses = made.actor_loss(batch, Sample(made.actions, outputs, noise, 32), alpha)
+        gradient = policy.actor_gradient(losses)
+        pi = policy._pi(policy._pi.layers(policy.actor.leaves), batch["obs"])
+        sample = Sample(made.actions, pi, noise)
+        x = torch.cat([batch["obs"], sample.continuous[..., : made.actions.continuous_dim]], -1)
+        layers = [(w[:4], b[:4]) for w, b in policy._q.layers(policy.critics.views)]
+        q = policy._q(layers, x.repeat_interleave(2, 0)).unflatten(0, (2, 2))
+        expected = policy.actor.gradient(-sample.value(q, alpha).mean(1))
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
 class TestOnHybridWalk(VariantSuite):
@@ -246,10 +244,9 @@ class TestActions:
     def test_numbers_come_to_the_environments_bounds_and_back(self) -> None:
         actions = SoftActions(BOX, "a test")
         unit = torch.tensor([[[-1.0, -1.0], [1.0, 0.5]]])
-        scaled = actions.actions(unit, None)
+        scaled = actions.denormalize(unit, torch.zeros(1, 2))
         assert scaled.tolist() == [[[-2.0, 0.0], [2.0, 0.75]]]
-        back, choices = actions.unit(torch.from_numpy(scaled))
-        assert choices is None
+        back, _ = actions.normalize(torch.from_numpy(scaled))
         torch.testing.assert_close(back, unit)
 
     def test_choices_are_drawn_as_often_as_the_policy_says(self) -> None:
@@ -262,23 +259,21 @@ class TestActions:
     def test_numbers_and_choices_come_to_rows_and_back(self) -> None:
         space = Joined(HYBRID)
         actions = SoftActions(space, "a test")
-        assert (actions.numbers, actions.choices, actions.terms) == (2, 6, 2)
+        assert (actions.continuous_dim, actions.num_discrete, actions.entropy_terms) == (2, 6, 2)
         numbers, choices = torch.tensor([[[-1.0, 0.5], [1.0, -1.0]]]), torch.tensor([[1, 5]])
-        rows = actions.actions(numbers, choices)
+        rows = actions.denormalize(numbers, choices)
         assert rows.tolist() == [[[0, -2, 0.75, 1], [1, 2, 0, 2]]]
         taken = space.split(rows[0, 1])
         assert HYBRID.contains(taken)
         assert (taken["mode"], taken["push"].tolist(), taken["size"]) == (1, [2.0, 0.0], 3)
-        back, chosen = actions.unit(torch.from_numpy(rows))
+        back, chosen = actions.normalize(torch.from_numpy(rows))
         torch.testing.assert_close(back, numbers)
-        assert chosen is not None
         assert torch.equal(chosen, choices)
 
     def test_evaluation_is_greedy(self) -> None:
         made = learner()
         obs = made.envs.obs
-        mean = made.policy.act(torch.from_numpy(obs))[..., 0]
-        np.testing.assert_allclose(made.act(obs)[..., 0], 2 * torch.tanh(mean), rtol=1e-5)
+        np.testing.assert_allclose(made.actor(2)(obs.repeat(2, 1))[:, :1, 0], 2 * torch.tanh(mean_of(made)), rtol=1e-5)
 
 
 class TestSoftValue:
@@ -289,7 +284,7 @@ class TestSoftValue:
         sample = Sample(actions, outputs, noise)
         normal = Normal(outputs[..., :2], outputs[..., 2:].clamp(-20, 2).exp())
         policy = TransformedDistribution(normal, [TanhTransform()])
-        expected = q.amin(1)[..., 0] - alpha * policy.log_prob(sample.numbers).sum(-1)
+        expected = q.amin(1)[..., 0] - alpha * policy.log_prob(sample.continuous).sum(-1)
         torch.testing.assert_close(sample.value(q, alpha), expected, rtol=1e-4, atol=1e-4)
 
     def test_the_value_of_choices_is_the_expected_least_q_plus_their_entropy(self) -> None:
@@ -317,13 +312,13 @@ class TestLearning:
         made = learner()
         batch = batch_of(made)
         made.policy.target_vector.mul_(1.5)  # so that targets and critics differ
-        following, alpha = following_of(made, batch), torch.full((2, 1), 0.3)
-        errors, _, _ = made.errors(batch, following, alpha)
-        numbers = made.actions.unit(batch["action"])[0]
-        both = made.policy.q_and_target(batch, numbers, following.numbers)
-        q, next_q = (x.clone() for x in both)
+        following, alpha = next_sample_of(made, batch), torch.full((2, 1), 0.3)
+        _, errors, _ = made.critic_loss(batch, following, alpha)
+        numbers = made.actions.normalize(batch["action"])[0]
+        both = made.policy.q_and_target(batch, numbers, following.continuous)
+        q, next_q = (x.detach().clone() for x in both)
         made.policy.critic_vector.copy_(made.policy.target_vector)
-        torch.testing.assert_close(made.policy.q({"obs": batch["next_obs"]}, following.numbers), next_q)
+        torch.testing.assert_close(made.policy.q({"obs": batch["next_obs"]}, following.continuous), next_q)
         next_value = next_q.amin(1)[..., 0] + 0.3 * following.entropies[..., 0]
         targets = batch["reward"] + batch["discount"] * next_value
         torch.testing.assert_close(errors, targets.unsqueeze(1) - q[..., 0])
@@ -369,17 +364,16 @@ class TestLearning:
     def test_a_step_goes_from_critics_to_actor_to_coefficient_to_targets(self) -> None:
         rates = {"critic_lr": 0.01, "entropy.lr": 0.01}
         made, old_critics, old_actor = learner(**rates), learner(**{**rates, "critic_lr": 0.0}), learner(**rates)
-        batch, target, lr = batch_of(made), made.policy.target_vector.clone(), torch.full((2, 1), 0.01)
-        made.update(batch, lr)
-        old_critics.update(batch, lr)
-        old_actor.update(batch, 0 * lr)
+        batch, target, lr = batch_of(made), made.policy.target_vector.clone(), torch.ones(2, 1)
+        old_actor.hp.optimizer.lr = 0 * lr
+        for each in (made, old_critics, old_actor):
+            each.update(batch, lr)
         for mine, theirs in zip(made.policy.actor_vector, old_critics.policy.actor_vector, strict=True):
             assert not torch.equal(mine, theirs)  # the actor sees the critics after their step
         assert not torch.equal(made.policy.actor_vector, old_actor.policy.actor_vector)
         for learners in (made, old_actor):  # and nobody else sees the actor after its own
             assert torch.equal(learners.policy.critic_vector, made.policy.critic_vector)
-            assert learners.coefficients is not None
-            assert torch.equal(learners.coefficients.vector, made.coefficients.vector)  # type: ignore[union-attr]
+            assert torch.equal(learners.coefficients.alpha, made.coefficients.alpha)
         torch.testing.assert_close(made.policy.target_vector, target.lerp(made.policy.critic_vector, 0.05))
 
     def test_the_actor_climbs_q(self) -> None:
@@ -389,10 +383,10 @@ class TestLearning:
             if name.endswith("weight"):
                 view[:, -1] = 1.0
         obs = torch.from_numpy(made.envs.obs)
-        before = float(made.policy.act(obs)[0, 0, 0])
+        before = float(mean_of(made, obs)[0, 0])
         for _ in range(20):
             made.iterate()
-        assert float(made.policy.act(obs)[0, 0, 0]) > before + 0.1
+        assert float(mean_of(made, obs)[0, 0]) > before + 0.1
 
 
 class TestEntropyCoefficient:
@@ -409,12 +403,9 @@ class TestEntropyCoefficient:
 
     def test_it_grows_where_the_entropy_is_below_its_target_and_shrinks_above(self) -> None:
         made = learner()
-        coefficients = made.coefficients
-        assert coefficients is not None
-        target, lr = torch.full((2, 1), -1.0), torch.full((2, 1), 0.01)
-        before = coefficients.alpha.clone()
-        coefficients.step(torch.tensor([[-3.0], [2.0]]), target, lr)
-        assert float(coefficients.alpha[0] - before[0]) > 0 > float(coefficients.alpha[1] - before[1])
+        before = made.coefficients.alpha.clone()
+        made.coefficients.descend(torch.tensor([[-3.0], [2.0]]), torch.full((2, 1), 0.01))
+        assert float(made.coefficients.alpha[0] - before[0]) > 0 > float(made.coefficients.alpha[1] - before[1])
 
     def test_a_fixed_one_stays(self) -> None:
         task = SAC("Pendulum-v1").init(**_nested({**SMALL, "entropy.learn": False, "entropy.alpha": 0.35}))
@@ -422,27 +413,27 @@ class TestEntropyCoefficient:
         assert "coefficients" not in task.state_dict()["learner"]
 
     def test_the_targets_are_by_the_numbers_and_choices_of_the_space(self) -> None:
-        assert learner().target_entropy.tolist() == [[-1.0], [-1.0]]
+        assert learner().target_entropy().tolist() == [[-1.0], [-1.0]]
         half = learner("CartPole-v1", seeds=(0,), **{"entropy.choice_target": 0.5})
-        assert half.target_entropy.tolist() == [[pytest.approx(0.5 * math.log(2))]]
+        assert half.target_entropy().tolist() == [[pytest.approx(0.5 * math.log(2))]]
 
 
 class TestRewardScale:
     def test_it_is_state_and_divides_by_what_is_known_now(self) -> None:
         made = learner(scale_reward=True)
-        assert made.rewards is not None
+        assert isinstance(made.rewards, RewardNormalizer)
         reward = torch.ones(2, 5)
-        scaled = made.scaled(reward)
+        scaled = made.rewards.scale(reward)
         np.testing.assert_allclose(scaled[:, 0], made.rewards.moments.variance[:, 0] ** -0.5, rtol=1e-5)
-        assert torch.equal(made.scaled(reward[:, :2]), scaled[:, :2])  # no matter which batch
+        assert torch.equal(made.rewards.scale(reward[:, :2]), scaled[:, :2])  # no matter which batch
         assert "rewards" in made.member_state(0)
 
     def test_the_critics_target_is_made_of_scaled_rewards(self) -> None:
         made, plain = learner(scale_reward=True), learner()
         batch, alpha = batch_of(plain), torch.full((2, 1), 0.3)
-        following = following_of(plain, batch)
-        difference = made.errors(batch, following, alpha)[0] - plain.errors(batch, following, alpha)[0]
-        expected = made.scaled(batch["reward"]) - batch["reward"]
+        following = next_sample_of(plain, batch)
+        difference = made.critic_loss(batch, following, alpha)[1] - plain.critic_loss(batch, following, alpha)[1]
+        expected = made.rewards.scale(batch["reward"]) - batch["reward"]
         assert expected.abs().min() > 0.1
         torch.testing.assert_close(difference, expected.unsqueeze(1).expand_as(difference), rtol=1e-4, atol=1e-4)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rekindle import DQN, SAC, EnvSpec
 from rekindle.spaces import unflatten
-from rekindle.tasks.algorithms.sac.image_networks import FEATURES, CriticEncoder, SeeingSoftActorCritic
+from rekindle.tasks.algorithms.sac.image_networks import FEATURES, CriticEncoder, ImageSoftActorCritic
 from rekindle.tasks.algorithms.sac.sac import SACLearner
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.testing import VariantSuite
@@ -101,13 +101,12 @@ def features(encoder: CriticEncoder, tensors: Any, images: Tensor) -> Tensor:
 @pytest.mark.parametrize("env", [BOX, CHOICES])
 def test_the_critics_gradient_is_that_of_their_loss_in_the_encoder_too(env: Any) -> None:
     made = learner(env)
-    policy: SeeingSoftActorCritic = made.policy
-    batch = made.draw()[1]
-    numbers, _ = made.actions.unit(batch["action"])
-    policy.policy(batch)
-    q = policy.q_and_target(batch, numbers, numbers)[0].clone()
+    policy: ImageSoftActorCritic = made.policy
+    batch = made.loop.draw(made.env_steps)[1]
+    numbers, _ = made.actions.normalize(batch["action"])
+    q = policy.q_and_target(policy.encode(batch), numbers, numbers)[0]
     g = torch.randn(q.shape, generator=torch.Generator().manual_seed(1)).mul_(0.1)
-    gradient = policy.critic_gradient(g)
+    gradient = policy.critic_gradient(q * g)
     assert gradient.shape == (2, policy.critic_vector.shape[1] + policy.encoder_vector.shape[1])
 
     leaves = {name: x.detach().clone().requires_grad_() for name, x in policy.encoder.parameters.views.items()}
@@ -142,16 +141,14 @@ def test_the_encoder_learns_from_the_critics_loss_alone() -> None:
 
 def test_targets_see_by_a_copy_that_follows() -> None:
     made = learner(tau=0.0)
-    policy: SeeingSoftActorCritic = made.policy
+    policy: ImageSoftActorCritic = made.policy
     copy = policy.encoder.target.vector.clone()
     assert not torch.equal(copy, policy.encoder_vector)
-    batch = made.draw()[1]
-    numbers, _ = made.actions.unit(batch["action"])
-    policy.policy(batch)
-    q, target = (x.clone() for x in policy.q_and_target(batch, numbers, numbers))
+    batch = made.loop.draw(made.env_steps)[1]
+    numbers, _ = made.actions.normalize(batch["action"])
+    q, target = (x.clone() for x in policy.q_and_target(policy.encode(batch), numbers, numbers))
     policy.encoder_vector.neg_()
-    policy.policy(batch)
-    after, same = policy.q_and_target(batch, numbers, numbers)
+    after, same = policy.q_and_target(policy.encode(batch), numbers, numbers)
     assert not torch.equal(after, q)
     assert torch.equal(same, target)
     policy.move_target(torch.tensor([[0.0], [0.25]]))
@@ -163,13 +160,14 @@ def test_targets_see_by_a_copy_that_follows() -> None:
 
 def test_the_actor_sees_the_new_critics_with_the_new_encoder() -> None:
     made = learner()
-    policy: SeeingSoftActorCritic = made.policy
-    batch = made.draw()[1]
-    numbers, _ = made.actions.unit(batch["action"])
-    policy.policy(batch)
+    policy: ImageSoftActorCritic = made.policy
+    batch = made.loop.draw(made.env_steps)[1]
+    numbers, _ = made.actions.normalize(batch["action"])
+    batch = policy.encode(batch)
     before = policy.q_and_target(batch, numbers, numbers)[0].clone()
     assert torch.equal(policy.q(batch, numbers), before)
-    policy.encoder_vector.neg_()
+    with torch.no_grad():
+        policy.encoder_vector.neg_()
     assert not torch.equal(policy.q(batch, numbers), before)
 
 
@@ -178,7 +176,7 @@ def test_the_memory_keeps_bytes_and_nothing_normalizes_them() -> None:
     assert made.obs_normalizer is None
     assert {image.dtype for image in made.replay.images.values()} == {np.dtype(np.uint8)}
     assert made.replay.images.keys() == {"obs", "next_obs"}
-    assert made.draw()[1]["obs"].dtype == torch.uint8
+    assert made.loop.draw(made.env_steps)[1]["obs"].dtype == torch.uint8
 
 
 def test_gradients_are_reported_of_critics_and_encoder_apart() -> None:

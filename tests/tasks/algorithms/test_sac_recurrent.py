@@ -78,7 +78,7 @@ def learner(env: Any = MASKED, members: int = 2, filled: bool = True, **changes:
     """A learner that has filled its memory, and learned nothing yet."""
     tasks = [SAC(env, seed=seed).init(**unflatten({**SMALL, **changes})) for seed in range(members)]
     made = SACLearner(tasks[0].env, range(members), [task.hyperparameters or {} for task in tasks])
-    while filled and made.filling:
+    while filled and made.loop.filling(made.env_steps):
         made.iterate()
     return made
 
@@ -92,14 +92,14 @@ def test_learning_goes_through_what_was_remembered_while_acting(kind: str) -> No
         **{"model.memory": kind, "num_envs": 3, "buffer_size": 600, "learning_starts": 540, "epoch_steps": 600}
     )
     sequences, networks = made.sequences, made.policy
-    _, batch = made.draw()
+    _, batch = made.loop.draw(made.env_steps)
     assert batch["begins"].any()
     assert batch["memory"].any()
     number, env = sequences.starts(0)
     size = networks.state_size
     seen = batch["obs"], batch["begins"], batch["memory"][..., :size]
     states = networks.cores[0](networks.actor.views, *seen)
-    critic_states = networks.cores[1](networks._online, *networks._of_twins(batch)).unflatten(0, (2, 2))
+    critic_states = networks.cores[1](networks._online, *networks.of_twins(batch)).unflatten(0, (2, 2))
     later = number + 1  # whose states were stored 8 steps on
     rows = later % sequences.states.slots * 3 + env
     known = torch.from_numpy(later * 8 < made.replay.steps)
@@ -145,18 +145,18 @@ def changed(batch: dict[str, Tensor], where: Tensor) -> dict[str, Tensor]:
 
 def test_what_is_masked_counts_nowhere() -> None:
     made, same = learner(), learner()
-    _, batch = made.draw()
+    _, batch = made.loop.draw(made.env_steps)
     counts = torch.ones(2, 32)
     counts[0, 3:17] = 0
     counts[1, 31] = 0
     batch["mask"] = counts * 32 / counts.sum(1, keepdim=True)
     other = changed(batch, counts == 0)
-    lr = torch.full((2, 1), 0.01)
+    lr = torch.ones(2, 1)
     report, _ = made.update(batch, lr)
     theirs, _ = same.update(other, lr)
     for name in ("actor_vector", "critic_vector", "target_vector"):
         assert torch.equal(getattr(made.policy, name), getattr(same.policy, name))
-    assert torch.equal(made.coefficients.log_alpha, same.coefficients.log_alpha)
+    assert torch.equal(made.coefficients.alpha, same.coefficients.alpha)
     for name, value in report.items():
         assert torch.equal(value, theirs[name]), name
     assert torch.equal(made.loss(batch)[0], made.loss(other)[0])
@@ -164,8 +164,8 @@ def test_what_is_masked_counts_nowhere() -> None:
 
 def test_losses_are_means_over_what_counts_alone() -> None:
     made = learner()
-    _, batch = made.draw()
-    errors = made.errors(batch, following_of(made, batch), made.alpha)[0]
+    _, batch = made.loop.draw(made.env_steps)
+    errors = made.critic_loss(batch, next_sample_of(made, batch), made.coefficients.alpha)[1]
     counts = torch.ones(2, 32)
     counts[:, 5:29] = 0
     batch["mask"] = counts * 32 / counts.sum(1, keepdim=True)
@@ -173,9 +173,9 @@ def test_losses_are_means_over_what_counts_alone() -> None:
     torch.testing.assert_close(made.loss(batch)[0], kept.square().sum(1).mean(1) / 2)
 
 
-def following_of(made: Any, batch: dict[str, Tensor]) -> Sample:
-    outputs = made.policy.policy(batch)
-    return Sample(made.actions, outputs, torch.zeros(*outputs.shape[:2], made.actions.numbers)).rows(32, 64)
+def next_sample_of(made: Any, batch: dict[str, Tensor]) -> Sample:
+    _, outputs = made.policy.outputs_of(batch)
+    return Sample(made.actions, outputs, torch.zeros(*outputs.shape[:2], made.actions.continuous_dim))
 
 
 def remembered(made: Any, core: int, tensors: Any, obs: Tensor, begins: Tensor, state: Tensor) -> Tensor:
@@ -191,17 +191,17 @@ def remembered(made: Any, core: int, tensors: Any, obs: Tensor, begins: Tensor, 
 def test_the_policys_gradient_is_autograds_through_time(kind: str, changes: dict[str, Any]) -> None:
     made = learner(**{"model.memory": kind, "num_envs": 2, **changes})
     policy = made.policy
-    _, batch = made.draw()
-    outputs = policy.policy(batch)
+    _, batch = made.loop.draw(made.env_steps)
+    outputs, later = policy.outputs_of(batch)
     slopes = torch.randn(2, 32, outputs.shape[-1], generator=torch.Generator().manual_seed(0))
-    gradient = policy.policy_gradient(slopes)
+    gradient = policy.actor_gradient(outputs * slopes)
     seen = batch["obs"], batch["begins"], batch["memory"][..., : policy.state_size]
     memory = remembered(made, 0, policy.actor.leaves, *seen)
     n = made.hp.n_step
     head = policy._pi.layers(policy.actor.leaves)
     mine = policy._pi(head, memory[:, :, :8].flatten(1, 2))
-    torch.testing.assert_close(outputs[:, :32], mine)
-    torch.testing.assert_close(outputs[:, 32:], policy._pi(head, memory[:, :, n : n + 8].flatten(1, 2)))
+    torch.testing.assert_close(outputs, mine)
+    torch.testing.assert_close(later, policy._pi(head, memory[:, :, n : n + 8].flatten(1, 2)))
     expected = policy.actor.gradient((mine * slopes).sum((1, 2)))
     torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
 
@@ -211,13 +211,14 @@ def test_the_critics_gradient_is_autograds_through_time(env: str) -> None:
     made = learner(env)
     policy = made.policy
     policy.target_vector.mul_(1.5)
-    _, batch = made.draw()
-    numbers, _ = made.actions.unit(batch["action"])
-    q, target = (x.clone() for x in policy.q_and_target(batch, numbers, -numbers))
+    _, batch = made.loop.draw(made.env_steps)
+    numbers, _ = made.actions.normalize(batch["action"])
+    q, target = policy.q_and_target(batch, numbers, -numbers)
     slopes = torch.randn(q.shape, generator=torch.Generator().manual_seed(0))
-    gradient = policy.critic_gradient(slopes)
+    gradient = policy.critic_gradient(q * slopes)
+    q, target = (x.clone() for x in policy.q_and_target(batch, numbers, -numbers))
     torch.testing.assert_close(policy.q(batch, numbers), q)
-    obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in policy._of_twins(batch))
+    obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in policy.of_twins(batch))
     leaves = policy.critics.leaves
     memory = remembered(made, 1, leaves, obs, begins, state)
     every = torch.cat([numbers.repeat_interleave(2, 0), -numbers.repeat_interleave(2, 0)])
@@ -238,13 +239,13 @@ def test_acting_follows_what_is_remembered_and_evaluation_changes_nothing() -> N
     assert task.digest == digest
     made: Any = task.build_learner([task])
     rng = np.random.default_rng(0)
-    play, outputs = made.player(3), []
+    play, outputs = made.actor(3), []
     for _ in range(6):
         obs = rng.standard_normal((1, 3, 2)).astype(np.float32)
         play(obs)
-        outputs.append(made.player(3)(obs))
+        outputs.append(made.actor(3)(obs))
     with torch.no_grad():
-        assert np.array_equal(made.act(obs), outputs[-1])  # from the beginning, each time
+        assert np.array_equal(made.actor(3)(obs), outputs[-1])  # from the beginning, each time
 
 
 def test_a_memory_goes_on_through_a_refill() -> None:
@@ -252,13 +253,13 @@ def test_a_memory_goes_on_through_a_refill() -> None:
     for _ in range(20):
         made.iterate()
     before = made.memory.tensors["state"].clone()
-    made.refill()
+    made.loop.refill(made.env_steps)
     assert torch.equal(made.memory.tensors["state"], before)
     updates = made.progress.updates
-    while made.filling:
+    while made.loop.filling(made.env_steps):
         made.iterate()
     assert made.progress.updates == updates
-    _, batch = made.draw()
+    _, batch = made.loop.draw(made.env_steps)
     assert batch["memory"].any()
     made.iterate()
     assert made.progress.updates == updates + 1

@@ -29,7 +29,7 @@ MEMORY = {"model.memory": "gru", "model.sequence_length": 8, "model.burn_in": 4}
 def learner(env: str = "Pendulum-v1", **changes: Any) -> Any:
     tasks = [SAC(env, seed=seed).init(**unflatten({**SMALL, **changes})) for seed in range(2)]
     made = SACLearner(tasks[0].env, range(2), [task.hyperparameters or {} for task in tasks])
-    while made.filling:
+    while made.loop.filling(made.env_steps):
         made.iterate()
     made.policy.actor.views["actor.log_std"] += torch.randn(2, 16, 1, generator=torch.Generator().manual_seed(0))
     return made
@@ -40,11 +40,11 @@ def learner(env: str = "Pendulum-v1", **changes: Any) -> Any:
 def test_the_gradient_is_autograds(env: str, changes: dict[str, Any]) -> None:
     made = learner(env, **changes)
     policy, actions = made.policy, made.actions
-    k = actions.numbers
-    _, batch = made.draw()
-    outputs = policy.policy(batch)
+    k = actions.continuous_dim
+    _, batch = made.loop.draw(made.env_steps)
+    outputs, _ = policy.outputs_of(batch)
     slopes = torch.randn(2, 32, actions.outputs, generator=torch.Generator().manual_seed(1))
-    gradient = policy.policy_gradient(slopes)
+    gradient = policy.actor_gradient(outputs * slopes)
     leaves = policy.actor.leaves
     if changes:
         size, first = policy.state_size, 4
@@ -61,7 +61,7 @@ def test_the_gradient_is_autograds(env: str, changes: dict[str, Any]) -> None:
     out = torch.baddbmm(bias, z, weight)
     variance = torch.bmm(z.detach() ** 2, (2 * leaves["actor.log_std"]).exp()) + 1e-6
     mine = torch.cat([out[..., :k], 0.5 * variance.log(), out[..., k : actions.outputs - k]], -1)
-    torch.testing.assert_close(outputs[:, :32], mine)
+    torch.testing.assert_close(outputs, mine)
     torch.testing.assert_close(gradient, policy.actor.gradient((mine * slopes).sum((1, 2))), rtol=1e-3, atol=1e-5)
 
 
@@ -69,15 +69,16 @@ def test_the_noise_of_acting_has_the_spread_that_learning_knows() -> None:
     made = learner()
     policy, seen = made.policy, torch.from_numpy(made.envs.obs)
     z = policy.hidden(seen)
-    drawn = torch.stack([policy.perturbation(z, made.sde_noise(i)) for i in range(4000)])
-    log_std = policy.outputs(z)[..., 1:2]
+    outputs = policy.outputs(z)
+    drawn = torch.stack([made.noise(4 * i, outputs, z)[0] for i in range(4000)])
+    log_std = outputs[..., 1:2]
     torch.testing.assert_close(drawn.std(0), log_std.exp(), rtol=0.05, atol=0.0)
     assert drawn.mean(0).abs().max() < 0.05 * log_std.exp().max() * 2
 
 
 def test_the_noise_stays_for_so_many_steps_and_is_a_function_of_the_state() -> None:
     made = learner()
-    obs = made.envs.obs.copy()
+    obs = made.observe(made.envs.obs)
     actions = [made.explore(obs, position) for position in range(12)]
     same = [np.array_equal(actions[i], actions[i + 1]) for i in range(11)]
     assert same == [True, True, True, False] * 2 + [True, True, True]
@@ -86,8 +87,8 @@ def test_the_noise_stays_for_so_many_steps_and_is_a_function_of_the_state() -> N
 
 def test_evaluation_uses_none() -> None:
     made = learner()
-    mean = made.policy.act(torch.from_numpy(made.envs.obs))[..., :1]
-    np.testing.assert_allclose(made.act(made.envs.obs), 2 * torch.tanh(mean), rtol=1e-5)
+    mean = made.policy.outputs(made.policy.hidden(torch.from_numpy(made.envs.obs)))[..., :1]
+    np.testing.assert_allclose(made.actor(2)(made.envs.obs), 2 * torch.tanh(mean), rtol=1e-5)
 
 
 def test_where_there_is_no_box_it_is_refused() -> None:

@@ -13,14 +13,14 @@ from rekindle.tasks.checkpoint import chunks as segments
 from rekindle.tasks.checkpoint.state import check_same_form, difference, materialized, pack, unpack
 from rekindle.tasks.errors import StateMismatch
 from rekindle.tasks.experience.prioritized import FAN, PrioritizedSampler, SumTree
-from rekindle.tasks.experience.replay_buffer import Field, Replay, UniformSampler, transition_fields
+from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, UniformSampler, transition_fields
 from rekindle.tasks.rng import streams
 from rekindle.tasks.rng.draws import Draws
 
 GAMMA = torch.tensor([[0.5]])
 
 
-def fill(replay: Replay, steps: int, first: int = 0) -> None:
+def fill(replay: ReplayBuffer, steps: int, first: int = 0) -> None:
     """Step t of environment n of member p sees 100 p + 10 n + t; rewards are t, every fourth step ends an episode."""
     who = 100 * np.arange(replay.members)[:, None] + 10 * np.arange(replay.num_envs)
     for t in range(first, first + steps):
@@ -36,8 +36,8 @@ def fill(replay: Replay, steps: int, first: int = 0) -> None:
         )
 
 
-def memory(capacity: int = 6, members: int = 1, num_envs: int = 1, steps: int = 0) -> Replay:
-    replay = Replay(members, capacity, num_envs, transition_fields(Field((1,)), Field((), torch.int64)))
+def memory(capacity: int = 6, members: int = 1, num_envs: int = 1, steps: int = 0) -> ReplayBuffer:
+    replay = ReplayBuffer(members, capacity, num_envs, transition_fields(Field((1,)), Field((), torch.int64)))
     fill(replay, steps)
     return replay
 
@@ -46,7 +46,7 @@ def keys(*seeds: int) -> streams.Bits:
     return streams.keys(seeds, "replay")
 
 
-def all_rows(replay: Replay) -> np.ndarray:
+def all_rows(replay: ReplayBuffer) -> np.ndarray:
     return np.tile(np.arange(replay.size * replay.num_envs), (replay.members, 1))
 
 
@@ -81,7 +81,7 @@ def test_capacity_is_rounded_down_to_whole_steps_and_must_hold_one() -> None:
 
 def test_images_stay_bytes_and_large_integers_stay_exact() -> None:
     obs, action = Field((2, 2, 3), torch.uint8), Field((2,), torch.int64)
-    replay = Replay(2, 4, 2, transition_fields(obs, action))
+    replay = ReplayBuffer(2, 4, 2, transition_fields(obs, action))
     image = np.random.default_rng(0).integers(0, 256, (2, 2, 2, 2, 3), np.uint8)
     actions = np.array([[[1, 2], [3, 4]], [[5, 6], [(1 << 24) - 1, 8]]])
     zero = np.zeros((2, 2), np.float32)
@@ -94,7 +94,7 @@ def test_images_stay_bytes_and_large_integers_stay_exact() -> None:
 
 
 def test_boxes_of_several_axes_come_back_in_their_shape() -> None:
-    replay = Replay(1, 4, 2, transition_fields(Field((3,)), Field((2, 2))))
+    replay = ReplayBuffer(1, 4, 2, transition_fields(Field((3,)), Field((2, 2))))
     actions = np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)
     obs, zero = np.zeros((1, 2, 3), np.float32), np.zeros((1, 2), np.float32)
     replay.add(obs=obs, next_obs=obs, action=actions, reward=zero, terminated=zero, truncated=zero)
@@ -232,7 +232,7 @@ def test_a_tree_is_a_function_of_its_leaves() -> None:
     assert tree.total.tolist() == [[0], [0]]
 
 
-def prioritized(replay: Replay, batch_size: int = 400, n_step: int = 1, **hp: float) -> PrioritizedSampler:
+def prioritized(replay: ReplayBuffer, batch_size: int = 400, n_step: int = 1, **hp: float) -> PrioritizedSampler:
     values = {"alpha": 1.0, "beta": 1.0, "beta_horizon": 100.0, "eps": 1e-6, **hp}
     columns = SimpleNamespace(**{name: torch.full((replay.members, 1), value) for name, value in values.items()})
     return PrioritizedSampler(replay, streams.keys(range(replay.members), "replay"), batch_size, n_step, columns)
@@ -288,11 +288,11 @@ def test_what_was_cleared_is_not_drawn_by_priority() -> None:
 # State
 
 
-def large(members: int = 1) -> Replay:
+def large(members: int = 1) -> ReplayBuffer:
     return memory(capacity=200_000, members=members, steps=0)
 
 
-def grow(replay: Replay, steps: int) -> None:
+def grow(replay: ReplayBuffer, steps: int) -> None:
     """Writes many steps at once, as many calls of add would."""
     slots = np.arange(replay.steps, replay.steps + steps) % replay.slots
     replay.numbers[:, slots] = np.arange(replay.steps, replay.steps + steps, dtype=np.float32)[:, None, None]

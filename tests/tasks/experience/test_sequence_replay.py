@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from rekindle.tasks.checkpoint.state import difference, materialized
-from rekindle.tasks.experience.replay_buffer import Field, Replay, transition_fields
+from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, transition_fields
 from rekindle.tasks.experience.sequence_replay import Sequences
 from rekindle.tasks.rng import streams
 
@@ -33,7 +33,7 @@ def fill(sequences: Sequences, steps: int) -> None:
 
 def memory(steps: int, slots: int = 20, members: int = 1, envs: int = 1, n: int = 1, batch: int = 8) -> Sequences:
     fields = transition_fields(Field((1,)), Field((), torch.int64))
-    replay = Replay(members, slots * envs, envs, fields)
+    replay = ReplayBuffer(members, slots * envs, envs, fields)
     keys = streams.keys(range(members), "replay")
     made = Sequences(replay, keys, 2, batch * LENGTH, LENGTH, BURN_IN, n)
     fill(made, steps)

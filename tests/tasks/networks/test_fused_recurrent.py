@@ -1,12 +1,12 @@
-"""Recurrent cores with the gradient written out: the same as the cores', and autograd's."""
+"""Fused recurrent cores: the same states as the cores', and the same gradients."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from rekindle.tasks.networks.fused_recurrent import fused
 from rekindle.tasks.networks.mlp import Parameters
 from rekindle.tasks.networks.recurrent import Core
-from rekindle.tasks.networks.recurrent_backward import unrolled
 from torch import Tensor
 
 KINDS = ["lstm", "gru"]
@@ -31,15 +31,24 @@ def sequences(core: Core, members: int = 3, batch: int = 4, steps: int = 9) -> t
     )
 
 
+def vector_of(core: Core, parameters: Parameters, members: int) -> Tensor:
+    """All parameters of a core, without the padding, of the first members."""
+    size = sum(view[0].numel() for view in parameters.views.values())
+    return parameters.vector[:members, :size].clone().requires_grad_()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("inputs", [1, 3])
-def test_what_is_remembered_is_what_the_core_remembers(kind: str, inputs: int) -> None:
+def test_the_states_are_those_of_the_core(kind: str, inputs: int) -> None:
     core, parameters = made(kind, inputs)
     given = sequences(core)
-    outputs, last = unrolled(core)(parameters.views, *given)
     states = core(parameters.views, *given)
+    outputs, saved = fused(core).run(parameters.views, *given)
     torch.testing.assert_close(outputs, states[..., :5])
-    torch.testing.assert_close(last, states[:, :, -1])
+    torch.testing.assert_close(saved["state"], states[:, :, -1])
+    learned, others = fused(core)(vector_of(core, parameters, 2), parameters.views, *given)
+    assert torch.equal(torch.cat([learned, others]), outputs)
+    assert (learned.requires_grad, others.requires_grad) == (True, False)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -49,13 +58,27 @@ def test_the_gradient_is_autograds(kind: str, inputs: int, first: int) -> None:
     core, parameters = made(kind, inputs)
     given = sequences(core)
     slopes = torch.randn(3, 4, 9, 5, generator=torch.Generator().manual_seed(2))
-    through_time = unrolled(core)
-    through_time(parameters.views, *given, learning=True)
-    gradient = through_time.to_vector(slopes[:first])
+    vector = vector_of(core, parameters, first)
+    learned, _ = fused(core)(vector, parameters.views, *given)
+    (gradient,) = torch.autograd.grad((learned * slopes[:first]).sum(), vector)
     losses = (core(parameters.leaves, *given)[..., :5] * slopes).sum((1, 2, 3))
     expected = parameters.gradient(losses)[:first, : gradient.shape[1]]
-    assert gradient.shape[1] == sum(view[0].numel() for view in parameters.views.values())
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_through_time_is_that_of_differences(kind: str) -> None:
+    core, parameters = made(kind, 2, members=2, width=3)
+    obs, begins, state = (x.double() for x in sequences(core, 2, 2, 5))
+
+    def outputs(vector: Tensor) -> Tensor:
+        flat = vector.detach()
+        views = {name: flat[:, span].unflatten(1, core.shapes[name]) for name, span in parameters.spans.items()}
+        learned, _ = fused(core)(vector, views, obs, begins, state)
+        return learned
+
+    vector = vector_of(core, parameters, 2).detach().double().requires_grad_()
+    assert torch.autograd.gradcheck(outputs, vector, check_undefined_grad=False)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,14 +87,15 @@ def test_a_member_is_the_same_in_company(kind: str, inputs: int, batch: int, wid
     core, parameters = made(kind, inputs, 4, width)
     given = sequences(core, 4, batch)
     slopes = torch.randn(4, batch, 9, width, generator=torch.Generator().manual_seed(2))
-    together, alone = unrolled(core), unrolled(core)
-    outputs, last = together(parameters.views, *given, learning=True)
-    gradient = together.to_vector(slopes)
+    vector = vector_of(core, parameters, 4)
+    outputs, _ = fused(core)(vector, parameters.views, *given)
+    (gradient,) = torch.autograd.grad((outputs * slopes).sum(), vector)
     for member in range(4):
         part = slice(member, member + 1)
         views = {name: view[part].clone() for name, view in parameters.views.items()}
-        # others in its place forget at other steps
-        own_outputs, own_last = alone(views, *(x[part].clone() for x in given), learning=True)
-        assert torch.equal(own_outputs, outputs[part])
-        assert torch.equal(own_last, last[part])
-        assert torch.equal(alone.to_vector(slopes[part]), gradient[part])
+        # other episodes begin at other steps
+        own_vector = vector.detach()[part].clone().requires_grad_()
+        own, _ = fused(core)(own_vector, views, *(x[part].clone() for x in given))
+        assert torch.equal(own, outputs[part])
+        (own_gradient,) = torch.autograd.grad((own * slopes[part]).sum(), own_vector)
+        assert torch.equal(own_gradient, gradient[part])

@@ -1,4 +1,4 @@
-"""Recurrent cores over sequences with the gradient through time written out, as `dense` does for perceptrons.
+"""Recurrent cores over whole sequences, each one node of autograd with the gradient through time written by hand.
 
 Autograd makes several times as many small arrays, and its calls are what small networks' time goes to. All gates of a
 step are one tanh: σ(x) = ½ + ½ tanh(½ x), and a half is exact, so the weights are halved once.
@@ -13,60 +13,68 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from .mlp import affine
 from .recurrent import Core
 
+Saved = dict[str, Any]
 
-class Unrolled:
-    """The computation of a `Core`, and the gradient of what its last call with `learning` put out.
 
-    B and W are to be at least 2: products with a vector round otherwise for one member than for many.
+class FusedCore:
+    """The computation of a `Core` over sequences as one node of autograd.
+
+    B and W must be at least 2 (see Exactness in mlp.py).
     """
 
-    scratch = ("_saved",)
-    squashed: int  # how many of the gates are sigmoids; they stand first
+    sigmoids: int  # of the gates; they come first
 
     def __init__(self, core: Core):
         self.core, self.width = core, core.width
-        self._saved: dict[str, Any] = {}
 
     def __call__(
-        self, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor, learning: bool = False
+        self, vector: Tensor, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The outputs (M, B, T, W), and the last state (M, B, S), as `Core` has them for the same arguments."""
+        """Return the outputs (M', B, T, W) of the members that learn, and those of the others, without gradients.
+
+        Args:
+            vector: all parameters of the core, (M', numbers), of the first M' members, which learn.
+            tensors: the same parameters of all M members, by name.
+            x: the inputs, (M, B, T, inputs); begins, state: as of `Core`.
+        """
+        learned, others = _CoreFunction.apply(vector, self, tensors, x, begins, state)
+        return learned, others
+
+    def run(self, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor) -> tuple[Tensor, Saved]:
+        """Return the outputs (M, B, T, W), and what `to_vector` needs; "state" in it is the last one, (M, B, S)."""
         weight, hidden, bias = (
             tensors.get(f"{self.core.prefix}.{name}") for name in ("input.weight", "hidden.weight", "hidden.bias")
         )
         assert weight is not None
         assert hidden is not None
         batch, steps = x.shape[1:3]
-        scale = torch.ones(hidden.shape[-1], device=x.device)
-        scale[: self.squashed * self.width] = 0.5
+        scale = torch.ones(hidden.shape[-1], device=x.device, dtype=x.dtype)
+        scale[: self.sigmoids * self.width] = 0.5
         x = x.transpose(1, 2).flatten(1, 2)  # [M, B, T, D] -> [M, T * B, D]
         drive = affine(x, weight, tensors[f"{self.core.prefix}.input.bias"]).mul_(scale)
         gates = drive.unflatten(1, (steps, batch)).transpose(0, 1).contiguous()  # [T, M, B, G]
         keep = (1 - begins).permute(2, 0, 1).unsqueeze(-1).contiguous()
-        forgets = begins.any(1).any(0).tolist()  # where nobody does, keep is 1 and changes nothing
-        saved = self._run(gates, hidden * scale, None if bias is None else bias * scale, keep, forgets, state)
-        outputs = torch.stack(saved["outputs"])
-        if learning:
-            self._saved = {**saved, "x": x, "gates": gates, "keep": keep, "forgets": forgets, "hidden": hidden}
-        return outputs.permute(1, 2, 0, 3), saved["state"]
+        resets = begins.any(1).any(0).tolist()  # elsewhere keep is 1 and changes nothing
+        saved = self._run(gates, hidden * scale, None if bias is None else bias * scale, keep, resets, state)
+        outputs = torch.stack(saved.pop("outputs")).permute(1, 2, 0, 3)
+        return outputs, {**saved, "x": x, "gates": gates, "keep": keep, "resets": resets, "hidden": hidden}
 
-    def to_vector(self, g: Tensor) -> Tensor:
-        """The gradient (M', numbers) in the parameters of the first M' members, by that in the outputs (M', B, T, W).
-
-        The state before the first step gets none.
-        """
-        members, saved = len(g), self._saved
+    def to_vector(self, saved: Saved, g: Tensor) -> Tensor:
+        """Return the gradient (M', numbers) by that in the outputs (M', B, T, W); the first state gets none."""
+        members = len(g)
         gates = saved["gates"][:, :members].unflatten(-1, (-1, self.width)).unbind(-2)
         g = g.permute(2, 0, 1, 3).contiguous()
         before = torch.stack(saved["before"])[:, :members]
-        to_drive, to_hidden = self._back(g, gates, before, saved["hidden"][:members].transpose(1, 2))
+        to_drive, to_hidden = self._back(saved, g, gates, before, saved["hidden"][:members].transpose(1, 2))
         rows = _rows(to_drive)
-        x = functional.pad(saved["x"][:members], (0, int(saved["x"].shape[-1] == 1)))  # no product with a vector
+        x = functional.pad(saved["x"][:members], (0, int(saved["x"].shape[-1] == 1)))  # see Exactness in mlp.py
         of_input = torch.bmm(x.transpose(1, 2), rows)[:, : self.core.inputs]
         hidden_rows = rows if to_hidden is to_drive else _rows(to_hidden)
         of_hidden = torch.bmm(_rows(before).transpose(1, 2), hidden_rows)
@@ -74,33 +82,59 @@ class Unrolled:
         return torch.cat(parts if to_hidden is to_drive else [*parts, hidden_rows.sum(1)], 1)
 
     def _run(
-        self, gates: Tensor, weight: Tensor, bias: Tensor | None, keep: Tensor, forgets: list[bool], state: Tensor
-    ) -> dict[str, Any]:
-        """Turns what drives the gates (T, M, B, G) into the gates, in place; what it went through, step by step."""
+        self, gates: Tensor, weight: Tensor, bias: Tensor | None, keep: Tensor, resets: list[bool], state: Tensor
+    ) -> Saved:
+        """Turn what drives the gates (T, M, B, G) into the gates, in place; return the values of every step."""
         raise NotImplementedError
 
-    def _back(self, g: Tensor, gates: tuple[Tensor, ...], before: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients (T, M, B, G) in what drives the gates, and in what the hidden weights add to it."""
+    def _back(
+        self, saved: Saved, g: Tensor, gates: tuple[Tensor, ...], before: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients (T, M, B, G) in what drives the gates, and in what the hidden weights add to it."""
         raise NotImplementedError
+
+
+class _CoreFunction(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        vector: Tensor,
+        core: FusedCore,
+        tensors: Mapping[str, Tensor],
+        x: Tensor,
+        begins: Tensor,
+        state: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        outputs, ctx.saved = core.run(tensors, x, begins, state)
+        ctx.core = core
+        learned, others = outputs[: len(vector)], outputs[len(vector) :]
+        ctx.mark_non_differentiable(others)
+        return learned, others
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        return ctx.core.to_vector(ctx.saved, g), None, None, None, None, None
 
 
 def _rows(x: Tensor) -> Tensor:
-    """(T, M, B, ...) -> (M, T * B, numbers), contiguous."""
+    """[T, M, B, ...] -> [M, T * B, numbers], contiguous."""
     return x.transpose(0, 1).flatten(1, 2).flatten(2).contiguous()
 
 
-class UnrolledLSTM(Unrolled):
+class FusedLSTM(FusedCore):
     """Its state is output and cell; its gates are input, forget and output gate, and what is proposed."""
 
-    squashed = 3
+    sigmoids = 3
 
     def _run(
-        self, gates: Tensor, weight: Tensor, bias: Tensor | None, keep: Tensor, forgets: list[bool], state: Tensor
-    ) -> dict[str, Any]:
+        self, gates: Tensor, weight: Tensor, bias: Tensor | None, keep: Tensor, resets: list[bool], state: Tensor
+    ) -> Saved:
         h, c = (part.contiguous() for part in state.split(self.width, -1))
         outputs, before, cells, squashed = [], [], [], []
         for t, gate in enumerate(gates.unbind(0)):
-            if forgets[t]:
+            if resets[t]:
                 h, c = h * keep[t], c * keep[t]
             before.append(h)
             cells.append(c)
@@ -114,11 +148,13 @@ class UnrolledLSTM(Unrolled):
             squashed.append(tanh)
         return {"outputs": outputs, "before": before, "cells": cells, "tanh": squashed, "state": torch.cat([h, c], -1)}
 
-    def _back(self, g: Tensor, gates: tuple[Tensor, ...], before: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def _back(
+        self, saved: Saved, g: Tensor, gates: tuple[Tensor, ...], before: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
         enter, forget, leave, proposed = gates
-        saved, members = self._saved, g.shape[1]
+        members = g.shape[1]
         cells, tanh = (torch.stack(saved[name])[:, :members] for name in ("cells", "tanh"))
-        keep, forgets = saved["keep"][:, :members], saved["forgets"]
+        keep, resets = saved["keep"][:, :members], saved["resets"]
         of_gates = [
             proposed * enter * (1 - enter),
             cells * forget * (1 - forget),
@@ -136,23 +172,23 @@ class UnrolledLSTM(Unrolled):
             if t:
                 dc = dc * kept[t]
                 dh = torch.bmm(slopes[t].flatten(2), weight)
-                dh = dh * keep[t] if forgets[t] else dh
+                dh = dh * keep[t] if resets[t] else dh
         return slopes, slopes
 
 
-class UnrolledGRU(Unrolled):
+class FusedGRU(FusedCore):
     """Its state is its output; its gates are reset and update gate, and what is proposed."""
 
-    squashed = 2
+    sigmoids = 2
 
     def _run(
-        self, gates: Tensor, weight: Tensor, bias: Tensor | None, keep: Tensor, forgets: list[bool], state: Tensor
-    ) -> dict[str, Any]:
+        self, gates: Tensor, weight: Tensor, bias: Tensor | None, keep: Tensor, resets: list[bool], state: Tensor
+    ) -> Saved:
         assert bias is not None
         h, both = state, 2 * self.width
         outputs, before, recurrent = [], [], []
         for t, gate in enumerate(gates.unbind(0)):
-            if forgets[t]:
+            if resets[t]:
                 h = h * keep[t]
             before.append(h)
             added = torch.baddbmm(bias, h, weight)
@@ -165,11 +201,13 @@ class UnrolledGRU(Unrolled):
             recurrent.append(added[..., both:])
         return {"outputs": outputs, "before": before, "recurrent": recurrent, "state": h}
 
-    def _back(self, g: Tensor, gates: tuple[Tensor, ...], before: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def _back(
+        self, saved: Saved, g: Tensor, gates: tuple[Tensor, ...], before: Tensor, weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
         reset, update, proposed = gates
-        saved, members = self._saved, g.shape[1]
+        members = g.shape[1]
         recurrent = torch.stack(saved["recurrent"])[:, :members]
-        keep, forgets = saved["keep"][:, :members], saved["forgets"]
+        keep, resets = saved["keep"][:, :members], saved["resets"]
         to_proposed = (1 - update) * (1 - proposed * proposed)
         to_reset = to_proposed * recurrent * reset * (1 - reset)
         to_update = (before - proposed) * update * (1 - update)
@@ -181,10 +219,10 @@ class UnrolledGRU(Unrolled):
             torch.mul(dh.unsqueeze(-2), factors[t], out=slopes[t])
             if t:
                 dh = torch.baddbmm(dh * update[t], slopes[t].flatten(2), weight)
-                dh = dh * keep[t] if forgets[t] else dh
+                dh = dh * keep[t] if resets[t] else dh
         return torch.cat([slopes[..., :2, :], (every * to_proposed).unsqueeze(-2)], -2), slopes
 
 
-def unrolled(core: Core) -> Unrolled:
-    """The unrolled form of a core."""
-    return UnrolledLSTM(core) if core.kind == "lstm" else UnrolledGRU(core)
+def fused(core: Core) -> FusedCore:
+    """Return the fused form of a core."""
+    return FusedLSTM(core) if core.kind == "lstm" else FusedGRU(core)

@@ -1,0 +1,364 @@
+"""Operations with a backward pass written by hand, each one node of autograd: faster, and exact (see mlp.py).
+
+Notation: P members, B batch, k continuous numbers and n choices in an action, L hidden activations, D parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from .distributions import LOG_2_PI, log_softmax
+from .mlp import Activation, Layers
+from .sde import variance
+
+
+class FusedMLP:
+    """The computation of an `MLP` as one node of autograd, in buffers that all calls share.
+
+    Autograd makes dozens of new arrays in a step through such networks; here they are made once. That saves much of the
+    time of small networks, and of large cohorts, whose arrays would otherwise come fresh from the operating system. A
+    call overwrites what the one before it computed; autograd raises if that is differentiated afterwards.
+
+    B, and all sizes but the last, must be at least 2, and so must the last where P = 1 (see Exactness in mlp.py).
+
+    Attributes:
+        leaf: the parameter vectors (P', D) of the members that learn, which gradients are taken with respect to.
+    """
+
+    scratch = ("_outputs", "_work", "_gradient", "_gradients")
+
+    def __init__(self, sizes: Sequence[int], activation: Activation, vector: Tensor, members: int, rows: int):
+        """Allocate the buffers.
+
+        Args:
+            sizes: of the layers.
+            activation: one that works in place.
+            vector: (P', D) of the members that learn; the layers' parameters are its first numbers.
+            members: P of a call, at most.
+            rows: B of a call, at most.
+        """
+        assert activation.apply_ is not None
+        assert activation.backward_ is not None
+        self._apply, self._apply_backward = activation.apply_, activation.backward_
+        self.leaf = vector.detach().requires_grad_()
+        self._outputs = [vector.new_empty(members, rows, size) for size in sizes[1:]]
+        self._work = [vector.new_empty(members * rows * max(sizes[1:])) for _ in range(2)]
+        self._gradient = torch.zeros_like(vector)
+        pairs = list(pairwise(sizes))
+        used = [size for inputs, outputs in pairs for size in (inputs * outputs, outputs)]
+        parts = self._gradient[:, : sum(used)].split(used, 1)
+        self._gradients = [
+            (weight.unflatten(1, shape), bias.unsqueeze(1))
+            for weight, bias, shape in zip(parts[::2], parts[1::2], pairs, strict=True)
+        ]
+
+    def __call__(
+        self,
+        layers: Layers,
+        x: Tensor,
+        more: Tensor | None = None,
+        rest: Tensor | None = None,
+        copies: int = 1,
+        learn: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Map inputs (P, B, inputs) to outputs (P, B, outputs); of several copies of a network (P, copies, B, outputs).
+
+        Args:
+            layers: the weights and biases of all members, copies beside each other.
+            x: inputs that get gradients, of the first P' members or the first rows of all.
+            more: further numbers of the same inputs, which get gradients, too.
+            rest: the inputs of the other members, or the other rows, which get no gradients.
+            copies: of a network, which see the same inputs.
+            learn: whether `leaf` gets a gradient.
+
+        Returns:
+            The outputs of x, those of the rest, and the last hidden activations of both, without gradients.
+        """
+        learned, others, hidden = _MLPFunction.apply(self.leaf if learn else None, x, more, rest, layers, self, copies)
+        return learned, others, hidden
+
+    def forward(self, layers: Layers, x: Tensor) -> list[Tensor]:
+        """Return the input, the hidden activations, and the output."""
+        (members, rows), last, values = x.shape[:2], len(layers) - 1, [x]
+        for i, ((weight, bias), out) in enumerate(zip(layers, self._outputs, strict=True)):
+            x = torch.baddbmm(bias, x, weight, out=out[:members, :rows])
+            values.append(x)
+            if i < last:
+                self._apply(x)
+        return values
+
+    def backward(self, values: Sequence[Tensor], weights: Sequence[Tensor], g: Tensor, learn: bool) -> Tensor:
+        """Return the gradient (P', B', outputs) in the first layer's outputs by that in the last one's.
+
+        Where the members `learn`, the gradient in their parameters is left in `_gradient`.
+        """
+        members, rows = g.shape[:2]
+        for i in range(len(weights) - 1, -1, -1):
+            x = values[i][:members, :rows]
+            if learn:
+                d_weight, d_bias = self._gradients[i]
+                torch.bmm(x.transpose(1, 2), g, out=d_weight[:members])
+                torch.sum(g, 1, keepdim=True, out=d_bias[:members])
+            if i > 0:
+                work = self._work[i % 2][: x.numel()].view(x.shape)
+                g = torch.bmm(g, weights[i][:members].transpose(1, 2), out=work)
+                self._apply_backward(g, x)
+        return g
+
+
+def joined(x: Tensor, more: Tensor | None, copies: int) -> Tensor:
+    """Return inputs of copies of a network, (P * copies, B, inputs), beside each other."""
+    x = x if more is None else torch.cat([x, more], -1)
+    if copies == 1:
+        return x
+    return x.unsqueeze(1).expand(-1, copies, -1, -1).reshape(-1, *x.shape[1:])  # [P, 1, B, D] -> [P * copies, B, D]
+
+
+class _MLPFunction(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        vector: Tensor | None,
+        x: Tensor,
+        more: Tensor | None,
+        rest: Tensor | None,
+        layers: Layers,
+        mlp: FusedMLP,
+        copies: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.mlp, ctx.copies, ctx.width = mlp, copies, x.shape[-1]
+        x = joined(x, more, copies)
+        by_rows = int(len(x) == len(layers[0][0]))
+        *values, out = mlp.forward(layers, x if rest is None else torch.cat([x, rest], by_rows))
+        ctx.save_for_backward(*values, *[weight for weight, _ in layers])
+        hidden, out = values[-1].detach(), out.detach()
+        learned, others = (out, out[:0]) if rest is None else out.tensor_split([x.shape[by_rows]], by_rows)
+        ctx.mark_non_differentiable(others, hidden)
+        if copies > 1:
+            return learned.unflatten(0, (-1, copies)), others.unflatten(0, (-1, copies)), hidden
+        return learned, others, hidden
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        saved, (learn, to_x, to_more) = ctx.saved_tensors, ctx.needs_input_grad[:3]
+        depth = len(saved) // 2
+        weights = saved[depth:]
+        g = g.contiguous() if ctx.copies == 1 else g.flatten(0, 1)
+        first = ctx.mlp.backward(saved[:depth], weights, g, learn)
+        of_x = of_more = None
+        if to_x or to_more:
+            both = torch.bmm(first, weights[0][: len(first)].transpose(1, 2))
+            if ctx.copies > 1:
+                both = both.unflatten(0, (-1, ctx.copies)).sum(1)
+            of_x, of_more = both[..., : ctx.width] if to_x else None, both[..., ctx.width :] if to_more else None
+        return ctx.mlp._gradient if learn else None, of_x, of_more, None, None, None, None
+
+
+def half_square(q: Tensor, targets: Tensor, weight: Tensor | None, rows: int) -> tuple[Tensor, Tensor]:
+    """Return the losses Σᵢ ½ w (y - qᵢ)² of each row, (P, B), and the errors y - qᵢ, (P, 2, B), without gradients.
+
+    The gradient in q (P, 2, B) is that of a mean over `rows` rows: - w (y - q) / rows, divided last.
+    """
+    losses, errors = _HalfSquare.apply(q, targets, weight, rows)
+    return losses, errors
+
+
+class _HalfSquare(Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, targets: Tensor, weight: Tensor | None, rows: int) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        errors = targets.unsqueeze(1) - q
+        weighted = errors if weight is None else errors * weight.unsqueeze(1)
+        ctx.save_for_backward(weighted)
+        ctx.rows = rows
+        ctx.mark_non_differentiable(errors)
+        return (errors * weighted).sum(1) / 2, errors
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        (weighted,) = ctx.saved_tensors
+        return g.unsqueeze(1) * (weighted / -ctx.rows), None, None, None
+
+
+def soft_value(q: Tensor, probs: Tensor | None, entropies: Tensor, alpha: Tensor) -> Tensor:
+    """Return V = Σ_d π_d minᵢ qᵢ_d + Σ α h, (P, B), of twin q (P, 2, B, n), π (P, B, n), h (P, B, terms), α (P, terms).
+
+    dV/dqᵢ_d = π_d where qᵢ_d is the lesser of the twins, the first one if they agree;   dV/dh = α
+    """
+    value: Tensor = _SoftValue.apply(q, probs, entropies, alpha)
+    return value
+
+
+class _SoftValue(Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, probs: Tensor | None, entropies: Tensor, alpha: Tensor) -> Tensor:
+        least = torch.minimum(q[:, 0], q[:, 1])
+        ctx.save_for_backward(q, probs, alpha)
+        ctx.least = least
+        mean = least.squeeze(-1) if probs is None else (probs * least).sum(-1)
+        return mean + (entropies * alpha.unsqueeze(1)).sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        q, probs, alpha = ctx.saved_tensors
+        to_q = to_probs = None
+        g = g.unsqueeze(-1)
+        if ctx.needs_input_grad[0]:
+            first = (q[:, :1] <= q[:, 1:]).to(q.dtype)
+            to_q = torch.cat([first, 1 - first], 1) * g.unsqueeze(1)
+            to_q = to_q if probs is None else to_q * probs.unsqueeze(1)
+        if ctx.needs_input_grad[1]:
+            to_probs = ctx.least * g
+        return to_q, to_probs, alpha.unsqueeze(1) * g, None
+
+
+def huber(errors: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean (P,) over errors δ (P, B) of δ²/2 for |δ| <= 1 and |δ| - 1/2 beyond, weighted (P, B).
+
+    The gradient in δ is δ clipped to ±1, over B, times the weights: Huber (1964).
+    """
+    losses: Tensor = _Huber.apply(errors, weights)
+    return losses
+
+
+class _Huber(Function):
+    @staticmethod
+    def forward(ctx: Any, errors: Tensor, weights: Tensor | None) -> Tensor:
+        clipped = errors.clamp(-1, 1)
+        losses = clipped * (errors - 0.5 * clipped)
+        ctx.save_for_backward(clipped)
+        ctx.weights = weights
+        return (losses if weights is None else weights * losses).mean(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (clipped,) = ctx.saved_tensors
+        slopes = clipped / clipped.shape[1]
+        return g.unsqueeze(1) * (slopes if ctx.weights is None else ctx.weights * slopes), None
+
+
+def soft_sample(
+    outputs: Tensor,
+    noise: Tensor,
+    continuous_dim: int,
+    limits: tuple[float, float],
+    rows: int,
+    weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Sample actions: numbers from a squashed normal, choices in expectation.
+
+        c = tanh(u), u = mean + exp(log_std) noise,   log π(c) = log N(u; mean, std) - Σ log(1 - c²)
+
+    Haarnoja et al. (2018), arXiv:1812.05905, appendix C, eq. 26, where log(1 - c²) is computed as
+    2 (log 2 - |u| - log(1 + exp(-2 |u|))), exact also where 1 - c² rounds to zero. With g_x the gradient in x,
+
+        g_mean = g_c (1 - c²) - 2 g_h c,   g_log_std = g_mean exp(log_std) noise + g_h,   h = -log π(c)
+        g_logits = π (z - Σ π z),   z = g_π - g_h log π,   h = -Σ π log π
+
+    and what passes back is the gradient of a mean over `rows` rows, weighted with (P, B) numbers if any are given.
+
+    Args:
+        outputs: k means, k log standard deviations, and n logits, (P, B, 2k + n).
+        noise: standard normal, (P, B, k).
+        continuous_dim: k.
+        limits: to which log standard deviations are clamped; beyond them they get no gradient.
+        rows: by which the gradient in the outputs is divided, last.
+        weight: of each row.
+
+    Returns:
+        c (P, B, k), π (P, B, n), None if n = 0, and what each h is a sample or the value of, (P, B, terms).
+    """
+    c, probs, entropies = _SoftSample.apply(outputs, noise, continuous_dim, limits, rows, weight)
+    return c, probs, entropies
+
+
+class _SoftSample(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, outputs: Tensor, noise: Tensor, k: int, limits: tuple[float, float], rows: int, weight: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        ctx.set_materialize_grads(False)
+        c, log_std, logits = outputs.split([k, k, outputs.shape[-1] - 2 * k], -1)
+        spread = probs = log_probs = None
+        entropies = []
+        if k:
+            clamped = log_std.clamp(*limits)
+            spread = clamped.exp() * noise
+            u = c + spread
+            c, size = torch.tanh(u), u.abs()
+            squash = ((-2 * size).exp() + 1).log() + size  # log 2 - log(1 - c²) / 2
+            terms = (noise * noise * 0.5 + clamped).sub_(squash, alpha=2)
+            entropies.append(terms.sum(-1) + k * (0.5 * LOG_2_PI + 2 * math.log(2)))
+        if logits.shape[-1]:
+            log_probs = log_softmax(logits)
+            probs = log_probs.exp()
+            entropies.append(-(probs * log_probs).sum(-1))
+        ctx.save_for_backward(c, log_std, spread, probs, log_probs, weight)
+        ctx.limits, ctx.rows = limits, rows
+        return c, probs, torch.stack(entropies, -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, g_c: Tensor | None, g_probs: Tensor | None, g_entropies: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        c, log_std, spread, probs, log_probs, weight = ctx.saved_tensors
+        gradients = []
+        if spread is not None:
+            g_entropy = 0 if g_entropies is None else g_entropies[..., :1]
+            g_mean = (0 if g_c is None else g_c * (1 - c * c)) - 2 * g_entropy * c
+            g_log_std = g_mean * spread + g_entropy
+            gradients += [g_mean, torch.ops.aten.hardtanh_backward(g_log_std, log_std, *ctx.limits)]
+        if probs is not None:
+            g_entropy = 0 if g_entropies is None else g_entropies[..., -1:]
+            z = (0 if g_probs is None else g_probs) - g_entropy * log_probs
+            gradients.append(probs * (z - (probs * z).sum(-1, keepdim=True)))
+        g = torch.cat(gradients, -1) if len(gradients) > 1 else gradients[0]
+        g = g if weight is None else g * weight.unsqueeze(-1)
+        return g / ctx.rows, None, None, None, None, None
+
+
+def state_dependent_log_std(log_std: Tensor, z: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Return ½ log v, v = Σ_j σ_j² z_j², (P, B, k): with gradients in the first rows, then without in the others.
+
+        d(½ log v)/dlog σ_j = σ_j² z_j² / v
+
+    log σ is (P, L, k), z (P, B, L) gets no gradient: Raffin et al. (2022), arXiv:2005.05719, section 3.
+    """
+    learned, others = _StateDependentLogStd.apply(log_std, z, rows)
+    return learned, others
+
+
+class _StateDependentLogStd(Function):
+    @staticmethod
+    def forward(ctx: Any, log_std: Tensor, z: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(log_std, z)
+        ctx.rows = rows
+        result = 0.5 * variance(log_std, z).log()
+        learned, others = result[:, :rows], result[:, rows:]
+        ctx.mark_non_differentiable(others)
+        return learned, others
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+        log_std, z = ctx.saved_tensors
+        z, k = z[:, : ctx.rows], g.shape[-1]
+        ratio = functional.pad(g / variance(log_std, z), (0, int(k == 1)))  # see Exactness in mlp.py
+        squares = torch.bmm((z * z).transpose(1, 2), ratio)[..., :k]
+        return squares * (2 * log_std).exp(), None, None

@@ -1,0 +1,191 @@
+"""Operations with a backward pass of their own: gradients, rounding, and misuse that is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from rekindle.tasks.networks.fused import (
+    FusedMLP,
+    half_square,
+    huber,
+    joined,
+    soft_sample,
+    soft_value,
+    state_dependent_log_std,
+)
+from rekindle.tasks.networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Activation, Layers, Parameters, initialize
+from torch import Tensor
+from torch.autograd import gradcheck
+
+IN_PLACE = {name: a for name, a in ACTIVATIONS.items() if a.apply_} | {"product rule": PRODUCT_RULE_TANH}
+SIZES = [3, 5, 4, 2]
+DOUBLE = torch.float64
+
+
+def layers_in(vector: Tensor) -> Layers:
+    """The layers of SIZES that lie in parameter vectors (P, D)."""
+    layers, start = [], 0
+    for inputs, outputs in pairwise(SIZES):
+        weight = vector[:, start : start + inputs * outputs].unflatten(1, (inputs, outputs))
+        start += (inputs + 1) * outputs
+        layers.append((weight, vector[:, start - outputs : start].unsqueeze(1)))
+    return layers
+
+
+def fused(activation: Activation, learned: int = 2) -> tuple[FusedMLP, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    vector = torch.randn(4, 64, dtype=DOUBLE, generator=generator)
+    return FusedMLP(SIZES, activation, vector[:learned], 4, 10), vector
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=DOUBLE, generator=torch.Generator().manual_seed(seed))
+
+
+def alike(function: Callable[..., Any], *inputs: Tensor) -> bool:
+    return gradcheck(function, [x.clone().requires_grad_() for x in inputs], check_undefined_grad=False)
+
+
+@pytest.mark.parametrize("activation", IN_PLACE)
+def test_the_gradient_of_a_perceptron(activation: str) -> None:
+    mlp, vector = fused(IN_PLACE[activation])
+
+    def outputs(own: Tensor, x: Tensor) -> Tensor:
+        fresh = FusedMLP(SIZES, IN_PLACE[activation], own.detach(), 2, 6)
+        fresh.leaf = own
+        return fresh(layers_in(own.detach()), x)[0]
+
+    assert alike(outputs, vector[:2], draw(2, 6, 3))
+    assert mlp.leaf.shape == (2, 64)
+
+
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_further_members_or_rows_are_computed_beside_and_get_no_gradient(by_rows: bool) -> None:
+    mlp, vector = fused(ACTIVATIONS["elu"], learned=4 if by_rows else 2)
+    layers = layers_in(vector)
+    x, rest = (draw(4, 5, 3), draw(4, 3, 3)) if by_rows else (draw(2, 5, 3), draw(2, 5, 3, seed=1))
+    x.requires_grad_()
+    outputs, others, hidden = mlp(layers, x, rest=rest)
+    reference = MLP("q", SIZES, "elu", last_gain=1.0)
+    together = reference(layers, torch.cat([x, rest], int(by_rows)))
+    torch.testing.assert_close(torch.cat([outputs, others], int(by_rows)), together)
+    torch.testing.assert_close(hidden, reference.hidden(layers, torch.cat([x, rest], int(by_rows))))
+    assert not others.requires_grad
+    assert not hidden.requires_grad
+    g = draw(*outputs.shape, seed=2)
+    mine = torch.autograd.grad((outputs * g).sum(), [mlp.leaf, x])
+    leaf = vector.clone().requires_grad_()
+    own = reference([(w[: len(x)], b[: len(x)]) for w, b in layers_in(leaf)], x)
+    to_vector, to_x = torch.autograd.grad((own * g).sum(), [leaf, x])
+    torch.testing.assert_close(mine[0], to_vector[: len(mlp.leaf)])
+    torch.testing.assert_close(mine[1], to_x)
+
+
+def test_parameters_that_do_not_learn_get_no_gradient_but_the_inputs_do() -> None:
+    mlp, vector = fused(ACTIVATIONS["tanh"])
+    x = draw(2, 5, 3).requires_grad_()
+    outputs, _, _ = mlp([(w[:2], b[:2]) for w, b in layers_in(vector)], x, learn=False)
+    to_vector, to_x = torch.autograd.grad(outputs.sum(), [mlp.leaf, x], allow_unused=True)
+    assert to_vector is None
+    assert to_x.any()
+
+
+def test_a_call_that_was_overwritten_cannot_be_differentiated() -> None:
+    mlp, vector = fused(ACTIVATIONS["relu"])
+    layers = [(w[:2], b[:2]) for w, b in layers_in(vector)]
+    outputs, _, _ = mlp(layers, draw(2, 5, 3))
+    mlp(layers, draw(2, 5, 3, seed=1))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(outputs.sum(), mlp.leaf)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_a_perceptron_rounds_as_autograd_does(activation: str) -> None:
+    net = MLP("q", [3, 17, 8, 2], activation, last_gain=1.0)
+    parameters = initialize([net], Parameters(net.shapes, 3), [1, 2, 3])
+    mlp = FusedMLP(net.sizes, ACTIVATIONS[activation], parameters.vector, 3, 33)
+    x, g = draw(3, 33, 3).float(), draw(3, 33, 2, seed=1).float()
+    outputs, _, _ = mlp(net.layers(parameters.views), x)
+    expected = net(net.layers(parameters.leaves), x)
+    assert torch.equal(outputs, expected)
+    (gradient,) = torch.autograd.grad((outputs * g).sum(), mlp.leaf)
+    assert torch.equal(gradient, parameters.gradient((expected * g).sum((1, 2))))
+
+
+@pytest.mark.parametrize(("numbers", "choices"), [(3, 0), (0, 4), (2, 3)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_gradient_of_a_soft_sample_is_that_of_a_mean(numbers: int, choices: int, weighted: bool) -> None:
+    noise, outputs = draw(2, 5, numbers), draw(2, 5, 2 * numbers + choices, seed=1)
+    weight = draw(2, 5, seed=2).abs() if weighted else None
+    outputs[0, 0, numbers : numbers + 1] = 9.0  # beyond the limits, if it is a log standard deviation
+
+    def parts(outputs: Tensor, rows: int = 1, weight: Tensor | None = None) -> list[Tensor]:
+        c, probs, entropies = soft_sample(outputs, noise, numbers, (-3.0, 1.0), rows, weight)
+        return [x for x in (c if numbers else None, probs, entropies) if x is not None]
+
+    assert alike(lambda outputs: tuple(parts(outputs)), outputs)
+    leaf = outputs.clone().requires_grad_()
+    (one,) = torch.autograd.grad(sum(x.sum() for x in parts(leaf)), leaf)
+    (mean,) = torch.autograd.grad(sum(x.sum() for x in parts(leaf, 7, weight)), leaf)
+    assert torch.equal(mean, (one if weight is None else one * weight.unsqueeze(-1)) / 7)
+
+
+@pytest.mark.parametrize("choices", [1, 3])
+def test_the_gradient_of_the_soft_value(choices: int) -> None:
+    probs = None if choices == 1 else torch.softmax(draw(2, 5, choices), -1)
+    alpha, q, entropies = draw(2, 2, seed=1).abs(), draw(2, 2, 5, choices, seed=2), draw(2, 5, 2, seed=3)
+    if probs is None:
+        assert alike(lambda q, entropies: soft_value(q, None, entropies, alpha), q, entropies)
+    else:
+        assert alike(lambda q, probs, entropies: soft_value(q, probs, entropies, alpha), q, probs, entropies)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_gradient_of_half_a_square_is_that_of_a_mean(weighted: bool) -> None:
+    q, targets, weight = draw(2, 2, 7), draw(2, 7, seed=1), draw(2, 7, seed=2).abs() if weighted else None
+    assert alike(lambda q: half_square(q, targets, weight, 1)[0], q)
+    leaf = q.clone().requires_grad_()
+    losses, errors = half_square(leaf, targets, weight, 7)
+    (mine,) = torch.autograd.grad(losses.sum(), leaf)
+    assert torch.equal(errors, targets.unsqueeze(1) - q)
+    assert torch.equal(mine, (errors if weight is None else errors * weight.unsqueeze(1)) / -7)
+
+
+def test_copies_of_a_network_see_the_same_inputs() -> None:
+    mlp, vector = fused(ACTIVATIONS["tanh"], learned=4)
+    layers, obs, numbers = layers_in(vector), draw(2, 5, 2).requires_grad_(), draw(2, 5, 1, seed=1).requires_grad_()
+    outputs, _, _ = mlp(layers, obs, numbers, copies=2)
+    assert outputs.shape == (2, 2, 5, 2)
+    x = joined(obs, numbers, 2)
+    assert torch.equal(x, torch.cat([obs, numbers], -1).repeat_interleave(2, 0))
+    expected = MLP("q", SIZES, "tanh", last_gain=1.0)(layers, x).unflatten(0, (2, 2))
+    torch.testing.assert_close(outputs, expected)
+    g = draw(2, 2, 5, 2, seed=2)
+    for mine, theirs in zip(
+        torch.autograd.grad((outputs * g).sum(), [obs, numbers]),
+        torch.autograd.grad((expected * g).sum(), [obs, numbers]),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("numbers", [1, 3])
+def test_the_gradient_of_a_state_dependent_deviation(numbers: int) -> None:
+    z = draw(2, 6, 4)
+    assert alike(lambda log_std: state_dependent_log_std(log_std, z, 4)[0], draw(2, 4, numbers))
+    learned, others = state_dependent_log_std(draw(2, 4, numbers).requires_grad_(), z, 4)
+    assert (learned.requires_grad, others.requires_grad) == (True, False)
+    expected = 0.5 * ((z * z) @ (2 * draw(2, 4, numbers)).exp() + 1e-6).log()
+    torch.testing.assert_close(torch.cat([learned, others], 1), expected)
+
+
+@pytest.mark.parametrize("weights", [None, draw(2, 6, seed=5).abs()])
+def test_the_gradient_of_hubers_loss(weights: Tensor | None) -> None:
+    errors = torch.tensor([[0.5, -0.5, 3.0, -3.0, 0.9, 0.1]], dtype=DOUBLE).repeat(2, 1)
+    assert alike(lambda errors: huber(errors, weights), errors)
+    reference = torch.nn.functional.huber_loss(errors, torch.zeros_like(errors), reduction="none")
+    torch.testing.assert_close(huber(errors, weights), (reference * (1 if weights is None else weights)).mean(1))
