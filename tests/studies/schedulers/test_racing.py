@@ -251,7 +251,7 @@ def test_what_cannot_race_is_refused() -> None:
         make_config(load("ppo"), "CartPole-v1", trials=4, epochs=[1, 9], scheduler="asha", options=racing)
     with pytest.raises(BadConfig, match="by one objective, but got several"):
         tiny(options=racing | objective_options(["return", "model_size"]))
-    with pytest.raises(BadConfig, match="a population goes on in all its places"):
+    with pytest.raises(BadConfig, match="a population trains all its members to the end"):
         make_population(load("ppo"), "CartPole-v1", epochs=4, **racing)
 
 
