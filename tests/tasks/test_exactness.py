@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from functools import lru_cache
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -261,7 +262,7 @@ def after_sigkill(quick: bool) -> dict[tuple[str, str], str]:
         outputs = []
         for program, status in ((KILLED, -9), (RESUMED, 0)):
             command = [sys.executable, "-c", program, f"sqlite:///{folder}/s.db", json.dumps(pairs)]
-            path = os.pathsep.join([SUPPORT, *filter(None, [os.environ.get("PYTHONPATH")])])
+            path = os.pathsep.join([SUPPORT, str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
             environment = {**os.environ, "PYTHONPATH": path}
             done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
             assert done.returncode == status, done.stderr
