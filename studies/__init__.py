@@ -1,4 +1,7 @@
-"""Studies: storage, schedulers, samplers, workers and the command line."""
+"""Studies: storage, schedulers, samplers, workers and the command line.
+
+What trains a single task belongs in `tasks`; everything that knows of a database or of several trials belongs here.
+"""
 
 from __future__ import annotations
 

@@ -135,6 +135,15 @@ def test_no_package_is_overfull() -> None:
     assert {folder: size for folder, size in sizes.items() if size > MOST_FILES.get(folder, 12)} == {}
 
 
+def test_every_package_says_what_belongs_in_it() -> None:
+    texts = {
+        name: ast.get_docstring(ast.parse(path.read_text()))
+        for name, path in MODULES.items()
+        if path.stem == "__init__"
+    }
+    assert [name for name, text in texts.items() if not text or len(text.split()) < 12 or "TODO" in text] == []
+
+
 def test_the_folders_take_nothing_from_the_lazy_root() -> None:
     roots = {"rekindle"} | {f"rekindle.{name}" for name in rekindle.__all__ if name not in FOLDERS}
     wrong = [
