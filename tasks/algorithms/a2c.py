@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ...spaces import integer, ordinal
-from ..envs import EnvSpec
 from ..experience.returns import advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch, Rollout
 from ..experience.whole_episodes import EpisodeBuffer, check_whole_episodes, waits, whole_episodes_space
@@ -27,7 +26,7 @@ from ..networks.optimizers import (
     scheduled_coefficients,
 )
 from ..runtime.metric_means import MemberMetrics
-from ..signals.guidance import Guidance, check_guidance, guidance_space
+from ..signals.guidance import Guidance, guidance_space
 from ..task import Task
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, normalize_advantage, on_policy_space
 
@@ -56,20 +55,13 @@ class A2CLearner(Learner):
     couple: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
     agent: Agent
     policy: ActorCritic
+    check_env = classmethod(check_actions)
+    check_use = classmethod(check_model)
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        check_on_policy(values, cls.algorithm())
-        check_guidance(values, cls.algorithm())
+        check_on_policy(cls, values)
         check_whole_episodes(values, cls.algorithm())
-
-    @classmethod
-    def check_env(cls, env: EnvSpec) -> None:
-        check_actions(env, cls.algorithm())
-
-    @classmethod
-    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        check_model(env, values, cls.algorithm())
 
     def build(self) -> None:
         hp = self.hp

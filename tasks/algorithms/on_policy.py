@@ -46,6 +46,7 @@ from ..networks.recurrent import RecurrentActorCritic
 from ..networks.sde import Perturbations, StateDependentGaussian, state_dependent
 from ..rng.streams import Bits
 from ..runtime.episode_window import window_size
+from ..signals.guidance import check_guidance
 
 
 def on_policy_space(
@@ -90,8 +91,10 @@ def normalize_advantage(default: bool | str, search: bool = False) -> Dimension:
     return categorical(False, True, "running", default=default, structural=True, search=search)
 
 
-def check_on_policy(values: Mapping[str, Any], algorithm: str) -> None:
-    """Raise ValueError for hyperparameters of `on_policy_space` that contradict each other."""
+def check_on_policy(learner: type[Learner], values: Mapping[str, Any]) -> None:
+    """Raise ValueError for hyperparameters of `on_policy_space` and `guidance_space` that contradict each other."""
+    algorithm = learner.algorithm()
+    check_guidance(values, algorithm)
     check_minibatches(values, "num_minibatches", values.get("num_minibatches", 1), algorithm)
     if values.get("sde_sample_freq") == 0:
         raise ValueError(
@@ -116,18 +119,18 @@ def check_minibatches(values: Mapping[str, Any], name: str, parts: int, algorith
         )
 
 
-def check_model(env: EnvSpec, values: Mapping[str, Any], algorithm: str) -> None:
+def check_model(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any]) -> None:
     """Raise UnsupportedSpace for a model or an exploration that the environment's spaces do not allow."""
-    where = f"{algorithm} on {env.id}"
+    where = f"{learner.algorithm()} on {env.id}"
     check_encoder(values["model"], env, where)
     goal_of(values["model"], env, where)
     if values["use_sde"]:
         state_dependent(spaces_of(env).action, values["model"]["width"], where)
 
 
-def check_actions(env: EnvSpec, algorithm: str) -> None:
+def check_actions(learner: type[Learner], env: EnvSpec) -> None:
     """Raise UnsupportedSpace unless a policy can act in the environment."""
-    distribution_for(spaces_of(env).action, f"{algorithm} on {env.id}")
+    distribution_for(spaces_of(env).action, f"{learner.algorithm()} on {env.id}")
 
 
 def make_agent(learner: Learner) -> Agent:
@@ -145,9 +148,8 @@ def make_agent(learner: Learner) -> Agent:
     obs_normalizer = ObservationNormalizer(learner.members, envs.obs_shape[0]) if scale_obs else None
     gamma = hp.gamma.cpu().double().numpy()
     reward_normalizer = RewardNormalizer(learner.members, hp.num_envs, gamma) if hp.normalize_reward else None
-    if isinstance(policy, RecurrentActorCritic):
-        return RecurrentAgent(policy, noise, evaluation_noise, hp.num_envs, obs_normalizer, reward_normalizer)
-    return Agent(policy, noise, evaluation_noise, obs_normalizer, reward_normalizer)
+    agent = Agent if hp.model.memory == "none" else RecurrentAgent
+    return agent(policy, noise, evaluation_noise, hp.num_envs, obs_normalizer, reward_normalizer)
 
 
 def action_noise(

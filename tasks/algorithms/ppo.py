@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ...spaces import integer, log_real, maybe, ordinal, real
-from ..envs import EnvSpec
 from ..experience.returns import advantage_scale, explained_variance, standardize
 from ..experience.rollout import Agent
 from ..learner import Learner
@@ -25,7 +24,7 @@ from ..networks.optimizers import (
     places,
     scheduled_coefficients,
 )
-from ..signals.guidance import Guidance, check_guidance, guidance_space
+from ..signals.guidance import Guidance, guidance_space
 from ..task import Task
 from .on_policy import (
     check_actions,
@@ -110,11 +109,12 @@ class PPOLearner(Learner):
     couple: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
     agent: Agent
     policy: ActorCritic
+    check_env = classmethod(check_actions)
+    check_use = classmethod(check_model)
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        check_on_policy(values, cls.algorithm())
-        check_guidance(values, cls.algorithm())
+        check_on_policy(cls, values)
         if values["critic"]["name"] == "separate":
             check_minibatches(values, "critic.num_minibatches", values["critic"]["num_minibatches"], cls.algorithm())
             if values.get("critic_lr") is not None:
@@ -122,14 +122,6 @@ class PPOLearner(Learner):
                     f"{cls.algorithm()}: critic_lr is of a critic that shares the policy's loss, but "
                     "critic.name is separate; give critic.lr instead"
                 )
-
-    @classmethod
-    def check_env(cls, env: EnvSpec) -> None:
-        check_actions(env, cls.algorithm())
-
-    @classmethod
-    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        check_model(env, values, cls.algorithm())
 
     def build(self) -> None:
         hp = self.hp

@@ -7,13 +7,11 @@ advantages are always standardized.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import integer, log_real, maybe, ordinal, real
-from ..envs import EnvSpec
 from ..experience.returns import explained_variance, standardize
 from ..experience.rollout import Agent
 from ..learner import Learner
@@ -28,7 +26,7 @@ from ..networks.optimizers import (
     places,
     scheduled_coefficients,
 )
-from ..signals.guidance import Guidance, check_guidance, guidance_space
+from ..signals.guidance import Guidance, guidance_space
 from ..task import Task
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, on_policy_space
 from .ppo import clipped_surrogate, near_enough
@@ -51,19 +49,9 @@ class PPO2Learner(Learner):
     couple: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
     agent: Agent
     policy: ActorCritic
-
-    @classmethod
-    def check(cls, values: Mapping[str, Any]) -> None:
-        check_on_policy(values, cls.algorithm())
-        check_guidance(values, cls.algorithm())
-
-    @classmethod
-    def check_env(cls, env: EnvSpec) -> None:
-        check_actions(env, cls.algorithm())
-
-    @classmethod
-    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        check_model(env, values, cls.algorithm())
+    check = classmethod(check_on_policy)
+    check_env = classmethod(check_actions)
+    check_use = classmethod(check_model)
 
     def build(self) -> None:
         self.agent = make_agent(self)

@@ -18,8 +18,7 @@ from torch import Tensor
 from ..envs import Envs
 from ..networks.recurrent import RecurrentActorCritic, States
 from ..rng import streams
-from .normalizers import ObservationNormalizer, RewardNormalizer
-from .rollout import Agent, Batch, Noise, Rollout, bootstrap, permutations, shuffled
+from .rollout import Agent, Batch, Rollout, bootstrap, permutations, shuffled
 
 
 class RecurrentAgent(Agent):
@@ -27,18 +26,6 @@ class RecurrentAgent(Agent):
 
     policy: RecurrentActorCritic
     memory: States
-
-    def __init__(
-        self,
-        policy: RecurrentActorCritic,
-        noise: Noise,
-        evaluation_noise: Callable[[int], Noise],
-        num_envs: int,
-        obs_normalizer: ObservationNormalizer | None = None,
-        reward_normalizer: RewardNormalizer | None = None,
-    ):
-        super().__init__(policy, noise, evaluation_noise, obs_normalizer, reward_normalizer)
-        self.memory = policy.states(num_envs)
 
     def collect(self, envs: Envs, iteration: int, keep_next: bool = False) -> Rollout:
         before = self.memory.tensors["state"].clone()

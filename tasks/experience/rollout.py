@@ -78,22 +78,24 @@ class Agent:
     Every step stands alone in a batch, (P, B, ...) with B = T * N; `RecurrentAgent` batches whole sequences.
 
     Attributes:
-        memory: the recurrent states of the running episodes; None here.
+        memory: the recurrent states of the running episodes; None without a recurrent policy.
     """
 
-    memory: States | None = None
+    memory: States | None
 
     def __init__(
         self,
         policy: ActorCritic,
         noise: Noise,
         evaluation_noise: Callable[[int], Noise],
+        num_envs: int,
         obs_normalizer: ObservationNormalizer | None = None,
         reward_normalizer: RewardNormalizer | None = None,
     ):
         """Bundle a policy with its noise: in rollouts, and in evaluations of a number of episodes."""
         self.policy, self.device = policy, policy.parameters.vector.device
         self.noise, self.evaluation_noise = noise, evaluation_noise
+        self.memory = policy.states(num_envs)
         self.obs_normalizer, self.reward_normalizer = obs_normalizer, reward_normalizer
 
     @property

@@ -117,6 +117,10 @@ class ActorCritic(Stacked):
         tensors, _, critic, _ = self._views
         return self.critic(critic, self.encoder(tensors, obs)).squeeze(-1)
 
+    def states(self, num_envs: int) -> Any:
+        """Return the recurrent states of num_envs episodes at their beginnings; None here."""
+        return None
+
     def copy_target(self, member: int) -> None:
         """Do nothing: an actor-critic has no target networks."""
 

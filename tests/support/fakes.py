@@ -65,6 +65,9 @@ class Told:
         self.seen: list[Tensor] = []
         self.parameters = SimpleNamespace(vector=torch.empty(0))
 
+    def states(self, num_envs: int) -> None:
+        return None
+
     def action_params(self, obs: Tensor) -> Tensor:
         self.seen.append(obs.clone())
         return self.params.expand(*obs.shape[:2], 2)

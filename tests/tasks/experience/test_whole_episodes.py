@@ -108,7 +108,7 @@ def test_an_episode_that_fills_the_room_is_cut_and_bootstraps() -> None:
     assert shown(gathered) == (True, ["oo..........", "oooooooooooo"])
     one, half = torch.ones(1, 1), torch.full((1, 1), 0.5)
     told: Any = Told(1)
-    agent = Agent(told, told, told)
+    agent = Agent(told, told, told, 1)
     returns = gathered.batch(agent, used, half, one)["returns"].view(12, 2)
     assert returns[:2, 0].tolist() == [1.5, 1.0]  # rewards and values of 1: terminated after two steps
     assert returns[-1, 1] == 1 + 0.5 * 1  # and cut, with the value of what follows
