@@ -1,4 +1,4 @@
-"""Command line ``rekindle``: its commands, exit statuses and JSON output.
+r"""Command line ``rekindle``: its commands, exit statuses and JSON output.
 
 This package parses options and prints results; `cli.commands` has a module for each command, `cli.output` the tables,
 the JSON and the live progress. Other packages never import it.
@@ -40,7 +40,7 @@ in `cli.commands.upkeep`:
 ``--set:NAME VALUE`` is another spelling of ``--set NAME=VALUE`` for Orion, whose parser gives priors to the names of
 options and takes each name once:
 
-    orion hunt -n cartpole rekindle train ppo CartPole-v1 --set:optimizer.lr~'loguniform(1e-5, 1e-2)' \\
+    orion hunt -n cartpole rekindle train ppo CartPole-v1 --set:optimizer.lr~'loguniform(1e-5, 1e-2)' \
         --set:epoch_steps 1024 --epochs~'fidelity(1, 27, 3)'
 
 Under Orion, ``rekindle train`` reports to it, resumes from the checkpoint of a lower rung, drops hyperparameters that

@@ -42,7 +42,9 @@ class FusedCore:
         Args:
             vector: all parameters of the core, (M', numbers), of the first M' members, which learn.
             tensors: the same parameters of all M members, by name.
-            x: the inputs, (M, B, T, inputs); begins, state: as of `Core`.
+            x: the inputs, (M, B, T, inputs).
+            begins: as of `Core`.
+            state: as of `Core`.
         """
         learned, others = _CoreFunction.apply(vector, self, tensors, x, begins, state)
         return learned, others

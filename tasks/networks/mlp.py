@@ -40,12 +40,12 @@ Layers = list[tuple[Tensor, Tensor]]
 
 
 def silu(x: Tensor) -> Tensor:
-    """x / (1 + exp(-x))."""
+    """Return x / (1 + exp(-x))."""
     return x / (1 + (-x).clamp(max=87.0).exp())  # beyond, exp is infinite and the slope would be NaN
 
 
 def elu(x: Tensor) -> Tensor:
-    """x for x > 0, exp(x) - 1 otherwise."""
+    """Return x for x > 0, exp(x) - 1 otherwise."""
     return torch.where(x > 0, x, x.clamp(max=0).exp() - 1)
 
 
@@ -72,7 +72,10 @@ PRODUCT_RULE_TANH = Activation(torch.tanh, torch.tanh_, lambda g, y: g.mul_(1 - 
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x W + b of every member: (P, B, inputs), (P, inputs, outputs), (P, 1, outputs) -> (P, B, outputs)."""
+    """Return x W + b of every member, (P, B, outputs).
+
+    x is (P, B, inputs), weight (P, inputs, outputs), bias (P, 1, outputs).
+    """
     rows, (inputs, outputs) = x.shape[1], weight.shape[1:]
     if rows > 1 and inputs > 1 and outputs > 1:
         return torch.baddbmm(bias, x, weight)

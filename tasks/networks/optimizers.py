@@ -125,9 +125,10 @@ def mask(parameters: Parameters, network: str) -> Tensor:
 
 @torch.no_grad()
 def norms(step: Clipped, of: Places | str) -> dict[str, Tensor]:
-    """`grad_norm.<network>` and, of what was clipped, `grad_norm_clipped.<network>`, each (P,).
+    """Return `grad_norm.<network>` and, if clipped, `grad_norm_clipped.<network>`, each (P,).
 
     Args:
+        step: a clipped gradient.
         of: where each network's numbers are; or the name of the one that has all.
 
     A norm beyond what a float can hold counts as the largest float: that alone breaks no training.
@@ -193,7 +194,10 @@ def flushed_denormals(tiny: float = 5e-324) -> Iterator[None]:
 
 
 class Optimizer(Stacked):
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), RMSprop, SGD"""
+    """Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019), RMSprop or SGD of P members.
+
+    arXiv:1412.6980 and arXiv:1711.05101.
+    """
 
     def __init__(self, vector: Tensor, hp: SimpleNamespace):
         """vector: (P, D), changed in place by `step`; hp: the values of `optimizer_space`."""

@@ -81,9 +81,7 @@ def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argpa
 
     If the source is gone, return what the same task started from before.
 
-    Args:
-        task: not initialized yet.
-        identity: the task's without a start.
+    The task is not initialized yet, and the identity is the task's without a start.
     """
     texts = arguments.warm_start, arguments.demonstrations
     known = {digest: identity.starting(digest).uid for digest in begun(store, *texts)}

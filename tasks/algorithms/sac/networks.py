@@ -139,7 +139,7 @@ class SoftActorCritic(Stacked):
         return q, target
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        """Return the twins' q(s, c, ·), (P, 2, B, n), with gradients in the numbers c only."""
+        """Return the values that the twins give to actions c, (P, 2, B, n), with gradients in c only."""
         obs = self._padded(batch["obs"])
         return self._fused_q(self._online_layers, obs, numbers, copies=TWINS, learn=False)[0]
 
