@@ -121,12 +121,14 @@ HOSTILE_JSON = [
 
 
 @pytest.mark.parametrize("table", schema.metadata.sorted_tables, ids=str)
+@pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_file_that_holds_anything_anywhere_is_an_error_of_ours(
-    table: sa.Table, templates: dict[str, str], tmp_path: Path
+    table: sa.Table, thorough: bool, templates: dict[str, str], tmp_path: Path
 ) -> None:
     path = tmp_path / "hostile.db"
-    for column in table.columns:
-        for value in HOSTILE_VALUES[type(column.type)]:
+    for index, column in enumerate(table.columns):
+        values = HOSTILE_VALUES[type(column.type)]
+        for value in values if thorough else [values[index % len(values)]]:
             shutil.copy(templates["sqlite"].removeprefix("sqlite:///"), path)
             with sqlite3.connect(path) as connection, suppress(sqlite3.IntegrityError):  # it refuses some by itself
                 connection.execute(f"UPDATE OR IGNORE {table} SET {column.name} = {value}")
