@@ -48,7 +48,7 @@ from json import loads
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 FOLDERS = ("spaces", "tasks", "studies")
 LEFT_OUT = (".git", ".venv", "__pycache__", "*.egg-info", "*.db", "*.db-shm", "*.db-wal", ".*_cache", ".hypothesis")

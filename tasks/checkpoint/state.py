@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 LARGEST_PID = 2**31 - 1
 
