@@ -151,7 +151,7 @@ def test_the_digest_does_not_depend_on_strides() -> None:
 
 def test_the_digest_is_the_same_in_another_process() -> None:
     tree = "{'x': torch.arange(5.0), 'y': [0.1, None]}"
-    code = f"import torch; from rekindle.tasks import state; print(state.digest({tree}))"
+    code = f"import torch; from rekindle.tasks.checkpoint import state; print(state.digest({tree}))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert printed == digest({"x": torch.arange(5.0), "y": [0.1, None]})
 

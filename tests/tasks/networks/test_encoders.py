@@ -202,8 +202,8 @@ def test_the_default_says_nothing() -> None:
     default, said = PPO(PICTURES).init(), PPO(PICTURES).init(model={"encoder": "nature"})
     other = PPO(PICTURES).init(model={"encoder": "impala"})
     assert default.uid == said.uid != other.uid
-    assert "encoder" not in default.hyperparameters["model"]  # type: ignore[index]
-    assert default.structure != other.structure
+    assert default.hyperparameters == said.hyperparameters
+    assert default.identity.structure != other.identity.structure  # type: ignore[union-attr]
     assert "model.encoder" not in PPO(PICTURES).get_space().flat()
 
 

@@ -45,7 +45,7 @@ def test_known_numbers_never_change() -> None:
 
 
 def test_keys_are_the_same_in_every_process() -> None:
-    code = "from rekindle.tasks import streams; print(int(streams.key(1, 'train', 'reset', 0)))"
+    code = "from rekindle.tasks.rng import streams; print(int(streams.key(1, 'train', 'reset', 0)))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(printed) == streams.key(1, "train", "reset", 0)
 
