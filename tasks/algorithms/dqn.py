@@ -22,7 +22,7 @@ from ..evaluation import evaluation_keys
 from ..experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
 from ..learner import Learner
 from ..networks.encoders import check_encoder, encoder_choice, encoder_for
-from ..networks.fused import FusedMLP, huber
+from ..networks.fused import Autograd, FusedMLP, Tape, huber
 from ..networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Network, Parameters, initialize, shapes_of
 from ..networks.optimizers import EVERY, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ..task import Task
@@ -60,8 +60,10 @@ class QNetwork(Stacked):
         )
         sizes, plain = self.heads[0].sizes, not self.encoder.shapes and not hp.dueling
         self.fused: FusedMLP | None = None
+        self.graph: Autograd | Tape = Autograd()
         if plain and hp.activation in FUSED and min(*sizes, batch_size) > 1:  # see Exactness in networks/mlp.py
             self.fused = FusedMLP(sizes, FUSED[hp.activation], self.parameters.vector, len(seeds), batch_size)
+            self.graph = Tape()
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Return q(s, ·) with gradients, (P, B, actions), of observations (P, B, ...)."""
@@ -73,8 +75,7 @@ class QNetwork(Stacked):
         """Return the gradient (P, D) of each member's loss (P,)."""
         if self.fused is None:
             return self.parameters.gradient(losses)
-        (gradient,) = torch.autograd.grad(losses.sum(), self.fused.leaf)
-        return gradient
+        return self.graph.gradient(losses, self.fused.leaf)
 
     def values(self, obs: Tensor) -> Tensor:
         """Return q(s, ·) without gradients."""
@@ -170,30 +171,30 @@ class DQNLearner(Learner):
         uniform = self.exploration.uniform(position)
         return uniform if explores.all() else np.where(explores, uniform, self._greedy(obs))
 
-    def update(self, batch: Mapping[str, Tensor], lr_factor: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def update(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Take one gradient step on a batch; returns what to report, (P,) each, and errors (P, B)."""
-        q = self.policy(batch["obs"])
-        errors = self.errors(batch, q)
-        losses = huber(errors, batch.get("weight"))
-        step = clip_norm(self.policy.gradient(losses), self.hp.max_grad_norm)
-        self.optimizer.step(step.gradient, self.hp.optimizer.lr * lr_factor)
+        with self.policy.graph:
+            q = self.policy(batch["obs"])
+            losses, errors = huber(q, batch["action"], self.targets(batch), batch.get("weight"))
+            step = clip_norm(self.policy.gradient(losses), self.hp.max_grad_norm)
+        self.optimizer.step(step.gradient, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
         due = self.progress.updates % self.target_interval == 0
         if due.any():
             self.policy.move_target(self.hp.tau, due)
         sizes = norms(step, "q") if self.tally.count % EVERY == 0 else {}
-        return {"loss": losses.detach(), "q": q.detach().amax(-1).mean(1), **sizes}, errors.detach()
+        return {"loss": losses.detach(), "q": q.detach().amax(-1).mean(1), **sizes}, errors
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,) on a batch (P, B, ...), and what to report."""
         q = self.policy.values(batch["obs"])
-        return huber(self.errors(batch, q), batch.get("weight")), {"q": q.amax(-1).mean(1)}
+        return huber(q, batch["action"], self.targets(batch), batch.get("weight"))[0], {"q": q.amax(-1).mean(1)}
 
-    def errors(self, batch: Mapping[str, Tensor], q: Tensor) -> Tensor:
-        """Return the temporal-difference errors (P, B) of a batch (P, B, ...), where q is q(s, ·), (P, B, actions).
+    def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the targets (P, B) of a batch (P, B, ...).
 
-            δ = r + discount q'(s', a') - q(s, a),   a' = argmax q'(s', ·), or argmax q(s', ·) if `double`
+            y = r + discount q'(s', a'),   a' = argmax q'(s', ·), or argmax q(s', ·) if `double`
 
-        where a is the action that was taken. Double: van Hasselt et al. (2016), arXiv:1509.06461, eq. 4.
+        Double: van Hasselt et al. (2016), arXiv:1509.06461, eq. 4.
         """
         next_q = self.policy.target_values(batch["next_obs"])
         if self.hp.double:
@@ -201,8 +202,7 @@ class DQNLearner(Learner):
             value = next_q.gather(-1, chosen).squeeze(-1)
         else:
             value = next_q.amax(-1)
-        target = batch["reward"] + batch["discount"] * value
-        return target - q.gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
+        return batch["reward"] + batch["discount"] * value
 
     def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
         if deterministic:

@@ -26,7 +26,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,7 @@ from ..learner import Learner
 from ..networks.optimizers import schedule
 
 Array = NDArray[Any]
-Update = Callable[[dict[str, Tensor], Tensor], tuple[Mapping[str, Tensor], Tensor]]
+Update = Callable[[dict[str, Tensor]], tuple[Mapping[str, Tensor], Tensor]]
 OBSERVATIONS = ("obs", "next_obs")
 
 
@@ -177,8 +176,7 @@ class ReplayLoop:
             self.obs_normalizer = ObservationNormalizer(learner.members, envs.obs_shape[0])
             self.normalize, self.normalize_batch = self.obs_normalizer, self.obs_normalizer.of_batch
         self.progress = Progress(learner.members, full_at=hp.learning_starts)
-        constant = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
-        self.factor = torch.ones_like if constant else partial(schedule, hp.lr_schedule)
+        self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
 
     def filling(self, env_steps: int) -> bool:
         """Whether the buffer does not yet hold enough to learn from."""
@@ -227,18 +225,20 @@ class ReplayLoop:
 
         Args:
             env_steps: done so far.
-            update: takes one gradient step on a batch (P, B, ...), at learning rates times a factor (P, 1); returns
-                what to report, (P,) each, and errors (P, B), which become priorities.
+            update: takes a gradient step on a batch (P, B, ...); returns what to report, (P,) each, and errors (P, B),
+                which become priorities.
         """
-        lr = self.hp.optimizer.lr
-        factor = self.factor(torch.full_like(lr, env_steps))
         report: Mapping[str, Tensor] = {}
         for _ in range(self.hp.num_updates):
             rows, batch = self.draw(env_steps)
             self.progress.updates += 1
-            report, errors = update(batch, factor)
+            report, errors = update(batch)
             self.sampler.update(rows, errors)
-        return {**report, "lr": (lr * factor).squeeze(1)}
+        return {**report, "lr": self.scheduled(self.hp.optimizer.lr, env_steps).squeeze(1)}
+
+    def scheduled(self, lr: Tensor, env_steps: int) -> Tensor:
+        """Return a learning rate (P, 1) by the schedule."""
+        return lr if self.constant_lr else lr * schedule(self.hp.lr_schedule, torch.full_like(lr, env_steps))
 
     def draw(self, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
         """Return the rows (P, B) and the normalized batch of the next gradient step."""

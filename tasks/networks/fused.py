@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,95 @@ from torch.nn import functional
 from .distributions import LOG_2_PI, log_softmax
 from .mlp import Activation, Layers
 from .sde import variance
+
+
+class _Context:
+    """What an operation keeps for its backward pass, as torch's own context does."""
+
+    saved_tensors: tuple[Tensor | None, ...]
+
+    def __init__(self, needs_input_grad: list[bool]):
+        self.needs_input_grad = needs_input_grad
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        self.saved_tensors = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        pass
+
+
+class Autograd:
+    """Differentiation by torch's own engine, for whatever stands between the operations of this file."""
+
+    def __enter__(self) -> None:
+        """Begin to record."""
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+
+    def gradient(self, losses: Tensor, leaf: Tensor) -> Tensor:
+        """Return the gradient of the sum of losses."""
+        (gradient,) = torch.autograd.grad(losses.sum(), leaf)
+        return gradient
+
+
+class Tape:
+    """Differentiation of chains that are made of the operations of this file alone.
+
+    Autograd's engine takes as long as the arithmetic of small networks. Within a tape the operations are recorded here,
+    outside of autograd, and `gradient` calls their backward passes in reverse order; the arithmetic is the same.
+    """
+
+    active: ClassVar[Tape | None] = None
+    scratch = ("_nodes", "_tracked", "_inference")
+
+    def __init__(self) -> None:
+        self._nodes: list[tuple[type[Function], Any, tuple[Any, ...], tuple[Any, ...]]] = []
+        self._tracked: set[int] = set()
+        self._inference = torch.inference_mode()
+
+    def __enter__(self) -> Tape:
+        Tape.active = self
+        self._inference = torch.inference_mode()
+        self._inference.__enter__()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._inference.__exit__(*exception)
+        Tape.active = None
+        self._nodes, self._tracked = [], set()
+
+    def record(self, function: type[Function], inputs: tuple[Any, ...]) -> Any:
+        """Return what the function gives for these inputs."""
+        tracked = self._tracked
+        context = _Context([isinstance(x, Tensor) and (x.requires_grad or id(x) in tracked) for x in inputs])
+        outputs = function.forward(context, *inputs)
+        if any(context.needs_input_grad):
+            together = outputs if isinstance(outputs, tuple) else (outputs,)
+            self._nodes.append((function, context, inputs, together))
+            self._tracked.update(map(id, together))
+        return outputs
+
+    def gradient(self, losses: Tensor, leaf: Tensor) -> Tensor:
+        """Return the gradient of the sum of losses."""
+        gradients = {id(losses): torch.ones_like(losses)}
+        for function, context, inputs, outputs in reversed(self._nodes):
+            g = [gradients.get(id(output)) for output in outputs]
+            if all(x is None for x in g):
+                continue
+            backward = function.backward.__wrapped__  # nothing records it here
+            for x, slope in zip(inputs, backward(context, *g), strict=True):
+                if slope is not None:
+                    gradients[id(x)] = gradients[id(x)] + slope if id(x) in gradients else slope
+        return gradients[id(leaf)]
+
+
+def apply(function: type[Function], *inputs: Any) -> Any:
+    """Apply a function within the active tape, or autograd."""
+    return function.apply(*inputs) if Tape.active is None else Tape.active.record(function, inputs)
 
 
 class FusedMLP:
@@ -83,7 +172,7 @@ class FusedMLP:
         Returns:
             The outputs of x, those of the rest, and the last hidden activations of both, without gradients.
         """
-        learned, others, hidden = _MLPFunction.apply(self.leaf if learn else None, x, more, rest, layers, self, copies)
+        learned, others, hidden = apply(_MLPFunction, self.leaf if learn else None, x, more, rest, layers, self, copies)
         return learned, others, hidden
 
     def forward(self, layers: Layers, x: Tensor) -> list[Tensor]:
@@ -134,7 +223,7 @@ class _MLPFunction(Function):
         layers: Layers,
         mlp: FusedMLP,
         copies: int,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.mlp, ctx.copies, ctx.width = mlp, copies, x.shape[-1]
         x = joined(x, more, copies)
@@ -142,10 +231,14 @@ class _MLPFunction(Function):
         *values, out = mlp.forward(layers, x if rest is None else torch.cat([x, rest], by_rows))
         ctx.save_for_backward(*values, *[weight for weight, _ in layers])
         hidden, out = values[-1].detach(), out.detach()
-        learned, others = (out, out[:0]) if rest is None else out.tensor_split([x.shape[by_rows]], by_rows)
-        ctx.mark_non_differentiable(others, hidden)
+        ctx.mark_non_differentiable(hidden)
         if copies > 1:
-            return learned.unflatten(0, (-1, copies)), others.unflatten(0, (-1, copies)), hidden
+            out = out.unflatten(0, (-1, copies))
+        if rest is None:
+            return out, None, hidden
+        size = len(x) // copies if not by_rows else x.shape[1]
+        learned, others = out.tensor_split([size], by_rows)
+        ctx.mark_non_differentiable(others, hidden)
         return learned, others, hidden
 
     @staticmethod
@@ -165,101 +258,149 @@ class _MLPFunction(Function):
         return ctx.mlp._gradient if learn else None, of_x, of_more, None, None, None, None
 
 
-def half_square(q: Tensor, targets: Tensor, weight: Tensor | None, rows: int) -> tuple[Tensor, Tensor]:
-    """Return the losses Σᵢ ½ w (y - qᵢ)² of each row, (P, B), and the errors y - qᵢ, (P, 2, B), without gradients.
+def _taken(q: Tensor, choices: Tensor) -> Tensor:
+    """Return q (P, ..., B) of the choices taken (P, B), of all q (P, ..., B, n)."""
+    if q.shape[-1] == 1:
+        return q.squeeze(-1)
+    index = choices.view(len(choices), *[1] * (q.ndim - 3), -1, 1).expand(*q.shape[:-1], 1)
+    return q.gather(-1, index).squeeze(-1)
 
-    The gradient in q (P, 2, B) is that of a mean over `rows` rows: - w (y - q) / rows, divided last.
+
+def _to_all(g: Tensor, choices: Tensor, n: int) -> Tensor:
+    """Return the gradient in all q (P, ..., B, n) by that in those of the choices taken."""
+    g = g.unsqueeze(-1)
+    if n == 1:
+        return g
+    index = choices.view(len(choices), *[1] * (g.ndim - 3), -1, 1).expand_as(g)
+    return g.new_zeros(*g.shape[:-1], n).scatter_(-1, index, g)
+
+
+def half_square(
+    q: Tensor, choices: Tensor, targets: Tensor, weight: Tensor | None, rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the losses Σᵢ ½ w (y - qᵢ)² of each row, (P, B), errors y - qᵢ and qᵢ, (P, 2, B), the latter two as data.
+
+    The qᵢ are those of the choices (P, B), of all q (P, 2, B, n), whose gradient is that of a mean over `rows` rows:
+    - w (y - qᵢ) / rows, divided last.
     """
-    losses, errors = _HalfSquare.apply(q, targets, weight, rows)
-    return losses, errors
+    losses, errors, taken = apply(_HalfSquare, q, choices, targets, weight, rows)
+    return losses, errors, taken
 
 
 class _HalfSquare(Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, targets: Tensor, weight: Tensor | None, rows: int) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, q: Tensor, choices: Tensor, targets: Tensor, weight: Tensor | None, rows: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        errors = targets.unsqueeze(1) - q
+        taken = _taken(q, choices)
+        errors = targets.unsqueeze(1) - taken
         weighted = errors if weight is None else errors * weight.unsqueeze(1)
-        ctx.save_for_backward(weighted)
-        ctx.rows = rows
-        ctx.mark_non_differentiable(errors)
-        return (errors * weighted).sum(1) / 2, errors
+        ctx.save_for_backward(weighted, choices)
+        ctx.rows, ctx.n = rows, q.shape[-1]
+        ctx.mark_non_differentiable(errors, taken)
+        return (errors * weighted).sum(1) / 2, errors, taken
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor | None, ...]:
-        (weighted,) = ctx.saved_tensors
-        return g.unsqueeze(1) * (weighted / -ctx.rows), None, None, None
+    def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+        weighted, choices = ctx.saved_tensors
+        return _to_all(g.unsqueeze(1) * (weighted / -ctx.rows), choices, ctx.n), None, None, None, None
 
 
-def soft_value(q: Tensor, probs: Tensor | None, entropies: Tensor, alpha: Tensor) -> Tensor:
-    """Return V = Σ_d π_d minᵢ qᵢ_d + Σ α h, (P, B), of twin q (P, 2, B, n), π (P, B, n), h (P, B, terms), α (P, terms).
+def soft_value(q: Tensor, sample: SoftSample, alpha: Tensor, sign: int = 1) -> Tensor:
+    """Return the soft value (P, B) of twin q (P, 2, B, n) with entropy coefficients α (P, terms); -V with a sign of -1.
+
+        V = Σ_d π(d|s) minᵢ qᵢ(s, c, d) - α_c log π(c|s) + α_d H(π(·|s))
+
+    Both entropies are added: arXiv:1812.05905, eq. 3, and arXiv:1910.07207, eq. 10. With h the entropies,
 
     dV/dqᵢ_d = π_d where qᵢ_d is the lesser of the twins, the first one if they agree;   dV/dh = α
     """
-    value: Tensor = _SoftValue.apply(q, probs, entropies, alpha)
+    value: Tensor = apply(_SoftValue, q, sample.probs, sample.entropies, alpha, sign)
     return value
 
 
 class _SoftValue(Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, probs: Tensor | None, entropies: Tensor, alpha: Tensor) -> Tensor:
+    def forward(ctx: Any, q: Tensor, probs: Tensor | None, entropies: Tensor, alpha: Tensor, sign: int) -> Tensor:
         least = torch.minimum(q[:, 0], q[:, 1])
         ctx.save_for_backward(q, probs, alpha)
-        ctx.least = least
+        ctx.least, ctx.sign = least, sign
         mean = least.squeeze(-1) if probs is None else (probs * least).sum(-1)
-        return mean + (entropies * alpha.unsqueeze(1)).sum(-1)
+        value = mean + (entropies * alpha.unsqueeze(1)).sum(-1)
+        return value if sign > 0 else -value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, probs, alpha = ctx.saved_tensors
         to_q = to_probs = None
-        g = g.unsqueeze(-1)
+        g = g.unsqueeze(-1) * ctx.sign
         if ctx.needs_input_grad[0]:
             first = (q[:, :1] <= q[:, 1:]).to(q.dtype)
             to_q = torch.cat([first, 1 - first], 1) * g.unsqueeze(1)
             to_q = to_q if probs is None else to_q * probs.unsqueeze(1)
         if ctx.needs_input_grad[1]:
             to_probs = ctx.least * g
-        return to_q, to_probs, alpha.unsqueeze(1) * g, None
+        return to_q, to_probs, alpha.unsqueeze(1) * g, None, None
 
 
-def huber(errors: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean (P,) over errors δ (P, B) of δ²/2 for |δ| <= 1 and |δ| - 1/2 beyond, weighted (P, B).
+def huber(q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the mean losses (P,) of errors δ = y - q(s, a), and the errors (P, B) as data: Huber (1964).
 
-    The gradient in δ is δ clipped to ±1, over B, times the weights: Huber (1964).
+    The loss is δ²/2 for |δ| <= 1 and |δ| - 1/2 beyond, weighted (P, B); q(s, a) are those of the choices (P, B), of all
+    q (P, B, n). The gradient in δ is δ clipped to ±1, over B, times the weights.
     """
-    losses: Tensor = _Huber.apply(errors, weights)
-    return losses
+    losses, errors = apply(_Huber, q, choices, targets, weights)
+    return losses, errors
 
 
 class _Huber(Function):
     @staticmethod
-    def forward(ctx: Any, errors: Tensor, weights: Tensor | None) -> Tensor:
+    def forward(ctx: Any, q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        errors = targets - _taken(q, choices)
         clipped = errors.clamp(-1, 1)
         losses = clipped * (errors - 0.5 * clipped)
-        ctx.save_for_backward(clipped)
-        ctx.weights = weights
-        return (losses if weights is None else weights * losses).mean(1)
+        ctx.save_for_backward(clipped, choices)
+        ctx.weights, ctx.n = weights, q.shape[-1]
+        ctx.mark_non_differentiable(errors)
+        return (losses if weights is None else weights * losses).mean(1), errors
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        (clipped,) = ctx.saved_tensors
-        slopes = clipped / clipped.shape[1]
-        return g.unsqueeze(1) * (slopes if ctx.weights is None else ctx.weights * slopes), None
+    def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        clipped, choices = ctx.saved_tensors
+        slopes = clipped / -clipped.shape[1]
+        slopes = slopes if ctx.weights is None else ctx.weights * slopes
+        return _to_all(g.unsqueeze(1) * slopes, choices, ctx.n), None, None, None
 
 
-def soft_sample(
+class SoftSample(NamedTuple):
+    """Actions sampled from outputs (P, B, outputs).
+
+    Attributes:
+        continuous: c, (P, B, k).
+        probs: π of the choices, (P, B, n), None if n = 0.
+        entropies: -log π(c), whose mean is an entropy, and the entropy of the choices, (P, B, terms).
+    """
+
+    continuous: Tensor
+    probs: Tensor | None
+    entropies: Tensor
+
+
+def soft_samples(
     outputs: Tensor,
+    next_outputs: Tensor,
     noise: Tensor,
     continuous_dim: int,
     limits: tuple[float, float],
     rows: int,
     weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Sample actions: numbers from a squashed normal, choices in expectation.
+) -> tuple[SoftSample, SoftSample]:
+    """Sample actions, with gradients and then without: numbers from a squashed normal, choices in expectation.
 
         c = tanh(u), u = mean + exp(log_std) noise,   log π(c) = log N(u; mean, std) - Σ log(1 - c²)
 
@@ -273,26 +414,33 @@ def soft_sample(
 
     Args:
         outputs: k means, k log standard deviations, and n logits, (P, B, 2k + n).
-        noise: standard normal, (P, B, k).
+        next_outputs: of what followed, the same, without gradients.
+        noise: standard normal, for both, (P, 2B, k).
         continuous_dim: k.
         limits: to which log standard deviations are clamped; beyond them they get no gradient.
         rows: by which the gradient in the outputs is divided, last.
         weight: of each row.
-
-    Returns:
-        c (P, B, k), π (P, B, n), None if n = 0, and what each h is a sample or the value of, (P, B, terms).
     """
-    c, probs, entropies = _SoftSample.apply(outputs, noise, continuous_dim, limits, rows, weight)
-    return c, probs, entropies
+    both = apply(_SoftSamples, outputs, next_outputs, noise, continuous_dim, limits, rows, weight)
+    return SoftSample(*both[:3]), SoftSample(*both[3:])
 
 
-class _SoftSample(Function):
+class _SoftSamples(Function):
     @staticmethod
     def forward(
-        ctx: Any, outputs: Tensor, noise: Tensor, k: int, limits: tuple[float, float], rows: int, weight: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        ctx: Any,
+        outputs: Tensor,
+        next_outputs: Tensor,
+        noise: Tensor,
+        k: int,
+        limits: tuple[float, float],
+        rows: int,
+        weight: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
         ctx.set_materialize_grads(False)
-        c, log_std, logits = outputs.split([k, k, outputs.shape[-1] - 2 * k], -1)
+        batch = outputs.shape[1]
+        both = torch.cat([outputs, next_outputs], 1)
+        c, log_std, logits = both.split([k, k, both.shape[-1] - 2 * k], -1)
         spread = probs = log_probs = None
         entropies = []
         if k:
@@ -307,14 +455,20 @@ class _SoftSample(Function):
             log_probs = log_softmax(logits)
             probs = log_probs.exp()
             entropies.append(-(probs * log_probs).sum(-1))
-        ctx.save_for_backward(c, log_std, spread, probs, log_probs, weight)
+
+        def halves(x: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+            return (None, None) if x is None else (x[:, :batch].contiguous(), x[:, batch:].contiguous())
+
+        (c, next_c), (probs, next_probs), (h, next_h) = map(halves, (c, probs, torch.stack(entropies, -1)))
+        ctx.save_for_backward(c, log_std[:, :batch], halves(spread)[0], probs, halves(log_probs)[0], weight)
         ctx.limits, ctx.rows = limits, rows
-        return c, probs, torch.stack(entropies, -1)
+        ctx.mark_non_differentiable(*(x for x in (next_c, next_probs, next_h) if x is not None))
+        return c, probs, h, next_c, next_probs, next_h
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, g_c: Tensor | None, g_probs: Tensor | None, g_entropies: Tensor | None
+        ctx: Any, g_c: Tensor | None, g_probs: Tensor | None, g_entropies: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:
         c, log_std, spread, probs, log_probs, weight = ctx.saved_tensors
         gradients = []
@@ -329,7 +483,7 @@ class _SoftSample(Function):
             gradients.append(probs * (z - (probs * z).sum(-1, keepdim=True)))
         g = torch.cat(gradients, -1) if len(gradients) > 1 else gradients[0]
         g = g if weight is None else g * weight.unsqueeze(-1)
-        return g / ctx.rows, None, None, None, None, None
+        return g / ctx.rows, None, None, None, None, None, None
 
 
 def state_dependent_log_std(log_std: Tensor, z: Tensor, rows: int) -> tuple[Tensor, Tensor]:
@@ -339,7 +493,7 @@ def state_dependent_log_std(log_std: Tensor, z: Tensor, rows: int) -> tuple[Tens
 
     log σ is (P, L, k), z (P, B, L) gets no gradient: Raffin et al. (2022), arXiv:2005.05719, section 3.
     """
-    learned, others = _StateDependentLogStd.apply(log_std, z, rows)
+    learned, others = apply(_StateDependentLogStd, log_std, z, rows)
     return learned, others
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...envs import Joined
 from ...errors import UnsupportedSpace
-from ...networks.fused import soft_sample, soft_value
+from ...networks.fused import SoftSample, soft_samples
 
 Array = NDArray[Any]
 LOG_STD_LIMITS = (-20.0, 2.0)
@@ -107,11 +107,11 @@ class SoftActions:
         mean, log_std, logits = outputs.split([k, k, self.outputs - 2 * k], -1)
         return mean, log_std, logits
 
-    def taken(self, q: Tensor, choices: Tensor) -> Tensor:
-        """Return q (P, 2, B) of the choices taken (P, B), of all q (P, 2, B, n)."""
-        if self.num_discrete == 1:
-            return q.squeeze(-1)
-        return q.gather(-1, choices[:, None, :, None].expand(-1, 2, -1, 1)).squeeze(-1)
+    def samples(
+        self, outputs: Tensor, next_outputs: Tensor, noise: Tensor, rows: int, weight: Tensor | None = None
+    ) -> tuple[SoftSample, SoftSample]:
+        """Sample actions for a batch, with gradients, and for what followed; the arguments are `soft_samples`'."""
+        return soft_samples(outputs, next_outputs, noise, self.continuous_dim, LOG_STD_LIMITS, rows, weight)
 
     def std_noise(self, outputs: Tensor, noise: Tensor) -> Tensor:
         """Scale standard normal noise (P, N, k) by the standard deviations."""
@@ -131,32 +131,3 @@ class SoftActions:
         up_to = (logits - logits.amax(-1, keepdim=True)).exp().cumsum(-1)
         drawn = (up_to <= torch.from_numpy(uniforms).to(logits) * up_to[..., -1:]).sum(-1)
         return self.denormalize(numbers, drawn.clamp(max=self.num_discrete - 1))
-
-
-class Sample:
-    """Actions of a policy for a batch: numbers drawn from a squashed normal, choices in expectation.
-
-    Attributes:
-        continuous: c, (P, B, k).
-        entropies: -log π(c), whose mean is an entropy, then the entropy of the choices, (P, B, entropy_terms).
-    """
-
-    def __init__(
-        self, actions: SoftActions, outputs: Tensor, noise: Tensor, rows: int = 1, weight: Tensor | None = None
-    ):
-        """Sample by a policy network's outputs (P, B, outputs) and standard normal noise (P, B, k).
-
-        The gradient in the outputs is that of a mean over so many rows, weighted (P, B).
-        """
-        self.continuous, self._probs, self.entropies = soft_sample(
-            outputs, noise, actions.continuous_dim, LOG_STD_LIMITS, rows, weight
-        )
-
-    def value(self, q: Tensor, alpha: Tensor) -> Tensor:
-        """Return the soft value (P, B) of twin q (P, 2, B, n) with entropy coefficients (P, entropy_terms).
-
-            V = Σ_d π(d|s) minᵢ qᵢ(s, c, d) - α_c log π(c|s) + α_d H(π(·|s))
-
-        Both entropies are added: arXiv:1812.05905, eq. 3, and arXiv:1910.07207, eq. 10.
-        """
-        return soft_value(q, self._probs, self.entropies, alpha)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...checkpoint.member_state import Stacked
-from ...networks.fused import FusedMLP, joined
+from ...networks.fused import Autograd, FusedMLP, Tape, joined
 from ...networks.mlp import ACTIVATIONS, MLP, Network, Parameters, affine, initialize, shapes_of
 from ...networks.optimizers import Optimizer
 from ...networks.recurrent import Core
@@ -52,6 +52,7 @@ class SoftActorCritic(Stacked):
     Attributes:
         actor: parameters of P members; critics: of 4P: the twins of every member side by side, then all their targets.
         actor_vector, critic_vector, target_vector: (P, D), (P, 2D) and (P, 2D) of these parameters.
+        graph: records the losses that gradients are taken of.
         critic_vectors: all that the critics' loss is differentiated with respect to, by network.
     """
 
@@ -100,6 +101,8 @@ class SoftActorCritic(Stacked):
         self.tensors = {"actor": self.actor_vector, "critic": self.critic_vector, "target": self.target_vector}
         self._pi_layers, self._q_layers = self._pi.layers(self.actor.views), self._q.layers(self.critics.views)
         self._online_layers = [(weight[: self.twins], bias[: self.twins]) for weight, bias in self._q_layers]
+        plain = type(self) is SoftActorCritic and type(head) is Head  # the others have more to differentiate
+        self.graph: Autograd | Tape = Tape() if plain else Autograd()
         activation = ACTIVATIONS[hp.activation]
         self._fused_pi = FusedMLP(pi, activation, self.actor_vector, members, 2 * rows)
         self._fused_q = FusedMLP(q, activation, self.critics.vector[: self.twins], 2 * self.twins, rows)
@@ -145,13 +148,11 @@ class SoftActorCritic(Stacked):
 
     def actor_gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient (P, D) of losses in the actor."""
-        (gradient,) = torch.autograd.grad(losses.sum(), self._fused_pi.leaf)
-        return gradient
+        return self.graph.gradient(losses, self._fused_pi.leaf)
 
     def critic_gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient of losses in the `critic_vectors`, side by side."""
-        (gradient,) = torch.autograd.grad(losses.sum(), self._fused_q.leaf)
-        return gradient.view_as(self.critic_vector)
+        return self.graph.gradient(losses, self._fused_q.leaf).view_as(self.critic_vector)
 
     def _outputs_of(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
         out, next_out, z = self._fused_pi(self._pi_layers, self._padded(obs), rest=self._padded(next_obs))

@@ -29,12 +29,12 @@ from ...experience.normalizers import NoRewardNormalizer, RewardNormalizer
 from ...experience.sequence_replay import Sequences, check_sequences
 from ...learner import Learner
 from ...networks.encoders import check_encoder, encoder_choice
-from ...networks.fused import half_square
+from ...networks.fused import SoftSample, half_square, soft_value
 from ...networks.optimizers import EVERY, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...task import Task
 from ..off_policy import ReplayLoop, check_memory, check_replay, off_policy_space
-from .actions import Sample, SoftActions
+from .actions import SoftActions
 from .heads import Noise, head_for, no_noise
 from .image_networks import ImageSoftActorCritic
 from .networks import TWINS, ActingMemory, Batch, FixedEntropy, LearnedEntropy, NoMemory, SoftActorCritic
@@ -232,24 +232,27 @@ class SACLearner(Learner):
 
     # --- learning ---
 
-    def update(self, batch: Batch, lr_factor: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         """Take one gradient step on a batch; returns what to report, (P,) each, and errors (P, B)."""
+        with self.policy.graph:
+            return self._update(batch)
+
+    def _update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
         hp, policy, size, mask = self.hp, self.policy, self.hp.batch_size, batch.get("mask")
         batch, noise, alpha = policy.encode(batch), self.update_noise(self.progress.updates), self.coefficients.alpha
         outputs, next_outputs = policy.outputs_of(batch)  # of the actor before its step
-        sample = Sample(self.actions, outputs, noise[:, :size], size, mask)
-        next_sample = Sample(self.actions, next_outputs, noise[:, size:])
+        sample, next_sample = self.actions.samples(outputs, next_outputs, noise, size, mask)
 
         critic_loss, errors, q = self.critic_loss(batch, next_sample, alpha)
         of_critics = clip_norm(policy.critic_gradient(critic_loss), hp.max_grad_norm)
-        self.step_critics(of_critics.gradient, self.critic_lr * lr_factor)
+        self.step_critics(of_critics.gradient, self.loop.scheduled(self.critic_lr, self.env_steps))
 
         actor_loss = self.actor_loss(batch, sample, alpha)
         of_actor = clip_norm(policy.actor_gradient(actor_loss), hp.max_grad_norm)
-        self.actor_optimizer.step(of_actor.gradient, hp.optimizer.lr * lr_factor)
+        self.actor_optimizer.step(of_actor.gradient, self.loop.scheduled(hp.optimizer.lr, self.env_steps))
 
         entropies = masked(sample.entropies.detach(), mask).mean(1)
-        self.coefficients.descend(entropies, self.entropy_lr * lr_factor)
+        self.coefficients.descend(entropies, self.loop.scheduled(self.entropy_lr, self.env_steps))
         policy.move_target(hp.tau * (self.progress.updates % self.target_interval == 0))
         report = {
             "critic_loss": critic_loss.detach().mean(1),
@@ -268,7 +271,7 @@ class SACLearner(Learner):
             ((start, stop),) = self.critic_spans[name]
             optimizer.step(gradient[:, start:stop].contiguous(), lr)
 
-    def critic_loss(self, batch: Batch, next_sample: Sample, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def critic_loss(self, batch: Batch, next_sample: SoftSample, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the losses (P, B) of a batch, the errors y - qᵢ(s, a), (P, 2, B), and the mean of q, (P,).
 
             J = mean Σᵢ ½ (y - qᵢ(s, a))²,   y = r + discount V'(s')
@@ -277,28 +280,28 @@ class SACLearner(Learner):
         """
         numbers, choices = self.actions.normalize(batch["action"])
         q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
-        targets = self.rewards.scale(batch["reward"]) + batch["discount"] * next_sample.value(next_q, alpha)
-        q, mask = self.actions.taken(q, choices), batch.get("mask")
-        losses, errors = half_square(q, targets, batch.get("weight", mask), self.hp.batch_size)
-        q = q.detach()
+        targets = self.rewards.scale(batch["reward"]) + batch["discount"] * soft_value(next_q, next_sample, alpha)
+        mask = batch.get("mask")
+        losses, errors, q = half_square(q, choices, targets, batch.get("weight", mask), self.hp.batch_size)
         return losses, errors, q.mean((1, 2)) if mask is None else masked(q.mean(1), mask).mean(1)
 
-    def actor_loss(self, batch: Batch, sample: Sample, alpha: Tensor) -> Tensor:
+    def actor_loss(self, batch: Batch, sample: SoftSample, alpha: Tensor) -> Tensor:
         """Return the losses (P, B) of a batch.
 
             J = mean α log π(c|s) - minᵢ qᵢ(s, c)
 
         arXiv:1812.05905, eq. 9, where c is a function of the policy's outputs and noise.
         """
-        return -sample.value(self.policy.q(batch, sample.continuous), alpha)
+        return soft_value(self.policy.q(batch, sample.continuous), sample, alpha, sign=-1)
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's critic loss (P,) on a batch (P, B, ...), with the next actions at their medians."""
         batch = self.policy.encode(batch)
-        _, outputs = self.policy.outputs_of(batch)
-        noise = torch.zeros(*outputs.shape[:2], self.actions.continuous_dim, device=self.device)
-        _, errors, q = self.critic_loss(batch, Sample(self.actions, outputs, noise), self.coefficients.alpha)
+        outputs, next_outputs = self.policy.outputs_of(batch)
+        noise = torch.zeros(1, 2 * outputs.shape[1], self.actions.continuous_dim, device=self.device)
+        _, next_sample = self.actions.samples(outputs, next_outputs, noise, self.hp.batch_size)
+        _, errors, q = self.critic_loss(batch, next_sample, self.coefficients.alpha)
         return masked(errors.square().sum(1), batch.get("mask")).mean(1) / 2, {"q": q}
 
     # --- what the environment and the epochs need ---

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from rekindle import DQN, PPO, SAC, EnvSpec
-from rekindle.tasks.algorithms.sac.actions import Sample, SoftActions
+from rekindle.tasks.algorithms.sac.actions import SoftActions
 from rekindle.tasks.algorithms.sac.sac import SACLearner
 from rekindle.tasks.envs import Joined
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.experience.normalizers import RewardNormalizer
+from rekindle.tasks.networks.fused import SoftSample, soft_value
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from torch.distributions import Categorical, Normal, TanhTransform, TransformedDistribution
 
@@ -124,9 +125,14 @@ def _nested(values: dict[str, Any]) -> dict[str, Any]:
     return dict(unflatten(values))
 
 
-def next_sample_of(made: SACLearner, batch: dict[str, torch.Tensor]) -> Sample:
+def sampled(actions: SoftActions, outputs: torch.Tensor, noise: torch.Tensor) -> SoftSample:
+    """Actions by these outputs and this noise."""
+    return actions.samples(outputs, outputs.detach(), torch.cat([noise, noise], 1), 1)[0]
+
+
+def next_sample_of(made: SACLearner, batch: dict[str, torch.Tensor]) -> SoftSample:
     """The policy's actions for the next observations of a batch, as an update draws them."""
-    return Sample(made.actions, made.policy.outputs_of(batch)[1], made.update_noise(1)[:, 32:])
+    return made.actions.samples(*made.policy.outputs_of(batch), made.update_noise(1), 32)[1]
 
 
 def batch_of(made: SACLearner) -> dict[str, torch.Tensor]:
@@ -144,14 +150,14 @@ class TestSquashedNormal:
         torch.manual_seed(0)
         mean, log_std, noise = (torch.randn(1, 50, 2, dtype=torch.float64) for _ in range(3))
         log_std = log_std.clamp(max=0.5)  # torch's own is infinite where tanh rounds to one
-        sample = Sample(SoftActions(BOX, "a test"), torch.cat([mean, log_std], -1), noise)
+        sample = sampled(SoftActions(BOX, "a test"), torch.cat([mean, log_std], -1), noise)
         reference = TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform()])
         log_prob = reference.log_prob(sample.continuous).sum(-1)
         torch.testing.assert_close(-sample.entropies[..., 0], log_prob, rtol=1e-6, atol=1e-6)
 
     def test_it_is_finite_where_tanh_has_rounded_to_one(self) -> None:
         outputs = torch.tensor([[[50.0, 50.0, 0.0, 0.0], [-50.0, -50.0, 0.0, 0.0]]], requires_grad=True)
-        sample = Sample(SoftActions(BOX, "a test"), outputs, torch.zeros(1, 2, 2))
+        sample = sampled(SoftActions(BOX, "a test"), outputs, torch.zeros(1, 2, 2))
         assert sample.continuous.abs().unique().tolist() == [1.0]
         # log N(u; u, 1) - log(1 - tanh(u)²) per number, where 1 - tanh(u)² = 4 exp(-2 |u|) to all digits
         expected = torch.full((1, 2), 2 * (-0.5 * math.log(2 * math.pi) - math.log(4) + 100))
@@ -163,15 +169,15 @@ class TestSquashedNormal:
     def test_the_log_std_is_clipped_with_no_gradient_beyond(self) -> None:
         actions, noise = SoftActions(BOX, "a test"), torch.ones(1, 1, 2)
         outputs = torch.tensor([[[0.0, 0.0, -100.0, 100.0]]], requires_grad=True)
-        sample = Sample(actions, outputs, noise)
-        limits = Sample(actions, torch.tensor([[[0.0, 0.0, -20.0, 2.0]]]), noise)
+        sample = sampled(actions, outputs, noise)
+        limits = sampled(actions, torch.tensor([[[0.0, 0.0, -20.0, 2.0]]]), noise)
         assert torch.equal(sample.entropies, limits.entropies)
         (sample.continuous.sum() + sample.entropies.sum()).backward()
         assert outputs.grad is not None
         assert outputs.grad[..., 2:].tolist() == [[[0.0, 0.0]]]
 
 
-def made_up_q(sample: Sample, space: SoftActions) -> torch.Tensor:
+def made_up_q(sample: SoftSample, space: SoftActions) -> torch.Tensor:
     """Twin values (P, 2, B, n) that depend on the numbers and on the choice."""
     ways = torch.linspace(-1, 1, 2 * space.num_discrete, dtype=torch.float64).view(1, 2, 1, space.num_discrete)
     return ways + (sample.continuous.sum(-1)[:, None, :, None] * (ways + 0.3)).sin()
@@ -187,15 +193,15 @@ class TestGradients:
         alpha = torch.rand(3, actions.entropy_terms, dtype=torch.float64)
 
         def value(outputs: torch.Tensor) -> torch.Tensor:
-            sample = Sample(actions, outputs, noise)
-            return sample.value(made_up_q(sample, actions), alpha)
+            sample = sampled(actions, outputs, noise)
+            return soft_value(made_up_q(sample, actions), sample, alpha)
 
         assert torch.autograd.gradcheck(value, outputs)
 
     def test_where_the_twins_agree_it_goes_to_the_first(self) -> None:
         actions = SoftActions(BOX, "a test")
         q = torch.ones(1, 2, 3, 1, requires_grad=True)
-        Sample(actions, torch.zeros(1, 3, 4), torch.zeros(1, 3, 2)).value(q, torch.ones(1, 1)).sum().backward()
+        soft_value(q, sampled(actions, torch.zeros(1, 3, 4), torch.zeros(1, 3, 2)), torch.ones(1, 1)).sum().backward()
         assert q.grad is not None
         assert q.grad[0, :, :, 0].tolist() == [[1, 1, 1], [0, 0, 0]]
 
@@ -203,12 +209,14 @@ class TestGradients:
     def test_of_the_critics_loss_on_the_actions_taken(self, env: str) -> None:
         made = learner(env)
         batch, policy = batch_of(made), made.policy
-        losses, errors, _ = made.critic_loss(batch, next_sample_of(made, batch), made.coefficients.alpha)
-        gradient = policy.critic_gradient(losses)
+        with policy.graph:
+            losses, errors, _ = made.critic_loss(batch, next_sample_of(made, batch), made.coefficients.alpha)
+            gradient = policy.critic_gradient(losses).clone()
         numbers, choices = made.actions.normalize(batch["action"])
         mlp, x = policy._q, torch.cat([batch["obs"], numbers], -1)
         q = mlp(mlp.layers(policy.critics.leaves), x.repeat_interleave(2, 0).repeat(2, 1, 1))[:4].unflatten(0, (2, 2))
-        q_taken = made.actions.taken(q, choices)
+        every = choices[:, None, :, None].expand(-1, 2, -1, 1)
+        q_taken = q.gather(-1, every).squeeze(-1)
         targets = (errors + q_taken).detach()
         loss = 0.5 * (targets - q_taken).square().mean(-1).sum(1)
         torch.testing.assert_close(losses.mean(1), loss)
@@ -219,15 +227,15 @@ class TestGradients:
         made = learner(env)
         batch, policy, alpha = batch_of(made), made.policy, torch.full((2, 1), 0.3)
         noise = made.update_noise(1)[:, :32]
-        outputs, _ = policy.outputs_of(batch)
-        losses = made.actor_loss(batch, Sample(made.actions, outputs, noise, 32), alpha)
-        gradient = policy.actor_gradient(losses)
+        with policy.graph:
+            sample, _ = made.actions.samples(*policy.outputs_of(batch), made.update_noise(1), 32)
+            gradient = policy.actor_gradient(made.actor_loss(batch, sample, alpha)).clone()
         pi = policy._pi(policy._pi.layers(policy.actor.leaves), batch["obs"])
-        sample = Sample(made.actions, pi, noise)
+        sample = sampled(made.actions, pi, noise)
         x = torch.cat([batch["obs"], sample.continuous[..., : made.actions.continuous_dim]], -1)
         layers = [(w[:4], b[:4]) for w, b in policy._q.layers(policy.critics.views)]
         q = policy._q(layers, x.repeat_interleave(2, 0)).unflatten(0, (2, 2))
-        expected = policy.actor.gradient(-sample.value(q, alpha).mean(1))
+        expected = policy.actor.gradient(-soft_value(q, sample, alpha).mean(1))
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -281,29 +289,29 @@ class TestSoftValue:
         torch.manual_seed(0)
         actions, outputs, noise = SoftActions(BOX, "a test"), torch.randn(2, 7, 4), torch.randn(2, 7, 2)
         q, alpha = torch.randn(2, 2, 7, 1), torch.tensor([[0.5], [2.0]])
-        sample = Sample(actions, outputs, noise)
+        sample = sampled(actions, outputs, noise)
         normal = Normal(outputs[..., :2], outputs[..., 2:].clamp(-20, 2).exp())
         policy = TransformedDistribution(normal, [TanhTransform()])
         expected = q.amin(1)[..., 0] - alpha * policy.log_prob(sample.continuous).sum(-1)
-        torch.testing.assert_close(sample.value(q, alpha), expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(soft_value(q, sample, alpha), expected, rtol=1e-4, atol=1e-4)
 
     def test_the_value_of_choices_is_the_expected_least_q_plus_their_entropy(self) -> None:
         torch.manual_seed(0)
         actions = SoftActions(gym.spaces.Discrete(4), "a test")
         logits, q = torch.randn(2, 7, 4), torch.randn(2, 2, 7, 4)
         alpha = torch.tensor([[0.5], [2.0]])
-        value = Sample(actions, logits, torch.zeros(2, 7, 0)).value(q, alpha)
+        value = soft_value(q, sampled(actions, logits, torch.zeros(2, 7, 0)), alpha)
         policy = Categorical(logits=logits)
         torch.testing.assert_close(value, (policy.probs * q.amin(1)).sum(-1) + alpha * policy.entropy())
 
     def test_both_entropies_of_a_hybrid_action_raise_its_value(self) -> None:
         torch.manual_seed(0)
         actions, outputs = SoftActions(Joined(HYBRID), "a test"), torch.randn(1, 7, 10)
-        sample, q = Sample(actions, outputs, torch.randn(1, 7, 2)), torch.randn(1, 2, 7, 6)
+        sample, q = sampled(actions, outputs, torch.randn(1, 7, 2)), torch.randn(1, 2, 7, 6)
         policy = Categorical(logits=outputs[..., 4:])
         torch.testing.assert_close(sample.entropies[..., 1], policy.entropy())
         plain = (policy.probs * q.amin(1)).sum(-1)
-        value = sample.value(q, torch.tensor([[0.5, 2.0]]))
+        value = soft_value(q, sample, torch.tensor([[0.5, 2.0]]))
         torch.testing.assert_close(value, plain + 0.5 * sample.entropies[..., 0] + 2 * policy.entropy())
 
 
@@ -364,10 +372,10 @@ class TestLearning:
     def test_a_step_goes_from_critics_to_actor_to_coefficient_to_targets(self) -> None:
         rates = {"critic_lr": 0.01, "entropy.lr": 0.01}
         made, old_critics, old_actor = learner(**rates), learner(**{**rates, "critic_lr": 0.0}), learner(**rates)
-        batch, target, lr = batch_of(made), made.policy.target_vector.clone(), torch.ones(2, 1)
-        old_actor.hp.optimizer.lr = 0 * lr
+        batch, target = batch_of(made), made.policy.target_vector.clone()
+        old_actor.hp.optimizer.lr = torch.zeros(2, 1)
         for each in (made, old_critics, old_actor):
-            each.update(batch, lr)
+            each.update(batch)
         for mine, theirs in zip(made.policy.actor_vector, old_critics.policy.actor_vector, strict=True):
             assert not torch.equal(mine, theirs)  # the actor sees the critics after their step
         assert not torch.equal(made.policy.actor_vector, old_actor.policy.actor_vector)

@@ -10,8 +10,8 @@ import torch
 from masked import MASKED
 from rekindle import SAC, Cohort, EnvSpec
 from rekindle.spaces import unflatten
-from rekindle.tasks.algorithms.sac.actions import Sample
 from rekindle.tasks.algorithms.sac.sac import SACLearner
+from rekindle.tasks.networks.fused import SoftSample
 from rekindle.tasks.testing import VariantSuite
 from torch import Tensor
 
@@ -151,9 +151,8 @@ def test_what_is_masked_counts_nowhere() -> None:
     counts[1, 31] = 0
     batch["mask"] = counts * 32 / counts.sum(1, keepdim=True)
     other = changed(batch, counts == 0)
-    lr = torch.ones(2, 1)
-    report, _ = made.update(batch, lr)
-    theirs, _ = same.update(other, lr)
+    report, _ = made.update(batch)
+    theirs, _ = same.update(other)
     for name in ("actor_vector", "critic_vector", "target_vector"):
         assert torch.equal(getattr(made.policy, name), getattr(same.policy, name))
     assert torch.equal(made.coefficients.alpha, same.coefficients.alpha)
@@ -173,9 +172,8 @@ def test_losses_are_means_over_what_counts_alone() -> None:
     torch.testing.assert_close(made.loss(batch)[0], kept.square().sum(1).mean(1) / 2)
 
 
-def next_sample_of(made: Any, batch: dict[str, Tensor]) -> Sample:
-    _, outputs = made.policy.outputs_of(batch)
-    return Sample(made.actions, outputs, torch.zeros(*outputs.shape[:2], made.actions.continuous_dim))
+def next_sample_of(made: Any, batch: dict[str, Tensor]) -> SoftSample:
+    return made.actions.samples(*made.policy.outputs_of(batch), torch.zeros(2, 64, made.actions.continuous_dim), 32)[1]
 
 
 def remembered(made: Any, core: int, tensors: Any, obs: Tensor, begins: Tensor, state: Tensor) -> Tensor:

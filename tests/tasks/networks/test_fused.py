@@ -9,17 +9,22 @@ from typing import Any
 import pytest
 import torch
 from rekindle.tasks.networks.fused import (
+    Autograd,
     FusedMLP,
+    SoftSample,
+    Tape,
+    apply,
     half_square,
     huber,
     joined,
-    soft_sample,
+    soft_samples,
     soft_value,
     state_dependent_log_std,
 )
 from rekindle.tasks.networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Activation, Layers, Parameters, initialize
 from torch import Tensor
 from torch.autograd import gradcheck
+from torch.autograd.function import once_differentiable
 
 IN_PLACE = {name: a for name, a in ACTIVATIONS.items() if a.apply_} | {"product rule": PRODUCT_RULE_TANH}
 SIZES = [3, 5, 4, 2]
@@ -118,41 +123,83 @@ def test_a_perceptron_rounds_as_autograd_does(activation: str) -> None:
 
 @pytest.mark.parametrize(("numbers", "choices"), [(3, 0), (0, 4), (2, 3)])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_gradient_of_a_soft_sample_is_that_of_a_mean(numbers: int, choices: int, weighted: bool) -> None:
-    noise, outputs = draw(2, 5, numbers), draw(2, 5, 2 * numbers + choices, seed=1)
+def test_the_gradient_of_soft_samples_is_that_of_a_mean(numbers: int, choices: int, weighted: bool) -> None:
+    noise, outputs = draw(2, 10, numbers), draw(2, 5, 2 * numbers + choices, seed=1)
     weight = draw(2, 5, seed=2).abs() if weighted else None
     outputs[0, 0, numbers : numbers + 1] = 9.0  # beyond the limits, if it is a log standard deviation
 
     def parts(outputs: Tensor, rows: int = 1, weight: Tensor | None = None) -> list[Tensor]:
-        c, probs, entropies = soft_sample(outputs, noise, numbers, (-3.0, 1.0), rows, weight)
-        return [x for x in (c if numbers else None, probs, entropies) if x is not None]
+        sample, following = soft_samples(outputs, draw(*outputs.shape), noise, numbers, (-3.0, 1.0), rows, weight)
+        assert not following.entropies.requires_grad
+        return [x for x in (sample.continuous if numbers else None, *sample[1:]) if x is not None]
 
-    assert alike(lambda outputs: tuple(parts(outputs)), outputs)
+    assert alike(lambda outputs: sum(x.sin().sum() for x in parts(outputs)), outputs)
     leaf = outputs.clone().requires_grad_()
     (one,) = torch.autograd.grad(sum(x.sum() for x in parts(leaf)), leaf)
     (mean,) = torch.autograd.grad(sum(x.sum() for x in parts(leaf, 7, weight)), leaf)
     assert torch.equal(mean, (one if weight is None else one * weight.unsqueeze(-1)) / 7)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("choices", [1, 3])
-def test_the_gradient_of_the_soft_value(choices: int) -> None:
-    probs = None if choices == 1 else torch.softmax(draw(2, 5, choices), -1)
+def test_the_gradient_of_the_soft_value(choices: int, sign: int) -> None:
     alpha, q, entropies = draw(2, 2, seed=1).abs(), draw(2, 2, 5, choices, seed=2), draw(2, 5, 2, seed=3)
-    if probs is None:
-        assert alike(lambda q, entropies: soft_value(q, None, entropies, alpha), q, entropies)
-    else:
-        assert alike(lambda q, probs, entropies: soft_value(q, probs, entropies, alpha), q, probs, entropies)
+
+    def value(q: Tensor, entropies: Tensor, *probs: Tensor) -> Tensor:
+        return soft_value(q, SoftSample(q, probs[0] if probs else None, entropies), alpha, sign)
+
+    assert alike(value, q, entropies, *([torch.softmax(draw(2, 5, choices), -1)] if choices > 1 else []))
 
 
+@pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_gradient_of_half_a_square_is_that_of_a_mean(weighted: bool) -> None:
-    q, targets, weight = draw(2, 2, 7), draw(2, 7, seed=1), draw(2, 7, seed=2).abs() if weighted else None
-    assert alike(lambda q: half_square(q, targets, weight, 1)[0], q)
+def test_the_gradient_of_half_a_square_is_that_of_a_mean(n: int, weighted: bool) -> None:
+    q, targets, weight = draw(2, 2, 7, n), draw(2, 7, seed=1), draw(2, 7, seed=2).abs() if weighted else None
+    choices = torch.arange(14).view(2, 7) % n
+    assert alike(lambda q: half_square(q, choices, targets, weight, 1)[0], q)
     leaf = q.clone().requires_grad_()
-    losses, errors = half_square(leaf, targets, weight, 7)
+    losses, errors, taken = half_square(leaf, choices, targets, weight, 7)
+    assert torch.equal(taken, q.gather(-1, choices[:, None, :, None].expand(-1, 2, -1, 1)).squeeze(-1))
+    assert torch.equal(errors, targets.unsqueeze(1) - taken)
     (mine,) = torch.autograd.grad(losses.sum(), leaf)
-    assert torch.equal(errors, targets.unsqueeze(1) - q)
-    assert torch.equal(mine, (errors if weight is None else errors * weight.unsqueeze(1)) / -7)
+    expected = (errors if weight is None else errors * weight.unsqueeze(1)) / -7
+    assert torch.equal(mine.sum(-1), expected)
+    assert int((mine != 0).sum()) == expected.numel()
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_a_tape_gives_every_bit_of_what_autograd_gives(activation: str) -> None:
+    net = MLP("q", [3, 17, 8, 3], activation, last_gain=1.0)
+    parameters = initialize([net], Parameters(net.shapes, 2), [1, 2])
+    mlp = FusedMLP(net.sizes, ACTIVATIONS[activation], parameters.vector, 2, 33)
+    x, targets = draw(2, 33, 3).float(), draw(2, 33, seed=1).float()
+
+    def gradient(graph: Autograd | Tape) -> Tensor:
+        with graph:
+            losses, _ = huber(mlp(net.layers(parameters.views), x)[0], torch.arange(66).view(2, 33) % 3, targets)
+            return graph.gradient(losses, mlp.leaf).clone()
+
+    assert torch.equal(gradient(Tape()), gradient(Autograd()))
+    assert gradient(Autograd()).any()
+
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        return a + 2 * b
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor]:
+        return g, 2 * g
+
+
+def test_an_input_used_twice_gets_the_sum_of_both_gradients() -> None:
+    leaf = draw(2, 3).requires_grad_()
+    with Tape() as tape:
+        assert tape.gradient(apply(Sum, leaf, leaf), leaf).unique().tolist() == [3.0]
+    with pytest.raises(KeyError):
+        tape.gradient(leaf.sum(), leaf)  # nothing is recorded outside
 
 
 def test_copies_of_a_network_see_the_same_inputs() -> None:
@@ -185,7 +232,10 @@ def test_the_gradient_of_a_state_dependent_deviation(numbers: int) -> None:
 
 @pytest.mark.parametrize("weights", [None, draw(2, 6, seed=5).abs()])
 def test_the_gradient_of_hubers_loss(weights: Tensor | None) -> None:
-    errors = torch.tensor([[0.5, -0.5, 3.0, -3.0, 0.9, 0.1]], dtype=DOUBLE).repeat(2, 1)
-    assert alike(lambda errors: huber(errors, weights), errors)
+    targets = torch.tensor([[0.5, -0.5, 3.0, -3.0, 0.9, 0.1]], dtype=DOUBLE).repeat(2, 1)
+    choices, q = torch.arange(12).view(2, 6) % 2, torch.zeros(2, 6, 2, dtype=DOUBLE)
+    assert alike(lambda q: huber(q, choices, targets, weights)[0], q)
+    losses, errors = huber(q, choices, targets, weights)
+    assert torch.equal(errors, targets)
     reference = torch.nn.functional.huber_loss(errors, torch.zeros_like(errors), reduction="none")
-    torch.testing.assert_close(huber(errors, weights), (reference * (1 if weights is None else weights)).mean(1))
+    torch.testing.assert_close(losses, (reference * (1 if weights is None else weights)).mean(1))
