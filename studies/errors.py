@@ -9,59 +9,59 @@ from ..tasks.errors import DamagedState
 
 
 class StoreError(Exception):
-    """The store, or a use of it, is wrong; nothing was written."""
+    """An error of the store or its use; nothing was written."""
 
 
 class BadURL(StoreError, ValueError):
-    """The URL names no usable database."""
+    """A URL that names no usable database."""
 
 
 class StoreUnreachable(StoreError):
-    """The database cannot be opened, or stopped answering."""
+    """A database that cannot be opened, or stopped answering."""
 
 
 class StoreLocked(StoreError):
-    """Other processes kept the database busy until the time-out."""
+    """A database that other processes kept busy until the time-out."""
 
 
 class StoreReadOnly(StoreError):
-    """The database may be read, but not written."""
+    """A database that may be read, but not written."""
 
 
 class StoreFull(StoreError):
-    """The database has no room for the write."""
+    """A database without room for the write."""
 
 
 class SchemaMismatch(StoreError):
-    """The tables have a version that this Rekindle does not know."""
+    """Tables of a version that this Rekindle does not know."""
 
 
 class DamagedRow(StoreError):
-    """A column holds invalid data."""
+    """A column with invalid data."""
 
 
 class DamagedCheckpoint(StoreError, DamagedState):
-    """The bytes of a checkpoint differ from those that were written."""
+    """A checkpoint whose bytes differ from those that were written."""
 
 
 class IdentityMismatch(StoreError, ValueError):
-    """A uid is in use for a task of another identity."""
+    """A uid in use for a task of another identity."""
 
 
 class StudyMismatch(StoreError, ValueError):
-    """A study of this name has another configuration."""
+    """A study of the same name with another configuration."""
 
 
 class UnknownStudy(StoreError, LookupError):
-    """No study has this name."""
+    """A name that no study has."""
 
 
 class ResultMismatch(StoreError):
-    """A finished segment or trial was finished again with another result."""
+    """A second, different result of a finished segment or trial."""
 
 
 class TaskBusy(StoreError):
-    """Another process holds the task.
+    """A task that another process holds.
 
     Attributes:
         uid: of the task.

@@ -46,7 +46,7 @@ class Killed(Exception):
 
 @dataclass(frozen=True)
 class RetryRule:
-    """Retries after one kind of failure.
+    """Rule of the retries after one kind of failure.
 
     Attributes:
         times: number of retries; None without limit.
@@ -144,7 +144,7 @@ _KINDS: Mapping[str, Callable[[BaseException], bool]] = {
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision to retry a trial after a pause, release or fail it."""
+    """Decision to retry a trial after a pause, release or fail it."""
 
     kind: str
     retry: bool

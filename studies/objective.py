@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 
 class Objective:
-    """Suggests hyperparameters, trains a task, reports returns, obeys the pruner.
+    """Objective that trains tasks with the hyperparameters that Optuna suggests.
+
+    It reports returns and obeys the pruner.
 
     The value of a trial is the return after the last epoch, to maximize, or a list of its objectives. The trial gets
     the attributes ``rk_uid``, ``rk_epochs`` and ``rk_digest`` (of the whole state). A trial whose numbers become NaN

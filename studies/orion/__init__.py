@@ -1,4 +1,6 @@
-"""Orion on the store's database: hunts from Python, and the plug-ins that Orion finds by entry points.
+"""Orion on the store's database: hunts from Python, and Orion's plug-ins.
+
+Orion finds the plug-ins by entry points.
 
 Only code that needs Orion belongs here, and the tables of its documents; training itself is `tasks`, and the trials of
 Rekindle's own studies are `storage`.

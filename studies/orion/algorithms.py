@@ -1,4 +1,4 @@
-"""Configuration of Orion's algorithms, so that a hunt with each of them ends."""
+"""Configurations of Orion's algorithms with which hunts end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _LOGUNIFORM = re.compile(r"^loguniform\((\S+), (\S+), precision=None.*")
 
 
 def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int | Fidelity) -> dict[str, Any]:
-    """Return Orion's configuration of the algorithm, with a seed, without which its Hyperband does not start."""
+    """Return Orion's configuration of the algorithm, with a seed.
+
+    Without a seed, its Hyperband does not start.
+    """
     config = {algorithm: {}} if isinstance(algorithm, str) else dict(algorithm)
     if len(config) != 1:
         raise ValueError(f"an algorithm is a name or {{name: {{option: value}}}}, but got {algorithm!r}")
@@ -48,7 +51,10 @@ def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int 
 
 
 def _is_installed(algorithm: type) -> bool:
-    """Return whether a class of Orion's is an algorithm, and its optional packages are installed."""
+    """Return whether a class of Orion's is a usable algorithm.
+
+    Its optional packages must be installed.
+    """
     optional = vars(sys.modules[algorithm.__module__]).values()
     missing = any(isinstance(each, ImportOptional) and each.failed for each in optional)
     return not missing and not algorithm.__module__.startswith("orion.core.")  # where wrappers of algorithms are
@@ -65,7 +71,10 @@ def is_grid(algorithm: Mapping[str, Any]) -> bool:
 
 
 def _generations(epochs: Fidelity) -> int:
-    """Return the number of generations of Orion's PBT, ten at most, each of one epoch at least."""
+    """Return the number of generations of Orion's PBT.
+
+    They are ten at most, each of one epoch at least.
+    """
     for count in range(10, 1, -1):
         ends = [whole(end) for end in compute_fidelities(count, epochs.low, epochs.high, epochs.base)]
         if len(set(ends)) == len(ends):
@@ -74,7 +83,10 @@ def _generations(epochs: Fidelity) -> int:
 
 
 def changeable(space: Space, search: Sequence[str] | None) -> list[str]:
-    """Return the hyperparameters that a population searches: those that may change while a task trains."""
+    """Return the hyperparameters that may change while a task trains.
+
+    Only these are searched by a population.
+    """
     flat = space.flat()
     names = [name for name, dimension in flat.items() if not (dimension.structural or isinstance(dimension, Maybe))]
     for name in search or ():
@@ -88,7 +100,10 @@ def changeable(space: Space, search: Sequence[str] | None) -> list[str]:
 
 
 def grid_priors(priors: Mapping[str, str]) -> dict[str, str]:
-    """Return the priors for Orion's grids, whose ends exp(log(end)) may lie beyond the end by a rounding."""
+    """Return the priors for Orion's grids.
+
+    The ends of a grid, exp(log(end)), may lie beyond the prior's by a rounding.
+    """
     return {name: _LOGUNIFORM.sub(_reachable, prior) for name, prior in priors.items()}
 
 

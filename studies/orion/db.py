@@ -66,7 +66,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
 
     @classmethod
     def get_defaults(cls) -> dict[str, Any]:
-        """Return the arguments that ``orion db setup`` uses where the user gives none."""
+        """Return the default arguments of ``orion db setup``."""
         return {"host": "sqlite:///studies.db"}
 
     def __repr__(self) -> str:
@@ -138,7 +138,10 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         return self._run("read", lambda collections: name in collections.indexes(collection))
 
     def index_information(self, collection_name: str) -> dict[str, bool]:
-        """Return the names of all indexes, as MongoDB spells them, and whether each is unique."""
+        """Return the names of all indexes, and whether each is unique.
+
+        The names are spelled as by MongoDB.
+        """
         indexes = self._run("read", lambda collections: collections.indexes(collection_name))
         return {"_id_": True, **{name: bool(index["unique"]) for name, index in indexes.items()}}
 
@@ -147,7 +150,10 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         self.transact(lambda collections: collections.drop_index(collection_name, name))
 
     def write(self, collection_name: str, data: Any, query: Mapping[str, Any] | None = None) -> int:
-        """Insert one or several documents, or with a query set keys of all that match; return their number."""
+        """Insert documents, or update those that match; return their number.
+
+        With a query, set keys of all documents that match it.
+        """
         if query is not None:
             return self.transact(lambda collections: collections.update(collection_name, query, data))
         documents = list(data) if isinstance(data, list | tuple) else [data]
@@ -202,7 +208,7 @@ def _url(host: str, username: str | None, password: str | None) -> str:
 
 
 class _translated:  # noqa: N801 - used as a function is: `with _translated():`
-    """Turns our errors into Orion's, which its users' programs catch."""
+    """Translation of our errors to Orion's, which its users' programs catch."""
 
     def __enter__(self) -> None:
         return None

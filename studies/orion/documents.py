@@ -1,4 +1,4 @@
-"""Orion's documents as tagged JSON, and the queries, projections and updates that Orion makes.
+"""Orion's documents as tagged JSON, with its queries, projections and updates.
 
 Orion thinks in MongoDB's terms. Text and bytes go to two columns: the JSON holds ``{"$bytes": [start, end]}`` in place
 of bytes, which are a slice of the second column. Tuples, datetimes and keys that JSON lacks keep their types.
@@ -35,7 +35,7 @@ MISSING = _Missing()
 
 
 def encode(document: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return a document as JSON text in ASCII, and the bytes that were in it."""
+    """Return a document as JSON text in ASCII, and its bytes."""
     blob = bytearray()
     try:
         return json.dumps(_tag(document, "", blob), allow_nan=False, separators=(",", ":")), bytes(blob)
@@ -123,7 +123,10 @@ def _untag_one(tag: str, content: Any, blob: bytes | None) -> Any:
 
 
 def index_text(value: Any) -> str | None:
-    """Return a scalar as text, equal for equal values only, with naive datetimes in order; else None."""
+    """Return a scalar as text for an index, or None.
+
+    Texts are equal for equal values only, and those of naive datetimes are in order.
+    """
     if value is None:
         return "null"
     if isinstance(value, datetime):
@@ -191,7 +194,10 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def conditions(query: Mapping[str, Any] | None) -> list[Condition]:
-    """Return a query as conditions that must all hold: ``{"a.b": 1, "c": {"$lte": 2}}`` has two."""
+    """Return a query as conditions that must all hold.
+
+    ``{"a.b": 1, "c": {"$lte": 2}}`` has two.
+    """
     return list(_conditions(query or {}, ""))
 
 
@@ -255,7 +261,7 @@ def _without(document: Document, key: str) -> Document:
 
 
 def put(document: Document, key: str, value: Any) -> None:
-    """Set the value at a dotted key, creating the dicts on the way."""
+    """Set the value at a dotted key, creating dicts where needed."""
     if key in document or "." not in key:
         document[key] = value
         return

@@ -1,4 +1,7 @@
-"""Rows of Orion's database that a process holds by tokens, and the thread that renews their heartbeats."""
+"""Rows of Orion's database that a process holds by tokens.
+
+A thread renews their heartbeats.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ class HeldRows:
 
 
 def new_token() -> str:
-    """Return a name of this process and of one thing that it holds."""
+    """Return a token: a name of this process and of one holding."""
     return f"{Owner.current()}#{uuid.uuid4().hex[:16]}"
 
 
@@ -94,5 +97,5 @@ def is_dead(token: Any) -> bool:
 
 
 def is_silent(heartbeat: Any, token: Any, before: datetime) -> bool:
-    """Return whether the holder of a row ended, or gave no sign of life since ``before``."""
+    """Return whether a row's holder ended, or is silent since ``before``."""
     return not isinstance(heartbeat, datetime) or heartbeat <= before or is_dead(token)

@@ -55,7 +55,9 @@ log = logging.getLogger(__name__)
 
 
 class OrionObjective:
-    """Trains a task for a trial of Orion's: for ``client.workon(objective)``, with any algorithm and executor.
+    """A task's training as the objective of Orion's trials.
+
+    It serves ``client.workon(objective)``, with any algorithm and executor.
 
     Called with a trial's parameters, it returns Orion's results: minus the return, which Orion minimises, and as
     statistics rk_uid, rk_resumed (epochs that a lower rung had done), rk_epochs and rk_digest. A trial with a NaN
@@ -124,7 +126,10 @@ class OrionObjective:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The subject of the hunt, as JSON: two hunts of one name must agree on it."""
+        """The subject of the hunt, as JSON.
+
+        Two hunts of one name must agree on it.
+        """
         epochs = self.epochs if isinstance(self.epochs, int) else "searched"
         first = self.make(None)
         return {
@@ -173,7 +178,7 @@ def hunt(
     idle_timeout: int = 60,
     **fixed: Any,
 ) -> ExperimentClient:
-    """Hunt until `max_trials` are completed or the algorithm ends, and return Orion's client.
+    """Hunt until `max_trials` or the algorithm's end; return Orion's client.
 
     A trial that diverges is broken and the hunt continues; every other error ends it.
 
@@ -235,12 +240,15 @@ def hunt(
 
 
 def _states(client: ExperimentClient) -> set[tuple[str, str]]:
-    """Return the trials and their states, which differ as soon as any worker acts."""
+    """Return the trials' states, which differ after any worker's act."""
     return {(trial.id, trial.status) for trial in client.fetch_trials()}
 
 
 def _others_train(client: ExperimentClient) -> bool:
-    """Return whether living workers train trials whose end the algorithm may be waiting for."""
+    """Return whether living workers train trials.
+
+    The algorithm may be waiting for the end of these.
+    """
     lost = {trial.id for trial in client.storage.fetch_lost_trials(client)}
     waiting = [trial for trial in client.fetch_trials_by_status("reserved") if trial.id not in lost]
     if waiting:
@@ -300,4 +308,7 @@ def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> boo
 
 
 def _no_directory(client: Any, trial: Any) -> None:
-    """Prepare nothing: the state is in the database, and no directory is copied."""
+    """Prepare nothing, as no directory is copied.
+
+    The state is in the database.
+    """

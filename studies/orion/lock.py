@@ -1,9 +1,9 @@
-"""Lock on the algorithm of an Orion experiment, and results that dead workers did not report.
+"""Lock on the algorithm of an Orion experiment, with unreported results.
 
 Orion's workers take turns: lock the algorithm's row, read its state, suggest or observe trials, write the state back.
-Here the lock is a lease with its holder's token. A result that a worker wrote is noted as untold until a state that
-has observed it is written; if the worker is killed in between, the next holder tells the algorithm. (Hyperband would
-wait for it forever.) And if the algorithm has nothing to suggest, the row says when to ask again.
+Here the lock is a lease with its holder's token. A result that a worker wrote is noted as untold until a state that has
+observed it is written; if the worker is killed in between, the next holder of the lock makes the algorithm observe it.
+(Hyperband would wait for it forever.) And if the algorithm has nothing to suggest, the row says when to ask again.
 """
 
 from __future__ import annotations
@@ -102,15 +102,21 @@ class AlgorithmLock:
         return None
 
     def note_untold(self, rows: Collections, trial: Trial) -> None:
-        """Note, in the transaction that ends a trial, that the algorithm does not know of it yet."""
+        """Note a finished trial as one that the algorithm has not observed.
+
+        The note belongs to the transaction that ends the trial.
+        """
         rows.insert("untold", [_mark(trial) | {"heartbeat": rows.now()}])
 
     def will_tell(self, trial: Trial) -> None:
-        """Renew that note until the algorithm knows: Orion makes it observe the trial next."""
+        """Renew that note until Orion makes the algorithm observe the trial."""
         self._held_rows.hold(trial.worker, "untold", _mark(trial), self.seconds / 3)
 
     def is_dry(self, rows: Collections, uid: Any, now: datetime) -> bool:
-        """Return whether the algorithm had nothing to suggest, and results that may help are on their way."""
+        """Return whether the algorithm must wait for results to suggest anything.
+
+        It had nothing to suggest, and results that may help are on their way.
+        """
         if not rows.count("algo", {"experiment": uid, "dry": {"$gt": now}}):
             return False
         untold = rows.find("untold", {"experiment": uid})
@@ -142,7 +148,10 @@ class AlgorithmLock:
         return None
 
     def _tell(self, algorithm: Any, uid: Any, held: LockedAlgorithmState) -> None:
-        """Make the algorithm observe trials whose workers ended, or fell silent, before they told it."""
+        """Make the algorithm observe trials whose workers did not tell it.
+
+        These workers ended or fell silent before.
+        """
 
         def work(rows: Collections) -> list[Trial]:
             before = rows.now() - timedelta(seconds=self.seconds)

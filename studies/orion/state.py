@@ -37,11 +37,11 @@ _DATA = frozenset(
 
 
 class UnreadableState(Exception):
-    """The state of an algorithm is damaged, or names a class that is not plain data."""
+    """A damaged state of an algorithm, or one beyond plain data."""
 
 
 def dump_state(state: Any) -> bytes:
-    """Return the state in Orion's own form, so that its own storage can read it too."""
+    """Return the state in a form that Orion's own storage reads."""
     return pickle.dumps(state)
 
 

@@ -37,7 +37,9 @@ _LOST_BEATS = 5  # Orion's own factor: a trial is lost after so many heartbeats 
 
 
 class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
-    """Orion's storage protocol over RekindleSQL, with reservations and locks that only their owners can use.
+    """Orion's storage protocol over RekindleSQL, with owners.
+
+    Only their owners can use reservations and locks.
 
     Args:
         database: the configuration of the database; its type is ``rekindlesql``.
@@ -86,7 +88,10 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         self._held_rows.hold(trial.worker, "trials", _owned(trial), seconds)
 
     def create_experiment(self, config: Document) -> int:
-        """Create the experiment and its algorithm's lock in one transaction, so that no crash separates them."""
+        """Create the experiment and its algorithm's lock in one transaction.
+
+        No crash can separate them.
+        """
 
         def work(rows: Collections) -> Any:
             [uid] = rows.insert("experiments", [config])
@@ -191,12 +196,13 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def set_trial_status(
         self, trial: Trial, status: str, heartbeat: datetime | None = None, was: str | None = None
     ) -> None:
-        """Change the status of a trial that is as the caller saw it.
-
-        FailedUpdate if it is not.
+        """Change the status of a trial unchanged since the caller read it.
 
         A reserved trial is changed by its owner, or taken from an owner that gave no sign of life since it was read. A
         trial whose program was killed is not broken, but interrupted, and retried.
+
+        Raises:
+            FailedUpdate: the trial has changed.
         """
         was = was or trial.status
         validate_status(status)
@@ -240,7 +246,10 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         return self._held_rows.touch("trials", _owned(trial))
 
     def fetch_lost_trials(self, experiment: Any) -> list[Trial]:
-        """Return the reserved trials whose owners ended on this machine, or missed five heartbeats."""
+        """Return the reserved trials of dead or silent owners.
+
+        Such an owner ended on this machine, or missed five heartbeats.
+        """
         reserved = self._fetch_trials({"experiment": experiment.id, "status": "reserved"})
         reserved = [trial for trial in reserved if trial.worker not in self._held_rows.rows()]
         if not reserved:
@@ -274,7 +283,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
 
 def _has_program(rows: Collections, experiment: Any) -> bool:
-    """Return whether ``orion hunt`` runs ``rekindle train`` for the experiment with this id."""
+    """Return whether ``orion hunt`` runs ``rekindle train`` for this experiment id."""
     return any(
         _runs_rekindle(document.get("metadata") or {}) for document in rows.find("experiments", {"_id": experiment})
     )
@@ -296,11 +305,11 @@ def _owned(trial: Trial) -> Document:
 
 
 def _seen(trial: Trial) -> Document:
-    """Return the query of another worker's trial that has had no further sign of life."""
+    """Return the query of a worker's trial without a newer heartbeat."""
     return {**_owned(trial), "heartbeat": trial.heartbeat}
 
 
 def _last_sign(trial: Trial) -> datetime | None:
-    """Return the time of the last sign of life of a trial's worker."""
+    """Return the time of the last heartbeat of a trial's worker."""
     times = (trial.heartbeat, trial.start_time, trial.submit_time)  # one that Orion's own storage reserved has 120
     return next((each for each in times if isinstance(each, datetime)), None)

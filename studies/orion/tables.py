@@ -119,7 +119,10 @@ class Collections:
         self._locks = connection.dialect.name == "postgresql"  # SQLite has one writer at a time anyway
 
     def now(self) -> datetime:
-        """Return the time of the database, which all workers share: UTC without a time zone, as Orion writes it."""
+        """Return the database's time, which all workers share.
+
+        It is UTC without a time zone, the form that Orion writes.
+        """
         clock = "clock_timestamp() AT TIME ZONE 'UTC'" if self._locks else "strftime('%Y-%m-%dT%H:%M:%f', 'now')"
         now = self._connection.scalar(sa.text(f"SELECT {clock}"))
         return now if isinstance(now, datetime) else datetime.fromisoformat(str(now))
@@ -151,7 +154,10 @@ class Collections:
         return [select(row.document, selection) for row in self._rows(collection, query)]
 
     def count(self, collection: str, query: Mapping[str, Any] | None = None) -> int:
-        """Count the documents that match, without reading them where the indexed columns decide."""
+        """Count the documents that match.
+
+        They are not read where the indexed columns decide.
+        """
         where, exact = _where(collection, conditions(query))
         if exact:
             return self._connection.scalar(sa.select(sa.func.count()).select_from(_documents).where(*where)) or 0
@@ -197,7 +203,7 @@ class Collections:
         return len(numbers)
 
     def indexes(self, collection: str) -> dict[str, dict[str, Any]]:
-        """Return the indexes by name, each with its ``fields`` and whether it is ``unique``."""
+        """Return the indexes by name, each with ``fields`` and ``unique``."""
         text = self._connection.scalar(_one(sa.select(_collections.c.indexes), collection))
         return dict(json.loads(text)) if text else {}
 
@@ -229,7 +235,10 @@ class Collections:
         self._connection.execute(sa.delete(_keys).where(*where))
 
     def _reserve(self, collection: str, count: int) -> tuple[int, dict[str, Sequence[str]]]:
-        """Reserve numbers for new documents, and lock the collection, so that insertions are sequential."""
+        """Reserve numbers for new documents, and lock the collection.
+
+        The lock makes insertions sequential.
+        """
         take = _one(sa.update(_collections), collection).values(last=_collections.c.last + count)
         take = take.returning(_collections.c.last, _collections.c.indexes)
         row = self._connection.execute(take).first()
@@ -283,7 +292,10 @@ class Collections:
         return bytes(self._connection.scalar(sa.select(_documents.c.blob).where(*where)) or b"")
 
     def _write(self, collection: str, row: _Row, data: Mapping[str, Any]) -> None:
-        """Set keys of a document that this transaction has locked, in the row and in the table."""
+        """Set keys of a locked document, in the row and the table.
+
+        This transaction holds the lock.
+        """
         unique = _unique(self.indexes(collection))  # read after the row was locked: see ensure_index
         before = {name: key_text(row.document, fields) for name, fields in unique.items()}
         blob = encode(row.document)[1]
@@ -324,7 +336,7 @@ def _unique(indexes: Mapping[str, Mapping[str, Any]]) -> dict[str, Sequence[str]
 
 
 def _columns(document: Document) -> tuple[dict[str, Any], Document]:
-    """Return the columns of a document's row, and the document as it will be read."""
+    """Return the row of a document, and the document as read back."""
     text, blob = encode(document)
     body = decode(text, blob)
     key = index_text(body["_id"])

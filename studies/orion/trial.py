@@ -1,4 +1,4 @@
-"""One trial of Orion's: a task trained to a number of epochs, and its result in Orion's form.
+"""A trial of Orion's: training to an epoch, and the result.
 
 A promoted trial is a new one to Orion, with the same hyperparameters and more epochs. To Rekindle it is the same task,
 whose uid leaves out the epochs: it resumes from the checkpoint of the lower rung, on any machine. A trial that Orion
@@ -53,7 +53,9 @@ def train(
     use_previous: bool = False,
     at_epoch_end: Callable[[EpochEvent], None] = lambda event: None,
 ) -> Results:
-    """Train the task to `epochs` in all, from its last checkpoint, and return Orion's results.
+    """Train the task to `epochs` in all; return Orion's results.
+
+    Training resumes from the task's last checkpoint.
 
     The statistics are ``rk_uid``, ``rk_resumed`` (the epochs that were done already), ``rk_epochs`` and ``rk_digest``
     (of the whole state). Waits while another process trains the task. Transient failures are retried, as in a study
@@ -143,7 +145,10 @@ def _storage(store: Store, start: str | None, use_previous: bool) -> Storage:
 
 
 def _pause(store: Store, task: Task, error: Exception) -> float | None:
-    """Return the seconds until a failed trial is retried, after a note with its task; None if it is not."""
+    """Return the seconds until a failed trial's retry, or None.
+
+    The failure is noted with the task.
+    """
     from ...tasks.checkpoint.storage import Write
     from ..errors import StoreError
     from ..failures import FAILED, classify, decide, note
@@ -161,7 +166,10 @@ def _pause(store: Store, task: Task, error: Exception) -> float | None:
 
 
 def _keep_reason(store: Store, task: Task, error: Exception) -> None:
-    """Note with the task why its trial is broken, since Orion's trial has no field for it."""
+    """Note with the task why its trial is broken.
+
+    Orion's trial has no field for the reason.
+    """
     from ...tasks.checkpoint.storage import Write
     from ..errors import StoreError
 
@@ -174,7 +182,10 @@ def _keep_reason(store: Store, task: Task, error: Exception) -> None:
 
 
 def whole(epochs: float) -> int:
-    """Return Orion's epochs, floats of which its PBT gives fractions, as the nearest number."""
+    """Return Orion's epochs, a float, as the nearest whole number.
+
+    Orion's PBT gives fractions of epochs.
+    """
     return round(epochs)
 
 
@@ -190,7 +201,10 @@ def is_under_orion() -> bool:
 
 
 def storage_url() -> str | None:
-    """Return the URL of Orion's own database, if its environment names one that can hold checkpoints too."""
+    """Return the URL of Orion's own database, or None.
+
+    Orion's environment must name a database that can hold checkpoints too.
+    """
     address = os.environ.get("ORION_DB_ADDRESS")
     if not is_under_orion() or not address or os.environ.get("ORION_DB_TYPE", "").lower() != "rekindlesql":
         return None

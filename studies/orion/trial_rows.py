@@ -1,13 +1,13 @@
-"""Rows of Orion's trials that Rekindle's own programs read and write: parents, and killed attempts.
+"""Rows of Orion's trials for Rekindle: parents, and killed attempts.
 
 Orion's PBT ends a trial and branches a new one from its state, with other hyperparameters; the new trial names the old
 one as its parent. Where Orion would copy a directory, the new trial's task is a branch of the parent's: `rekindle show`
 knows its lineage, and `rekindle replay` trains it again. A promoted trial has its parent's hyperparameters, and is the
 same task.
 
-To Orion, a killed program has failed as any other: the trial is broken for good, and Hyperband waits for it forever.
-But machines run out of memory for reasons of their own, and the trial's state is in the database. A training that fails
-notes that in Orion's database; one that ended without a note was killed, and the trial is tried again.
+To Orion, a killed program has failed like any other: the trial is broken for good, and Hyperband waits for it forever.
+But a machine runs out of memory for its own reasons, and the trial's state is in the database. A training that fails
+notes that in Orion's database; one that ended without a note was killed, and the trial is retried.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def parent_of(url: str, experiment: Any, trial: str) -> Start | None:
 
 
 def _look(collections: Collections, experiment: Any, trial: str) -> tuple[bool, Start | None]:
-    """Return whether the database knows the start of a trial, and the start."""
+    """Return whether the start of a trial is known, and the start."""
     for row in collections.find("trials", {"experiment": experiment, "id": trial}):
         if row.get("parent") is None:
             return True, None
@@ -68,9 +68,10 @@ def _look(collections: Collections, experiment: Any, trial: str) -> tuple[bool, 
 
 
 def start_of(store: Store, identity: Mapping[str, Any], parent: Start | None) -> str | None:
-    """Return the digest for `Task.init(start=...)` of a trial with this parent, and store its branch.
+    """Return the digest of a trial's start, and store its branch.
 
-    None for a task that starts from nothing. `identity` is that of the task without a start.
+    The digest is for `Task.init(start=...)`; None for a task that starts from nothing. `identity` is that of the task
+    without a start.
     """
     if parent is None:
         return None
@@ -96,9 +97,9 @@ def note_failure(url: str, experiment: Any, trial: str) -> None:
 
 
 def is_to_be_tried_again(rows: Collections, experiment: Any, trial: str) -> bool:
-    """Return whether the trial's training was killed, and no more often than allowed.
+    """Count the kill of a trial's training; return whether to retry it.
 
-    Counts it.
+    A training that failed, and was not killed, is not retried; nor is one killed more often than allowed.
     """
     attempts = next(iter(rows.find(ATTEMPTS, {"experiment": experiment, "id": trial})), {})
     if attempts.get("failed"):

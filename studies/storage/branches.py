@@ -1,6 +1,7 @@
-"""Branches in the store: a task whose first checkpoint is another task's, a row on the same blobs.
+"""Branches in the store: tasks that start from another task's checkpoint.
 
-The state that a branch starts from is kept as long as the branch: as its own first checkpoint, and as the other task's.
+A branch has a checkpoint row of its own on the same blobs. The state that it starts from is kept as long as the branch:
+as its own first checkpoint, and as the other task's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ BRANCH, BRANCHED = "branch", "branched"  # events of the new task, and of the on
 
 @dataclass(frozen=True)
 class Start:
-    """The state that a task starts from: that of task ``uid`` after ``epochs``, with this digest."""
+    """Start of a task: a state of another one.
+
+    It is the state of task ``uid`` after ``epochs``, with this digest.
+    """
 
     uid: str
     epochs: int

@@ -1,4 +1,7 @@
-"""Checkpoints as rows: a manifest, and blobs stored once under their sha256 and verified when fetched."""
+"""Checkpoints as rows: manifests, and blobs stored once.
+
+A blob is named by its sha256, and verified when it is fetched.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Me
 
 
 def go_back(connection: Connection, uid: str, epochs: int, damaged: Sequence[str]) -> None:
-    """Drop the checkpoints and metrics of a task after ``epochs``, and mark blobs as damaged.
+    """Drop a task's checkpoints and metrics after ``epochs``; mark blobs as damaged.
 
     A marked blob is written again by any process that has the right bytes: training is exact, so the same blob is made
     again, and other checkpoints may name it.
@@ -148,7 +151,7 @@ class Reader:
         return self._saved(rows) if rows else None
 
     def last_sound(self) -> tuple[Saved | None, list[Damage]]:
-        """Return the newest checkpoint that is whole, and the damages of those after it."""
+        """Return the newest checkpoint that is whole, and the later ones' damages."""
         damages: list[Damage] = []
         rows = self.heads()
         for index, row in enumerate(rows):
@@ -161,7 +164,10 @@ class Reader:
         return None, damages
 
     def examine(self, row: Head) -> Damage | None:
-        """Read every byte of a checkpoint, one blob at a time, and return its damage, or None."""
+        """Read every byte of a checkpoint; return its damage, or None.
+
+        One blob at a time is in memory.
+        """
         if wrong := _wrong_manifest(row):
             return Damage(self.uid, row.epochs, wrong)
         query = sa.select(checkpoint_blob.c.digest).where(checkpoint_blob.c.checkpoint == row.id)

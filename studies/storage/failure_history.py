@@ -1,4 +1,7 @@
-"""Failures of tasks since their last new epoch, as their events tell, and what is done about them."""
+"""Failures of tasks since their last new epoch, and the reaction.
+
+The events of the tasks record the failures.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ class FailureHistory:
 def claimable(
     connection: Connection, uids: Sequence[str], limit: int | None
 ) -> tuple[list[str], dict[str, FailureHistory]]:
-    """Return the tasks that may be taken now and trained together, and the histories of those with failures.
+    """Return the free tasks that can train together, and histories of failures.
 
     Only twice the wanted number of tasks is read, so that a worker that waits for thousands does not read all of them.
     """
@@ -118,7 +121,7 @@ def _read(connection: Connection, uids: Collection[str], by_uid: dict[str, Failu
 
 
 def _elsewhere(connection: Connection, uid: str, history: FailureHistory) -> int:
-    """Count the processes that died with other tasks since the first one died with this."""
+    """Count other tasks' deaths of processes since the first of this one."""
     if history.since is None:
         return 0
     query = sa.select(event.c.data).where(event.c.id > history.since, event.c.kind == TAKEOVER, event.c.uid != uid)
@@ -149,5 +152,8 @@ def _count(
 
 
 def _died(owner: str | None) -> bool:
-    """Return whether a lease is left over from a process that died, so that it will be taken over."""
+    """Return whether a lease has an owner not known to live.
+
+    Such a lease may be taken from its owner.
+    """
     return owner is not None and not Owner.parse(owner).is_alive()

@@ -19,7 +19,7 @@ INIT = "init"  # the event of every opening, which says what the task keeps
 
 
 def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
-    """Drop the checkpoints of these tasks that ``keep`` releases and no branch starts from.
+    """Drop checkpoints that ``keep`` releases and from which no branch starts.
 
     Those of as many epochs as the newest row, or more, are dropped as well: they exist only if training went back to an
     earlier checkpoint, and belong to a past that was undone.
@@ -45,7 +45,7 @@ def _measured(connection: Connection, uid: str, epochs: Collection[int], keep: K
 
 
 def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
-    """Delete checkpoints by their ids, and every blob that no other checkpoint names."""
+    """Delete checkpoints by their ids, with blobs that no other checkpoint names."""
     ids = sorted(checkpoints)
     if not ids:
         return
@@ -61,7 +61,10 @@ def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
 
 
 def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics], events: Sequence[Event]) -> list[str]:
-    """Return why each of a task's checkpoints, the oldest first, is kept, for people."""
+    """Return the reasons, for people, why a task's checkpoints are kept.
+
+    They are in the order of the checkpoints, the oldest first.
+    """
     keep = _last_mode([event.data for event in events if event.kind == INIT]) or Keep()
     best = keep.ranked({row.epochs: metrics.get(row.epochs, {}) for row in checkpoints})[: keep.best]
     branched = {event.data.get("state"): event for event in events if event.kind in (BRANCH, BRANCHED)}

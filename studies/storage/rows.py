@@ -43,7 +43,10 @@ class CheckpointRow:
 
 @dataclass(frozen=True)
 class Event:
-    """An event of a task: start, resume, takeover, damaged, discarded, or one that the task reported."""
+    """An event of a task.
+
+    Its kind is start, resume, takeover, damaged, discarded, or one that the task reported.
+    """
 
     uid: str
     created: float
@@ -109,11 +112,13 @@ class Trial(_OfReplicate):
 
 @dataclass(frozen=True)
 class Segment(_OfReplicate):
-    """A trial's training from one rung to the next, to ``epochs`` in all.
+    """Training of a trial from one rung to the next.
 
-    ``state`` is ready, done or failed.
-
-    ``score`` is the return, or of other ``objectives`` the first, the higher the better; they hold the return, too.
+    Attributes:
+        epochs: total number at its end.
+        state: ready (also while a worker trains it), done or failed.
+        score: the return, or the first of other ``objectives``; the higher the better.
+        objectives: all objectives, and the return.
     """
 
     rung: int
@@ -145,9 +150,9 @@ class Changes:
 
 @dataclass(frozen=True)
 class Result:
-    """Result of training to the end of a segment, under the ``lease`` of its task.
+    """Result of training to the end of a segment.
 
-    ``metrics`` are (epoch, metrics), to be added to those of their epochs.
+    ``lease`` is that of the segment's task, ``metrics`` are (epoch, metrics), to be added to those of their epochs.
     """
 
     lease: Lease

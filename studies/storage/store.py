@@ -1,4 +1,4 @@
-"""The store: tasks, their leases, checkpoints and events, and the studies over them, in one database.
+"""The store: tasks, leases, checkpoints, events and studies in one database.
 
     with Store("sqlite:///studies.db") as store:
         lease = store.open(uid, identity)          # TaskBusy while another process holds the task
@@ -79,7 +79,10 @@ class Store:
         return self.database.name
 
     def wait_until(self, stop: Callable[[], bool]) -> None:
-        """End a wait for the database early, with its error, once ``stop()`` holds."""
+        """End a wait for the database early, once ``stop()`` holds.
+
+        The call that waits raises its error then.
+        """
         self.database.retry = replace(self.database.retry, stop=stop)
 
     def _prepare(self) -> None:
@@ -95,12 +98,12 @@ class Store:
     # Tasks, for the process that holds them
 
     def open(self, uid: str, identity: Mapping[str, Any] | None, claimed: StoreLease | None = None) -> StoreLease:
-        """Take the lease of a task, which is created if it is new.
+        """Take the lease of a task, created if it is new.
 
         Args:
             uid: the task.
             identity: the task's; None if it is not known.
-            claimed: a lease of the task from ``claim``, returned unless it was lost since.
+            claimed: a lease of the task from ``claim``; returned if it is still held.
 
         Raises:
             TaskBusy: a living process holds the lease, this one included.
@@ -116,7 +119,7 @@ class Store:
     def claim(
         self, study: str, uids: Iterable[str], limit: int | None = None
     ) -> list[tuple[StoreLease, FailureHistory | None]]:
-        """Take the leases of the tasks that are free, in the order given, at most ``limit``.
+        """Take the leases of at most ``limit`` free tasks, in this order.
 
         A task that failed is not free before its pause is over, and a task to be trained alone is claimed alone. Each
         lease comes with the task's recent failures, if it had any; pass it to ``open`` when the task is made. Read the
@@ -156,7 +159,10 @@ class Store:
     # Tasks, for everybody
 
     def load(self, uid: str, epochs: int | None = None, digest: str | None = None) -> Saved | None:
-        """Return the last checkpoint of a task (of ``epochs``, or with ``digest``), or None; needs no lease."""
+        """Return the last checkpoint of a task, or None; needs no lease.
+
+        With ``epochs`` or ``digest``, return the last one with these.
+        """
         return Reader(self.database, uid).last(epochs, digest)
 
     def tasks(self, uids: Collection[str] | None = None) -> list[TaskRow]:
@@ -168,26 +174,26 @@ class Store:
         return self.database.read(lambda connection: task_rows.count_tasks(connection, without))
 
     def reached(self, uids: Collection[str]) -> dict[str, int]:
-        """Return the epochs of the last checkpoints of the tasks that exist, by uid."""
+        """Return the last checkpoints' epochs, by uid, of the tasks that exist."""
         return self.database.read(lambda connection: task_rows.reached(connection, uids))
 
     def trials_of(self, uid: str) -> list[tuple[str, Trial]]:
-        """Return the trials that train a task, each with the name of its study."""
+        """Return the trials that train a task, each with its study's name."""
         return self.database.read(lambda connection: task_rows.trials_of(connection, uid))
 
     def held(self) -> set[str]:
-        """Return the uids of the tasks that a process holds, or held when it died."""
+        """Return the uids of tasks that have owners, alive or dead."""
         return self.database.read(task_rows.held)
 
     def holders(self) -> dict[str, str]:
-        """Return the processes that hold tasks and are not known to be dead, by uid.
+        """Return the owners, by uid, that are not known to be dead.
 
         A process is given as ``host:boot:pid:started``.
         """
         return self.database.read(task_rows.holders)
 
     def workers(self) -> list[str]:
-        """Return the processes that hold leases and are not known to be dead."""
+        """Return the processes that hold leases and are not known dead."""
         return sorted(set(self.holders().values()))
 
     def checkpoints(self, uid: str) -> list[CheckpointRow]:
@@ -203,7 +209,10 @@ class Store:
         return self.database.read(lambda connection: task_rows.events(connection, uid))
 
     def histories(self, uids: Collection[str]) -> dict[str, FailureHistory]:
-        """Return the failures since their last new epoch of the tasks that had some."""
+        """Return the failures of tasks since their last new epoch.
+
+        Tasks without failures are left out.
+        """
         return self.database.read(lambda connection: histories(connection, uids))
 
     def branch(self, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
@@ -218,9 +227,10 @@ class Store:
     # Studies
 
     def change_study(self, name: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]) -> Study:
-        """Store the configuration that ``change`` makes of the stored one, or of None, and return the study.
+        """Store the configuration that ``change`` returns, and return the study.
 
-        Of two changes at once the second starts from the result of the first. ``change`` may run more than once.
+        ``change`` is given the stored configuration, or None, and may run more than once. Of two changes at once the
+        second starts from the result of the first.
         """
         return self.database.write(lambda connection: study_rows.change_study(connection, name, change))
 
@@ -241,9 +251,14 @@ class Store:
         finished: Iterable[tuple[int, str]] = (),
         since: int | None = None,
     ) -> bool:
-        """Add rows that do not exist yet, and end trials given as (number, state), all at once.
+        """Add rows that do not exist, and end trials, in one transaction.
 
-        With ``since`` this is done only if nothing has changed after this revision of the study; False otherwise.
+        Args:
+            study: the name.
+            trials: new ones.
+            segments: new ones.
+            finished: (number, state) of trials that end.
+            since: a revision of the study; if anything has changed after it, nothing is done and False returned.
         """
         new, ways = list(trials), list(segments)
         ends: dict[str, list[int]] = {}
@@ -277,7 +292,10 @@ class Store:
         return self.database.write(lambda connection: planning_lock.acquire(connection, study, revision, seconds))
 
     def changes(self, study: str, since: int = -1) -> Changes | None:
-        """Return the changes of a study since a revision (-1: everything is new), or None."""
+        """Return the changes of a study since a revision, or None.
+
+        Since -1 everything is new.
+        """
         return self.database.read(lambda connection: study_rows.changes(connection, study, since))
 
     def trials(self, study: str) -> list[Trial]:
@@ -293,14 +311,14 @@ class Store:
         return self.database.read(lambda connection: study_rows.totals(connection, study))
 
     def longest(self, study: str, *, best: bool = False) -> list[tuple[Trial, list[Segment]]]:
-        """Return the trials that trained longest with a result, with all their segments.
+        """Return the longest trained trials with a result, with all their segments.
 
         With ``best`` only those with the highest score, several if they are equal.
         """
         return self.database.read(lambda connection: study_rows.longest(connection, study, best=best))
 
     def finish_segments(self, study: str, results: Sequence[Result]) -> None:
-        """End segments with their scores, all or none of them, under the leases of their tasks.
+        """End segments with their scores, all or none, under their tasks' leases.
 
         The metrics of a result are added to those of their epochs. The same result again changes nothing.
 
@@ -333,9 +351,9 @@ class Store:
     def fail_trial(
         self, lease: StoreLease, study: str, number: int, rung: int, error: str, note: Mapping[str, Any] | None = None
     ) -> None:
-        """End a segment and its trial as failed, with the traceback, under the lease of its task.
+        """End a segment and its trial as failed, under its task's lease.
 
-        ``note`` is the content of the event (``failures.note``).
+        The traceback is stored. ``note`` is the content of the event (``failures.note``).
         """
         leases = _checked([lease])
 
@@ -382,7 +400,10 @@ class Store:
     def _take(
         self, connection: Connection, uid: str, identity: Mapping[str, Any] | None, note: Mapping[str, Any]
     ) -> StoreLease:
-        """Return a lease, made before the transaction ends, so that other threads see that the task is held."""
+        """Return a lease, made before the transaction ends.
+
+        Other threads thus see that the task is held.
+        """
         token, known = fencing.take(connection, uid, identity, self.lease_seconds, note)
         return StoreLease(self, uid, token, known)
 

@@ -63,13 +63,16 @@ def put_policy(store: Store, task: Task, name: str) -> str:
 
 
 def start_of(store: Store, digest: str) -> Start | None:
-    """Return the stored policy with this digest as the start of a task, or None."""
+    """Return the stored policy with this digest as a start, or None."""
     uid = policy_uid(digest)
     return Start(uid, 0, digest) if any(row.digest == digest for row in store.checkpoints(uid)) else None
 
 
 def load_policy(store: Store, uid: str, start: Start) -> Mapping[str, Any]:
-    """Return the policy that a task starts from, from its own first checkpoint or under the policy's name."""
+    """Return the policy that a task starts from.
+
+    It is in the task's own first checkpoint, or stored under the policy's name.
+    """
     for holder in (uid, start.uid):
         for row in store.checkpoints(holder):
             if row.digest == start.digest:
@@ -125,7 +128,10 @@ def checkpoint_of(store: Store, text: str, whole: Any) -> tuple[str, Saved]:
 
 
 def begun(store: Store, text: str | None, shown: str | None = None) -> list[str]:
-    """Return digests of stored policies from this source and these demonstrations, the newest last."""
+    """Return digests of stored policies from this source, the newest last.
+
+    With ``shown``, of policies with these demonstrations, too.
+    """
     parts = [] if shown is None else [re.escape(shown)]
     if text is not None:
         short, _, at = text.partition("@")

@@ -34,10 +34,10 @@ SEGMENT_STATES = ("ready", "done", "failed")
 def change_study(
     connection: Connection, name: str, change: Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
 ) -> Study:
-    """Store the configuration that ``change`` makes of the stored one, or of None, and return the study.
+    """Store the configuration that ``change`` returns, and return the study.
 
-    No other process changes it until the transaction ends, so of two changes at once the second starts from the result
-    of the first.
+    ``change`` is given the stored configuration, or None. No other process changes it until the transaction ends, so of
+    two changes at once the second starts from the result of the first.
     """
     query = sa.select(*_STUDY).where(study.c.name == name).with_for_update()
     if connection.execute(query).one_or_none() is None:
@@ -52,7 +52,10 @@ def change_study(
 
 
 def check_same(name: str, stored: Mapping[str, Any], config: Mapping[str, Any], extend: Collection[str]) -> None:
-    """Raise StudyMismatch, which names the differences, unless only the (dotted) keys in ``extend`` differ."""
+    """Raise StudyMismatch unless only the keys in ``extend`` differ.
+
+    The keys are dotted; the error names the differences.
+    """
     before, now = dict(_flat(stored)), dict(_flat(config))
     keys = sorted((before.keys() | now.keys()) - set(extend), key=lambda key: (key.count(".") > 0, key))  # task first
     if differing := [key for key in keys if (key in before, before.get(key)) != (key in now, now.get(key))]:
@@ -97,7 +100,7 @@ def _unknown(connection: Connection, name: str) -> UnknownStudy:
 
 
 def revise(connection: Connection, name: str, *, rewrite: bool = False) -> int:
-    """Begin a revision of a study within this transaction, and return its number.
+    """Begin a revision of a study in this transaction; return its number.
 
     Removed rows name no revision: ``rewrite`` makes every reader read all rows again.
     """
@@ -111,7 +114,10 @@ def revise(connection: Connection, name: str, *, rewrite: bool = False) -> int:
 
 
 def changes(connection: Connection, name: str, since: int) -> Changes | None:
-    """Return the changes of a study since a revision (-1: everything is new), or None."""
+    """Return the changes of a study since a revision, or None.
+
+    Since -1 everything is new.
+    """
     c = study.c
     row = connection.execute(sa.select(c.revision, c.rewritten).where(c.name == name)).one_or_none()
     if row is None:
@@ -257,7 +263,10 @@ def _same_again(name: str, row: Any, values: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Totals:
-    """Numbers of a study's trials by state, of its segments by (rung, state), and of begun brackets."""
+    """Numbers of a study's trials, segments and begun brackets.
+
+    Trials are counted by state, segments by (rung, state).
+    """
 
     trials: dict[str, int]
     segments: dict[tuple[int, str], int]
@@ -280,7 +289,10 @@ def totals(connection: Connection, name: str) -> Totals:
 
 
 def longest(connection: Connection, name: str, *, best: bool) -> list[tuple[Trial, list[Segment]]]:
-    """Return the trials that trained longest with a result, with all their segments, or the ``best`` of them."""
+    """Return the longest trained trials with a result, with all their segments.
+
+    With ``best`` only those with the highest score.
+    """
     s = segment.c
     done = (s.study == name) & (s.state == "done")
     top = done & (s.epochs == sa.select(sa.func.max(s.epochs)).where(done).scalar_subquery())

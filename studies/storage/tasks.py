@@ -40,13 +40,13 @@ def reached(connection: Connection, uids: Collection[str]) -> dict[str, int]:
 
 
 def held(connection: Connection) -> set[str]:
-    """Return the uids of the tasks that a process holds, or held when it died."""
+    """Return the uids of tasks that have owners, alive or dead."""
     owned = task.c.lease_owner > ""  # for "is not null" SQLite would go through all tasks
     return set(connection.scalars(sa.select(task.c.uid).where(owned)))
 
 
 def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
-    """Return the trials that train a task, each with the name of its study."""
+    """Return the trials that train a task, each with its study's name."""
     t = trial.c
     query = sa.select(t.study, t.number).where(t.uid == uid).order_by(t.study, t.number)
     places = [(row.study, row.number) for row in connection.execute(query)]
@@ -54,7 +54,7 @@ def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
 
 
 def holders(connection: Connection) -> dict[str, str]:
-    """Return the processes that hold tasks and are not known to be dead, by uid."""
+    """Return the owners, by uid, that are not known to be dead."""
     owned = sa.select(task.c.uid, task.c.lease_owner).where(task.c.lease_owner >= "", task.c.lease_expires > Now())
     owners = {uid: str(owner) for uid, owner in connection.execute(owned)}
     dead = {owner for owner in set(owners.values()) if Owner.parse(owner).is_dead()}

@@ -1,4 +1,6 @@
-"""Export of a study: a SQLite database that holds the study alone, followed by the SHA-256 of its bytes.
+"""Export of a study to a SQLite file.
+
+The database holds the study alone, and is followed by the SHA-256 of its bytes:
 
     export_study(store, "cartpole", Path("cartpole.rekindle"))
 
@@ -50,7 +52,7 @@ class Transferred:
 
 
 def export_study(store: Store, name: str, path: Path) -> Transferred:
-    """Write a study with its tasks to a file, as of one moment.
+    """Write one moment of a study and its tasks to a file.
 
     Raises:
         UnknownStudy: the database has no study of this name.

@@ -1,4 +1,4 @@
-"""Laws that the rows of a sound database keep, and the cure of each broken one."""
+"""Laws of a sound database, and the cure of each broken one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ TRAINED_AGAIN = "training is exact, so what is trained again is the same"
 
 @dataclass(frozen=True)
 class Law:
-    """A law of a sound database, its cure, and whether --repair applies it."""
+    """A law of a sound database, and its cure.
+
+    ``repair`` is True if --repair applies the cure.
+    """
 
     text: str
     cure: str

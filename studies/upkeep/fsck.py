@@ -34,7 +34,7 @@ BYTES = "blob"  # SQLite's name of what is stored as bytes
 
 
 def check(store: Store) -> list[Finding]:
-    """Return the findings of a database, in an order in which they can be repaired."""
+    """Return the findings of a database, in an order suited to repair."""
     findings: list[Finding] = []
     parts = [_file, *fsck_rows.CHECKS, *fsck_trials.CHECKS]
     for part in parts:

@@ -28,7 +28,7 @@ Cure = Callable[..., str]  # of a connection and the finding: "" once it is done
 
 
 def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
-    """Apply the cures, one finding after the other, each in a transaction of its own."""
+    """Apply the cures one by one, each in its own transaction."""
     order = list(_CURES)
     repairable = sorted((each for each in findings if each.repairable), key=lambda each: order.index(each.kind))
     repairs = []

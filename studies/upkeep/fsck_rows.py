@@ -1,4 +1,4 @@
-"""Checks of the rows of tasks: leases, epochs, metrics, and rows without a parent."""
+"""Checks of tasks' rows: leases, epochs, metrics, and orphans."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def _epochs(connection: Connection) -> list[Finding]:
 
 
 def _metrics(connection: Connection) -> list[Finding]:
-    """Find metrics after the last checkpoint of free tasks, unless their states were dropped on purpose.
+    """Find metrics after the last checkpoint of free tasks.
+
+    They are no finding if their states were dropped on purpose.
 
     A process that is killed between two checkpoints leaves such rows; the next one writes the same again.
     """
@@ -100,7 +102,7 @@ def _metrics(connection: Connection) -> list[Finding]:
 
 
 def collected(connection: Connection, uid: str) -> int:
-    """Return the epochs of the furthest state of a task that gc dropped."""
+    """Return the epochs of a task's furthest state that gc dropped."""
     query = sa.select(sa.type_coerce(event.c.data, sa.Text)).where(event.c.uid == uid, event.c.kind == COLLECTED)
     most = 0
     for text in connection.scalars(query):

@@ -1,4 +1,4 @@
-"""Checks of studies: unreadable configurations, and trials and segments that contradict each other.
+"""Checks of studies: unreadable configurations, contradictory trials and segments.
 
 Rows are checked here and not by constraints of the tables, which older databases lack and SQLite cannot add to them.
 """
@@ -33,7 +33,10 @@ def _configurations(connection: Connection) -> list[Finding]:
 
 
 def _trials(connection: Connection) -> list[Finding]:
-    """Check study by study, so that only the rows of one are in memory."""
+    """Check study by study.
+
+    The rows of one study at a time are in memory.
+    """
     findings: list[Finding] = []
     for name in connection.scalars(sa.select(trial.c.study).distinct().order_by(trial.c.study)).all():
         findings += _study(connection, name)
@@ -97,7 +100,7 @@ def _trial(key: tuple[str, int], label: str, state: str, rows: list[Segment]) ->
 
 
 def _digests(connection: Connection) -> list[Finding]:
-    """Find segments whose task has another state than theirs at the same epochs."""
+    """Find segments whose task has another state at the same epochs."""
     c, s, t = checkpoint.c, segment.c, trial.c
     same = (s.study == t.study) & (s.number == t.number) & (s.state == "done") & s.digest.is_not(None)
     query = sa.select(s.study, s.number, s.rung, s.epochs, s.digest, c.digest).join_from(trial, segment, same)

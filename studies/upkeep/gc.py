@@ -77,7 +77,7 @@ class Garbage:
 def gc(
     store: Store, policy: Policy = POLICY, *, studies: Collection[str] | None = None, dry_run: bool = True
 ) -> list[Garbage]:
-    """Drop checkpoints that no trial needs, or only list them in a dry run; return them.
+    """Drop checkpoints that no trial needs, and return them.
 
     Args:
         store: the database.
@@ -142,14 +142,20 @@ def _task(connection: Connection, uid: str, policy: Policy, gone: list[int] | No
 
 
 def _policies(connection: Connection) -> list[str]:
-    """Return the policies that are old enough: a younger one may be about to be used."""
+    """Return the stored policies that are old enough.
+
+    A younger one may be about to be used.
+    """
     c = checkpoint.c
     old = sa.select(c.uid).where(c.uid.startswith(POLICIES, autoescape=True), c.created < Now() - YOUNG)
     return list(connection.scalars(old.distinct().order_by(c.uid)))
 
 
 def _policy(connection: Connection, uid: str, gone: list[int] | None) -> tuple[Garbage | None, list[int]]:
-    """Drop a policy that no task starts from, with its events, so that it is stored again if needed."""
+    """Drop a policy that no task starts from.
+
+    Its events are dropped too, so that the policy is stored again if needed.
+    """
     if not lock_free(connection, uid, look=gone is not None):
         return None, []
     named = {
@@ -186,7 +192,7 @@ def _kept(connection: Connection, uid: str, epochs: dict[int, int], keep: Keep |
 
 
 def _freed(connection: Connection, ids: Sequence[int], gone: Sequence[int]) -> int:
-    """Return the bytes of blobs that only these checkpoints, and those that are gone, name."""
+    """Return the bytes of blobs that only these and gone checkpoints name."""
     c, size = checkpoint_blob.c, 0
     digests = set(connection.scalars(sa.select(c.digest).where(c.checkpoint.in_(ids))))
     leaving = {*ids, *gone}

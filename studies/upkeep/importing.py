@@ -1,4 +1,6 @@
-"""Import of an exported study: the file is checked whole, then stored task by task, and the study last.
+"""Import of an exported study.
+
+The file is checked whole, then its tasks are stored one by one, and the study last:
 
     import_study(store, Path("cartpole.rekindle"))
 
@@ -133,7 +135,10 @@ def _check(source: Store) -> Study:
 
 
 def _check_values(connection: Connection) -> None:
-    """Raise StoreError if a value of a row is out of the range that every kind of database takes."""
+    """Raise StoreError if a value is out of a database's range.
+
+    The range is the one that every kind of database takes.
+    """
     for table in (study, trial, segment, task, checkpoint, metric, event):
         columns = [column for column in table.columns if isinstance(column.type, Integer | Double | Text)]
         for row in connection.execute(sa.select(*columns)):
@@ -177,7 +182,7 @@ def _read_task(connection: Connection, uid: str) -> dict[str, list[Row]]:
 
 
 class _Blobs(Mapping[str, bytes]):
-    """The blobs of a file by their digests, each checked when it is read."""
+    """Blobs of a file by digest, each checked when it is read."""
 
     def __init__(self, source: Store):
         self.database = source.database

@@ -29,7 +29,10 @@ def lock_free(connection: Connection, uid: str, look: bool = False) -> bool:
 
 
 def last_epochs(connection: Connection, uid: str) -> int:
-    """Set a task's epochs to those of its last checkpoint, 0 if it has none, and return them."""
+    """Set a task's epochs to its last checkpoint's, and return them.
+
+    They are 0 without a checkpoint.
+    """
     c = checkpoint.c
     query = sa.select(c.epochs).where(c.uid == uid).order_by(c.id.desc()).limit(1)
     epochs = connection.scalar(query) or 0

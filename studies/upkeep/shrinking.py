@@ -22,7 +22,10 @@ INCREMENTAL = 2  # what PRAGMA auto_vacuum says of a file that can give pages ba
 
 @dataclass(frozen=True)
 class Shrunk:
-    """Bytes of the database's files before and after, and the method, in words."""
+    """Sizes of the database's files before and after, and the method.
+
+    The sizes are in bytes, the method in words.
+    """
 
     before: int
     after: int

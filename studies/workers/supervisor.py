@@ -24,7 +24,7 @@ GRACE = 60.0  # seconds that a worker has to save and stop before it is killed
 
 
 class WorkersFailed(StoreError):
-    """Workers die as often as they are started."""
+    """A study whose workers die as often as they are started."""
 
 
 class WorkerHandle(Protocol):
@@ -56,7 +56,7 @@ class WorkerHandle(Protocol):
 
 
 class Display(Protocol):
-    """Shows people how far the study is, such as a terminal.
+    """Display of a study's progress for people, such as a terminal.
 
     Attributes:
         workers: the number of worker processes that run.
@@ -142,7 +142,7 @@ class WorkerProcess:
 
 
 class Interrupted(Exception):
-    """The user asked to stop; everything is saved.
+    """The user's request to stop; everything is saved.
 
     Attributes:
         signal: the signal that asked.
@@ -154,7 +154,7 @@ class Interrupted(Exception):
 
 
 class Supervisor:
-    """Runs a study to its end.
+    """Supervisor that runs a study to its end.
 
     Args:
         store: holds the study.

@@ -146,7 +146,7 @@ class Training:
 def write_held(
     write: Callable[[Sequence[Row]], object], rows: Sequence[Row], drop: Callable[[LeaseLost], None] | None
 ) -> None:
-    """Write all rows together, but for those whose leases are lost; they are dropped."""
+    """Write all rows together, after dropping those whose leases are lost."""
     while rows:
         try:
             write(rows)

@@ -44,7 +44,7 @@ class Claimed(NamedTuple):
 
 
 class Worker:
-    """Trains a study until completion or a request to stop.
+    """Worker that trains a study until completion or a stop request.
 
     Args:
         store: holds the study.
@@ -202,7 +202,7 @@ class Worker:
 
 
 class _Exited(RuntimeError):
-    """An environment tried to end the process."""
+    """An environment's attempt to end the process."""
 
     def __init__(self, error: SystemExit):
         super().__init__(f"the environment ended the process with {error!r}")
@@ -221,7 +221,7 @@ def _last_line(error: BaseException) -> str:
 
 
 class StopSignals:
-    """Records signals and the end of a parent's pipe as stop requests."""
+    """Recorder of stop requests: signals, and the end of a parent's pipe."""
 
     def __init__(self, until_stdin_ends: bool = False):
         self.asked: signal.Signals | None = None

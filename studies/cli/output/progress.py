@@ -57,7 +57,7 @@ class Speed:
 
 
 class Progress:
-    """Shows snapshots; a context manager that restores the terminal.
+    """Display of snapshots; a context manager that restores the terminal.
 
     Args:
         console: on stderr, so that stdout holds results only.

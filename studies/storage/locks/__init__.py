@@ -1,4 +1,4 @@
-"""Locks: leases of tasks with fencing tokens, the processes that own them, and the planning lock.
+"""Locks: leases with fencing tokens, their owners, and the planning lock.
 
 The SQL of locks and the leases that a process holds belong here; what is written under a lease does not.
 """

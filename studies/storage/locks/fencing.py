@@ -1,4 +1,4 @@
-"""SQL of leases: take one, prove that it is still held, release it, within a caller's transaction."""
+"""SQL of leases: take, verify and release within a caller's transaction."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _left = (task.c.lease_expires - Now()).label("seconds")
 def take(
     connection: Connection, uid: str, identity: Mapping[str, Any] | None, seconds: float, note: Mapping[str, Any]
 ) -> tuple[int, Any]:
-    """Take the lease of a task, which is created if it is new.
+    """Take the lease of a task; return its token and stored identity.
 
-    Return its fencing token and stored identity.
+    The task is created if it is new. The token is the fencing token.
 
     An event records it: start, resume (the task has a checkpoint), or takeover (the last owner did not release it;
     "alive" if that process still runs).
@@ -57,10 +57,7 @@ def take(
 
 
 def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | None:
-    """Return why a lease may be taken: "free", "dead" (its process) or "expired".
-
-    None if it is held.
-    """
+    """Return "free", "dead" (the owner) or "expired"; None for a held lease."""
     if owner is None:
         return "free"
     if owner == str(Owner.current()):
@@ -113,7 +110,7 @@ def release(connection: Connection, tokens: Mapping[str, int]) -> None:
 
 
 def identify(connection: Connection, uid: str, identity: Mapping[str, Any]) -> None:
-    """Store the identity of a task that was claimed before it was known, or check it."""
+    """Store or check the identity of a task claimed without one."""
     stored = connection.execute(sa.select(task.c.identity).where(task.c.uid == uid)).scalar_one()
     check_identity(uid, stored, identity)
     if stored is None:
@@ -121,7 +118,7 @@ def identify(connection: Connection, uid: str, identity: Mapping[str, Any]) -> N
 
 
 def check_identity(uid: str, stored: Any, identity: Mapping[str, Any] | None) -> None:
-    """Raise IdentityMismatch unless both are the same, or one of them is not known."""
+    """Raise IdentityMismatch if both are known and differ."""
     if stored is None or identity is None or stored == json.loads(json.dumps(identity)):
         return
     keys = sorted(key for key in {*stored, *identity} if stored.get(key) != json.loads(json.dumps(identity.get(key))))

@@ -30,12 +30,12 @@ class Lessor(Protocol):
 
 
 class StoreLease:
-    """The right to write one task, until it is released or lost to another process.
+    """The right to write one task, until it is released or lost.
 
     Attributes:
         uid: the task.
         token: the fencing token; every write names it, and a smaller one than the task's is refused.
-        lost: whether it was released, or the heartbeat has seen that another process took the task.
+        lost: True once it was released, or the heartbeat has seen that another process took the task.
         identity: the task's, when the lease was taken; None if it was not known then.
     """
 
@@ -81,7 +81,10 @@ class StoreLease:
 
 
 class Heartbeat:
-    """A daemon thread that calls a method every few seconds, as long as the method's object lives."""
+    """Daemon thread that calls a method every few seconds.
+
+    It ends with the life of the method's object.
+    """
 
     def __init__(self, beat: Callable[[], None], seconds: float):
         self._beat, self._seconds, self._stop = weakref.WeakMethod(beat), seconds, threading.Event()
@@ -118,7 +121,7 @@ class HeldLeases:
         self._heartbeat: Heartbeat | None = None
 
     def add(self, lease: StoreLease) -> None:
-        """Add a lease that was just taken, and start the heartbeat if it does not run."""
+        """Add a new lease, and start the heartbeat unless it runs."""
         with self._lock:
             self._held[lease.uid] = lease
             self._tokens[lease.uid] = lease.token
@@ -131,7 +134,7 @@ class HeldLeases:
             return list(self._held.values())
 
     def remove(self, leases: Iterable[StoreLease]) -> dict[str, int]:
-        """Remove leases, and return the tokens, by uid, of those that were held."""
+        """Remove leases; return the tokens of the held ones by uid."""
         with self._lock:
             removed = {lease.uid: lease for lease in leases if self._held.get(lease.uid) is lease}
             for uid, lease in removed.items():
@@ -147,7 +150,7 @@ class HeldLeases:
                 del self._held[lease.uid]
 
     def abandoned(self) -> dict[str, int]:
-        """Return the tokens, by uid, of leases without any reference left in this process."""
+        """Return the tokens, by uid, of leases without references in this process."""
         with self._lock:
             return {uid: self._tokens.pop(uid) for uid in [*self._tokens] if uid not in self._held}
 

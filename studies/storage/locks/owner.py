@@ -1,4 +1,4 @@
-"""Identity of a process, by which another one can tell for certain that it is dead."""
+"""Identity of a process, by which others can establish its death."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST_PID = 2**31 - 1
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, distinct from every other one and from a later one with the same pid.
+    """A process, distinct from any other, even of the same pid.
 
     Attributes:
         host: its machine's name.

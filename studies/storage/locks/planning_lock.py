@@ -17,7 +17,7 @@ _LEFT = (study.c.planner_until - Now()).label("left")
 
 
 def is_free(connection: Connection, name: str, revision: int) -> bool:
-    """Return whether a process that has seen a study at this revision may take the lock."""
+    """Return whether a process that read this revision may take the lock."""
     query = sa.select(study.c.revision, study.c.planner, _LEFT).where(study.c.name == name)
     row = connection.execute(query).one_or_none()
     if row is None or row.revision != revision:
@@ -27,7 +27,10 @@ def is_free(connection: Connection, name: str, revision: int) -> bool:
 
 
 def acquire(connection: Connection, name: str, revision: int, seconds: float) -> bool:
-    """Take the lock for some seconds, if it is still free once no other process writes the study's rows."""
+    """Take the lock for some seconds, if it is still free.
+
+    First wait until no other process writes the study's row.
+    """
     connection.execute(sa.select(study.c.name).where(study.c.name == name).with_for_update())
     if not is_free(connection, name, revision):
         return False

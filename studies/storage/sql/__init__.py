@@ -1,4 +1,4 @@
-"""The database: URL and transactions, tables and column types, retries, clock, and a guard of SQLite files.
+"""The database: transactions, tables, column types, retries, clock and guard.
 
 Anything that knows tables but not tasks belongs here; the meaning of the rows belongs to `storage`.
 """

@@ -1,4 +1,4 @@
-"""Clock of a SQLite database: that of the file system on which its file lies.
+"""Clock for a SQLite database, read from its file system.
 
 SQLite is a library, and its "now" is the clock of its process. Leases are compared between processes, so their time
 must come from a common place: the kernel (or the file server) stamps the file, and each process reads the stamp. A
@@ -12,7 +12,11 @@ import time
 
 
 class FileClock:
-    """Seconds since 1970 by the file system's clock, or this process's if the file cannot be touched."""
+    """Seconds since 1970 by the clock of a file's file system.
+
+    Every reading touches the file and returns its modification time; if the file cannot be touched, the time by this
+    process's clock.
+    """
 
     def __init__(self, path: str):
         self.path = path

@@ -1,4 +1,7 @@
-"""Column types that check their values whenever they are read, whoever wrote them."""
+"""Column types that check their values whenever they are read.
+
+The writer of a row may have been any program.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,10 @@ class Numbers(Json):
 
 
 class Attributes(Json):
-    """A JSON object with a scheduler's notes on a trial: its place, and the start of a branch."""
+    """JSON object with a scheduler's notes on a trial.
+
+    They are its position in the scheduler's plan, and the start of a branch.
+    """
 
     cache_ok = True
 

@@ -1,4 +1,4 @@
-"""One database behind a URL: whole transactions, retried and explained when they fail.
+"""Database behind a URL, with atomic transactions, retries and clear errors.
 
 SQLite runs in WAL mode, where readers never wait; a writer begins with BEGIN IMMEDIATE, because a transaction that
 reads first and writes later cannot wait for its turn. PostgreSQL goes through psycopg 3.
@@ -49,7 +49,7 @@ def insert(connection: Connection, table: sa.Table) -> Any:
 
 
 class Database:
-    """Runs functions of a connection as transactions.
+    """Runner of functions of a connection as transactions.
 
     Attributes:
         name: the URL without its password, for messages.
@@ -96,9 +96,9 @@ class Database:
         return self._run(self._reader, work, seconds)
 
     def write(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
-        """Return the result of ``work``, all of whose writes become visible, or none.
+        """Run ``work`` as one transaction, and return its result.
 
-        It may run more than once.
+        All of its writes become visible, or none. ``work`` may run more than once.
         """
         return self._run(self._writer, work, seconds)
 
@@ -115,7 +115,10 @@ class Database:
 
     @property
     def busy(self) -> bool:
-        """Return whether this thread is within a transaction (a garbage collection there may run any finalizer)."""
+        """Return whether this thread is within a transaction.
+
+        A garbage collection there may run any finalizer.
+        """
         return getattr(self._thread, "depth", 0) > 0
 
     def close(self) -> None:
@@ -217,7 +220,7 @@ def _checked_sqlite(url: sa.URL) -> sa.URL:
 
 
 def _explain(error: DBAPIError, where: str) -> tuple[StoreError, bool]:
-    """Return the error as one of ours, and whether a retry may help."""
+    """Return an error of the store; True if a retry may help."""
     cause = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
     text = masked(f"{where}: {cause}")
     if isinstance(error.orig, sqlite3.Error):

@@ -1,4 +1,4 @@
-"""Guard against SQLite files in which our tables are views, or have triggers or expressions.
+"""Guard against SQLite files with views, triggers or expressions.
 
 A file may come from anybody, and SQLite lets one hold views, triggers and expressions under the names of our tables.
 They cannot run a program, but a view can be endless, and an expression can fill the memory.
