@@ -38,7 +38,11 @@ class Choice(Dimension):
         return self.after(self.index(value, name))
 
     def index(self, value: object, name: str) -> int:
-        """Return the index of `value` among the values; raise OutOfRange without."""
+        """Return the index of `value` among the values.
+
+        Raises:
+            OutOfRange: it is not among them.
+        """
         plain = canonical(value, name)
         for candidate in (plain, _other_kind_of_number(plain)):
             index = self._indices.get(identity(candidate))

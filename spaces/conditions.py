@@ -22,11 +22,14 @@ class Condition(NamedTuple):
     values: tuple[Value, ...]
 
     def holds(self, flat: Mapping[str, Value]) -> bool:
-        """Return whether it holds among these values; absent ones fail it."""
+        """Return whether the condition holds among these values.
+
+        It does not hold where its dimension is absent.
+        """
         return self.path in flat and identity(flat[self.path]) in map(identity, self.values)
 
     def is_open(self, left: Mapping[str, Dimension]) -> bool:
-        """Return whether it depends on dimensions that are left open."""
+        """Return whether the condition depends on dimensions that are left open."""
         dimension = left.get(self.path)
         if isinstance(dimension, Fixed):
             return self.holds({self.path: dimension.value})
@@ -64,9 +67,11 @@ class Unresolved(SpaceError):
 def rows(flat: Mapping[str, Dimension]) -> Iterator[Row]:
     """Return the dimensions with their conditions, in order.
 
-    What a condition names comes before it.
+    The dimension that a condition names comes before it.
 
-    Raises SpaceError for a name that comes later and a value that it cannot have, Unresolved for an unknown name.
+    Raises:
+        SpaceError: a condition names a later dimension, or a value that the dimension cannot have.
+        Unresolved: a name is unknown.
     """
     above: dict[str, Dimension] = {}
     for path, dimension in flat.items():

@@ -17,7 +17,7 @@ class Curve(Dimension):
 
     x rises from 0 or more, and y is in [low, high]; the curve is flat before and after.
 
-    It is what a function of time is where values must be stored, compared and hashed. No study searches it.
+    A curve stands for a function of time where values must be stored, compared and hashed. No study searches it.
     """
 
     low: float

@@ -53,7 +53,10 @@ def _replaced(old: Dimension, text: str, name: str) -> Dimension:
 
 
 def _ends(prior: Dimension) -> list[Value]:
-    """Values to try: of a choice all, of a range the ends, default and middle."""
+    """Return the values to try.
+
+    They are all values of a choice; of a range the ends, the default and the middle.
+    """
     default = [] if prior.default is REQUIRED else [prior.default]
     if isinstance(prior, Maybe):
         return [None, *_ends(prior.dimension), *default]

@@ -50,8 +50,8 @@ class Dimension:
         """Return the canonical form of `value`.
 
         Raises:
-            WrongType: it is of another type; the message begins with `name`.
-            OutOfRange: it is not allowed; the message begins with `name`.
+            WrongType: the value is of another type; the message begins with `name`.
+            OutOfRange: the value is not allowed; the message begins with `name`.
         """
         raise NotImplementedError
 
@@ -75,7 +75,7 @@ class Dimension:
 class Maybe(Dimension):
     """None, or a value of `dimension`; half of the prior each.
 
-    Whether it is None is structural.
+    The choice between the two is structural.
     """
 
     dimension: Dimension

@@ -104,17 +104,17 @@ def categorical(*values: Any, weights: Sequence[float] | None = None, **common: 
 
 
 def fidelity(low: int, high: int, base: int = 2, **common: Unpack[Common]) -> Fidelity:
-    """Return the fidelity: a trial costs low, low * base, ..., or high.
+    """Return the fidelity, which is the cost of a trial.
 
-    Its default, and every sample of it, is high.
+    It is one of low, low * base, ..., and high. Its default, and every sample of it, is high.
     """
     return Fidelity(low=low, high=high, base=base, **common)
 
 
 def curve(low: float, high: float, *, default: Any, when: Mapping[str, Any] | None = None) -> Curve:
-    """Return a dimension of points [[x, y], ...] of a piecewise linear function.
+    """Return a dimension of piecewise linear functions.
 
-    y is in [low, high]. It is structural, and never searched.
+    A value is points [[x, y], ...] with y in [low, high]. The dimension is structural, and never searched.
     """
     return Curve(low=low, high=high, default=default, when=when or {})
 

@@ -19,7 +19,10 @@ class MissingParameter(SpaceError):
 
 
 class OutOfRange(SpaceError):
-    """A value of the right type outside of the dimension, or not finite."""
+    """A value of the right type that the dimension does not allow.
+
+    It is out of range, or not finite.
+    """
 
 
 class WrongType(SpaceError):

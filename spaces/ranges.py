@@ -283,7 +283,7 @@ def _float(number: float, name: str) -> float:
 
 
 def bound(value: object) -> float:
-    """Return a finite number as a float, for the bound of a range."""
+    """Return the bound of a range as a finite float."""
     number = canonical(value, "a bound")
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise SpaceError(f"a bound must be a number, not {display(value)}")

@@ -27,10 +27,11 @@ ENABLED = ".enabled"  # after a maybe()'s name: whether it is not None
 class Space(Mapping[str, "Dimension | Space"]):
     """Named dimensions and spaces: a mapping by nested or dotted name.
 
-    The order counts.
+    The order counts. Values for a space are nested dicts; its methods return complete, checked, canonical JSON (see
+    `values.canonical`).
 
-    Values for it are nested dicts; what comes out is complete, checked, canonical JSON (see `values.canonical`).
-    Raises SpaceError for a name that is no identifier and for conditions that cannot hold.
+    Raises:
+        SpaceError: a name is no identifier, or a condition cannot hold.
     """
 
     def __init__(self, /, **entries: Dimension | Space) -> None:
@@ -118,8 +119,13 @@ class Space(Mapping[str, "Dimension | Space"]):
         """Return `values` (nested or dotted) checked, canonical and completed by defaults.
 
         The result has every value that applies and no other. `fixed` values stand in for those not given, and are left
-        out where they do not apply; None for a group means its defaults. Raises UnknownParameter, MissingParameter,
-        WrongType or OutOfRange.
+        out where they do not apply; None for a group means its defaults.
+
+        Raises:
+            UnknownParameter: the space lacks a name, or its dimension does not apply.
+            MissingParameter: a dimension without a default has no value.
+            WrongType: a value is of another type.
+            OutOfRange: a value is not allowed.
         """
         named = self._named(values)
         instead = self._named(fixed or {})
@@ -327,7 +333,7 @@ class Space(Mapping[str, "Dimension | Space"]):
     def rows(self) -> tuple[Row, ...]:
         """The dimensions with their dotted names and conditions.
 
-        What a condition names comes before it.
+        The dimension that a condition names comes before it.
         """
         return tuple(rows(self._flat))
 
@@ -359,9 +365,9 @@ class Space(Mapping[str, "Dimension | Space"]):
         return flat
 
     def _instead_of_a_function(self, path: str) -> str:
-        """Return the cure for a function of time: a curve of this space.
+        """Return the cure for a function of time, which is a curve.
 
-        It has the same name if there is one.
+        It is the curve of this space with the same name, if the space has it.
         """
         curves = [row for row in self.rows if isinstance(row.dimension, Curve)]
         if not curves:
@@ -384,7 +390,7 @@ class Space(Mapping[str, "Dimension | Space"]):
     def _beside(self, path: str) -> list[str]:
         """Return the names in the group of a path.
 
-        Without such names they are those of the whole space, one for each group: model.*.
+        Without such names it returns those of the whole space, one for each group: model.*.
         """
         group = path.rpartition(".")[0]
         known = [name for name in self._flat if group and name.startswith(group + ".")]
@@ -392,7 +398,7 @@ class Space(Mapping[str, "Dimension | Space"]):
 
 
 def _enable(dimension: Dimension, enabled: bool, path: str) -> Dimension:
-    """Return the rest of a maybe() once it is known whether it is None."""
+    """Return the dimension that replaces a maybe() once it is decided."""
     assert isinstance(dimension, Maybe)
     if not isinstance(enabled, bool):
         raise WrongType(f"{path}{ENABLED} must be True or False, not {display(enabled)}")

@@ -35,7 +35,9 @@ def canonical(value: object, name: str) -> Value:
 
     Scalars of numpy become those of Python, tuples become new lists.
 
-    Raises WrongType for anything that JSON does not have, OutOfRange for NaN and the infinities.
+    Raises:
+        WrongType: JSON does not have the value.
+        OutOfRange: it is NaN or infinite.
     """
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
@@ -85,9 +87,11 @@ def read(text: str) -> Value:
 def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Return {'optimizer.lr': 1} for {'optimizer': {'lr': 1}}.
 
-    Dotted names stay as they are.
+    Dotted names stay unchanged.
 
-    Raises WrongType for what is no mapping, and SpaceError if one name is given both ways.
+    Raises:
+        WrongType: the argument is no mapping.
+        SpaceError: a name is in it both ways.
     """
     if not isinstance(nested, Mapping):
         raise WrongType(f"values must be a dict by name, not {display(nested)}")
@@ -110,7 +114,8 @@ def _leaves(nested: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
 def unflatten(flat: Mapping[str, Any]) -> Nested:
     """Return {'optimizer': {'lr': 1}} for {'optimizer.lr': 1}.
 
-    Raises SpaceError if one name is both a value and a group of values.
+    Raises:
+        SpaceError: a name is both a value and a group of values.
     """
     nested: Nested = {}
     for path, value in flat.items():

@@ -217,7 +217,14 @@ class Learner:
         raise NotImplementedError
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's loss (P,) on a batch (P, B, ...), and metrics (P,)."""
+        """Return each member's loss and its metrics.
+
+        Args:
+            batch: tensors (P, B, ...).
+
+        Returns:
+            The losses (P,), and the metrics (P,).
+        """
         raise NotImplementedError
 
     def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
@@ -318,7 +325,7 @@ class Learner:
         return {name: part for name, part in parts.items() if isinstance(part, Part)}
 
     def broken(self, member: int, metrics: Metrics) -> str | None:
-        """Return the name of a member's first number that is not finite, or None."""
+        """Return the name of a member's first non-finite number, or None."""
         for name, value in metrics.items():
             if not math.isfinite(value):
                 return f"{name} became {value}"

@@ -19,7 +19,7 @@ from .warm_start import LoadReport
 
 
 class TaskRecord:
-    """History and events of one task, with their storage if there is one.
+    """History and events of one task, and its storage if any.
 
     Attributes:
         storage: keeps checkpoints, metrics and events; None for a task that nobody keeps.
@@ -127,7 +127,10 @@ class TaskRecord:
             self.lease = None
 
     def pending_write(self, epochs: int, state: Tree | None) -> Write:
-        """Return metrics and events since the last write, with the state if any."""
+        """Return metrics and events since the last write.
+
+        The state is in it, if there is one to store.
+        """
         assert self.lease is not None
         packed = None if state is None else pack(state)
         events, self.events = self.events, []

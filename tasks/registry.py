@@ -37,7 +37,8 @@ def names() -> list[str]:
 def load(name: str) -> type[Any]:
     """Return the class of the task with this name, derived from `Task`.
 
-    ValueError names the near ones, or the fault of a package's offer.
+    Raises:
+        ValueError: no task has the name, and the message suggests near ones; or a package's offer is faulty.
     """
     points = entry_points(group=ENTRY_POINTS, name=name)
     offers = [f"{point.value} of {point.dist.name if point.dist else 'an unknown package'}" for point in points]
@@ -84,7 +85,11 @@ def task_of(identity: Mapping[str, Any], **options: Any) -> Any:
 
 
 def _checked(offered: Any, name: str, offer: str) -> type[Any]:
-    """Return a package's offer; ValueError unless it is a task of this name."""
+    """Return the task class that a package offers, checked.
+
+    Raises:
+        ValueError: it is no task of this name.
+    """
     learner = getattr(offered, "learner", None)
     if not (isinstance(offered, type) and isinstance(learner, type) and issubclass(learner, Learner)):
         raise ValueError(f"an entry point must be a class derived from rekindle.Task, but {offer} is {offered!r}")

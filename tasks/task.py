@@ -80,7 +80,7 @@ class Task:
         logger: Callable[[EpochEvent], None] | None = None,
         **fixed: Any,
     ):
-        """Say *what* is trained.
+        """Make a task of an environment and a seed, without hyperparameters.
 
         Args:
             env: a Gymnasium id, or an EnvSpec, or its JSON.
@@ -140,7 +140,7 @@ class Task:
         return None if self._identity is None else self._identity.hyperparameters
 
     def init(self, *, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
-        """Say *how* it is trained.
+        """Set the hyperparameters, and resume from the storage if possible.
 
         Missing hyperparameters take their defaults; None for a group means all its defaults. With a storage that holds
         a checkpoint of this uid the task resumes from it, and `resumed` is true. Errors name the parameter, its range
@@ -254,7 +254,10 @@ class Task:
         return self.metrics
 
     def build_learner(self, tasks: Sequence[Task]) -> Learner:
-        """Return a learner that holds these tasks, and move their states into it."""
+        """Return a learner that holds these tasks.
+
+        Their states move into it.
+        """
         states = [task._learner_state() for task in tasks]
         values = [task.identity.hyperparameters for task in tasks]
         processes = max(task.env_processes for task in tasks)
@@ -517,9 +520,9 @@ class Task:
         return player(*self.member_ref())
 
     def eval_loss(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the loss and its parts on a batch of (B, ...) tensors.
+        """Return the loss and its parts on a batch.
 
-        The batch is as the algorithm's `loss` takes it.
+        The batch is tensors (B, ...), in the form that the algorithm's `loss` takes.
         """
         learner, member = self.member_ref()
         stacked = {name: x.unsqueeze(0).expand(learner.members, *x.shape) for name, x in batch.items()}

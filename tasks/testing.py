@@ -65,11 +65,14 @@ class VariantSuite:
     cohort_size: ClassVar[int] = 8
 
     def make(self, seed: int = 3, **changes: Any) -> Task:
-        """A task with these changes to the hyperparameters, dotted or nested."""
+        """Return a task with these changes to the hyperparameters, dotted or nested."""
         return self.task(self.env, seed=seed).init(**unflatten({**flatten(self.hyperparameters), **flatten(changes)}))
 
     def tuned(self, task: Task) -> dict[str, Any]:
-        """The task's hyperparameters that a driver may change on the way: the space's numbers that are searched."""
+        """Return the hyperparameters of the task that a driver may change.
+
+        They are the searched numbers of the space.
+        """
         space = task.learner.hyperparameters
         searched = {name for name, dimension in space.flat().items() if dimension.search}
         assert task.hyperparameters is not None
@@ -143,7 +146,7 @@ class VariantSuite:
                 assert alone.evaluate(3) == together[seed].evaluate(3)
 
     def _apart(self, member: int, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """The changes, with another learning rate for every member."""
+        """Return the changes, with another learning rate for every member."""
         return {**flatten(changes), "optimizer.lr": 1e-3 * (member + 1)}
 
 

@@ -72,7 +72,7 @@ class LoadReport:
 
 @runtime_checkable
 class HasPolicy(Protocol):
-    """A task."""
+    """A task with a policy."""
 
     def policy(self) -> dict[str, Tensor]:
         """Return its policy, see `Task.policy`."""
@@ -155,7 +155,7 @@ def policy_in(tree: Mapping[str, Any]) -> dict[str, Tensor]:
 def match_beginning(
     learner: Learner, start: WarmStart | None, demonstrations: Demonstrations | None, where: str
 ) -> tuple[dict[str, Tensor], LoadReport]:
-    """Return the parts that a new single member begins with, and a report."""
+    """Return the beginning of a new single member, and a report."""
     parts: dict[str, Tensor] = {}
     report = LoadReport()
     if start is not None:
@@ -169,7 +169,7 @@ def match_beginning(
 def match_policy(
     start: WarmStart, policy: Mapping[str, Tensor], networks: Sequence[str], where: str
 ) -> tuple[dict[str, Tensor], LoadReport]:
-    """Return the parts of a source that fit a task's policy, and a report.
+    """Return the parts of a source that fit, and a report.
 
     Args:
         start: the source.

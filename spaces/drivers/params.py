@@ -39,7 +39,10 @@ Ask: TypeAlias = Callable[[Parameter], object]
 
 
 class Dialect(NamedTuple):
-    """A driver: its name in messages, and its support of steps and fidelities."""
+    """A driver with its name in messages and its abilities.
+
+    The abilities are steps and fidelities.
+    """
 
     driver: str
     steps: bool
@@ -49,7 +52,7 @@ class Dialect(NamedTuple):
         """Return all parameters of the space by name, conditions aside.
 
         Raises:
-            SpaceError: two share a name.
+            SpaceError: two parameters share a name.
         """
         by_name: dict[str, Parameter] = {}
         for row in space.rows:
@@ -62,9 +65,11 @@ class Dialect(NamedTuple):
     def decode(self, space: Space, ask: Ask, fixed: Mapping[str, Any] | None = None) -> Nested:
         """Return the space's values from a driver's answers.
 
-        `ask(parameter)` returns an answer, and is called only for parameters that apply.
-
-        It is not asked for what `fixed` says: values, nested or dotted, or `<name>.enabled` for a maybe().
+        Args:
+            space: the space.
+            ask: returns the answer for a parameter; it is called only for parameters that apply, and not for those that
+                `fixed` decides.
+            fixed: values, nested or dotted, or `<name>.enabled` for a maybe().
         """
         named, enabled = space.split(fixed or {})
         named = {path: space.flat()[path].check(value, path) for path, value in named.items()}
@@ -84,9 +89,11 @@ class Dialect(NamedTuple):
     def read(self, space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
         """Return the space's values from the driver's `params`.
 
-        Those that do not apply are left out.
+        Parameters that do not apply are left out.
 
-        Raises UnknownParameter and MissingParameter for names that the driver cannot have from this space.
+        Raises:
+            UnknownParameter: the driver cannot have a name from this space.
+            MissingParameter: a parameter that applies is not there.
         """
         flat = flatten(params)
         known = self.parameters(space)
@@ -104,9 +111,10 @@ class Dialect(NamedTuple):
     def encode(self, space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
         """Return the driver's parameters for `values`.
 
-        These may be a part of the space's values, or of its structure.
+        The values may be a part of the space's values, or of its structure.
 
-        Raises OutOfRange for a value that a user may choose but the driver does not search.
+        Raises:
+            OutOfRange: a user may choose the value, but the driver does not search it.
         """
         named, enabled = space.split(values)
         params: dict[str, Value] = {path + ENABLED: on for path, on in enabled.items()}
@@ -127,7 +135,7 @@ class Dialect(NamedTuple):
     def defaults(self, space: Space) -> dict[str, Value]:
         """Return the parameters at their dimensions' defaults.
 
-        Those without a default, or with one that the driver does not search, are left out.
+        A dimension without a default, or with one that the driver does not search, is left out.
         """
         params: dict[str, Value] = {}
         for path, dimension in space.flat().items():
@@ -194,7 +202,7 @@ def _place(path: str, last: int, encode: Callable[[Any], int], decode: Callable[
 def _are_scalars(values: Any) -> bool:
     """Return whether drivers, which compare by ==, can distinguish the values.
 
-    Lists are none, nor are 1 and True together.
+    They cannot distinguish lists, nor 1 and True together.
     """
     return not any(isinstance(value, list) for value in values) and len(set(values)) == len(values)
 

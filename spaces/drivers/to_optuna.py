@@ -23,7 +23,10 @@ OPTUNA = Dialect("Optuna", steps=True, fidelities=False)
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Return Optuna's distributions by name, conditional dimensions included.
 
-    Fidelities are left to whoever prunes. Raises SpaceError for weights and normal priors, which Optuna has not.
+    Fidelities are left to the pruner.
+
+    Raises:
+        SpaceError: the space has weights or normal priors, which Optuna lacks.
     """
     return {name: _distribution(parameter) for name, parameter in OPTUNA.parameters(space).items()}
 
@@ -31,9 +34,8 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
 def suggest(space: Space, trial: BaseTrial, fixed: Mapping[str, Any] | None = None) -> Nested:
     """Return values that `trial` suggests, asked only for those that apply.
 
-    A fidelity is at its highest.
-
-    `fixed` values, nested or dotted or a `Space.structure`, are not suggested, and are in the result.
+    A fidelity is at its highest. `fixed` values, nested or dotted or a `Space.structure`, are not suggested, and are in
+    the result.
     """
 
     def ask(parameter: Parameter) -> object:
@@ -54,15 +56,16 @@ def params(space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
 
     Their form is that of enqueue_trial and PartialFixedSampler.
 
-    Raises OutOfRange for a value that Optuna does not search.
+    Raises:
+        OutOfRange: Optuna does not search a value.
     """
     return OPTUNA.encode(space, values)
 
 
 def from_params(space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
-    """Return the values of `space` from a trial's `params`.
+    """Return the values of `space` from the `params` of a trial.
 
-    They are those that `suggest` returned.
+    These are the values that `suggest` returned.
     """
     return OPTUNA.read(space, params, fixed)
 

@@ -25,7 +25,8 @@ def priors(space: Space) -> dict[str, str]:
 
     Their form is that of `build_experiment(space=...)` and of its command line.
 
-    Raises SpaceError for a second fidelity, since Orion would make no use of it.
+    Raises:
+        SpaceError: the space has a second fidelity, of which Orion would make no use.
     """
     _, *others = space.fidelities().flat() or [None]
     if others:

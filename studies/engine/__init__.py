@@ -1,4 +1,4 @@
-"""Studies as they run: configuration, the planning loop, progress, lineages.
+"""Running studies: configuration, the planning loop, progress, lineages.
 
-What is planned belongs to `schedulers` and `samplers`, how rows are stored to `storage`, and training to `workers`.
+Plans belong to `schedulers` and `samplers`, storage of rows to `storage`, and training to `workers`.
 """

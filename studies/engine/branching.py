@@ -16,7 +16,7 @@ from .lineage import LineageTask, NotEqual, lineage, restore, retrain
 
 
 class BadFork(ValueError):
-    """A fork or a replay that makes no sense."""
+    """An invalid fork or replay."""
 
 
 def replay(
@@ -62,7 +62,10 @@ def _last_at_epoch_end(store: Store, uid: str) -> Saved:
 
 
 def _is_at_epoch_end(saved: Saved) -> bool:
-    """Return false for a checkpoint that a signal caused within an epoch."""
+    """Return whether a checkpoint was written at an epoch's end.
+
+    One that a signal caused within an epoch was not.
+    """
     return json.loads(saved.manifest)["values"].get("learner/tally/count", 0) == 0
 
 
@@ -102,7 +105,8 @@ def fork_identity(
 def state_at(store: Store, links: Sequence[LineageTask], epoch: int, end: int) -> tuple[LineageTask, Start]:
     """Return the task and the state of a lineage at an epoch.
 
-    BadFork if no checkpoint of that epoch is kept, or the epoch is not before `end`.
+    Raises:
+        BadFork: no checkpoint of that epoch is kept, or the epoch is not before `end`.
     """
     kept: dict[int, LineageTask] = {}
     for link, following in zip(links, [*links[1:], None], strict=True):

@@ -87,7 +87,7 @@ def make_config(
 def check_objectives(config: Config, algorithm: type[Task]) -> None:
     """Raise BadConfig if the study cannot have its objectives.
 
-    A task lists its metrics nowhere but in its first epoch, so for a metric of its own one epoch is trained.
+    A task names its metrics only in its first epoch, so one epoch is trained if an objective is a metric of the task.
     """
     objectives = objectives_of(config)
     if len(objectives) > 1 and not KNOWN[config.sampler].objectives:

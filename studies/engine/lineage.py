@@ -33,7 +33,7 @@ class NotEqual(LineageError):
 
 @dataclass(frozen=True)
 class LineageTask:
-    """A task of a lineage;  the state or policy it starts from."""
+    """A task of a lineage, and its starting state or policy."""
 
     uid: str
     identity: Mapping[str, Any]

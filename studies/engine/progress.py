@@ -57,7 +57,7 @@ def look(store: Store, name: str) -> Snapshot:
 
 
 class StudyProgress:
-    """Takes snapshots, each at the cost of what has changed."""
+    """Maker of snapshots, each at the cost of the changed rows."""
 
     def __init__(self, store: Store, name: str):
         self.store, self.rows = store, StudyRows(store, name)

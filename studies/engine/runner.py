@@ -63,7 +63,7 @@ class ReadySegment:
 
 
 class StudyRunner:
-    """Runs one study in this process.
+    """Runner of one study in this process.
 
     Attributes:
         rows: the study's rows, as last read.

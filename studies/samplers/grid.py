@@ -1,4 +1,6 @@
-"""A grid: trial n is one of all points, in an order that the study's seed decides.
+"""Grid search: trial n is one of all points.
+
+The study's seed decides the order of the points.
 
 Optuna's sampler wants a list of values for each hyperparameter and combines all of them, whether they apply or not.
 Here the lists come from the space (all values of a categorical or an ordinal; of a range `grid_points` values, spread
@@ -71,7 +73,8 @@ def points_of(config: Config) -> int:
 def grid(config: Config) -> Sequence[Point]:
     """Return all points as Optuna's parameters, in the order of the trials.
 
-    BadConfig if too many.
+    Raises:
+        BadConfig: the grid has too many points.
     """
     return _grid(json.dumps(dict(config.space)), points_of(config), config.seed)
 
@@ -113,7 +116,7 @@ def _path(space: Space, name: str) -> str:
 
 
 def _ordinals(space: Space) -> set[str]:
-    """Return the parameters whose values were all named one by one."""
+    """Return the parameters whose values were all listed."""
     names = set()
     for path, dimension in space.flat().items():
         each = dimension.dimension if isinstance(dimension, Maybe) else dimension
@@ -123,7 +126,10 @@ def _ordinals(space: Space) -> set[str]:
 
 
 def _walk(space: Space, count: int) -> Iterator[Point]:
-    """Yield points with the hyperparameters that apply, by asking for the space's values again and again."""
+    """Yield points with the hyperparameters that apply.
+
+    It asks for the space's values again and again.
+    """
     unfinished: list[Point] = [{}]
     ordinals = _ordinals(space)
     while unfinished:
@@ -144,7 +150,10 @@ class _Unknown(Exception):
 
 
 class _Asked:
-    """A stand-in for a trial of Optuna's with the hyperparameters of a point, which may be unfinished."""
+    """A stand-in for a trial of Optuna's at a point.
+
+    It has the hyperparameters of the point, which may be unfinished.
+    """
 
     def __init__(self, point: Point):
         self._point = point
@@ -165,7 +174,10 @@ class _Asked:
 
 
 def values(distribution: BaseDistribution, count: int, whole: bool = False) -> list[Any]:
-    """Return the grid's values of one hyperparameter, rising: all, or `count` of a range with more."""
+    """Return the grid's values of one hyperparameter, rising.
+
+    They are all values, or `count` of a range with more.
+    """
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
     assert isinstance(distribution, FloatDistribution | IntDistribution)

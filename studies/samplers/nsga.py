@@ -1,10 +1,8 @@
 """NSGA-II (Deb et al. 2002) and NSGA-III (Deb and Jain 2014).
 
-A generation is a bracket of the study.
-
-Optuna's samplers count the complete trials of a generation, which depends on timing. Here the trials that are suggested
-at once are a generation; its parents are the elite of the bracket before and of that one's parents, computed from the
-rows at each suggestion.
+A generation is a bracket of the study: the trials that are suggested at once. Optuna's samplers count the complete
+trials of a generation, which depends on timing. Here the parents of a generation are the elite of the bracket before
+and of that one's parents, computed from the rows at each suggestion.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ class _OfBracket(BaseGASampler):
     def get_parent_population(self, study: Study, generation: int) -> list[FrozenTrial]:
         """Return the parents.
 
-        None, so that the draw is random, where failures left only one.
+        Where failures left only one, it returns none, so that the draw is random.
         """
         parents = super().get_parent_population(study, generation)
         return parents if len(parents) > 1 or generation < self.bracket else []

@@ -1,4 +1,6 @@
-"""Quasi-Monte Carlo: trial n is point n of a scrambled Sobol' sequence over the searched space.
+"""Quasi-Monte Carlo: trial n is point n of a Sobol' sequence.
+
+The sequence is scrambled and spans the searched space.
 
 Optuna's sampler counts its points in an attribute of the study, and takes the first trial's hyperparameters for all
 that exist. Here a point belongs to a number, and it has a coordinate for every hyperparameter of the space; those that
@@ -33,7 +35,7 @@ class QMC(QMCSampler):
         self._distributions = distributions(config.searched)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return all that is searched."""
+        """Return the distributions of all searched hyperparameters."""
         return self._distributions
 
     def _find_sample_id(self, study: Study, search_space: dict[str, BaseDistribution]) -> int:

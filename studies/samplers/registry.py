@@ -1,7 +1,7 @@
-"""Optuna's samplers by name, each so that a suggestion is a pure function of seed, number and rows.
+"""Optuna's samplers by name, as pure functions.
 
-Optuna lets a sampler keep its memory in attributes of the study and of its trials. Here only rows exist, so that memory
-follows from the trial's number or is computed again:
+A suggestion is a function of seed, number and rows. Optuna lets a sampler keep its memory in attributes of the study
+and of its trials. Here only rows exist, so that memory follows from the trial's number or is computed again:
 
     random, qmc       need no earlier trial: a random stream for each trial; the point of the sequence with its number
     tpe, gp           learn from the trials' results alone (tpe.py)
@@ -65,7 +65,8 @@ GENETIC = ("nsgaii", "nsgaiii")
 def sampler_name(text: str) -> str:
     """Return the sampler's stored name from any spelling: TPESampler, CMA-ES.
 
-    BadConfig names the nearest.
+    Raises:
+        BadConfig: no sampler has the name; the message suggests the nearest one.
     """
     name = text.lower().replace("-", "").replace("_", "").removesuffix("sampler")
     if name == "partialfixed":
@@ -100,7 +101,8 @@ def check_sampler(config: Config) -> None:
 def grid_size(config: Config) -> int:
     """Return the number of points of the study's grid.
 
-    BadConfig if too many, or too few of a range.
+    Raises:
+        BadConfig: the grid has too many points, or a range has too few.
     """
     from .grid import grid, points_of
 

@@ -1,7 +1,8 @@
-"""Hyperparameters for the next trials, from an Optuna study that is rebuilt from rows each time.
+"""Suggestions of hyperparameters for the next trials.
 
-Optuna is asked and told in memory only, with a sampler freshly seeded for every trial, so a suggestion is a function of
-the configuration, the trial's number and the rows that the schedule lets it see.
+They come from an Optuna study that is rebuilt from rows each time. Optuna is asked and told in memory only, with a
+sampler freshly seeded for every trial, so a suggestion is a function of the configuration, the trial's number and the
+rows that the schedule lets it see.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ def suggest(
     segments: Iterable[Segment] = (),
     spelled: Spelled | None = None,
 ) -> list[dict[str, Any]]:
-    """Return nested values of the searched space for each trial that the plan asks for, in order.
+    """Return nested values for each trial that the plan asks for.
 
-    The first trial of a study takes the defaults, but not in a grid. The first of every `config.cohort` is free, the
-    others share its structure, unless the sampler goes through all structures.
+    They are values of the searched space, in the plan's order. The first trial of a study takes the defaults, but not
+    in a grid. The first of every `config.cohort` is free, the others share its structure, unless the sampler goes
+    through all structures.
 
     Args:
         config: the study's.
@@ -89,7 +91,10 @@ def history(
     segments: Iterable[Segment] = (),
     spelled: Spelled | None = None,
 ) -> list[FrozenTrial]:
-    """Return trials as Optuna's: complete at the top rung, pruned below it, failed without a score."""
+    """Return trials in Optuna's form.
+
+    A trial is complete at the top rung, pruned below it, and failed without a score.
+    """
     space = config.searched
     objectives = objectives_of(config)
     several = len(objectives) > 1
@@ -160,7 +165,10 @@ def _draw(
 
 
 def _defaults(space: Space, check: Callable[[Mapping[str, Any]], object]) -> dict[str, Any] | None:
-    """Return the defaults, if they are in the searched space and go together."""
+    """Return the defaults if they are valid, else None.
+
+    Valid defaults are in the searched space and go together.
+    """
     try:
         values = space.defaults()
         params(space, flatten(values))

@@ -23,7 +23,7 @@ class TPE(TPESampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the hyperparameters that all trials have.
 
-        None with several objectives, as in Optuna.
+        With several objectives it returns none, like Optuna.
         """
         if len(study.directions) > 1:
             return super().infer_relative_search_space(study, trial)

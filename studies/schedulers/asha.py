@@ -1,9 +1,9 @@
-"""ASHA, asynchronous successive halving: Li et al.
+"""ASHA, asynchronous successive halving (Li et al. 2018, arXiv:1810.05934).
 
-(2018), arXiv:1810.05934, carried forward by rows without a leader.
+The rows alone carry it forward, without a leader.
 
 A trial is promoted as soon as it is among the best floor(n / base) of the n that have finished its rung (Algorithm 2);
-nobody waits for a rung to fill. What is promoted can turn out, later, not to have deserved it.
+nobody waits for a rung to fill. A promoted trial can turn out, later, not to have deserved it.
 
 **Which trials are promoted depends on timing**: on the order in which results come in, and so on the number and the
 speed of the workers. The same study run twice is not the same study, other than with halving and hyperband. Each
@@ -14,7 +14,8 @@ finished when they are asked.
 Of several objectives none counts more than another: the best are those of the first fronts, and what lies apart before
 the rest of a front, as by NSGA-II (objectives.py). Schmucker et al. (2021), arXiv:2106.12639, promote so.
 
-There is always work for as many trials as a generation has: new ones are suggested when fewer are ready or in training.
+The scheduler keeps work for as many trials as a generation has: it asks for new ones when fewer are ready or in
+training.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ Rank = tuple[float, int]  # (-score, number): the best first, ties to the lower 
 
 
 class ASHA:
-    """ASHA. Its plan is a function of the rows.
+    """Scheduler of ASHA.
 
-    The rows depend on timing.
+    Its plan is a function of the rows, which depend on timing.
     """
 
     def __init__(self, config: Config):
@@ -90,7 +91,10 @@ class ASHA:
                 insort(self._paused[row.rung], rank)
 
     def _take(self, number: int, rung: int) -> None:
-        """Remove a trial from those paused on a rung, because it was promoted or has ended."""
+        """Remove a trial from those paused on a rung.
+
+        The trial was promoted or has ended.
+        """
         rank, paused = self._ranks.get((number, rung)), self._paused[rung]
         if rank is not None and (at := bisect_left(paused, rank)) < len(paused) and paused[at] == rank:
             del paused[at]
@@ -131,7 +135,10 @@ class ASHA:
         return self._ranked[rung][:count]
 
     def _end(self, plan: Plan) -> None:
-        """End the trials that go no further, as nothing is left to train unless the study is extended."""
+        """End the trials that were not promoted.
+
+        Nothing is left to train unless the study is extended.
+        """
         plan.finished = [(number, "pruned") for number in sorted(self._running)]
         plan.exact = bool(plan.finished)
         plan.complete = not plan

@@ -31,9 +31,9 @@ def explore(
     member: int,
     check: Callable[[Mapping[str, Any]], object] = lambda values: None,
 ) -> dict[str, Any]:
-    """Return the hyperparameters, by dotted name, of a member that branches from one with `params`.
+    """Return the hyperparameters of a new branch, by dotted name.
 
-    A function of the study's configuration, of `params`, and of the generation and the member.
+    They are a function of the study's configuration, of `params`, and of the generation and the member.
 
     Args:
         config: the study's.
@@ -102,7 +102,10 @@ def _whole_step(dimension: Integer, value: int, up: bool) -> int:
 
 
 def _other(steps: int, before: int, up: bool, last: int) -> int:
-    """Limit steps from the lowest value, and move at least one step if there is room."""
+    """Return a number of steps that differs from the one before.
+
+    It is within 0 and `last`, and the same only if there is no room.
+    """
     if steps == before:
         steps += 1 if up else -1
     return min(max(steps, 0), last)

@@ -60,7 +60,10 @@ def _ranks(scores: Sequence[float]) -> list[float]:
 
 
 def chi2_tail(x: float, freedom: int) -> float:
-    """Return the probability that a chi-squared variable exceeds x: Abramowitz and Stegun, 26.4.4 and 26.4.5."""
+    """Return the probability that a chi-squared variable exceeds x.
+
+    Abramowitz and Stegun, 26.4.4 and 26.4.5.
+    """
     if x <= 0:
         return 1.0
     odd = freedom % 2
@@ -70,7 +73,10 @@ def chi2_tail(x: float, freedom: int) -> float:
 
 
 def t_tails(t: float, freedom: int) -> float:
-    """Return the probability that Student's t exceeds t in size: Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    """Return the probability that Student's t exceeds t in size.
+
+    Abramowitz and Stegun, 26.7.3 and 26.7.4.
+    """
     angle = math.atan(abs(t) / math.sqrt(freedom))
     odd = freedom % 2
     term, total = math.cos(angle) if odd else 1.0, 0.0

@@ -85,7 +85,10 @@ class GaussianProcess:
         return (mean - self._values.mean()) / (self._values.std() or 1.0)
 
     def deviation(self, pending: Array) -> Callable[[Array], Array]:
-        """Return the posterior deviation (M,) of points, given that those at `pending` (K, D) will be known."""
+        """Return the posterior deviation (M,) of points.
+
+        It assumes that the values at `pending` (K, D) will be known.
+        """
         points = np.concatenate([self._points, pending])
         kernel = self._process.kernel_
         with _quietly():
@@ -102,7 +105,10 @@ class GaussianProcess:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Run on one thread, without warnings of a length at its bound or of a variance rounded below zero."""
+    """Run on one thread, without two warnings.
+
+    They are of a length at its bound and of a variance rounded below zero.
+    """
     with changed_filters(), threadpool_limits(1):
         warnings.simplefilter("ignore")
         yield

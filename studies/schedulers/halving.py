@@ -24,14 +24,19 @@ from ..study.plan import Plan, ScoreHistory
 
 @dataclass(frozen=True)
 class Bracket:
-    """Trials that are suggested together and halved among each other, and their first rung."""
+    """Trials that are suggested together and halved among each other.
+
+    Attributes:
+        numbers: of the trials.
+        rung: the first that they train to.
+    """
 
     numbers: range
     rung: int = 0
 
 
 class Halving:
-    """Successive halving.
+    """Scheduler of successive halving.
 
     With one rung only it trains every trial to the end.
     """
@@ -95,7 +100,7 @@ class Halving:
         return totals
 
     def promotions(self, rung: int, entrants: int) -> int:
-        """Return the number of trials on a rung that are promoted to the next one."""
+        """Return the number of trials on a rung that are promoted."""
         return 0 if rung == len(self.rungs) - 1 else self._promotions(entrants)
 
     def _height(self, g: int) -> int:
@@ -103,7 +108,11 @@ class Halving:
         return len(self.rungs) - self.brackets[g].rung
 
     def _follow(self, bracket: Bracket, plan: Plan) -> int:
-        """Add to the plan what follows for one bracket, and return the number of its finished rungs."""
+        """Add the next rows of one bracket to the plan.
+
+        Returns:
+            The number of its finished rungs.
+        """
         top = len(self.rungs) - 1
         entrants: Sequence[int] = bracket.numbers
         for rung in range(bracket.rung, top + 1):
@@ -121,7 +130,10 @@ class Halving:
         return top + 1 - bracket.rung
 
     def _retire_bracket(self, g: int) -> None:
-        """Forget the rows of a bracket in which nothing changes any more, but not its scores."""
+        """Forget the rows of a finished bracket, but not its scores.
+
+        Nothing changes in it any more.
+        """
         numbers = self.brackets[g].numbers
         if self._scores is not None:
             self._scores.keep(g, self._scores_of(g))
@@ -134,7 +146,7 @@ class Halving:
     def _seen(self, asked: int) -> ScoreHistory:
         """Return the scores that suggestions of a bracket may depend on.
 
-        None if the sampler does not learn.
+        They are empty if the sampler does not learn.
         """
         if self._scores is None:
             return {}
@@ -153,7 +165,7 @@ class Halving:
 class _Scores:
     """Scores of retired brackets.
 
-    A bracket sees the more rungs of them the further back they are.
+    The further back a bracket is, the more of its rungs are visible.
     """
 
     def __init__(self, rungs: int):
@@ -167,7 +179,10 @@ class _Scores:
         self._retired[bracket] = scores
 
     def until(self, asked: int, still_open: dict[int, ScoreHistory]) -> ScoreHistory:
-        """Return the scores seen by a bracket: of the bracket r before it the first r rungs."""
+        """Return the scores that are visible to a bracket.
+
+        Of the bracket r before it these are the scores of the first r rungs.
+        """
         while self._joined in self._retired and asked - self._joined >= self.rungs:
             self._whole |= self._retired.pop(self._joined)
             self._joined += 1

@@ -67,7 +67,9 @@ def _names(config: Config) -> list[str]:
 
 
 class PB2:
-    """Chooses hyperparameters of the members of a new generation, given the rows before it.
+    """Choice of the hyperparameters of a generation's new members.
+
+    It follows from the rows before that generation.
 
     Args:
         config: the study's.
@@ -97,10 +99,13 @@ class PB2:
         parent: Mapping[str, Any],
         check: Callable[[Mapping[str, Any]], object] = lambda values: None,
     ) -> dict[str, Any]:
-        """Return the hyperparameters, by dotted name, of a branch from a member with those of `parent`.
+        """Return the hyperparameters of a branch, by dotted name.
 
-        `check` raises ValueError for values that do not go together; then the best of fewer other points is taken,
-        and after 20 refusals nothing is changed.
+        Args:
+            branch: the new member.
+            parent: the hyperparameters of the member that it branches from.
+            check: raises ValueError for values that do not go together; then the best of fewer other points is taken,
+                and after 20 refusals nothing is changed.
         """
         number = branch.configuration
         if number in self._born:  # another replicate's
@@ -133,7 +138,10 @@ class PB2:
         return dict(parent)
 
     def _bound(self, pending: Array) -> Callable[[Array], Array]:
-        """Return the upper confidence bound of the change, as a function of points (N, D)."""
+        """Return the upper confidence bound of the change.
+
+        It is a function of points (N, D).
+        """
         if self._process is None:
             from .gaussian_process import GaussianProcess
 
@@ -149,7 +157,11 @@ class PB2:
         return bound
 
     def _data(self) -> tuple[Array, Array]:
-        """Return points (N, D + 1) of hyperparameters and generation, and the change (N,) of the score at each."""
+        """Return the data of the Gaussian process.
+
+        Returns:
+            Points (N, D + 1) of hyperparameters and generation, and the change (N,) of the score at each.
+        """
         finished = sorted((rung, number) for number, rung in self._rows)
         first = [score_of(self._rows[number, 0]) for rung, number in finished if rung == 0]
         points, changes = [], []
@@ -170,7 +182,7 @@ class PB2:
     def _place(self, params: Mapping[str, Any]) -> list[float]:
         """Return hyperparameters as a point in [0, 1)^D.
 
-        0.5 where one does not apply.
+        The coordinate of one that does not apply is 0.5.
         """
         return [
             quantile(self.space[name], params[name]) if params.get(name) is not None else 0.5 for name in self.names
@@ -179,7 +191,7 @@ class PB2:
     def _maximize(self, bound: Callable[[Array], Array], names: tuple[int | str, ...], attempt: int) -> Array:
         """Return the best of many points everywhere, and then near it.
 
-        After a refusal, of ever fewer.
+        After refusals it is the best of ever fewer points everywhere.
         """
         size = len(self.names)
         total = (GLOBAL + len(NEARER) * LOCAL) * size
@@ -199,12 +211,18 @@ def _best(bound: Callable[[Array], Array], points: Array) -> Array:
 
 
 def has_scale(dimension: Dimension) -> bool:
-    """Return whether the dimension's values are ordered, so that nearness has a meaning."""
+    """Return whether the dimension's values are ordered.
+
+    Only then two values can be near each other.
+    """
     return isinstance(dimension, Real | Integer | NearOne | Normal | Ordinal)
 
 
 def quantile(dimension: Dimension, value: Any) -> float:
-    """Return u in [0, 1) with ``dimension.at(u)`` the value or the bound next to it; of steps, the middle."""
+    """Return a quantile u in [0, 1) of a value.
+
+    ``dimension.at(u)`` is the value, or the bound next to it; of steps, u is the middle.
+    """
     match dimension:
         case NearOne():
             u = quantile(dimension.distance, 1 - value)

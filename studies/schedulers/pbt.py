@@ -24,7 +24,10 @@ FRACTION = 0.2  # of a population copies, and is copied, under truncation (secti
 
 
 class PBT:
-    """PBT; a study's first bracket is its population, its rungs are the generations."""
+    """Scheduler of PBT.
+
+    A study's first bracket is its population, its rungs are the generations.
+    """
 
     def __init__(self, config: Config):
         self.config = config
@@ -36,7 +39,10 @@ class PBT:
         self._born = len(self.population)  # the number of the next branch
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Sort by generation, as all members of a generation wait for each other."""
+        """Sort by generation.
+
+        All members of a generation wait for each other.
+        """
         return segment.rung, segment.number
 
     def entrants(self) -> list[int]:
@@ -84,7 +90,7 @@ class PBT:
     def _exploit(self, results: list[Segment], generation: int) -> dict[int, int]:
         """Return the member that each exploiting member copies.
 
-        The others continue as they are.
+        The others continue unchanged.
         """
         living = [member for member, row in enumerate(results) if row.state == "done"]
         ranked = sorted(living, key=lambda member: (-score_of(results[member]), results[member].number))

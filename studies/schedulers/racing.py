@@ -92,7 +92,10 @@ class RacingScheduler(SeedScheduler):
         self._scores: dict[tuple[int, int], float] = {}  # by configuration and epochs, of those that lost
 
     def _ends(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
-        """Return the segments of configurations after rows of these (configuration, rung) have changed."""
+        """Return the changed segments of configurations.
+
+        rungs: (configuration, rung) of each changed row.
+        """
         keys: set[RaceKey] = set()
         for number, rung in rungs:
             key = bisect_right(self._starts, number) - 1, rung
@@ -143,5 +146,5 @@ class RacingScheduler(SeedScheduler):
 
 
 def at_once(config: Config) -> int:
-    """Return the number of seeds with which the training of a configuration begins."""
+    """Return the number of seeds that a configuration starts with."""
     return FIRST_SEEDS if is_racing(config) else seeds_of(config)

@@ -27,7 +27,8 @@ _SCHEDULERS: dict[str, Callable[[Config], Scheduler]] = {
 def scheduler(config: Config) -> Scheduler:
     """Return a scheduler for a study that has seen no row.
 
-    StoreError if its name is unknown.
+    Raises:
+        StoreError: its name is unknown.
     """
     if config.scheduler not in _SCHEDULERS:
         raise StoreError(

@@ -1,4 +1,4 @@
-"""Seeds as a fidelity: a configuration trains with several seeds, and its score is their aggregate.
+"""Seeds as a fidelity: a configuration's score aggregates several seeds.
 
 Every replicate is a trial with a task, checkpoints and segments; the replicates of a configuration have the same
 structure, so they train as one cohort. A scheduler sees configurations: a configuration's segment is done when those of
@@ -22,7 +22,8 @@ FIRST_SEEDS = 2  # of a race, before the first test
 def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:
     """Return the options of a study with several seeds a configuration.
 
-    BadConfig if they are invalid.
+    Raises:
+        BadConfig: they are invalid.
     """
     check_count("seeds", seeds)
     choose("aggregate", aggregate, list(AGGREGATES))
@@ -45,7 +46,10 @@ def is_racing(config: Config) -> bool:
 
 
 def collapse(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[list[Trial], list[Segment]]:
-    """Return configurations in the place of their replicates, for schedulers, samplers and readers."""
+    """Return configurations in the place of their replicates.
+
+    Schedulers, samplers and readers see configurations only.
+    """
     seeds = seeds_of(config)
     if seeds == 1:
         return list(trials), list(segments)
@@ -87,7 +91,10 @@ def _segment(config: Config, number: int, group: Sequence[Segment]) -> Segment:
 def _objectives(
     config: Config, group: Sequence[Segment], aggregate: Callable[[Sequence[float]], float]
 ) -> dict[str, float] | None:
-    """Return the aggregate of each objective, in which the highest value is the best."""
+    """Return the aggregate of each objective.
+
+    The highest value is the best.
+    """
     measured = [row.objectives for row in group if row.objectives]
     if not measured:
         return None
@@ -120,11 +127,14 @@ class SeedScheduler:
         self.scheduler.observe(configurations, ends)
 
     def _ends(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
-        """Return the segments of configurations after rows of these (configuration, rung) have changed."""
+        """Return the changed segments of configurations.
+
+        rungs: (configuration, rung) of each changed row.
+        """
         return collapse(self.config, [], (row for rung in rungs for row in self._rows[rung].values()))[1]
 
     def priority(self, segment: Segment) -> tuple[int, int]:
-        """Return the priority of its configuration."""
+        """Return the priority of the segment's configuration."""
         first, _ = self.scheduler.priority(replace(segment, number=segment.configuration, seeds=1))
         return first, segment.number
 

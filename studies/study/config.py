@@ -24,7 +24,7 @@ BASE = 3  # one of three trials is promoted, to three times the epochs
 
 
 class BadConfig(ValueError):
-    """A study that makes no sense."""
+    """An invalid configuration of a study."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Plan:
 
 
 class Scheduler(Protocol):
-    """Decides which trials a study has, and how far each is trained.
+    """Rule that decides a study's trials and the epochs of each.
 
     It observes every row once, and again when it has changed, so that the cost of a plan depends on the changes and not
     on the size of the study. Its state follows from the rows alone: rows in any order and in any portions (a trial no

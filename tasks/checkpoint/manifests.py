@@ -1,4 +1,4 @@
-"""Manifest of a packed state: its plain values and the names of its blobs."""
+"""Manifest of a packed state: plain values and names of blobs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def canonical_json(value: Any) -> bytes:
 def read_manifest(manifest: bytes) -> Manifest:
     """Return a checked manifest.
 
-    DamagedState refuses what is none, StateMismatch another format.
+    Raises:
+        DamagedState: it is no manifest.
+        StateMismatch: it has another format.
     """
     try:
         content = parse(manifest)

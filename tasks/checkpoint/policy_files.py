@@ -24,7 +24,10 @@ _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, Safetens
 
 
 def write_policy(path: str | os.PathLike[str], policy: Mapping[str, Tensor], about: Mapping[str, Any]) -> Path:
-    """Write a policy and notes about it as safetensors, whole or not at all."""
+    """Write a policy and notes about it as safetensors.
+
+    The file is written whole or not at all.
+    """
     path = Path(path)
     if path.suffix != ".safetensors":
         raise ValueError(
@@ -46,9 +49,10 @@ def write_policy(path: str | os.PathLike[str], policy: Mapping[str, Tensor], abo
 def read_policy(path: Any, where: str) -> Any:
     """Return the arrays in a file by name, or its one array.
 
-    Nothing that is read can run code.
+    Reading runs no code of the file.
 
-    ValueError, which names `where`, if it is no file of these forms.
+    Raises:
+        ValueError: the file has none of these forms; the message names `where`.
     """
     if not isinstance(path, str | os.PathLike):
         raise StateMismatch(

@@ -32,7 +32,7 @@ Tree = dict[str, Any]
 
 
 def materialized(tree: Mapping[str, Any]) -> Tree:
-    """Return the tree with copies in the place of views of live data."""
+    """Return the tree with copies of its views of live data."""
     leaves = dict(flatten(tree))
     return unflatten({path: x.tensor.clone() if isinstance(x, Chunked) else x for path, x in leaves.items()})
 
@@ -140,7 +140,10 @@ class Packed:
 def pack(tree: Mapping[str, Any]) -> Packed:
     """Return the state as bytes.
 
-    Equal states give equal bytes. TypeError names a leaf that is no data.
+    Equal states give equal bytes.
+
+    Raises:
+        TypeError: a leaf is no data; the message names it.
     """
     values: dict[str, Any] = {}
     small: dict[str, Tensor] = {}
@@ -172,7 +175,7 @@ def pack(tree: Mapping[str, Any]) -> Packed:
 def digest(tree: Mapping[str, Any]) -> str:
     """Return the sha256 over the canonical form of a whole state.
 
-    It is equal for equal bits, and for those only.
+    It is equal for equal bits only.
     """
     return pack(tree).digest
 
@@ -214,7 +217,7 @@ def _join(path: str, names: list[str], fetch: Callable[[str], bytes]) -> Tensor:
 
 
 def verified(fetch: Callable[[str], bytes]) -> Callable[[str], bytes]:
-    """Return a `fetch` for `unpack` that verifies blobs from a source that does not.
+    """Return a `fetch` for `unpack` that verifies blobs by their names.
 
     It raises DamagedState for a blob without the sha256 that names it.
     """

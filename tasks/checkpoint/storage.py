@@ -25,11 +25,11 @@ def policy_uid(digest: str) -> str:
 
 @dataclass(frozen=True)
 class Saved:
-    """The last checkpoint of a task.
+    """A stored checkpoint of a task.
 
     Attributes:
         epochs: epochs that were done when it was written.
-        manifest: the packed state's structure; see ``tasks.state.unpack``.
+        manifest: the packed state's structure; see ``tasks.checkpoint.state.unpack``.
         fetch: gives the bytes of a blob by its sha256, or raises if they are damaged.
         digest: sha256 of the manifest.
         metrics: (epoch, metrics) of every epoch up to the checkpoint.
@@ -84,10 +84,13 @@ class Storage(Protocol):
         """Take the lease of a task; raise while another process holds it."""
 
     def save(self, writes: Sequence[Write]) -> None:
-        """Make all writes visible together, or none; raise if a lease was lost."""
+        """Make all writes visible together, or none.
+
+        It raises if a lease was lost.
+        """
 
     def load(self, uid: str, epochs: int | None = None) -> Saved | None:
         """Return the last checkpoint of a task, or that of ``epochs``.
 
-        None if it is not kept; a damaged one raises.
+        It returns None if that is not kept; a damaged one raises.
         """

@@ -70,7 +70,10 @@ def bits(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> Bi
 
 
 def uniform(keys: Bits | np.uint64, counters: NDArray[np.int64] | Bits | int) -> NDArray[np.float64]:
-    """Return numbers in [0, 1) with 53 random bits, for broadcast keys and counters."""
+    """Return numbers in [0, 1) with 53 random bits.
+
+    Keys and counters are broadcast against each other.
+    """
     return np.asarray((bits(keys, counters) >> TO_53_BITS) * TWO_53, dtype=np.float64)
 
 

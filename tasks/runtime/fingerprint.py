@@ -52,9 +52,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def products_are_exact() -> bool:
     """Return whether matrix products ignore where factors lie in memory.
 
-    If not, it warns once.
-
-    The package sees to it with MKL_CBWR, which MKL reads before the first product of the process.
+    If not, it warns once. The package asks for such products by MKL_CBWR, which MKL reads before the
+    first product of the process.
     """
     x, weight = (torch.linspace(-1, 1, 8 * n * m).view(8, n, m) for n, m in ((3, 17), (17, 33)))
     together = torch.bmm(x, weight)

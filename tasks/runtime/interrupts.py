@@ -14,9 +14,8 @@ from .guard import is_control_flow
 class Interrupts:
     """Context in which the first SIGTERM or SIGINT only sets `pending`.
 
-    A second one acts at once. It works in the main thread.
-
-    In other threads nothing is changed, since Python delivers signals to the main thread.
+    A second one acts at once. In other threads than the main one nothing is changed, since Python delivers signals to
+    the main thread.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)

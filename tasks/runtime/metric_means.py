@@ -21,7 +21,7 @@ class MemberMetrics(dict[str, Tensor]):
     """Metrics of an iteration, (P,) each, that count for some members alone.
 
     Attributes:
-        members: those, (P,).
+        members: a mask of the members that they count for, (P,).
     """
 
     def __init__(self, metrics: Mapping[str, Tensor], members: NDArray[np.bool_]):

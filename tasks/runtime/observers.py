@@ -3,8 +3,8 @@
     listeners = Observers().on(show, priority=1).on(plot, every=10)
     task.fit(1000, context=listeners, until=NoImprovement("episode_return", epochs=20))
 
-What ends a training early is a function of the metrics so far: a task that was interrupted, or that trains in a cohort,
-ends at the same epoch, and asking it once more to train changes nothing.
+A rule is a function of the metrics so far: a task that was interrupted, or that trains in a cohort, ends at the same
+epoch, and another call of `fit` with the rule changes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class Trainable(Protocol):
         """(epoch, metrics) of every epoch done."""
 
     def evaluate(self) -> float:
-        """Return the mean return of greedy episodes on seeds that no training uses."""
+        """Return the mean return of greedy episodes.
+
+        No training uses their seeds.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the future depends on."""

@@ -73,7 +73,7 @@ class Demonstrations:
 
     @property
     def steps(self) -> int:
-        """M."""
+        """The number of steps, M."""
         return len(self.begins)
 
     @classmethod

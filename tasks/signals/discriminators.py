@@ -63,7 +63,10 @@ class Bottleneck(Stacked):
     """
 
     def __init__(self, inputs: int, width: int, code_width: int, keys: Bits, batch: int, device: torch.device):
-        """Make the networks; keys: the members' streams, (P,); batch: B of every sample."""
+        """Make the networks.
+
+        keys: the members' streams, (P,); batch: B of every sample.
+        """
         self.size = code_width
         self.encoder = perceptron("gail.encoder", inputs, width, 2 * code_width)
         self.decision = perceptron("gail.discriminator", code_width, width, 1, layers=0)

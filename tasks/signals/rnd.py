@@ -94,7 +94,7 @@ class ReturnScale:
     """
 
     def __init__(self, members: int, num_envs: int, gamma: Tensor):
-        """gamma: (P, 1)."""
+        """Make empty statistics; gamma: (P, 1)."""
         self.gamma = gamma.cpu().double().numpy()
         self.moments = RunningMoments(members, 1)
         self.returns = np.zeros((members, num_envs))

@@ -63,7 +63,8 @@ class Signal:
     def rewards(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the rewards of a rollout's steps, (P, T * N).
 
-        batch: obs, actions and next_obs, (P, T * N, ...), in the order of time.
+        Args:
+            batch: obs, actions and next_obs, (P, T * N, ...), in the order of time.
         """
         raise NotImplementedError
 

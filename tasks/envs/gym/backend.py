@@ -1,4 +1,7 @@
-"""The backend of environments on a flat axis, and that of this process."""
+"""The protocol of backends, and the backend of this process.
+
+A backend has its environments on a flat axis.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,10 @@ def only_transparent(env: gym.Env[Any, Any]) -> bool:
 
 
 def has_snapshot(env: gym.Env[Any, Any]) -> bool:
-    """Return whether a snapshot may be tried, of MuJoCo or an Atari emulator."""
+    """Return whether a snapshot may be tried.
+
+    That is so for MuJoCo and for Atari emulators.
+    """
     inner: Any = env.unwrapped
     mujoco = type(inner).__module__.startswith("gymnasium.envs.mujoco.") and hasattr(inner, "data")
     return (mujoco or (_is_atari(inner) and _is_whole(inner))) and only_transparent(env)
