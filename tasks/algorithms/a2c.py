@@ -1,4 +1,7 @@
-"""Advantage actor-critic, synchronous: Mnih et al. (2016), arXiv:1602.01783, with generalized advantage estimates."""
+"""Synchronous advantage actor-critic: Mnih et al. (2016), arXiv:1602.01783.
+
+Advantages are generalized advantage estimates.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,10 @@ class A2CLearner(Learner):
         return self.update(batch, lr)
 
     def update(self, batch: Batch, lr: LearningRates, active: Tensor | None = None) -> dict[str, Tensor]:
-        """Take all steps on a batch, of the members that are `active` (P, 1), and return metrics."""
+        """Take all steps on a batch, and return metrics.
+
+        Only the members that are `active` (P, 1) move; None for all.
+        """
         hp = self.hp
         for minibatch in self.agent.minibatches(
             batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches
@@ -123,9 +129,10 @@ class A2CLearner(Learner):
         return MemberMetrics(metrics, ready)
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's loss (P,) on a batch (P, B, ...), by its weights if any, and metrics, each (P,).
+        """Return each member's loss (P,) and its metrics, each (P,).
 
-        Nothing is differentiated through advantages and returns, which were computed before.
+        The batch is (P, B, ...), its rows weighted if it has weights. Nothing is differentiated through advantages and
+        returns, which were computed before.
         """
         hp, weights = self.hp, batch.get("weights")
         params, values = self.policy(batch)
@@ -150,10 +157,10 @@ class A2CLearner(Learner):
 
 
 class A2C(Task):
-    """Advantage actor-critic for every action space of Gymnasium; RMSprop by default, as in the paper.
+    """Advantage actor-critic on Discrete, MultiDiscrete, MultiBinary and Box actions.
 
-    Mnih et al. (2016), arXiv:1602.01783. Departs from it: environments run in step, not asynchronously, and advantages
-    are generalized ones, of which gae_lambda = 1 gives the paper's.
+    Mnih et al. (2016), arXiv:1602.01783, with RMSprop by default, as in the paper. Departs from it: environments run in
+    step, not asynchronously, and advantages are generalized ones, of which gae_lambda = 1 gives the paper's.
     """
 
     name = "a2c"

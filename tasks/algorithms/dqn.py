@@ -1,4 +1,8 @@
-"""Deep Q-learning: Mnih et al. (2015), doi:10.1038/nature14236, with the options of Rainbow that stand on their own."""
+"""Deep Q-learning (DQN): Mnih et al. (2015), doi:10.1038/nature14236.
+
+Of Rainbow, Hessel et al. (2018), arXiv:1710.02298, double and dueling networks, prioritized replay and n-step returns
+are independent options.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,10 @@ FUSED = {"relu": ACTIVATIONS["relu"], "tanh": PRODUCT_RULE_TANH}  # other deriva
 
 
 class QNetwork(Stacked):
-    """q(s, ·) of P members; dueling: q = v + a - mean a, Wang et al. (2016), arXiv:1511.06581, eq. 9."""
+    """Action values q(s, ·) of P members, with their target networks.
+
+    Dueling: q = v + a - mean a, Wang et al. (2016), arXiv:1511.06581, eq. 9.
+    """
 
     def __init__(
         self,
@@ -43,7 +50,16 @@ class QNetwork(Stacked):
         seeds: list[int],
         device: torch.device,
     ):
-        """obs_shape: (D,) of vectors or (H, W, C) of images; hp: the values of `model`."""
+        """Initialize the networks, and copy them to the targets.
+
+        Args:
+            obs_shape: (D,) of vectors or (H, W, C) of images.
+            actions: number of actions.
+            hp: the values of `model`.
+            batch_size: B.
+            seeds: of the members.
+            device: of all tensors.
+        """
         self.encoder = encoder_for(hp, "features", obs_shape)
         hidden = [self.encoder.features, *[hp.width] * hp.layers]
         self.heads = [MLP("q", [*hidden, actions], hp.activation, last_gain=1.0)]
@@ -66,7 +82,10 @@ class QNetwork(Stacked):
             self.graph = Tape()
 
     def __call__(self, obs: Tensor) -> Tensor:
-        """Return q(s, ·) with gradients, (P, B, actions), of observations (P, B, ...)."""
+        """Return q(s, ·) of observations, with gradients.
+
+        Observations are (P, B, ...), values (P, B, actions).
+        """
         if self.fused is None:
             return self._q(*self._leaves, obs)
         return self.fused(self._views[1][0], self.encoder({}, obs))[0]
@@ -96,7 +115,10 @@ class QNetwork(Stacked):
 
     @torch.no_grad()
     def move_target(self, tau: Tensor, due: NDArray[np.bool_]) -> None:
-        """Move targets: θ' ← (1 - tau) θ' + tau θ, tau (P, 1), of members that are due (P, 1); tau = 1 copies θ."""
+        """Move the targets: θ' ← (1 - tau) θ' + tau θ.
+
+        tau is (P, 1), and tau = 1 copies θ. Only members that are due (P, 1) move.
+        """
         moved = (1 - tau) * self.target.vector + tau * self.parameters.vector
         if not due.all():
             moved = torch.where(torch.from_numpy(due).to(moved.device), moved, self.target.vector)
@@ -164,7 +186,10 @@ class DQNLearner(Learner):
         return {} if filling else self.loop.learn(self.env_steps, self.update)
 
     def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
-        """Return epsilon-greedy actions (P, N) for normalized observations, with the random numbers of a position."""
+        """Return epsilon-greedy actions (P, N) for normalized observations.
+
+        Random numbers are those of this position in the members' streams.
+        """
         explores = self.exploration.explores(position, self.epsilon(position * self.hp.num_envs))
         if not explores.any():
             return self._greedy(obs)
@@ -172,7 +197,10 @@ class DQNLearner(Learner):
         return uniform if explores.all() else np.where(explores, uniform, self._greedy(obs))
 
     def update(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Take one gradient step on a batch; returns what to report, (P,) each, and errors (P, B)."""
+        """Take one gradient step on a batch.
+
+        Returns metrics, each (P,), and the temporal-difference errors (P, B).
+        """
         with self.policy.graph:
             q = self.policy(batch["obs"])
             losses, errors = huber(q, batch["action"], self.targets(batch), batch.get("weight"))
@@ -185,7 +213,10 @@ class DQNLearner(Learner):
         return {"loss": losses.detach(), "q": q.detach().amax(-1).mean(1), **sizes}, errors
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's loss (P,) on a batch (P, B, ...), and what to report."""
+        """Return each member's loss (P,) on a batch, and metrics.
+
+        The batch is (P, B, ...).
+        """
         q = self.policy.values(batch["obs"])
         return huber(q, batch["action"], self.targets(batch), batch.get("weight"))[0], {"q": q.amax(-1).mean(1)}
 
@@ -218,7 +249,10 @@ class DQNLearner(Learner):
         return act
 
     def _greedy(self, obs: np.ndarray) -> np.ndarray:
-        """Return greedy actions (P, N); callers disable gradients, `no_grad` here would cost a tenth."""
+        """Return greedy actions (P, N).
+
+        Callers disable gradients: `no_grad` here would cost a tenth of the time.
+        """
         rows = obs.shape[1]
         if rows == 1:
             obs = obs.repeat(2, 1)  # see Exactness in networks/mlp.py

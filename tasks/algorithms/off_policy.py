@@ -1,16 +1,17 @@
-"""Experience replay: a few environment steps, a few gradient steps on what was stored, and so on.
+"""Shared parts of off-policy learning: experience replay and its hyperparameters.
 
-What Stable-Baselines3 and Pyrado call their arguments, and what they are here:
+An iteration takes a few environment steps, then a few gradient steps on stored transitions. Arguments of
+Stable-Baselines3 and Pyrado, and their counterparts here:
 
     learning_rate, lr                   optimizer.lr; SAC: critic_lr and entropy.lr, if they are to be others
     train_freq, gradient_steps, num_updates_per_step    num_steps environment steps (in each of num_envs), then
                                         num_updates gradient steps
-    learning_starts, num_init_memory_steps    learning_starts, of environment steps that fill the memory at random
+    learning_starts, num_init_memory_steps    learning_starts, of environment steps that fill the buffer at random
     use_trained_policy_for_refill       the same, with a refill_interval or a warm start
     buffer_size, memory_size            buffer_size, in transitions
-    optimize_memory_usage               (none): what was seen before and after a step is kept each, see off_policy_space
+    optimize_memory_usage               (none): both observations of a transition are stored, see off_policy_space
     CnnPolicy, features_extractor_class model.encoder, where the environment shows images
-    eval_intvl                          eval_interval, in epochs, apart from what is reported of each epoch
+    eval_intvl                          eval_interval, in epochs, apart from the metrics of each epoch
     target_update_interval              DQN: target_interval, in gradient steps; SAC: target_update_interval, the same
     tau                                 the fraction taken from the online networks (Pyrado's is the fraction kept)
     exploration_fraction, _initial_eps, _final_eps      exploration.horizon (in environment steps), .start, .final
@@ -61,17 +62,18 @@ OBSERVATIONS = ("obs", "next_obs")
 
 
 def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
-    """The hyperparameters that all of these algorithms have.
+    """Return the hyperparameters that all off-policy algorithms have.
 
     `num_steps` steps in each of `num_envs` environments are followed by `num_updates` gradient steps. The first
-    `learning_starts` environment steps only fill the memory, at random. Every `refill_interval` epochs the memory is
-    forgotten and filled anew, for environments that change; then, and from a warm start on, it can be the policy that
-    fills it. With `normalize_obs` the networks see vectors (not images) less their running mean, over their running
-    standard deviation, of all that was seen so far; the memory keeps them as they came. `eval_interval` adds
+    `learning_starts` environment steps only fill the replay buffer, at random. Every `refill_interval` epochs the
+    buffer is emptied and filled again, for environments that change; then, and from a warm start on, the policy can
+    fill it. With `normalize_obs` the networks see vectors (not images) less their running mean, over their running
+    standard deviation, of all observations so far; the buffer keeps them unnormalized. `eval_interval` adds
     `eval_return` to the metrics of those epochs. Both intervals are in epochs, 0 for never.
 
     A transition of images takes twice their bytes: of 84 x 84 pixels and 4 channels, a `buffer_size` of 1,000,000 takes
-    56 GB once it is full, in memory and in a checkpoint, and 50,000 takes 2.8 GB. More than the machine has is refused.
+    56 GB once it is full, in RAM and in a checkpoint, and 50,000 takes 2.8 GB. More RAM than the machine has is
+    refused.
     """
     return {
         "gamma": near_one(0.9, 0.9999, default=0.99, accept=(0.0, 1.0)),
@@ -92,12 +94,12 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
 
 
 class Progress:
-    """How far learning is.
+    """Counters of replay learning.
 
     Attributes:
         updates: gradient steps so far.
-        full_at: the environment steps at which the memory is filled enough to learn.
-        fills: how often each member's memory was filled, (P,); of a warm start the first counts as the second.
+        full_at: the environment steps at which the buffer holds enough transitions to learn.
+        fills: (P,), times that each member's buffer was filled; of a warm start the first counts as the second.
     """
 
     def __init__(self, members: int, full_at: int):
@@ -111,7 +113,7 @@ class Progress:
 
 
 def check_replay(algorithm: str, values: Mapping[str, Any]) -> None:
-    """Raise ValueError unless these hyperparameters go together."""
+    """Raise ValueError if these hyperparameters contradict each other."""
     buffer, batch, starts, n, envs, epoch = (
         values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs", "epoch_steps")
     )
@@ -130,7 +132,7 @@ def check_replay(algorithm: str, values: Mapping[str, Any]) -> None:
 
 
 def check_memory(algorithm: str, env: EnvSpec, values: Mapping[str, Any]) -> None:
-    """Raise ValueError unless the replay buffer fits into this machine's memory."""
+    """Raise ValueError unless the replay buffer fits into this machine's RAM."""
     obs = Observations(spaces_of(env).observation, env.id)
     size, needs = values["buffer_size"], len(OBSERVATIONS) * math.prod(obs.shape) * obs.dtype.itemsize
     has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -143,7 +145,7 @@ def check_memory(algorithm: str, env: EnvSpec, values: Mapping[str, Any]) -> Non
 
 
 class ReplayLoop:
-    """Collects transitions with a policy, stores them, and draws the batches of gradient steps.
+    """The loop of acting, storing transitions, and drawing batches from them.
 
     Attributes:
         replay, progress: state; obs_normalizer, too, None if observations are not normalized.
@@ -153,7 +155,10 @@ class ReplayLoop:
     sampler: Sampler
 
     def __init__(self, learner: Learner):
-        """learner: one with the hyperparameters of `off_policy_space`, and its environments."""
+        """Build the replay buffer, its sampler and the counters.
+
+        The learner has the hyperparameters of `off_policy_space`, and its environments.
+        """
         hp, envs = learner.hp, learner.envs
         where = f"{learner.algorithm()} on {learner.env.id}"
         self.hp, self.envs = hp, envs
@@ -179,7 +184,7 @@ class ReplayLoop:
         self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
 
     def filling(self, env_steps: int) -> bool:
-        """Whether the buffer does not yet hold enough to learn from."""
+        """Return whether the buffer holds too few transitions to learn from."""
         return env_steps < self.progress.full_at
 
     @torch.inference_mode()
@@ -190,11 +195,13 @@ class ReplayLoop:
         observe: Callable[[Array], Any] = lambda obs: obs,
         on_step: Callable[[StepResult], None] = lambda step: None,
     ) -> int:
-        """Take `num_steps` steps in every environment, at random while the buffer is filled; returns their number.
+        """Take `num_steps` steps in every environment, and return their number.
+
+        Actions are random while the buffer is filled.
 
         Args:
             env_steps: done before.
-            explore: gives actions (P, N, ...) by what `observe` returned and the number of the step.
+            explore: gives actions (P, N, ...) by the result of `observe` and the number of the step.
             observe: is given every normalized observation (P, N, ...).
             on_step: is given every step's results.
         """
@@ -221,12 +228,12 @@ class ReplayLoop:
         return self.hp.num_steps * num_envs
 
     def learn(self, env_steps: int, update: Update) -> dict[str, Tensor]:
-        """Take `num_updates` gradient steps; returns the report of the last one.
+        """Take `num_updates` gradient steps, and return the last one's metrics.
 
         Args:
             env_steps: done so far.
-            update: takes a gradient step on a batch (P, B, ...); returns what to report, (P,) each, and errors (P, B),
-                which become priorities.
+            update: takes a gradient step on a batch (P, B, ...); returns metrics, (P,) each, and errors (P, B), which
+                become priorities.
         """
         report: Mapping[str, Tensor] = {}
         for _ in range(self.hp.num_updates):
@@ -237,24 +244,31 @@ class ReplayLoop:
         return {**report, "lr": self.scheduled(self.hp.optimizer.lr, env_steps).squeeze(1)}
 
     def scheduled(self, lr: Tensor, env_steps: int) -> Tensor:
-        """Return a learning rate (P, 1) by the schedule."""
+        """Return a learning rate (P, 1) times the schedule's present factor."""
         return lr if self.constant_lr else lr * schedule(self.hp.lr_schedule, torch.full_like(lr, env_steps))
 
     def draw(self, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
-        """Return the rows (P, B) and the normalized batch of the next gradient step."""
+        """Return the rows and the normalized batch of the next gradient step.
+
+        Rows are (P, B), the batch's tensors (P, B, ...).
+        """
         rows, batch = self.sampler.draw(self.progress.updates, self.hp.gamma, env_steps)
         return rows, batch | {name: self.normalize_batch(batch[name]) for name in OBSERVATIONS if name in batch}
 
     def refill(self, env_steps: int) -> None:
-        """Forget the buffer and fill it again, with the trained policy if `use_trained_policy_for_refill`."""
+        """Empty the buffer, so that the next steps fill it again.
+
+        They act by the trained policy if `use_trained_policy_for_refill`, else at random.
+        """
         self.replay.clear()
         self.progress.fills += 1
         self.progress.full_at = env_steps + self.hp.learning_starts
 
     def end_epoch(self, learner: Learner, rows: list[Metrics] | None) -> list[Metrics] | None:
-        """Add `eval_return` to the metrics every `eval_interval` epochs, refill the buffer every `refill_interval`.
+        """Evaluate and refill where this epoch's number asks for it.
 
-        rows: the metrics of an epoch, None before its end.
+        Adds `eval_return` to the metrics every `eval_interval` epochs, and refills the buffer every `refill_interval`.
+        `rows` are the metrics of an epoch, None before its end.
         """
         if rows is None:
             return None

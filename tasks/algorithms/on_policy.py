@@ -1,26 +1,4 @@
-"""Hyperparameters, checks and construction shared by on-policy algorithms (PPO, PPO2, A2C).
-
-Arguments of Stable-Baselines3, and their names here:
-
-    learning_rate                       optimizer.lr
-    n_steps, n_epochs                   num_steps, update_epochs
-    batch_size                          num_minibatches = num_steps * num_envs / batch_size
-    clip_range, clip_range_vf           clip_coef, clip_value (PPO2 clips values by clip_coef unless it has this one)
-    a function of the progress          lr_schedule, clip_coef_schedule, clip_value_schedule, ent_coef_schedule: over a
-                                        horizon of environment steps, or with name "piecewise" by points
-    vf_coef                             vf_coef = 2 * theirs, whose value loss lacks the factor 1/2
-    gamma, gae_lambda, ent_coef, max_grad_norm, target_kl, normalize_advantage, use_sde, sde_sample_freq,
-    stats_window_size                   the same; normalize_advantage may also be "running"
-    (none)                              critic_lr, a learning rate for the critic alone
-    use_rms_prop, rms_prop_eps          optimizer.name = "rmsprop", optimizer.eps
-    policy_kwargs: net_arch             model.width, model.layers, alike for actor and critic, which share nothing
-        activation_fn, ortho_init       model.activation, always orthogonal
-        features_extractor_class        model.encoder, for environments with image observations, see `encoders`
-        log_std_init                    model.std_init = exp(log_std_init); with use_sde times sqrt(model.width)
-        full_std, use_expln             always one deviation for each activation and action, always exp
-    optimizer_class, optimizer_kwargs   optimizer
-    seed, device, env                   of the task, not hyperparameters
-"""
+"""Shared hyperparameters, checks and construction of on-policy algorithms (PPO, PPO2, A2C)."""
 
 from __future__ import annotations
 
@@ -87,12 +65,18 @@ def on_policy_space(
 
 
 def normalize_advantage(default: bool | str, search: bool = False) -> Dimension:
-    """Return the choice to standardize advantages: no, within each minibatch (True), or by running moments."""
+    """Return the hyperparameter that standardizes advantages.
+
+    False: no; True: within each minibatch; "running": by running moments.
+    """
     return categorical(False, True, "running", default=default, structural=True, search=search)
 
 
 def check_on_policy(learner: type[Learner], values: Mapping[str, Any]) -> None:
-    """Raise ValueError for hyperparameters of `on_policy_space` and `guidance_space` that contradict each other."""
+    """Raise ValueError for on-policy hyperparameters that contradict each other.
+
+    Checked are those of `on_policy_space` and `guidance_space`.
+    """
     algorithm = learner.algorithm()
     check_guidance(values, algorithm)
     check_minibatches(values, "num_minibatches", values.get("num_minibatches", 1), algorithm)
@@ -109,7 +93,10 @@ def check_on_policy(learner: type[Learner], values: Mapping[str, Any]) -> None:
 
 
 def check_minibatches(values: Mapping[str, Any], name: str, parts: int, algorithm: str) -> None:
-    """Raise ValueError unless a rollout, or with a memory its environments, can be split into `parts` minibatches."""
+    """Raise ValueError unless a rollout splits evenly into `parts` minibatches.
+
+    With a recurrent core, the environments of the rollout are split.
+    """
     size, what = values["num_steps"] * values["num_envs"], "num_steps * num_envs"
     if values["model"]["memory"] != "none":
         size, what = values["num_envs"], "with a memory, num_envs"
@@ -120,7 +107,10 @@ def check_minibatches(values: Mapping[str, Any], name: str, parts: int, algorith
 
 
 def check_model(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any]) -> None:
-    """Raise UnsupportedSpace for a model or an exploration that the environment's spaces do not allow."""
+    """Raise UnsupportedSpace if the environment's spaces rule out the model.
+
+    The exploration is checked too.
+    """
     where = f"{learner.algorithm()} on {env.id}"
     check_encoder(values["model"], env, where)
     goal_of(values["model"], env, where)
@@ -134,7 +124,10 @@ def check_actions(learner: type[Learner], env: EnvSpec) -> None:
 
 
 def make_agent(learner: Learner) -> Agent:
-    """Build the agent that acts for a learner's members, by the hyperparameters of `on_policy_space`."""
+    """Build the agent that acts for a learner's members.
+
+    The learner's hyperparameters are those of `on_policy_space`.
+    """
     hp, envs, where = learner.hp, learner.envs, f"{learner.algorithm()} on {learner.env.id}"
     kind = ActorCritic if hp.model.memory == "none" else RecurrentActorCritic
     goal = goal_of(vars(hp.model), learner.env, where)

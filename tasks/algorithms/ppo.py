@@ -1,4 +1,7 @@
-"""Proximal policy optimization; unlike in PPO2 (ppo2.py), values need no clipping and a critic may be fitted alone."""
+"""Proximal policy optimization (PPO): Schulman et al. (2017), arXiv:1707.06347.
+
+Unlike in PPO2 (ppo2.py), clipping of values is optional, and a critic may be fitted separately.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ from .separate_critic import SeparateCritic, critic_space
 def clipped_surrogate(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_coef: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the negative of eq. 7, (P,), and metrics of how far the policy moved.
+    """Return the negative of eq. 7, (P,), and its metrics.
+
+    Metrics tell how far the policy has moved: `approx_kl` and `clip_fraction`.
 
     Args:
         log_probs: log π(a|s), (P, B).
@@ -61,7 +66,10 @@ def clipped_surrogate(
 
 
 def near_enough(approx_kl: Tensor, target_kl: Tensor | None, active: Tensor | None) -> Tensor | None:
-    """Return the members (P, 1) that may still move: none of their steps passed 1.5 target_kl; None for all."""
+    """Return the members (P, 1) that may still move.
+
+    These are the `active` ones of which no step passed 1.5 target_kl; None stands for all.
+    """
     if target_kl is None:
         return None
     near = approx_kl.unsqueeze(1) <= 1.5 * target_kl
@@ -69,7 +77,10 @@ def near_enough(approx_kl: Tensor, target_kl: Tensor | None, active: Tensor | No
 
 
 class JointCritic:
-    """A critic in one loss with the policy; `SeparateCritic` has the same interface."""
+    """A critic in one loss with the policy.
+
+    `SeparateCritic` has the same interface.
+    """
 
     def __init__(self, hp: SimpleNamespace):
         self.hp = hp
@@ -81,7 +92,7 @@ class JointCritic:
     def add_loss(
         self, policy_loss: Tensor, values: Tensor, batch: Mapping[str, Tensor], env_steps: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of the policy's and the critic's losses, (P,), and metrics."""
+        """Return the sum of both losses, (P,), and the critic's metrics."""
         hp = self.hp
         if hp.clip_value is not None:
             clip_value = coefficient(hp.clip_value, hp.clip_value_schedule, env_steps).unsqueeze(1)
@@ -165,7 +176,10 @@ class PPOLearner(Learner):
         }
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's loss (P,) on a batch (P, B, ...), eq. 9, and metrics, each (P,)."""
+        """Return each member's loss (P,), eq. 9, and its metrics, each (P,).
+
+        The batch is (P, B, ...).
+        """
         hp, now = self.hp, self.env_steps
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
@@ -182,7 +196,7 @@ class PPOLearner(Learner):
 
 
 class PPO(Task):
-    """Proximal policy optimization with clipped surrogate, for every action space of Gymnasium.
+    """PPO with clipped surrogate on Discrete, MultiDiscrete, MultiBinary and Box actions.
 
     Schulman et al. (2017), arXiv:1707.06347; details as Huang et al. (2022), "The 37 implementation details of PPO". By
     default actor and critic have one loss; with critic.name = "separate" the critic is fitted before the policy is.

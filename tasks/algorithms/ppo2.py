@@ -86,7 +86,10 @@ class PPO2Learner(Learner):
         }
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's loss (P,) on a batch (P, B, ...), and metrics, each (P,)."""
+        """Return each member's loss (P,) and its metrics, each (P,).
+
+        The batch is (P, B, ...).
+        """
         hp, now = self.hp, self.env_steps
         clip_coef = clip_value = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
         if hp.clip_value is not None:
@@ -106,9 +109,12 @@ class PPO2Learner(Learner):
 
 
 def clipped_value_loss(values: Tensor, old: Tensor, returns: Tensor, clip_value: Tensor) -> Tensor:
-    """Return half the mean squared error of the values, or of the values kept near the old ones if that is worse, (P,).
+    """Return the clipped loss of values, (P,).
 
-    max((v - R)², (v_old + clip(v - v_old, -clip_value, clip_value) - R)²) / 2 on (P, B); clip_value (P,), in reward.
+        mean of max((v - R)², (v_old + clip(v - v_old, -clip_value, clip_value) - R)²) / 2
+
+    over B, where v, v_old and R are (P, B): the larger error of the values and of those kept near the old ones.
+    clip_value is (P,), in units of reward.
     """
     clip = clip_value.unsqueeze(1)
     near = old + torch.clamp(values - old, -clip, clip)
@@ -116,10 +122,11 @@ def clipped_value_loss(values: Tensor, old: Tensor, returns: Tensor, clip_value:
 
 
 class PPO2(Task):
-    """Proximal policy optimization with a joint loss and clipped values, for every action space of Gymnasium.
+    """PPO with joint loss and clipped values, as in OpenAI Baselines' ppo2.
 
-    Schulman et al. (2017), arXiv:1707.06347, as in Dhariwal et al. (2017), "OpenAI Baselines", ppo2. The clip range
-    acts on values in units of reward, so environments with large rewards want `normalize_reward`, or a `clip_value`.
+    Schulman et al. (2017), arXiv:1707.06347; Dhariwal et al. (2017), "OpenAI Baselines". Acts in Discrete,
+    MultiDiscrete, MultiBinary and Box spaces. The clip range acts on values in units of reward, so environments with
+    large rewards want `normalize_reward`, or a `clip_value`.
     """
 
     name = "ppo2"

@@ -1,4 +1,7 @@
-"""A critic fitted alone, before the policy learns from it: Schulman et al. (2016), arXiv:1506.02438, section 5."""
+"""A critic fitted separately, before the policy learns from it.
+
+Schulman et al. (2016), arXiv:1506.02438, section 5.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ FOLLOW = "policy"
 
 
 def critic_space() -> Space:
-    """Return the hyperparameters of a critic that shares the policy's loss (joint) or is fitted alone (separate)."""
+    """Return the hyperparameters of the critic.
+
+    A "joint" one shares the policy's loss, a "separate" one is fitted alone.
+    """
     separate: dict[str, Any] = {"search": False, "when": {"name": "separate"}}
     return Space(
         name=categorical("joint", "separate", default="joint", structural=True, search=False),
@@ -36,7 +42,10 @@ def critic_space() -> Space:
 
 
 def own_schedule_space() -> Space:
-    """Return `schedule_space` for the critic's learning rate alone; "policy" follows the policy's schedule."""
+    """Return `schedule_space` for the critic's learning rate alone.
+
+    "policy" follows the policy's schedule.
+    """
     schedules = schedule_space()
     name, final, warmup = (schedules.flat()[path] for path in ("name", "final", "warmup"))
     assert isinstance(name, Choice)
@@ -50,14 +59,20 @@ def own_schedule_space() -> Space:
 
 
 class SeparateCritic:
-    """A critic fitted before each of the policy's updates, with its own minibatches and its own Adam.
+    """A critic fitted before each of the policy's updates.
 
-    Only the parameters of the critic move: what it shares with the actor (convolutions, a memory) learns from the
-    policy's loss alone.
+    It has its own minibatches and its own Adam. Only the parameters of the critic move: layers shared with the actor
+    (convolutions, a recurrent core) learn from the policy's loss alone.
     """
 
     def __init__(self, agent: Agent, hp: SimpleNamespace, keys: Bits):
-        """Build the optimizer; keys: the members' streams, (P,), for the order of minibatches."""
+        """Build the optimizer.
+
+        Args:
+            agent: evaluates rollouts, and has the policy's networks.
+            hp: the hyperparameters of `critic_space`, among those of the algorithm.
+            keys: the members' streams, (P,), for the order of minibatches.
+        """
         self.agent, self.hp, self.keys = agent, hp, keys
         self.plan = hp.lr_schedule if hp.critic.lr_schedule.name == FOLLOW else hp.critic.lr_schedule
         parameters = agent.policy.parameters
@@ -65,7 +80,10 @@ class SeparateCritic:
         self.own = mask(parameters, "critic").to(parameters.vector)  # 1 at the critic's parameters
 
     def fit(self, rollout: Rollout, env_steps: int, iteration: int) -> dict[str, Tensor]:
-        """Fit the critic to the returns of a rollout, and return metrics of the last minibatch."""
+        """Fit the critic to a rollout's returns, and return metrics.
+
+        Metrics are those of the last minibatch.
+        """
         hp, agent, lr = self.hp.critic, self.agent, self.learning_rate(env_steps)
         batch = agent.advantages(rollout, self.hp.gamma, self.hp.gae_lambda)
         if hp.targets == "empirical":
@@ -79,7 +97,7 @@ class SeparateCritic:
         return {"value_loss": losses, "critic_lr": lr.squeeze(1), **norms(step, "critic")}
 
     def add_loss(self, policy_loss: Tensor, *_: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the policy's loss, to which this critic adds nothing."""
+        """Return the policy's loss unchanged, and no metrics."""
         return policy_loss, {}
 
     def learning_rate(self, env_steps: int) -> Tensor:

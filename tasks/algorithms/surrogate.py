@@ -63,7 +63,7 @@ class SurrogateLearner(Learner):
         return [{"env_steps": float(self.env_steps), "episode_return": value} for value in returns]
 
     def known_returns(self) -> np.ndarray:
-        """Return the function above, (P,)."""
+        """Return the known function of each member, (P,); see the module."""
         return np.array([self._return(i) for i in range(self.members)])
 
     def _return(self, member: int) -> float:

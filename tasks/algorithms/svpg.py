@@ -81,7 +81,7 @@ class SVPGLearner(Learner):
     def couple(self, gradients: Tensor) -> Tensor:
         """Replace the policies' gradients by Stein's, trial by trial.
 
-        gradients: (P * n, D); those of critics stay.
+        Gradients are (P * n, D); those of critics stay.
         """
         if self.num_particles > 1:
             own = gradients[:, self.columns].unflatten(0, (self.members, self.num_particles))
@@ -211,9 +211,9 @@ def merge_metrics(rows: Sequence[Metrics]) -> Metrics:
 class SVPG(Task):
     """Stein variational policy gradient with particles of A2C.
 
-    Liu et al. (2017), arXiv:1704.02399, for every action space of Gymnasium. Departs from it: the prior is flat, the
-    gradient is multiplied by the temperature (see `stein_gradient`), and each particle's critic learns alone.
-    `evaluate` returns the mean over particles.
+    Liu et al. (2017), arXiv:1704.02399, on Discrete, MultiDiscrete, MultiBinary and Box actions. Departs from it: the
+    prior is flat, the gradient is multiplied by the temperature (see `stein_gradient`), and each particle's critic
+    learns alone. `evaluate` returns the mean over particles.
     """
 
     name = "svpg"
@@ -258,9 +258,9 @@ class SVPG(Task):
         return player(*self._particle(particle))
 
     def policy(self, particle: int | None = None) -> dict[str, Tensor]:
-        """Return the networks and statistics of one particle, or of all, by name.
+        """Return the networks and statistics of one or all particles, by name.
 
-        Those of all are for a warm start of SVPG, those of one for its base's.
+        None stands for all; theirs are for a warm start of SVPG, those of one for its base's.
         """
         if particle is None:
             return super().policy()

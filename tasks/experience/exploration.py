@@ -1,7 +1,7 @@
-"""How training acts other than greedily: uniformly and epsilon-greedily. Evaluation uses neither unless asked to.
+"""Exploration by uniformly random actions, and epsilon-greedy.
 
-Normal noise with a learned deviation is that of `distributions.Gaussian`, squashed that of `soft_actions.SoftActions`,
-and one that depends on the state that of `sde` and `soft_sde`.
+Evaluation uses neither unless asked to. Normal noise with a learned deviation is that of `distributions.Gaussian`,
+squashed that of `sac.actions.SoftActions`, and state-dependent noise that of `networks.sde` and `sac.heads`.
 
 Every number comes from the member's own stream at the position that it is asked for, so nothing here is state.
 
@@ -28,7 +28,10 @@ Array = NDArray[Any]
 
 
 def epsilon_space() -> Space:
-    """The hyperparameters of epsilon: from `start` to `final` over a fixed horizon of environment steps."""
+    """Return the hyperparameters of epsilon.
+
+    It moves from `start` to `final` over a fixed horizon of environment steps.
+    """
     return Space(
         name=categorical("linear", "exponential", default="linear", structural=True, search=False),
         start=real(0.0, 1.0, default=1.0, search=False),
@@ -47,12 +50,12 @@ class Epsilon:
     """
 
     def __init__(self, hp: SimpleNamespace):
-        """hp: the values of `epsilon_space`."""
+        """Keep the values of `epsilon_space` in double precision."""
         self.linear = hp.name == "linear"
         self.start, self.final, self.horizon = (x.cpu().double().numpy() for x in (hp.start, hp.final, hp.horizon))
 
     def __call__(self, env_steps: int) -> NDArray[np.float64]:
-        """(P, 1), after so many environment steps."""
+        """Return epsilon, (P, 1), after a number of environment steps."""
         progress = env_steps / self.horizon
         if self.linear:
             return self.start + (self.final - self.start) * np.minimum(progress, 1.0)
@@ -62,13 +65,24 @@ class Epsilon:
 
 
 class UniformActions:
-    """Actions of any space drawn uniformly: what fills a memory before anything is learned.
+    """Uniformly random actions of any space.
 
-    A Box without a bound on some side takes standard normal numbers there, from the bound on if there is one.
+    They fill a replay buffer before anything is learned. A Box without a bound on some side takes standard normal
+    numbers there, from the bound on if it has one.
     """
 
     def __init__(self, keys: streams.Bits, space: gym.Space[Any], num_envs: int, place: str):
-        """keys: the members' streams, (P,); place: named in errors."""
+        """Set up the streams of a space's actions.
+
+        Args:
+            keys: the members' streams, (P,).
+            space: of actions.
+            num_envs: N.
+            place: named in errors.
+
+        Raises:
+            UnsupportedSpace: if no random actions are known for the space.
+        """
         self.sizes: NDArray[np.int64] | None = None
         self.shape: tuple[int, ...] = ()
         match space:
@@ -99,7 +113,7 @@ class UniformActions:
             self.normals = Normals(~keys, (num_envs, self.size))
 
     def __call__(self, position: int) -> Array:
-        """The actions (P, N, *shape) of the step with this number."""
+        """Return the actions (P, N, *shape) of the step at a position."""
         uniforms = self.draws(position)
         if self.draw_row is not None:
             return self.draw_row(uniforms)
@@ -118,18 +132,24 @@ class UniformActions:
 
 
 class EpsilonGreedy:
-    """With probability epsilon an action is uniform, otherwise greedy: Sutton and Barto (2018), section 2.2."""
+    """Epsilon-greedy exploration: Sutton and Barto (2018), section 2.2.
+
+    With probability epsilon an action is uniform, otherwise greedy.
+    """
 
     def __init__(self, keys: streams.Bits, actions: int, num_envs: int):
-        """keys: the members' streams, (P,); actions: how many there are."""
+        """Set up the members' streams, by their keys (P,).
+
+        `actions` is the number of actions.
+        """
         self.actions = actions
         self.draws = Draws(keys, (2, num_envs))
 
     def explores(self, position: int, epsilon: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which environments (P, N) act uniformly at the step with this number."""
+        """Return the environments (P, N) that act uniformly at a position."""
         mask: NDArray[np.bool_] = self.draws(position)[:, 0] < epsilon
         return mask
 
     def uniform(self, position: int) -> NDArray[np.int64]:
-        """Their actions, (P, N)."""
+        """Return uniform actions, (P, N), for the step at a position."""
         return (self.draws(position)[:, 1] * self.actions).astype(np.int64)

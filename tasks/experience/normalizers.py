@@ -83,10 +83,13 @@ class ObservationNormalizer:
 
 
 class RewardNormalizer:
-    """Division of rewards (P, N) by the running standard deviation of discounted returns, clipped to ±10."""
+    """Division of rewards by the running standard deviation of discounted returns.
+
+    Rewards are (P, N), and clipped to ±10.
+    """
 
     def __init__(self, members: int, num_envs: int, gamma: Array):
-        """Begin with returns of 0; gamma is (P, 1)."""
+        """Set the returns to 0; gamma is (P, 1)."""
         self.gamma = gamma
         self.moments = RunningMoments(members, 1)
         self.returns = np.zeros((members, num_envs))
@@ -115,7 +118,7 @@ class RewardNormalizer:
 
 
 class NoRewardNormalizer:
-    """Rewards as they are."""
+    """The absence of reward normalization."""
 
     def __call__(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> NDArray[np.float32]:
         return rewards

@@ -1,10 +1,10 @@
 """Prioritized replay: Schaul et al. (2016), arXiv:1511.05952, proportional variant.
 
-The sum tree has FAN children per node instead of two, so that a memory of a million transitions is four levels deep and
-all draws of all members go down together. A node is always summed anew from its children, so the tree is a function of
+The sum tree has FAN children per node instead of two, so that a buffer of a million transitions is four levels deep and
+all draws of all members descend together. A node is always summed anew from its children, so the tree is a function of
 its leaves, and the leaves alone are state.
 
-Notation: P members, B batch; rows as in the replay memory.
+Notation: P members, B batch; rows as in the replay buffer.
 """
 
 from __future__ import annotations
@@ -51,12 +51,15 @@ class SumTree:
         return total
 
     def __getitem__(self, leaf: Index) -> Sums:
-        """The values of leaves (P, B)."""
+        """Return the values of leaves (P, B)."""
         values: Sums = self.levels[0][self.member, leaf // FAN, leaf % FAN]
         return values
 
     def set(self, leaf: Index, values: Sums) -> None:
-        """Changes leaves (P, B); where one occurs twice it takes one of the values that it is given last."""
+        """Set leaves (P, B) to values.
+
+        A leaf that occurs twice takes one of the values that it is given last.
+        """
         place = leaf
         for level in self.levels:
             node, child = place // FAN, place % FAN
@@ -64,7 +67,10 @@ class SumTree:
             place, values = node, level[self.member, node].sum(-1)
 
     def find(self, target: Sums) -> Index:
-        """The leaves (P, B) at which the running sums first exceed the targets (P, B)."""
+        """Return the leaves (P, B) where running sums first exceed the targets.
+
+        Targets are (P, B).
+        """
         place = np.zeros(target.shape, np.int64)
         for level in reversed(self.levels):
             running = level[self.member, place].cumsum(-1)
@@ -76,23 +82,26 @@ class SumTree:
         return place
 
     def member_leaves(self, member: int) -> Sums:
-        """One member's leaves; a view as far as they are contiguous."""
+        """Return one member's leaves; a view as far as they are contiguous."""
         return self.levels[0][member].reshape(-1)[: self.leaves]
 
     def clear(self) -> None:
-        """Sets all leaves to zero."""
+        """Set all leaves to zero."""
         for level in self.levels:
             level[:] = 0
 
     def load_leaves(self, member: int, leaves: Sums) -> None:
-        """Takes over one member's leaves."""
+        """Load one member's leaves."""
         self.levels[0][member].reshape(-1)[: self.leaves] = leaves
         for below, above in zip(self.levels, self.levels[1:], strict=False):
             above[member].reshape(-1)[: below.shape[1]] = below[member].sum(-1)
 
 
 def replay_space() -> Space:
-    """How transitions are drawn: all alike, or in proportion to their priority to the power `alpha`."""
+    """Return the hyperparameters of drawing transitions.
+
+    All are drawn alike ("uniform"), or in proportion to their priority to the power `alpha` ("prioritized").
+    """
     prioritized = {"name": "prioritized"}
     return Space(
         name=categorical("uniform", "prioritized", default="uniform", structural=True),
@@ -104,23 +113,29 @@ def replay_space() -> Space:
 
 
 class PrioritizedSampler:
-    """Draws transitions with probability p^alpha / Σ p^alpha, p = |δ| + eps; new ones have the largest p so far.
+    """Sampler of transitions with probability p^alpha / Σ p^alpha.
 
-    A transition can be drawn once its n-step return is whole. The batch is stratified: its i-th draw comes from the
-    i-th of B equal parts of the probability.
+    p = |δ| + eps, and new transitions have the largest p so far. A transition can be drawn once its n-step return is
+    whole. The batch is stratified: its i-th draw comes from the i-th of B equal parts of the probability.
     """
 
     def __init__(self, replay: ReplayBuffer, keys: streams.Bits, batch_size: int, n_step: int, hp: SimpleNamespace):
-        """keys: (P,); hp: the values of `replay_space`."""
+        """Build an empty tree over the buffer's rows.
+
+        The members' stream keys are (P,), hp the values of `replay_space`.
+        """
         self.replay, self.n_step, self.hp = replay, n_step, hp
         self.draws = Draws(keys, (batch_size,))
         self.strata = np.arange(batch_size)
         self.tree = SumTree(len(keys), replay.rows)
         self.largest = np.ones((len(keys), 1))  # of p^alpha
-        self.entered = self.start = 0  # steps of the memory that the tree knows, and the first of them that counts
+        self.entered = self.start = 0  # steps of the buffer that the tree knows, and the first of them that counts
 
     def enter(self) -> None:
-        """Takes in what was written since the last call: at the largest priority, or none while it is unfinished."""
+        """Enter the transitions stored since the last call.
+
+        They get the largest priority, or none while their n-step return is unfinished.
+        """
         replay = self.replay
         if replay.start != self.start:
             self.tree.clear()
@@ -133,7 +148,7 @@ class PrioritizedSampler:
         self.entered = replay.steps
 
     def _set(self, steps: Index, values: Sums) -> None:
-        """Gives all transitions of these steps a member's value, (P, 1)."""
+        """Set all transitions of these steps to their member's value, (P, 1)."""
         num_envs = self.replay.num_envs
         rows = (steps[:, None] % self.replay.slots * num_envs + np.arange(num_envs)).reshape(1, -1)
         shape = (len(values), rows.size)
@@ -141,7 +156,7 @@ class PrioritizedSampler:
             self.tree.set(np.broadcast_to(rows, shape), np.broadcast_to(values, shape))
 
     def rows(self, draw: int) -> Index:
-        """The rows (P, B) of the draw with this number."""
+        """Return the rows (P, B) of the draw with this number."""
         self.enter()
         return self.tree.find((self.strata + self.draws(draw)) / len(self.strata) * self.tree.total)
 
@@ -150,7 +165,10 @@ class PrioritizedSampler:
         return rows, {**self.replay.returns(rows, gamma, self.n_step), "weight": self.weights(rows, env_steps)}
 
     def weights(self, rows: Index, env_steps: int) -> Tensor:
-        """Importance weights (P, B), the largest of a batch being 1; section 3.4. Beta grows to 1 by `beta_horizon`."""
+        """Return importance weights (P, B), section 3.4.
+
+        The largest of a batch is 1. Beta grows to 1 by `beta_horizon`.
+        """
         progress = (env_steps / self.hp.beta_horizon.double()).clamp(max=1.0)
         beta = self.hp.beta + (1 - self.hp.beta) * progress
         priority = torch.from_numpy(self.tree[rows]).to(beta.device)
@@ -158,7 +176,7 @@ class PrioritizedSampler:
         return (beta * (smallest / priority).log()).exp().float()
 
     def update(self, rows: Index, errors: Tensor) -> None:
-        """Sets the priorities of drawn transitions to their temporal-difference errors (P, B)."""
+        """Set the priorities of drawn transitions by their temporal-difference errors (P, B)."""
         priority = (self.hp.alpha * (errors.abs().double() + self.hp.eps).log()).exp().cpu().numpy()
         self.tree.set(rows, priority)
         self.largest = np.maximum(self.largest, priority.max(1, keepdims=True))

@@ -1,4 +1,6 @@
-"""Recorded actions, played back by a policy that ignores observations until its recording ends.
+"""Recorded actions, and a policy that plays them.
+
+The policy ignores observations until its recording ends.
 
     Recording.of(actions).save("walk.npz")                      # (T, ...) of one episode, or several of them
     policy = Replayed.load("walk.npz", end="model", model=task.act)
@@ -36,7 +38,7 @@ class RecordingEnded(TaskError):
 
 @dataclass(frozen=True)
 class Recording:
-    """Actions of N episodes.
+    """A recording of the actions of N episodes.
 
     Attributes:
         actions: (N, T, ...), as the environment takes them; those after an episode's length are never played.
@@ -61,7 +63,10 @@ class Recording:
 
     @classmethod
     def of(cls, *episodes: Sequence[Any] | Array) -> Self:
-        """Return the recording of one or more episodes' actions (T, ...), which may differ in length."""
+        """Return the recording of one or more episodes' actions (T, ...).
+
+        Episodes may differ in length.
+        """
         arrays = [np.asarray(episode) for episode in episodes]
         forms = {(array.shape[1:], array.dtype.kind) for array in arrays}
         if len(forms) != 1 or not all(array.ndim and len(array) for array in arrays):
@@ -99,7 +104,10 @@ class Recording:
 
 
 class Replayed:
-    """A policy that plays a recording, each of N environments from its own cursor on."""
+    """A policy that plays a recording.
+
+    Each of N environments has its own cursor.
+    """
 
     def __init__(self, recording: Recording, end: str = "raise", model: Callable[[Any], Any] | None = None):
         """Set the cursors to the beginnings.
@@ -122,11 +130,17 @@ class Replayed:
         return cls(Recording.load(path), end, model)
 
     def reset(self, mask: Sequence[bool] | NDArray[np.bool_] | None = None) -> None:
-        """Restart the recordings of all environments, or of those in the mask (N,)."""
+        """Restart the recordings of all environments.
+
+        A mask (N,) selects some of them.
+        """
         self.cursors[slice(None) if mask is None else np.asarray(mask, bool)] = 0
 
     def __call__(self, observation: Any) -> Any:
-        """Return the next action of a recording of one episode; `batch` plays several."""
+        """Return the next action of a recording of one episode.
+
+        `batch` plays several.
+        """
         if len(self.cursors) != 1:
             raise BadRecording(f"this record has {len(self.cursors)} episodes, one for each environment; call batch()")
         return self._next(0, observation)

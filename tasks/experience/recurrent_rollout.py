@@ -1,4 +1,6 @@
-"""Rollouts of policies with a memory, batched by whole sequences: the steps of each environment in a row.
+"""Rollouts of recurrent policies, batched by whole sequences.
+
+The steps of each environment are consecutive rows.
 
 Notation: P members, T steps, N environments, S numbers in a recurrent state; a batch has B = N * T rows.
 """
@@ -22,7 +24,10 @@ from .rollout import Agent, Batch, Rollout, bootstrap, permutations, shuffled
 
 
 class RecurrentAgent(Agent):
-    """An agent whose policy is recurrent; batches have `begins` and `memory` for `RecurrentActorCritic.sequences`."""
+    """An agent whose policy is recurrent.
+
+    Its batches have `begins` and `memory` for `RecurrentActorCritic.sequences`.
+    """
 
     policy: RecurrentActorCritic
     memory: States
@@ -52,7 +57,10 @@ class RecurrentAgent(Agent):
 
     @torch.no_grad()
     def _replay(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the action parameters (P, B, ...), vₜ and v'ₜ (T, P, N), all in one pass."""
+        """Return action parameters, vₜ and v'ₜ of a rollout in one pass.
+
+        They are (P, B, ...), and (T, P, N) for values.
+        """
         assert rollout.memory is not None
         steps, num_envs = len(rollout.rewards), rollout.memory.shape[1]
         begins = torch.cat([torch.zeros_like(rollout.ended[:1]), rollout.ended])
@@ -68,7 +76,10 @@ class RecurrentAgent(Agent):
         return params, values[:-1], next_values
 
     def batch(self, obs: Tensor, actions: Tensor, ended: Tensor, memory: Tensor | None = None) -> Batch:
-        """Return obs and actions in a batch; memory: the states before the first step, if not of new episodes."""
+        """Return obs and actions in a batch, with beginnings and recurrent states.
+
+        `memory` are the states before the first step; None at the beginnings of episodes.
+        """
         # The state before the first step belongs to the running episode, or was reset: no episode begins there.
         begins = torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
         if memory is None:
@@ -93,7 +104,10 @@ class RecurrentAgent(Agent):
 
 
 def with_states(rollout: Rollout, states: Tensor) -> list[tuple[int, Any, Any]]:
-    """Return the truncations with the states (P, N, T, S) of then appended to the final observations, in one row."""
+    """Return the truncations with recurrent states appended to final observations.
+
+    The states (P, N, T, S) are those at the truncated steps, in one row with the observation.
+    """
     members, num_envs = states.shape[:2]
     rows = ((t, mask, final.reshape(members, num_envs, -1)) for t, mask, final in rollout.truncations)
     return [

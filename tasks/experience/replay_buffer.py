@@ -1,7 +1,7 @@
-"""A replay memory: the last transitions of N environments for each of P members, in a ring.
+"""A replay buffer: a ring of the last transitions of P members.
 
-A transition holds what really followed (next_obs), and tells an end of the world (terminated) from an end of time
-(truncated), so it never leads into another episode. The ring moves by one slot, of N transitions, per step.
+A transition holds the observation that really followed (next_obs), and tells an end of the world (terminated) from an
+end of time (truncated), so it never leads into another episode. The ring moves by one slot, of N transitions, per step.
 
 Notation: P members, N environments, B batch; a row is a slot and an environment in it, row = slot * N + environment.
 """
@@ -28,23 +28,28 @@ Index = NDArray[np.int64]
 
 
 class Field(NamedTuple):
-    """One entry of a transition; bytes are kept as such, all other types in float32."""
+    """One entry of a transition.
+
+    Bytes are kept as such, all other types in float32.
+    """
 
     shape: tuple[int, ...]
     type: torch.dtype = torch.float32
 
 
 def transition_fields(obs: Field, action: Field) -> dict[str, Field]:
-    """The fields of (s, a, r, s'), by name."""
+    """Return the fields of (s, a, r, s'), by name."""
     number = Field(())
     return {"obs": obs, "next_obs": obs, "action": action, "reward": number, "terminated": number, "truncated": number}
 
 
 class ReplayBuffer:
-    """The ring. All members write at the same place, since they are always at the same step.
+    """The ring of transitions.
+
+    All members write to the same slot, since they are always at the same step.
 
     Attributes:
-        slots: how many steps it holds; steps: how many were ever written; start: the first of them that counts.
+        slots: number of steps that it holds; steps: number ever written; start: the first of them that counts.
         numbers: (P, slots, N, numbers in a transition); images: fields of bytes, each (P, slots, N, ...).
     """
 
@@ -58,7 +63,15 @@ class ReplayBuffer:
         fields: Mapping[str, Field],
         device: torch.device | str = "cpu",
     ):
-        """capacity: in transitions, rounded down to whole steps; device: where batches go, the memory is the host's."""
+        """Allocate the ring in RAM.
+
+        Args:
+            members: P.
+            capacity: in transitions, rounded down to whole steps.
+            num_envs: N.
+            fields: of a transition, by name.
+            device: of batches.
+        """
         if capacity < num_envs:
             raise ValueError(f"a memory must hold a step of its {num_envs} environments, but has room for {capacity}")
         self.fields, self.members, self.num_envs, self.device = dict(fields), members, num_envs, torch.device(device)
@@ -84,11 +97,14 @@ class ReplayBuffer:
 
     @property
     def size(self) -> int:
-        """Slots that hold transitions."""
+        """The number of slots that hold transitions."""
         return min(self.steps - self.start, self.slots)
 
     def add(self, **values: NDArray[Any]) -> None:
-        """Writes one step's transitions, every field (P, N, ...), over the oldest ones."""
+        """Write one step's transitions over the oldest ones.
+
+        Every field is (P, N, ...).
+        """
         slot = self.steps % self.slots
         here = self.numbers[:, slot]
         for name, columns in self.columns.items():
@@ -99,26 +115,26 @@ class ReplayBuffer:
         self.steps += 1
 
     def truncate_all(self) -> None:
-        """Note that the newest transitions were the last of their episodes, as a truncation does."""
+        """Mark the newest transitions as truncated."""
         self.numbers[:, self.newest(), :, self.columns["truncated"]] = 1
         self._known_at = [min(known, self.steps - 1) for known in self._known_at]
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Delete all transitions."""
         self.start = self.steps
 
     def newest(self, back: int = 0) -> int:
-        """The slot that was written `back` steps before the last one."""
+        """Return the slot that was written `back` steps before the last one."""
         return (self.steps - 1 - back) % self.slots
 
     def row(self, place: Index) -> Index:
-        """Rows by their age: place 0 is the oldest."""
+        """Return rows by their age; the oldest has index 0."""
         oldest = (self.steps - self.size) % self.slots * self.num_envs
         rows: Index = (place + oldest) % self.rows
         return rows
 
     def batch(self, rows: Index, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """Fields of these rows (P, B), each (P, B, ...) and contiguous."""
+        """Return fields of rows (P, B), each (P, B, ...) and contiguous."""
         index = torch.from_numpy((rows + self._first).reshape(-1))
         picked: dict[str, Tensor] = {}
         numbers = torch.from_numpy(self.numbers.reshape(-1, self.numbers.shape[-1])).index_select(0, index)
@@ -135,7 +151,9 @@ class ReplayBuffer:
         return picked
 
     def returns(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
-        """What an n-step target needs of transitions (P, B): obs, action, reward, discount, next_obs.
+        """Return the n-step batch of transitions (P, B).
+
+        It has obs, action, reward, discount and next_obs:
 
             reward = Σ_{k<m} γᵏ rₜ₊ₖ,   discount = γᵐ (1 - terminatedₜ₊ₘ₋₁),   next_obs = s'ₜ₊ₘ₋₁
 
@@ -167,7 +185,10 @@ class ReplayBuffer:
         }
 
     def member_state(self, member: int) -> Tree:
-        """The ring is a view, so that a checkpoint copies and hashes only what was written since the last one."""
+        """Return one member's state, with views of the ring.
+
+        A checkpoint therefore copies and hashes only the transitions written since the last one.
+        """
         written, known = min(self.steps, self.slots), self._known_at[member]
         changed = np.unique(np.arange(max(known, self.steps - self.slots), self.steps) % self.slots)
         tree: Tree = {"steps": self.steps, "start": self.start}
@@ -195,25 +216,34 @@ class ReplayBuffer:
 
 
 class Sampler(Protocol):
-    """Draws batches from a replay buffer."""
+    """Source of batches from a replay buffer."""
 
     def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
-        """Return the rows (P, B) of the draw with this number, and the batch (P, B, ...); gamma is (P, 1)."""
+        """Return the rows and the batch of the draw with this number.
+
+        Rows are (P, B), the batch (P, B, ...), and gamma (P, 1).
+        """
 
     def update(self, rows: Index, errors: Tensor) -> None:
-        """Take note of the temporal-difference errors (P, B) of drawn rows."""
+        """Use the temporal-difference errors (P, B) of drawn rows."""
 
 
 class UniformSampler:
-    """Every transition of a member with equal probability, with replacement, from the member's own stream."""
+    """Sampler of transitions with equal probability, with replacement.
+
+    Each member draws from its own stream.
+    """
 
     def __init__(self, replay: ReplayBuffer, keys: streams.Bits, batch_size: int, n_step: int):
-        """keys: (P,)."""
+        """Set up the members' streams, by their keys (P,)."""
         self.replay, self.n_step = replay, n_step
         self.draws = Draws(keys, (batch_size,))
 
     def rows(self, number: int) -> Index:
-        """Return the rows (P, B) of a draw, none of which has less than n - 1 followers."""
+        """Return the rows (P, B) of a draw.
+
+        Each has at least n - 1 followers.
+        """
         whole = (self.replay.size - self.n_step + 1) * self.replay.num_envs
         return self.replay.row((self.draws(number) * whole).astype(np.int64))
 

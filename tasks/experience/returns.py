@@ -1,4 +1,4 @@
-"""Returns and advantages of P members at once.
+"""Estimates of returns and advantages, of P members at once.
 
 Notation: arrays are (T, P, N), time first; T steps, P members, N environments.
 """
@@ -42,7 +42,7 @@ def gae(
 
 
 def empirical_returns(rewards: Tensor, next_values: Tensor, terminated: Tensor, ended: Tensor, gamma: Tensor) -> Tensor:
-    """Return the discounted rewards from each step on, (T, P, N): TD(1) returns.
+    """Return the discounted sums of rewards, (T, P, N): TD(1) returns.
 
         Rₜ = rₜ + γ (1 - terminatedₜ) (v'ₜ where the episode was truncated or the rollout ends, else Rₜ₊₁)
 
@@ -57,7 +57,10 @@ def empirical_returns(rewards: Tensor, next_values: Tensor, terminated: Tensor, 
 
 
 class RunningStandardizer:
-    """Standardization of rows (P, B) by the moments of all rows so far, these included."""
+    """Standardization of rows (P, B) by running moments.
+
+    The moments are those of all rows so far, these included.
+    """
 
     def __init__(self, members: int):
         self.moments = RunningMoments(members, 1)
@@ -75,23 +78,36 @@ class RunningStandardizer:
 
 
 def advantage_scale(mode: bool | str, members: int) -> Callable[[Tensor], Tensor]:
-    """Return the scaling of a whole rollout's advantages for `normalize_advantage`: "running" moments, or none."""
+    """Return the scaling of a whole rollout's advantages.
+
+    `mode` is the hyperparameter `normalize_advantage`: "running" scales by running moments, others leave advantages
+    unchanged.
+    """
     return RunningStandardizer(members) if mode == "running" else lambda advantages: advantages
 
 
 def average(x: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean of each row of (P, B), by weights (P, B) if given; 0 where all of them are 0."""
+    """Return the weighted mean of each row of (P, B).
+
+    Weights are (P, B), None for equal ones; the mean is 0 where all of them are 0.
+    """
     return x.mean(1) if weights is None else (x * weights).sum(1) / weights.sum(1).clamp(min=1.0)
 
 
 def standardize(x: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return (P, B) with mean 0 and standard deviation 1 in every row; a row of equal numbers becomes zeros."""
+    """Scale each row of (P, B) to mean 0 and variance 1.
+
+    A row of equal numbers becomes zeros.
+    """
     centered = x - average(x, weights).unsqueeze(1)
     return centered / (average(centered.square(), weights).sqrt().unsqueeze(1) + 1e-8)
 
 
 def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return 1 - Var(returns - values) / Var(returns) of each row of (P, B): 1 for a perfect critic."""
+    """Return 1 - Var(returns - values) / Var(returns) of each row.
+
+    Rows are those of (P, B); a perfect critic has 1.
+    """
     residual = (returns - values) - average(returns - values, weights).unsqueeze(1)
     centered = returns - average(returns, weights).unsqueeze(1)
     return 1 - average(residual.square(), weights) / (average(centered.square(), weights) + 1e-8)

@@ -1,7 +1,8 @@
-"""Rollouts: T steps of N environments for each of P members, and the agent that makes and evaluates them.
+"""Rollouts, and the agent that makes and evaluates them.
 
-A step computes the actor only, on noise drawn beforehand. Values and log-probabilities are computed afterwards in one
-batch over all steps, at a fraction of their cost step by step.
+A rollout has T steps of N environments for each of P members. A step computes the actor only, on noise drawn
+beforehand. Values and log-probabilities are computed afterwards in one batch over all steps, at a fraction of their
+cost step by step.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Batch = dict[str, Tensor]
 
 @dataclass
 class Rollout:
-    """T steps.
+    """A rollout of T steps.
 
     Attributes:
         obs: (P, T + 1, N, ...), normalized; the next rollout starts at the last one.
@@ -39,8 +40,8 @@ class Rollout:
         terminated: (T, P, N), 0 or 1.
         ended: (T, P, N), 0 or 1; terminated or truncated.
         truncations: (step, mask (P, N), final observations (P, N, ...)) of the steps at which episodes were truncated.
-        next_obs: (P, T, N, ...), the observations that followed, final ones where an episode ended; None unless kept.
-        memory: (P, N, S), the recurrent states before the first step; None without a memory.
+        next_obs: (P, T, N, ...), the next observations, final ones where an episode ended; None unless kept.
+        memory: (P, N, S), the recurrent states before the first step; None of a policy without.
     """
 
     obs: Tensor
@@ -59,12 +60,15 @@ class StepNoise:
     def __init__(
         self, keys: streams.Bits, distribution: Distribution, steps: int, num_envs: int, device: torch.device | str
     ):
-        """Store the streams' keys, (P,), and the shape (T, N) of a rollout."""
+        """Store the members' stream keys, (P,), and a rollout's shape (T, N)."""
         self.keys, self.distribution, self.device = keys, distribution, device
         self.steps, self.num_envs = steps, num_envs
 
     def __call__(self, rollout: int) -> Tensor:
-        """Return the noise of the rollout with this number, (T, P, N, noise_size)."""
+        """Return the noise of the rollout with this number.
+
+        It is (T, P, N, noise_size).
+        """
         size = self.steps * self.num_envs * self.distribution.noise_size
         uniforms = streams.open_uniform(self.keys[:, None], np.arange(rollout * size, (rollout + 1) * size))
         uniforms = uniforms.reshape(len(self.keys), self.steps, self.num_envs, -1)
@@ -73,9 +77,10 @@ class StepNoise:
 
 
 class Agent:
-    """A policy that acts in N environments of each of P members and evaluates its rollouts.
+    """A policy that acts for P members and evaluates its rollouts.
 
-    Every step stands alone in a batch, (P, B, ...) with B = T * N; `RecurrentAgent` batches whole sequences.
+    Each member has N environments. Every step stands alone in a batch, (P, B, ...) with B = T * N; `RecurrentAgent`
+    batches whole sequences.
 
     Attributes:
         memory: the recurrent states of the running episodes; None without a recurrent policy.
@@ -92,7 +97,10 @@ class Agent:
         obs_normalizer: ObservationNormalizer | None = None,
         reward_normalizer: RewardNormalizer | None = None,
     ):
-        """Bundle a policy with its noise: in rollouts, and in evaluations of a number of episodes."""
+        """Bundle a policy with its noise and normalizers.
+
+        `noise` is that of rollouts, `evaluation_noise` that of a number of evaluation episodes.
+        """
         self.policy, self.device = policy, policy.parameters.vector.device
         self.noise, self.evaluation_noise = noise, evaluation_noise
         self.memory = policy.states(num_envs)
@@ -109,7 +117,10 @@ class Agent:
         }
 
     def collect(self, envs: Envs, iteration: int, keep_next: bool = False) -> Rollout:
-        """Act for one rollout in every environment, with the noise of this iteration."""
+        """Act for one rollout in every environment.
+
+        The noise is that of this iteration. `keep_next` stores the next observations, too.
+        """
         noise, dist = self.noise(iteration), self.policy.distribution
         steps, members, num_envs = len(noise), envs.num_members, envs.num_envs
         kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
@@ -150,21 +161,24 @@ class Agent:
         return self.policy.action_params(obs)
 
     def _end_episodes(self, ended: NDArray[np.bool_]) -> None:
-        """Forget the episodes that ended, (P, N)."""
+        """Reset the recurrent states of ended episodes, (P, N)."""
 
     def reset(self, mask: NDArray[np.bool_]) -> None:
-        """Forget the running episodes of these environments, (P, N) or (1, 1), which are abandoned."""
+        """Abandon the running episodes of these environments, (P, N) or (1, 1)."""
         if self.reward_normalizer is not None:
             self.reward_normalizer.reset(mask)
         self._end_episodes(mask)
 
     def truncate_all(self) -> None:
-        """Forget all running episodes, whose environments are made anew."""
+        """Abandon all running episodes, whose environments are made anew."""
         self.reset(np.ones((1, 1), np.bool_))
 
     @torch.no_grad()
     def advantages(self, rollout: Rollout, gamma: Tensor, gae_lambda: Tensor) -> Batch:
-        """Return obs, actions, log_probs, values, advantages (see `gae`) and TD(λ) returns, each (P, B, ...)."""
+        """Return a batch for learning, with advantages and TD(λ) returns.
+
+        It has obs, actions, log_probs, values, advantages (see `gae`) and returns, each (P, B, ...).
+        """
         batch, values, next_values = self.evaluate(rollout)
         advantages = gae(rollout.rewards, values, next_values, rollout.terminated, rollout.ended, gamma, gae_lambda)
         rows = {"values": values, "advantages": advantages, "returns": advantages + values}
@@ -172,7 +186,10 @@ class Agent:
 
     @torch.no_grad()
     def evaluate(self, rollout: Rollout) -> tuple[Batch, Tensor, Tensor]:
-        """Return a batch of obs, actions and log_probs, (P, B, ...), and `values` of the rollout."""
+        """Return a batch with log-probabilities, and `values` of a rollout.
+
+        The batch has obs, actions and log_probs, (P, B, ...).
+        """
         batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended)
         batch["log_probs"] = self._log_probs(self.policy.action_params(batch["obs"]), batch["actions"])
         return batch, *self.values(rollout)
@@ -185,7 +202,10 @@ class Agent:
         return evaluate_values(rollout, self.policy.value)
 
     def batch(self, obs: Tensor, actions: Tensor, ended: Tensor, memory: Tensor | None = None) -> Batch:
-        """Return obs and actions (P, T, N, ...) in a batch that the policy can be called with."""
+        """Return obs and actions as inputs of the policy.
+
+        They are (P, T, N, ...) before, and (P, B, ...) in the batch.
+        """
         return {"obs": self.flatten_steps(obs), "actions": self.flatten_steps(actions)}
 
     def flatten_steps(self, x: Tensor) -> Tensor:
@@ -199,7 +219,10 @@ class Agent:
     def minibatches(
         self, batch: Mapping[str, Tensor], keys: streams.Bits, iteration: int, epochs: int, parts: int
     ) -> Iterator[Batch]:
-        """Yield `parts` minibatches of the batch in random order, `epochs` times, each (P, B / parts, ...)."""
+        """Yield a batch's minibatches in random order.
+
+        These are `parts` minibatches, `epochs` times, each (P, B / parts, ...).
+        """
         for order in permutations(keys, iteration, epochs, batch["obs"].shape[1]):
             yield from shuffled(batch, order, parts)
 
@@ -217,20 +240,27 @@ class Agent:
         return act
 
     def _begin(self, episodes: int) -> Callable[[Tensor], Tensor]:
-        """Return the policy's action parameters as a function of obs, from the beginnings of episodes."""
+        """Return a function from obs to the policy's action parameters.
+
+        It acts from the beginnings of episodes.
+        """
         return self.policy.action_params
 
 
 def finite(action: Tensor) -> Tensor:
-    """Replace NaN, so that a diverged member, found at the epoch's end, crashes no simulator before."""
+    """Replace NaN in actions.
+
+    So a diverged member, found at the epoch's end, crashes no simulator before.
+    """
     return torch.nan_to_num(action) if action.is_floating_point() else action
 
 
 @torch.no_grad()
 def evaluate_values(rollout: Rollout, value: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Return vₜ and v'ₜ, both (T, P, N): the values of the observations, and of those that followed.
+    """Return vₜ and v'ₜ, both (T, P, N).
 
-    At a truncation that is the final observation, not the first one of the next episode.
+    vₜ are the values of the observations, v'ₜ those of the next ones: at a truncation of the final observation, not of
+    the first one of the next episode.
     """
     steps, num_envs = rollout.obs.shape[1] - 1, rollout.obs.shape[2]
     values = value(rollout.obs.flatten(1, 2)).unflatten(1, (steps + 1, num_envs)).transpose(0, 1).contiguous()
@@ -244,10 +274,10 @@ def bootstrap(
     value: Callable[[Tensor], Tensor],
     next_values: Tensor,
 ) -> None:
-    """Put the values of final observations into next_values (T, P, N), in packs of N per member.
+    """Put the values of final observations into next_values (T, P, N).
 
-    A pack has the same shape whatever the neighbours' episodes are (see Exactness in networks/mlp.py); a member with
-    fewer truncations than another fills its packs with zeros.
+    They are computed in packs of N per member. A pack has the same shape whatever the neighbours' episodes are (see
+    Exactness in networks/mlp.py); a member with fewer truncations than another fills its packs with zeros.
     """
     if not truncations:
         return
@@ -269,14 +299,20 @@ def bootstrap(
 
 
 def permutations(keys: streams.Bits, iteration: int, epochs: int, size: int) -> NDArray[np.int64]:
-    """Return a random order of `size` rows for every member and update epoch, (epochs, P, size); keys (P,)."""
+    """Return random orders of rows, (epochs, P, size).
+
+    Each of `size` rows, for every member, by its key (P,), and update epoch.
+    """
     first = iteration * epochs * size
     counters = np.arange(first, first + epochs * size).reshape(epochs, 1, size)
     return np.argsort(streams.bits(keys[:, None], counters), axis=-1)
 
 
 def shuffled(batch: Mapping[str, Tensor], order: NDArray[np.int64], parts: int) -> Iterator[Batch]:
-    """Yield the minibatches of tensors (P, B, ...) in this order (P, B), each (P, B / parts, ...) and contiguous."""
+    """Yield the minibatches of a batch in this order (P, B).
+
+    The batch's tensors are (P, B, ...), each minibatch's (P, B / parts, ...) and contiguous.
+    """
     members, size = order.shape
     rows = order + size * np.arange(members)[:, None]  # of the (P * B, ...) tensors
     index = torch.from_numpy(np.ascontiguousarray(rows.reshape(members, parts, -1).transpose(1, 0, 2)).reshape(-1))

@@ -1,12 +1,12 @@
-"""Sequences from a replay memory, for networks that remember: Kapturowski et al. (2019), R2D2, ICLR.
+"""Sequence replay for recurrent networks: Kapturowski et al. (2019), R2D2, ICLR.
 
-A sequence begins at every L-th step, and what the networks remembered then was stored beside the transitions. Learning
-goes through `burn_in` steps without a gradient, so that the stored state, which older networks made, comes up to date,
-and learns from the L steps that follow; so every transition is learned from in exactly one sequence. A sequence goes
-on over the end of an episode, where everything is forgotten as it was while acting: no step is padding. The last step
-of an episode that was cut is masked, since what followed it is not in the sequence.
+A sequence begins at every L-th step, and the recurrent states then were stored beside the transitions. `burn_in` steps
+without a gradient bring the stored state, which older networks made, up to date, and the networks learn from the L
+steps that follow; so every transition is learned from in exactly one sequence. A sequence continues over the end of an
+episode, where the states are reset as while acting: no step is padding. The last step of a truncated episode is masked,
+since its next observation is not in the sequence.
 
-Notation: P members, N environments, B sequences, T steps, L of them learned from, S numbers in a state.
+Notation: P members, N environments, B sequences, T steps, L of them learned from, S numbers in a recurrent state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from .replay_buffer import Field, Index, ReplayBuffer
 
 
 class Sequences:
-    """The states before every L-th step, in a ring beside the transitions, and the sequences drawn from both."""
+    """A sampler of sequences, with the recurrent states at their beginnings.
+
+    The states before every L-th step lie in a ring beside the transitions.
+    """
 
     def __init__(
         self,
@@ -37,7 +40,17 @@ class Sequences:
         burn_in: int,
         n_step: int,
     ):
-        """keys: the members' streams, (P,); batch_size: B * L, of the transitions learned from at once."""
+        """Allocate the ring of states.
+
+        Args:
+            replay: the transitions.
+            keys: the members' streams, (P,).
+            state_size: S.
+            batch_size: B * L, of the transitions learned from at once.
+            length: L.
+            burn_in: steps before the L.
+            n_step: steps of a return.
+        """
         self.replay, self.length, self.burn_in, self.n_step = replay, length, burn_in, n_step
         self.draws = Draws(keys, (batch_size // length,))
         room = (replay.slots // length + 1) * replay.num_envs
@@ -46,12 +59,12 @@ class Sequences:
         )
 
     def remember(self, state: Tensor) -> None:
-        """Takes what is remembered before a step, (P, N, S)."""
+        """Store the recurrent states before a step, (P, N, S)."""
         if self.replay.steps % self.length == 0:
             self.states.add(state=state.cpu().numpy())
 
     def starts(self, draw: int) -> tuple[Index, Index]:
-        """The numbers, and the environments, of the sequences (P, B) of the draw with this number."""
+        """Return the numbers and environments of a draw's sequences (P, B)."""
         replay, window = self.replay, self.burn_in + self.length + self.n_step - 1
         first = -(-(replay.steps - replay.size) // self.length)
         whole = (replay.steps - window) // self.length + 1 - first
@@ -59,13 +72,13 @@ class Sequences:
         return first + place // replay.num_envs, place % replay.num_envs
 
     def batch(self, draw: int, gamma: Tensor) -> dict[str, Tensor]:
-        """The sequences of the draw with this number, for discounts gamma (P, 1).
+        """Return the sequences of a draw, for discounts gamma (P, 1).
 
-        obs: what was seen, and what followed at last, (P, B, T, numbers), T = burn_in + L + n_step.
+        obs: the observations, and the final next observation, (P, B, T, numbers), T = burn_in + L + n_step.
         begins: 1 where an episode begins with that, (P, B, T).
-        memory: what was remembered before the first of them, (P, B, S).
+        memory: the recurrent states before the first of them, (P, B, S).
         action, reward, discount: of the L steps, with n-step returns as in the replay buffer, each (P, B * L, ...).
-        mask: 0 where a return was cut, and else what makes the mean of the rest a mean over all, (P, B * L).
+        mask: 0 where a return was cut, else the factor that makes a mean over the rest one over all, (P, B * L).
         """
         number, env = self.starts(draw)
         rows = self._rows(number, env)
@@ -79,20 +92,26 @@ class Sequences:
         at = self.states.batch(number % self.states.slots * self.states.num_envs + env, ("state",))
         return {
             "obs": torch.cat([obs, last.unsqueeze(2)], 2),
-            "begins": torch.cat([nothing, ended[..., :-1], nothing], 2),  # what followed at last is of that episode
+            "begins": torch.cat([nothing, ended[..., :-1], nothing], 2),  # the last one is of that episode
             "memory": at["state"],
             **self.replay.batch(learned, ("action",)),
             **self._returns(reward, terminated, truncated, gamma.unsqueeze(-1)),
         }
 
     def _rows(self, number: Index, env: Index) -> Index:
-        """The memory's rows (P, B, T - 1) of the sequences with these numbers in these environments, (P, B)."""
+        """Return the replay buffer's rows (P, B, T - 1) of sequences.
+
+        `number` and `env`, (P, B), are their numbers and environments.
+        """
         steps = number[..., None] * self.length + np.arange(self.burn_in + self.length + self.n_step - 1)
         rows: Index = steps % self.replay.slots * self.replay.num_envs + env[..., None]
         return rows
 
     def _returns(self, reward: Tensor, terminated: Tensor, truncated: Tensor, gamma: Tensor) -> dict[str, Tensor]:
-        """reward, discount and mask of the steps learned from, from all steps' (P, B, T - 1); gamma is (P, 1, 1)."""
+        """Return reward, discount and mask of the steps learned from.
+
+        Arguments are of all steps, (P, B, T - 1); gamma is (P, 1, 1).
+        """
         total, factor = torch.zeros_like(reward[..., : self.length]), torch.ones_like(gamma)
         alive, bootstrap, mask = (torch.ones_like(total) for _ in range(3))
         for k in range(self.n_step):
@@ -125,7 +144,7 @@ class Sequences:
 
 
 def check_sequences(algorithm: str, values: Mapping[str, Any]) -> None:
-    """ValueError unless sequences can be drawn with these hyperparameters."""
+    """Raise ValueError unless these hyperparameters allow sequences to be drawn."""
     model, batch, n = values["model"], values["batch_size"], values["n_step"]
     length, burn_in, memory = model["sequence_length"], model["burn_in"], model["memory"]
     if values["replay"]["name"] != "uniform":

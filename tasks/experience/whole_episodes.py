@@ -1,4 +1,4 @@
-"""Updates on whole episodes, played from their beginnings to their ends by the policy that is then updated.
+"""Updates on whole episodes of the policy that is then updated.
 
 Members need different numbers of steps for that, while a cohort steps all of them alike. Each member fills a buffer of
 one fixed size and is updated once it holds enough episodes; unused steps in it get weight 0. A member's numbers then
@@ -34,8 +34,9 @@ Mask = NDArray[np.bool_]
 
 
 def whole_episodes_space() -> dict[str, Dimension]:
-    """Return the conditions of an update: min_rollouts whole episodes, and min_steps steps of such; None: no waiting.
+    """Return the hyperparameters that make updates wait for whole episodes.
 
+    An update needs min_rollouts whole episodes, and min_steps steps in such; without both (None) it does not wait.
     min_rollouts is rounded up to a multiple of num_envs. A member's conditions are checked every num_steps; where they
     hold, its environments are reset after the update. An environment stores at most max_rollout_steps, all its episodes
     together: once full, the update uses the stored steps, whose last episode is truncated and bootstraps. The metric
@@ -131,7 +132,10 @@ class EpisodeBuffer(Stacked):
         next_values: Tensor,
         signal_rows: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
-        """Append a rollout to each member's steps, with vₜ, v'ₜ and the rows of signals, each (T, P, N)."""
+        """Append a rollout to each member's steps.
+
+        vₜ, v'ₜ and the rows of signals are each (T, P, N).
+        """
         rows = (rollout.rewards, values, next_values, rollout.terminated, rollout.ended)
         new = {name: x.transpose(0, 1) for name, x in {**dict(zip(ROWS, rows, strict=True)), **signal_rows}.items()}
         new |= {"obs": rollout.obs[:, :-1], "actions": rollout.actions}
@@ -143,13 +147,16 @@ class EpisodeBuffer(Stacked):
         self.tensors["filled"] += len(rollout.ended)
 
     def truncate_all(self) -> None:
-        """Note that all running episodes were truncated at the last step."""
+        """Mark all running episodes as truncated at the last step."""
         for member, rows in enumerate(self.tensors["filled"][:, 0].tolist()):
             if rows:
                 self.tensors["ended"][member, rows - 1] = 1
 
     def ready_members(self) -> tuple[Mask, Mask]:
-        """Return the members to be updated, (P,), and the steps that their updates use, (P, S, N)."""
+        """Return the members to be updated, (P,), and their steps.
+
+        Steps are a mask (P, S, N) of those that the updates use.
+        """
         filled = self.tensors["filled"][:, 0].tolist()
         ready, used = np.zeros(len(filled), np.bool_), np.zeros(self.tensors["ended"].shape, np.bool_)
         for member, rows in enumerate(filled):
@@ -169,7 +176,10 @@ class EpisodeBuffer(Stacked):
         return whole.flatten(1).sum(1)
 
     def batch(self, agent: Agent, used: Mask, gamma: Tensor, gae_lambda: Tensor) -> Batch:
-        """Return a batch of all stored steps, as of `Agent.advantages`; `weights` are 1 at the used ones, else 0."""
+        """Return a batch of all stored steps, as of `Agent.advantages`.
+
+        `weights` are 1 at the used ones, else 0.
+        """
         rows = self.rows()
         advantages = gae(**{name: rows[name] for name in ROWS}, gamma=gamma, gae_lambda=gae_lambda)
         weights = torch.from_numpy(used).to(advantages)
@@ -184,7 +194,10 @@ class EpisodeBuffer(Stacked):
         return batch | {name: agent.flatten(x) for name, x in flat.items()}
 
     def rows(self) -> dict[str, Tensor]:
-        """Return the stored rewards, values, and so on by name, each (S, P, N)."""
+        """Return the stored rewards, values and other rows by name.
+
+        Each is (S, P, N).
+        """
         return {name: self.tensors[name].transpose(0, 1).contiguous() for name in self.names}
 
     def running(self) -> Mask:

@@ -1,4 +1,7 @@
-"""Actor and critic of P members: two multilayer perceptrons behind a shared encoder (the identity for vectors)."""
+"""Actor and critic of P members, behind a shared encoder.
+
+Both are multilayer perceptrons; the encoder of vectors is the identity.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from .sde import state_dependent
 
 
 def model_space() -> Space:
-    """Hyperparameters of an actor-critic model.
+    """Return the hyperparameters of an actor-critic model.
 
     `std_init` is the initial standard deviation of Box actions; with state-dependent exploration, that where all
-    activations of the last hidden layer are 1 or -1. A memory has `width` units, precedes actor and critic, and is
-    trained on whole rollouts (see `recurrent`).
+    activations of the last hidden layer are 1 or -1. A recurrent core (`memory`) has `width` units, precedes actor and
+    critic, and is trained on whole rollouts (see `recurrent`).
     """
     return Space(
         width=ordinal(16, 32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
@@ -125,7 +128,10 @@ class ActorCritic(Stacked):
         """Do nothing: an actor-critic has no target networks."""
 
     def __call__(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the action distribution's parameters and v(s), (P, B), of a batch, with gradients."""
+        """Return a batch's action distribution parameters and values v(s).
+
+        Values are (P, B), and both have gradients.
+        """
         tensors, actor, critic, log_std = self._leaves
         features = self.encoder(tensors, batch["obs"])
         return self._params(actor, features, log_std), self.critic(critic, features).squeeze(-1)

@@ -39,23 +39,35 @@ class Distribution(Protocol):
     action_type: torch.dtype
 
     def noise(self, uniforms: Array) -> Array:
-        """Turn uniform numbers in (0, 1), (..., noise_size), into the noise that `sample` adds."""
+        """Turn uniform numbers into the noise that `sample` adds.
+
+        They are (..., noise_size), in (0, 1).
+        """
 
     def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
-        """Return the parameters of π(·|s) for the network's outputs and its last hidden activations z."""
+        """Return the parameters of π(·|s) for a network's outputs.
+
+        z are the activations of its last hidden layer.
+        """
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         """Return an action for every row of params."""
 
     def mode(self, params: Tensor) -> Tensor:
-        """Return the most probable action for every row of params; evaluation takes it."""
+        """Return the most probable action for every row of params.
+
+        Evaluation takes it.
+        """
 
     def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return log π(a|s) and the entropy of π(·|s), (...)."""
 
 
 def gumbel(uniforms: Array) -> Array:
-    """Return noise g = -log(-log u), for which argmax(logits + g) follows softmax(logits)."""
+    """Return Gumbel noise g = -log(-log u).
+
+    argmax(logits + g) follows softmax(logits).
+    """
     return -np.log(-np.log(uniforms))
 
 
@@ -149,9 +161,10 @@ class Bernoulli(Logits):
 
 
 class Gaussian:
-    """k independent normal variables; parameters are the means, then the log standard deviations.
+    """Independent normal variables, k of them.
 
-    Actions are not squashed: the environment clips them to its bounds, the policy gradient sees what was sampled.
+    Parameters are the means, then the log standard deviations. Actions are not squashed: the environment clips them to
+    its bounds, and the policy gradient uses the unclipped sample.
     """
 
     action_type = torch.float32

@@ -1,4 +1,6 @@
-"""Encoders of observations: the identity for vectors, one of several networks, `model.encoder`, for images.
+"""Encoders of observations: the identity for vectors, networks for images.
+
+`model.encoder` selects the network:
 
     model.encoder   ML-Agents' vis_encode_type   images from   network
     nature          nature_cnn                   36 x 36       three convolutions, of Mnih et al. (2015)
@@ -105,7 +107,7 @@ class ImageNetwork:
         raise NotImplementedError
 
     def convolution(self, name: str, inputs: int, outputs: int, kernel: int, gain: float = math.sqrt(2)) -> None:
-        """Declare the filters of one layer, and the gain of their initial weights."""
+        """Declare one layer's filters, and the gain of their initial weights."""
         self.shapes[f"{self.prefix}.{name}.weight"] = (outputs, inputs, kernel, kernel)
         self.shapes[f"{self.prefix}.{name}.bias"] = (outputs,)
         self.gains[f"{self.prefix}.{name}.weight"] = gain
@@ -136,7 +138,7 @@ class ImageNetwork:
 
 
 class Convolutions(ImageNetwork):
-    """Convolutions without padding, each with a relu."""
+    """A stack of convolutions without padding, each with a relu."""
 
     kernels: ClassVar[tuple[tuple[int, int, int], ...]]  # channels, kernel, stride
 
@@ -170,7 +172,10 @@ class SimpleCNN(Convolutions):
 
 
 class SmallCNN(Convolutions):
-    """Two convolutions of stride 1, for every cell and its neighbours; ML-Agents' have 35 and 144 channels."""
+    """Two convolutions of stride 1, for grids of few cells.
+
+    Each sees a cell and its neighbours. ML-Agents' have 35 and 144 channels.
+    """
 
     kernels = ((32, 3, 1), (64, 3, 1))
 
@@ -218,7 +223,10 @@ ENCODERS: dict[str, type[ImageNetwork] | type[Flat]] = {
 
 
 def encoder_choice() -> Dimension:
-    """Return the hyperparameter `model.encoder`, which is newer than others and so silent at its default."""
+    """Return the hyperparameter `model.encoder`.
+
+    It is newer than others and so silent at its default.
+    """
     return categorical(*ENCODERS, default=DEFAULT, structural=True, search=False, silent=True)
 
 
@@ -236,7 +244,10 @@ def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...])
 
 
 def check_encoder(model: Mapping[str, Any], env: EnvSpec, where: str) -> None:
-    """Raise UnsupportedSpace unless the encoder, of the values of `model`, fits the environment's observations."""
+    """Raise UnsupportedSpace unless the encoder fits the environment's observations.
+
+    `model` are the values of `model`, and `where` names the task in errors.
+    """
     obs = Observations(spaces_of(env).observation, env.id)
     name = model["encoder"]
     if obs.kind == "vector":

@@ -1,4 +1,6 @@
-"""Operations with a backward pass written by hand, each one node of autograd: faster, and exact (see mlp.py).
+"""Fused operations: one autograd node each, with a hand-written backward pass.
+
+They are faster than autograd's, and exact (see Exactness in mlp.py).
 
 Notation: P members, B batch, k continuous numbers and n choices in an action, L hidden activations, D parameters.
 """
@@ -22,7 +24,7 @@ from .sde import variance
 
 
 class _Context:
-    """What an operation keeps for its backward pass, as torch's own context does."""
+    """State of an operation for its backward pass, like torch's own context."""
 
     saved_tensors: tuple[Tensor | None, ...]
 
@@ -40,13 +42,16 @@ class _Context:
 
 
 class Autograd:
-    """Differentiation by torch's own engine, for whatever stands between the operations of this file."""
+    """Differentiation by torch's own engine.
+
+    It takes any operations, also between those of this file.
+    """
 
     def __enter__(self) -> None:
-        """Begin to record."""
+        """Do nothing; torch records automatically."""
 
     def __exit__(self, *_: object) -> None:
-        """End."""
+        """Do nothing."""
 
     def gradient(self, losses: Tensor, leaf: Tensor) -> Tensor:
         """Return the gradient of the sum of losses."""
@@ -55,7 +60,7 @@ class Autograd:
 
 
 class Tape:
-    """Differentiation of chains that are made of the operations of this file alone.
+    """Differentiation of chains of this file's operations alone.
 
     Autograd's engine takes as long as the arithmetic of small networks. Within a tape the operations are recorded here,
     outside of autograd, and `gradient` calls their backward passes in reverse order; the arithmetic is the same.
@@ -81,7 +86,7 @@ class Tape:
         self._nodes, self._tracked = [], set()
 
     def record(self, function: type[Function], inputs: tuple[Any, ...]) -> Any:
-        """Return what the function gives for these inputs."""
+        """Apply a function to inputs, and record it for the gradient."""
         tracked = self._tracked
         context = _Context([isinstance(x, Tensor) and (x.requires_grad or id(x) in tracked) for x in inputs])
         outputs = function.forward(context, *inputs)
@@ -111,11 +116,12 @@ def apply(function: type[Function], *inputs: Any) -> Any:
 
 
 class FusedMLP:
-    """The computation of an `MLP` as one node of autograd, in buffers that all calls share.
+    """The computation of an `MLP` as one node of autograd.
 
-    Autograd makes dozens of new arrays in a step through such networks; here they are made once. That saves much of the
-    time of small networks, and of large cohorts, whose arrays would otherwise come fresh from the operating system. A
-    call overwrites what the one before it computed; autograd raises if that is differentiated afterwards.
+    All calls share its buffers. Autograd makes dozens of new arrays in a step through such networks; here they are made
+    once. That saves much of the time of small networks, and of large cohorts, whose arrays would otherwise come fresh
+    from the operating system. A call overwrites the results of the one before; autograd raises if those are
+    differentiated afterwards.
 
     B, and all sizes but the last, must be at least 2, and so must the last where P = 1 (see Exactness in mlp.py).
 
@@ -159,14 +165,16 @@ class FusedMLP:
         copies: int = 1,
         learn: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Map inputs (P, B, inputs) to outputs (P, B, outputs); of several copies of a network (P, copies, B, outputs).
+        """Map inputs (P, B, inputs) to outputs (P, B, outputs).
+
+        Those of several copies of a network are (P, copies, B, outputs).
 
         Args:
             layers: the weights and biases of all members, copies beside each other.
             x: inputs that get gradients, of the first P' members or the first rows of all.
             more: further numbers of the same inputs, which get gradients, too.
             rest: the inputs of the other members, or the other rows, which get no gradients.
-            copies: of a network, which see the same inputs.
+            copies: of a network, with the same inputs.
             learn: whether `leaf` gets a gradient.
 
         Returns:
@@ -186,9 +194,9 @@ class FusedMLP:
         return values
 
     def backward(self, values: Sequence[Tensor], weights: Sequence[Tensor], g: Tensor, learn: bool) -> Tensor:
-        """Return the gradient (P', B', outputs) in the first layer's outputs by that in the last one's.
+        """Propagate the gradient of the last layer's outputs to the first layer's.
 
-        Where the members `learn`, the gradient in their parameters is left in `_gradient`.
+        Both are (P', B', outputs). Where the members `learn`, the gradient in their parameters is left in `_gradient`.
         """
         members, rows = g.shape[:2]
         for i in range(len(weights) - 1, -1, -1):
@@ -205,7 +213,10 @@ class FusedMLP:
 
 
 def joined(x: Tensor, more: Tensor | None, copies: int) -> Tensor:
-    """Return inputs of copies of a network, (P * copies, B, inputs), beside each other."""
+    """Repeat inputs for each copy of a network.
+
+    The result is (P * copies, B, inputs), copies beside each other.
+    """
     x = x if more is None else torch.cat([x, more], -1)
     if copies == 1:
         return x
@@ -259,7 +270,10 @@ class _MLPFunction(Function):
 
 
 def _taken(q: Tensor, choices: Tensor) -> Tensor:
-    """Return q (P, ..., B) of the choices taken (P, B), of all q (P, ..., B, n)."""
+    """Select the values of the choices taken.
+
+    q is (P, ..., B, n) of all choices, (P, ..., B) of those taken (P, B).
+    """
     if q.shape[-1] == 1:
         return q.squeeze(-1)
     index = choices.view(len(choices), *[1] * (q.ndim - 3), -1, 1).expand(*q.shape[:-1], 1)
@@ -267,7 +281,10 @@ def _taken(q: Tensor, choices: Tensor) -> Tensor:
 
 
 def _to_all(g: Tensor, choices: Tensor, n: int) -> Tensor:
-    """Return the gradient in all q (P, ..., B, n) by that in those of the choices taken."""
+    """Return the gradient in the values of all choices.
+
+    `g` is that in the values of the choices taken; the result is (P, ..., B, n).
+    """
     g = g.unsqueeze(-1)
     if n == 1:
         return g
@@ -278,10 +295,11 @@ def _to_all(g: Tensor, choices: Tensor, n: int) -> Tensor:
 def half_square(
     q: Tensor, choices: Tensor, targets: Tensor, weight: Tensor | None, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the losses Σᵢ ½ w (y - qᵢ)² of each row, (P, B), errors y - qᵢ and qᵢ, (P, 2, B), the latter two as data.
+    """Return twin critics' losses, errors and values.
 
-    The qᵢ are those of the choices (P, B), of all q (P, 2, B, n), whose gradient is that of a mean over `rows` rows:
-    - w (y - qᵢ) / rows, divided last.
+    Losses Σᵢ ½ w (y - qᵢ)² of each row are (P, B), errors y - qᵢ and values qᵢ (P, 2, B), the latter two without
+    gradients. The qᵢ are those of the choices (P, B), of all q (P, 2, B, n), whose gradient is that of a mean over
+    `rows` rows: - w (y - qᵢ) / rows, divided last.
     """
     losses, errors, taken = apply(_HalfSquare, q, choices, targets, weight, rows)
     return losses, errors, taken
@@ -309,7 +327,9 @@ class _HalfSquare(Function):
 
 
 def soft_value(q: Tensor, sample: SoftSample, alpha: Tensor, sign: int = 1) -> Tensor:
-    """Return the soft value (P, B) of twin q (P, 2, B, n) with entropy coefficients α (P, terms); -V with a sign of -1.
+    """Return the soft value (P, B) of twin critics.
+
+    q is (P, 2, B, n), entropy coefficients α (P, terms). With a sign of -1 the result is -V.
 
         V = Σ_d π(d|s) minᵢ qᵢ(s, c, d) - α_c log π(c|s) + α_d H(π(·|s))
 
@@ -347,10 +367,11 @@ class _SoftValue(Function):
 
 
 def huber(q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the mean losses (P,) of errors δ = y - q(s, a), and the errors (P, B) as data: Huber (1964).
+    """Return the mean Huber losses (P,) and the errors (P, B).
 
-    The loss is δ²/2 for |δ| <= 1 and |δ| - 1/2 beyond, weighted (P, B); q(s, a) are those of the choices (P, B), of all
-    q (P, B, n). The gradient in δ is δ clipped to ±1, over B, times the weights.
+    Huber (1964). The loss of an error δ = y - q(s, a) is δ²/2 for |δ| <= 1 and |δ| - 1/2 beyond, weighted (P, B); q(s,
+    a) are those of the choices (P, B), of all q (P, B, n). The gradient in δ is δ clipped to ±1, over B, times the
+    weights. Errors have no gradients.
     """
     losses, errors = apply(_Huber, q, choices, targets, weights)
     return losses, errors
@@ -378,7 +399,7 @@ class _Huber(Function):
 
 
 class SoftSample(NamedTuple):
-    """Actions sampled from outputs (P, B, outputs).
+    """A sample of actions for network outputs (P, B, outputs).
 
     Attributes:
         continuous: c, (P, B, k).
@@ -400,7 +421,9 @@ def soft_samples(
     rows: int,
     weight: Tensor | None = None,
 ) -> tuple[SoftSample, SoftSample]:
-    """Sample actions, with gradients and then without: numbers from a squashed normal, choices in expectation.
+    """Sample actions for a batch, and for its next observations.
+
+    Numbers are drawn from a squashed normal, choices count in expectation. Only the former sample has gradients.
 
         c = tanh(u), u = mean + exp(log_std) noise,   log π(c) = log N(u; mean, std) - Σ log(1 - c²)
 
@@ -414,7 +437,7 @@ def soft_samples(
 
     Args:
         outputs: k means, k log standard deviations, and n logits, (P, B, 2k + n).
-        next_outputs: of what followed, the same, without gradients.
+        next_outputs: the same for the next observations, without gradients.
         noise: standard normal, for both, (P, 2B, k).
         continuous_dim: k.
         limits: to which log standard deviations are clamped; beyond them they get no gradient.
@@ -487,11 +510,12 @@ class _SoftSamples(Function):
 
 
 def state_dependent_log_std(log_std: Tensor, z: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Return ½ log v, v = Σ_j σ_j² z_j², (P, B, k): with gradients in the first rows, then without in the others.
+    """Return the log standard deviations ½ log v of state-dependent noise.
 
-        d(½ log v)/dlog σ_j = σ_j² z_j² / v
+        v = Σ_j σ_j² z_j²,   d(½ log v)/dlog σ_j = σ_j² z_j² / v
 
-    log σ is (P, L, k), z (P, B, L) gets no gradient: Raffin et al. (2022), arXiv:2005.05719, section 3.
+    They are (P, B, k): with gradients in the first rows, then without in the others. log σ is (P, L, k), z (P, B, L)
+    gets no gradient: Raffin et al. (2022), arXiv:2005.05719, section 3.
     """
     learned, others = apply(_StateDependentLogStd, log_std, z, rows)
     return learned, others

@@ -1,6 +1,8 @@
-"""Recurrent cores over whole sequences, each one node of autograd with the gradient through time written by hand.
+"""Fused recurrent cores, with the gradient through time written by hand.
 
-Autograd makes several times as many small arrays, and its calls are what small networks' time goes to. All gates of a
+A core's computation over whole sequences is one node of autograd.
+
+Autograd makes several times as many small arrays, and small networks spend their time on its calls. All gates of a
 step are one tanh: σ(x) = ½ + ½ tanh(½ x), and a half is exact, so the weights are halved once.
 
 Notation: M members, B sequences, T steps, W outputs, S numbers in a state, G = 4 W (LSTM) or 3 W (GRU) gates.
@@ -37,7 +39,9 @@ class FusedCore:
     def __call__(
         self, vector: Tensor, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the outputs (M', B, T, W) of the members that learn, and those of the others, without gradients.
+        """Return the outputs of the learning members, and of the others.
+
+        The former are (M', B, T, W), the latter have no gradients.
 
         Args:
             vector: all parameters of the core, (M', numbers), of the first M' members, which learn.
@@ -50,7 +54,10 @@ class FusedCore:
         return learned, others
 
     def run(self, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor) -> tuple[Tensor, Saved]:
-        """Return the outputs (M, B, T, W), and what `to_vector` needs; "state" in it is the last one, (M, B, S)."""
+        """Return the outputs (M, B, T, W) and values for `to_vector`.
+
+        "state" in them is the last state, (M, B, S).
+        """
         weight, hidden, bias = (
             tensors.get(f"{self.core.prefix}.{name}") for name in ("input.weight", "hidden.weight", "hidden.bias")
         )
@@ -69,7 +76,10 @@ class FusedCore:
         return outputs, {**saved, "x": x, "gates": gates, "keep": keep, "resets": resets, "hidden": hidden}
 
     def to_vector(self, saved: Saved, g: Tensor) -> Tensor:
-        """Return the gradient (M', numbers) by that in the outputs (M', B, T, W); the first state gets none."""
+        """Return the parameters' gradient (M', numbers).
+
+        g is the gradient in the outputs, (M', B, T, W); the first state gets none.
+        """
         members = len(g)
         gates = saved["gates"][:, :members].unflatten(-1, (-1, self.width)).unbind(-2)
         g = g.permute(2, 0, 1, 3).contiguous()
@@ -86,13 +96,19 @@ class FusedCore:
     def _run(
         self, gates: Tensor, weight: Tensor, bias: Tensor | None, keep: Tensor, resets: list[bool], state: Tensor
     ) -> Saved:
-        """Turn what drives the gates (T, M, B, G) into the gates, in place; return the values of every step."""
+        """Compute the gates in place, and return every step's values.
+
+        `gates` (T, M, B, G) hold the inputs' contribution before.
+        """
         raise NotImplementedError
 
     def _back(
         self, saved: Saved, g: Tensor, gates: tuple[Tensor, ...], before: Tensor, weight: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the gradients (T, M, B, G) in what drives the gates, and in what the hidden weights add to it."""
+        """Return the gradients in both contributions to the gates.
+
+        The first is that of the inputs, the second that of the hidden weights, each (T, M, B, G).
+        """
         raise NotImplementedError
 
 
@@ -121,12 +137,15 @@ class _CoreFunction(Function):
 
 
 def _rows(x: Tensor) -> Tensor:
-    """[T, M, B, ...] -> [M, T * B, numbers], contiguous."""
+    """Reshape [T, M, B, ...] to [M, T * B, numbers], contiguous."""
     return x.transpose(0, 1).flatten(1, 2).flatten(2).contiguous()
 
 
 class FusedLSTM(FusedCore):
-    """Its state is output and cell; its gates are input, forget and output gate, and what is proposed."""
+    """LSTM, whose state is output and cell.
+
+    Its gates are the input, forget and output gate, and the proposed cell.
+    """
 
     sigmoids = 3
 
@@ -179,7 +198,10 @@ class FusedLSTM(FusedCore):
 
 
 class FusedGRU(FusedCore):
-    """Its state is its output; its gates are reset and update gate, and what is proposed."""
+    """GRU, whose state is its output.
+
+    Its gates are the reset and update gate, and the proposed output.
+    """
 
     sigmoids = 2
 

@@ -34,12 +34,17 @@ GOAL = "desired_goal"
 
 
 def goal_choice() -> Dimension:
-    """Return the hyperparameter `model.goal_conditioning`, newer than others and so silent at its default."""
+    """Return the hyperparameter `model.goal_conditioning`.
+
+    It is newer than others and so silent at its default.
+    """
     return categorical("none", "hyper", default="none", structural=True, search=False, silent=True)
 
 
 def goal_of(model: Mapping[str, Any], env: EnvSpec, where: str) -> slice | None:
-    """Return the goal's part of an observation vector, or None without goal conditioning.
+    """Return the goal's part of an observation vector.
+
+    It is None without goal conditioning.
 
     Args:
         model: values of `model`.
@@ -66,7 +71,10 @@ def goal_of(model: Mapping[str, Any], env: EnvSpec, where: str) -> slice | None:
 
 
 class GoalEncoder:
-    """A first layer with weights made from the goal, of P members; an `Encoder`."""
+    """A first layer of P members with weights made from the goal.
+
+    It is an `Encoder`.
+    """
 
     def __init__(self, prefix: str, inputs: int, goal: slice, model: SimpleNamespace):
         """Declare the parameters.
@@ -90,7 +98,10 @@ class GoalEncoder:
         }
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
-        """Draw orthogonal weights from the member's own stream; for a goal of zeros W(g) is orthogonal and b(g) 0."""
+        """Draw orthogonal weights from the member's own stream.
+
+        For a goal of zeros W(g) is orthogonal and b(g) 0.
+        """
         views, shapes = parameters.views, self.shapes
         for layer, gain in ((0, math.sqrt(2)), (1, 1.0)):
             name = f"{self.prefix}.goal.{layer}.weight"

@@ -1,4 +1,6 @@
-"""Multilayer perceptrons of P members at once: a member's parameters are one vector, all products are batched.
+"""Multilayer perceptrons of P members at once.
+
+A member's parameters are one vector, and all products are batched over members.
 
 Exactness
 ---------
@@ -9,10 +11,10 @@ rules hold everywhere in tasks/, and other files refer to them here:
   than for many, with other last bits: vectors are padded to matrices of two rows or columns (`affine`).
 - Vectorized loops treat the end of an array with other instructions. exp, log, tanh and arithmetic round alike in both,
   sigmoid, softplus, pow, silu and elu do not: only the former are used, and parameter vectors are padded to ALIGNMENT.
-- A sum rounds by its strides and its length: what is summed is contiguous, and a mean over a batch is taken in one way.
+- A sum rounds by its strides and its length: summands are contiguous, and a mean over a batch is taken in one way.
 - (a b) c rounds otherwise than a (b c), and g / B otherwise than g (1 / B): where a gradient is divided by the batch
   size is part of the result (see fused.py), and so is the form of a derivative written by hand.
-- The rows of a product depend on how many there are: what was computed of 2B rows is not what B rows give.
+- The rows of a product depend on their number: B rows of a product of 2B differ from a product of B.
 - A factorization on several threads rounds by their number: `orthogonal` uses one.
 
 Notation: P members, B batch, D numbers in a member's parameter vector.
@@ -54,7 +56,10 @@ def _elu_(x: Tensor) -> None:
 
 
 class Activation(NamedTuple):
-    """y = apply(x); `apply_` changes x in place, `backward_(g, y)` the gradient g of y to that of x."""
+    """An activation y = apply(x), with its forms in place.
+
+    `apply_` changes x to y, and `backward_(g, y)` the gradient g of y to that of x.
+    """
 
     apply: Callable[[Tensor], Tensor]
     apply_: Callable[[Tensor], Any] | None = None
@@ -86,7 +91,7 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class Parameters(Stacked):
-    """P parameter vectors, (P, D), and the named tensors (P, ...) that lie in them.
+    """Parameter vectors (P, D), with named tensors (P, ...) as views.
 
     Attributes:
         vector: (P, D), changed in place only.
@@ -109,11 +114,17 @@ class Parameters(Stacked):
         self.leaves = {name: view.detach().requires_grad_() for name, view in self.views.items()}
 
     def gradient(self, losses: Tensor) -> Tensor:
-        """Return the gradient (P, D) of each member's loss (P,) in its own parameters; unused ones get zeros."""
+        """Return the gradient (P, D) of each member's loss (P,).
+
+        It is that in the member's own parameters; unused ones get zeros.
+        """
         return self.joined(torch.autograd.grad(losses.sum(), list(self.leaves.values()), allow_unused=True))
 
     def joined(self, gradients: Sequence[Tensor | None]) -> Tensor:
-        """Join the gradients in all leaves, in their order, None for zeros, to (P, D)."""
+        """Join the gradients in all leaves to (P, D).
+
+        They are in the leaves' order, None for zeros.
+        """
         members = len(self.vector)
         flat = [
             self.vector.new_zeros(members, math.prod(shape)) if g is None else g.reshape(members, -1)
@@ -129,7 +140,10 @@ class Parameters(Stacked):
 
 
 class Network(Protocol):
-    """A network whose parameters lie in a `Parameters` under the names of `shapes`."""
+    """A network whose parameters lie in a `Parameters`.
+
+    `shapes` has their names.
+    """
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -145,7 +159,10 @@ def shapes_of(networks: Iterable[Network]) -> dict[str, tuple[int, ...]]:
 
 
 def initialize(networks: Iterable[Network], parameters: Parameters, seeds: Sequence[int]) -> Parameters:
-    """Set the first weights of members 0, 1, ... by their seeds; returns the parameters."""
+    """Set all members' first weights by their seeds, and return the parameters.
+
+    Seeds are those of members 0, 1, ...
+    """
     networks = list(networks)
     for member, seed in enumerate(seeds):
         for network in networks:
@@ -159,7 +176,10 @@ def _blas() -> ThreadpoolController:
 
 
 def orthogonal(key: np.uint64, rows: int, columns: int, gain: float) -> Tensor:
-    """Return gain times a matrix with orthonormal rows or columns: Saxe et al. (2014), arXiv:1312.6120."""
+    """Return a random matrix with orthonormal rows or columns, times gain.
+
+    Saxe et al. (2014), arXiv:1312.6120.
+    """
     size = max(rows, columns) * min(rows, columns)
     u = streams.open_uniform(key, np.arange(2 * size))
     normal = np.sqrt(-2 * np.log(u[:size])) * np.cos(2 * np.pi * u[size:])
@@ -170,7 +190,10 @@ def orthogonal(key: np.uint64, rows: int, columns: int, gain: float) -> Tensor:
 
 
 class MLP:
-    """A multilayer perceptron whose weights lie in a Parameters under ``{prefix}.{layer}.weight`` and ``.bias``."""
+    """A multilayer perceptron whose weights lie in a `Parameters`.
+
+    Their names are ``{prefix}.{layer}.weight`` and ``.bias``.
+    """
 
     def __init__(self, prefix: str, sizes: Sequence[int], activation: str, last_gain: float):
         self.prefix, self.sizes, self.last_gain = prefix, list(sizes), last_gain
@@ -203,7 +226,7 @@ class MLP:
         return affine(self.hidden(layers, x), *layers[-1])
 
     def hidden(self, layers: Layers, x: Tensor) -> Tensor:
-        """Map (P, B, inputs) to the activations of the last hidden layer, (P, B, width)."""
+        """Map (P, B, inputs) to the last hidden activations, (P, B, width)."""
         for weight, bias in layers[:-1]:
             x = self.activation(affine(x, weight, bias))
         return x

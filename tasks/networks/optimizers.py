@@ -1,4 +1,6 @@
-"""First-order optimizers of P members at once, every one with its own learning rate, on (P, D) parameter vectors.
+"""First-order optimizers of P members, on parameter vectors (P, D).
+
+Each member has its own learning rate.
 
 The learning rate is an argument of each step and no state of the optimizer: a new rate given to a loaded state works.
 """
@@ -19,7 +21,7 @@ from ...spaces import Space, categorical, curve, integer, log_real, near_one, re
 from ..checkpoint.member_state import Stacked
 from .mlp import Parameters
 
-EVERY = 16  # of many cheap iterations in an epoch, so many are one of which gradients are measured
+EVERY = 16  # iterations between two measurements of gradient norms, where an epoch has many cheap ones
 SCHEDULED = ("ent_coef", "clip_coef", "clip_value")  # each with a hyperparameter <name>_schedule
 LARGEST = torch.finfo(torch.float32).max
 Places = Mapping[str, Sequence[tuple[int, int]]]
@@ -28,7 +30,10 @@ ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}
 
 
 def optimizer_space(lr: float, eps: float = 1e-5, name: str = "adam") -> Space:
-    """The hyperparameters of an optimizer, with an algorithm's own default learning rate, epsilon and kind."""
+    """Return the hyperparameters of an optimizer.
+
+    An algorithm gives its own default learning rate, epsilon and kind.
+    """
     momentum, betas = {"name": ("sgd", "rmsprop")}, {"name": ("adam", "adamw")}
     return Space(
         name=categorical("adam", "adamw", "sgd", "rmsprop", default=name, structural=True, search=False),
@@ -43,14 +48,18 @@ def optimizer_space(lr: float, eps: float = 1e-5, name: str = "adam") -> Space:
 
 
 def schedule_space() -> Space:
-    """How the learning rate changes from its start over a fixed horizon of environment steps."""
+    """Return the hyperparameters of the learning rate's schedule.
+
+    It runs over a fixed horizon of environment steps, after a warmup.
+    """
     return decay_space(("exponential", "cosine")).extend(warmup=integer(0, 10**12, default=0, search=False))
 
 
 def decay_space(floored: tuple[str, ...] = ("linear", "exponential", "cosine")) -> Space:
-    """How a coefficient changes over a fixed horizon of environment steps: factors on it, from 1 to `final`.
+    """Return the hyperparameters of a coefficient's schedule.
 
-    `points` are [[environment steps, factor], ...]; `floored`: the schedules that end at `final`, not at 0.
+    The schedule gives factors on the coefficient, from 1 to `final` over a fixed horizon of environment steps. `points`
+    are [[environment steps, factor], ...]; `floored`: the schedules that end at `final`, not at 0.
     """
     names = ("constant", "linear", "exponential", "cosine", "piecewise")
     return Space(
@@ -62,15 +71,19 @@ def decay_space(floored: tuple[str, ...] = ("linear", "exponential", "cosine")) 
 
 
 def schedule(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
-    """The factor on the learning rate, (P, 1), at these environment steps (P, 1); hp: the values of `schedule_space`.
+    """Return the factor on the learning rate, (P, 1).
 
-    The horizon is a hyperparameter and thus part of a checkpoint: training further than planned never bends it.
+    Environment steps are (P, 1), hp the values of `schedule_space`. The horizon is a hyperparameter and thus part of a
+    checkpoint: training further than planned never bends it.
     """
     return decay(hp, env_steps) * ((env_steps + 1) / (hp.warmup + 1)).clamp(max=1.0)
 
 
 def decay(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
-    """The factor on a coefficient, (P, 1), at these environment steps (P, 1); hp: the values of `decay_space`."""
+    """Return the factor on a coefficient, (P, 1).
+
+    Environment steps are (P, 1), hp the values of `decay_space`.
+    """
     if hp.name == "constant":
         return torch.ones_like(env_steps)
     if hp.name == "piecewise":
@@ -86,14 +99,22 @@ def decay(hp: SimpleNamespace, env_steps: Tensor) -> Tensor:
 
 
 class Clipped(NamedTuple):
-    """A gradient (P, D) as it was followed, and what it was multiplied with, (P, 1), if there was a limit."""
+    """A gradient after clipping.
+
+    Attributes:
+        gradient: (P, D), as the step follows it.
+        factor: by which it was multiplied, (P, 1); None without a limit.
+    """
 
     gradient: Tensor
     factor: Tensor | None
 
 
 def clip_norm(gradient: Tensor, limit: Tensor | None) -> Clipped:
-    """Each member's gradient (P, D), scaled down to at most `limit` (P, 1) in Euclidean norm; in place."""
+    """Scale each member's gradient to a norm of at most `limit`.
+
+    The gradient (P, D) is changed in place; the limit (P, 1) is of its Euclidean norm.
+    """
     if limit is None:
         return Clipped(gradient, None)
     norm = gradient.square().sum(1, keepdim=True).sqrt()
@@ -102,7 +123,10 @@ def clip_norm(gradient: Tensor, limit: Tensor | None) -> Clipped:
 
 
 def places(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[int, int]]]:
-    """Where in a vector of these parameters, by name, those of each network are; its name is their first word."""
+    """Return the spans of each network's parameters in their vector.
+
+    A network's name is the first word of its parameters' names.
+    """
     found: dict[str, list[tuple[int, int]]] = {}
     start = 0
     for name, shape in shapes.items():
@@ -116,7 +140,10 @@ def places(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[int, i
 
 
 def mask(parameters: Parameters, network: str) -> Tensor:
-    """Whether each number of the parameters' vector is one of this network's, (1, D)."""
+    """Return the mask of one network's numbers in the parameter vector.
+
+    It is (1, D).
+    """
     found = torch.zeros_like(parameters.vector[:1], dtype=torch.bool)
     for start, stop in places(parameters.shapes).get(network, []):
         found[:, start:stop] = True
@@ -145,14 +172,17 @@ def norms(step: Clipped, of: Places | str) -> dict[str, Tensor]:
 
 
 def coefficient(value: Tensor, plan: SimpleNamespace | None = None, env_steps: int = 0) -> Tensor:
-    """Return a coefficient (P, 1) as (P,), by its schedule, the values of `decay_space`, at these environment steps."""
+    """Return a coefficient (P, 1) at its present value, (P,).
+
+    `plan` are the values of `decay_space`, None for a constant, and env_steps the present environment steps.
+    """
     if plan is not None and plan.name != "constant":
         value = value * decay(plan, torch.full_like(value, env_steps))
     return value.squeeze(1)
 
 
 def scheduled_coefficients(hp: SimpleNamespace, env_steps: int) -> dict[str, Tensor]:
-    """Return the coefficients that change over time, as they are at these environment steps, each (P,)."""
+    """Return the present values of all scheduled coefficients, each (P,)."""
     plans = {name: vars(hp)[f"{name}_schedule"] for name in SCHEDULED if f"{name}_schedule" in vars(hp)}
     return {n: coefficient(vars(hp)[n], plan, env_steps) for n, plan in plans.items() if plan.name != "constant"}
 
@@ -184,7 +214,10 @@ def learning_rates(hp: SimpleNamespace, env_steps: int, parameters: Parameters) 
 
 @contextmanager
 def flushed_denormals(tiny: float = 5e-324) -> Iterator[None]:
-    """Takes numbers below 1e-38 for zero: processors are up to a hundred times slower with them than with others."""
+    """Treat numbers below 1e-38 as zero.
+
+    Processors are up to a hundred times slower with them than with others.
+    """
     before = tiny * 1.0 == 0.0  # already so for this thread
     torch.set_flush_denormal(True)
     try:
@@ -194,13 +227,18 @@ def flushed_denormals(tiny: float = 5e-324) -> Iterator[None]:
 
 
 class Optimizer(Stacked):
-    """Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019), RMSprop or SGD of P members.
+    """Adam, AdamW, RMSprop or SGD of P members.
 
-    arXiv:1412.6980 and arXiv:1711.05101.
+    Kingma and Ba (2015), arXiv:1412.6980; Loshchilov and Hutter (2019), arXiv:1711.05101.
     """
 
     def __init__(self, vector: Tensor, hp: SimpleNamespace):
-        """vector: (P, D), changed in place by `step`; hp: the values of `optimizer_space`."""
+        """Set the moments to 0.
+
+        Args:
+            vector: parameters (P, D), changed in place by `step`.
+            hp: the values of `optimizer_space`.
+        """
         self.vector, self.hp = vector, hp
         self._direction: Callable[[Tensor], Tensor] = getattr(self, f"_{hp.name}")
         moments = {
@@ -216,7 +254,10 @@ class Optimizer(Stacked):
 
     @torch.no_grad()
     def step(self, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
-        """One step down the gradient (P, D) with learning rates (P, 1); members not `active` (P, 1) stay untouched."""
+        """Take one step down the gradient (P, D).
+
+        Learning rates are (P, 1) or (P, D). Members that are not `active` (P, 1) stay untouched.
+        """
         if active is None:
             self._step(gradient, lr)
             return
@@ -270,7 +311,9 @@ def descend(
     active: Tensor | None = None,
     couple: Callable[[Tensor], Tensor] | None = None,
 ) -> Clipped:
-    """Take one step down each member's loss, and return the gradient that was followed.
+    """Take one step down each member's loss.
+
+    Returns the gradient that was followed.
 
     Args:
         parameters: differentiated by the losses.

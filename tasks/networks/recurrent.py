@@ -1,4 +1,4 @@
-"""Recurrent networks of P members: LSTM and GRU cores, and an actor-critic behind one.
+"""Recurrent networks of P members: LSTM and GRU cores, and an actor-critic.
 
 Notation: P members, N environments (or sequences), T steps, S numbers in a state.
 """
@@ -24,7 +24,10 @@ FORGET_BIAS = 1.0  # Jozefowicz et al. (2015), An empirical exploration of recur
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Return 1 / (1 + exp(-x)), by way of tanh (see Exactness in networks/mlp.py)."""
+    """Return 1 / (1 + exp(-x)), computed by tanh.
+
+    See Exactness in networks/mlp.py.
+    """
     return 0.5 * (1 + torch.tanh(0.5 * x))
 
 
@@ -62,10 +65,10 @@ class Core:
             parameters.views[f"{self.prefix}.input.bias"][member, :, self.width : 2 * self.width] = FORGET_BIAS
 
     def __call__(self, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor) -> Tensor:
-        """Return the states (P, N, T, S) after each step of sequences (P, N, T, inputs).
+        """Return the states (P, N, T, S) after each step of sequences.
 
-        `state` (P, N, S) precedes the first step; `begins` (P, N, T) is 1 at the first step of an episode, where the
-        state is reset to 0.
+        Inputs are (P, N, T, inputs). `state` (P, N, S) precedes the first step; `begins` (P, N, T) is 1 at the first
+        step of an episode, where the state is reset to 0.
         """
         batch, steps = x.shape[1:3]
         weight, bias = tensors[f"{self.prefix}.input.weight"], tensors[f"{self.prefix}.input.bias"]
@@ -130,14 +133,20 @@ class RecurrentActorCritic(ActorCritic):
 
     @torch.no_grad()
     def step(self, obs: Tensor, memory: States) -> Tensor:
-        """Return the action distribution's parameters for obs (P, N, ...), and advance the states."""
+        """Return the action distribution's parameters, and advance the states.
+
+        Observations are (P, N, ...).
+        """
         params, _, states = self.sequences(obs, memory.begins, memory.tensors["state"], learning=False)
         memory.tensors["state"].copy_(states.squeeze(2))
         return params
 
     @torch.no_grad()
     def value_after(self, both: Tensor) -> Tensor:
-        """Return v, (P, B), of observations after a state, both in one row: (P, B, numbers of an observation + S)."""
+        """Return the values (P, B) of observations after a state.
+
+        `both` has an observation and a state in each row: (P, B, numbers of an observation + S).
+        """
         size = self.state_size
         obs = both[..., :-size].reshape(*both.shape[:2], *self.obs_shape).contiguous()
         begins = both.new_zeros(both.shape[:2])
@@ -149,10 +158,10 @@ class RecurrentActorCritic(ActorCritic):
     def sequences(
         self, obs: Tensor, begins: Tensor, state: Tensor, learning: bool = True
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the action distribution's parameters, v(s), (P, N * T), and the states (P, N, T, S) of N sequences.
+        """Return action distribution parameters, values and states of N sequences.
 
-        obs (P, N * T, ...) and begins (P, N * T) hold one sequence after the other; see `Core` for begins and the state
-        (P, N, S). With gradients if `learning`.
+        Values v(s) are (P, N * T), states (P, N, T, S). obs (P, N * T, ...) and begins (P, N * T) hold one sequence
+        after the other; see `Core` for begins and the state (P, N, S). With gradients if `learning`.
         """
         tensors, actor, critic, log_std = self._leaves if learning else self._views
         form = (state.shape[1], -1)

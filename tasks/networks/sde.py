@@ -26,7 +26,10 @@ VARIANCE = 1e-6  # added, so that a z of zeros does not make the density infinit
 
 
 def variance(log_std: Tensor, z: Tensor) -> Tensor:
-    """Return Σ_j σ_ij² z_j², (P, B, k), of log σ (P, L, k) and z (P, B, L)."""
+    """Return the variances Σ_j σ_ij² z_j² of actions, (P, B, k).
+
+    log σ is (P, L, k), z (P, B, L).
+    """
     return affine(z * z, (2 * log_std).exp(), z.new_full((len(z), 1, log_std.shape[-1]), VARIANCE))
 
 
@@ -44,7 +47,10 @@ class StateDependentGaussian(Gaussian):
         self.features = features
 
     def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
-        """Combine μ(s), (P, B, k), z(s), (P, B, L), and log σ, (P, L, k); z gets no gradient of the noise."""
+        """Combine μ(s), z(s) and log σ to parameters.
+
+        They are (P, B, k), (P, B, L) and (P, L, k); z gets no gradient of the noise.
+        """
         assert log_std is not None
         z = z.detach()
         return torch.cat([outputs, 0.5 * variance(log_std, z).log(), z], -1)
@@ -70,15 +76,19 @@ def state_dependent(space: gym.Space[Any], features: int, where: str) -> StateDe
 
 
 class Perturbations:
-    """θ for every environment and step of a rollout, drawn from the member's own stream.
+    """Random θ for every environment and step of a rollout.
 
-    Drawn at the beginning of each rollout, with the σ of that moment, and again after `every` steps unless that is -1.
+    θ is drawn from the member's own stream at the beginning of each rollout, with the σ of that moment, and again after
+    `every` steps unless that is -1.
     """
 
     def __init__(
         self, keys: Bits, num_envs: int, distribution: StateDependentGaussian, log_std: Tensor, steps: int, every: int
     ):
-        """Store the streams' keys, (P,), a view of log σ, (P, L, k), and the number of steps of a rollout."""
+        """Store the streams' keys and the shape of a rollout.
+
+        Keys are (P,), log_std is a view of log σ, (P, L, k), and `steps` the number of steps of a rollout.
+        """
         self.normals = Normals(keys, (num_envs, distribution.size, distribution.features), log_std.device)
         self.log_std, self.steps = log_std, steps
         self.every = steps if every == -1 else min(every, steps)
@@ -86,7 +96,10 @@ class Perturbations:
 
     @torch.no_grad()
     def __call__(self, rollout: int) -> list[Tensor]:
-        """Return θ, (P, N, k, L), for each step of the rollout with this number."""
+        """Return θ, (P, N, k, L), for each step of a rollout.
+
+        `rollout` is its number.
+        """
         scale = self.log_std.exp().transpose(1, 2).contiguous().unsqueeze(1)
         drawn = [self.normals(rollout * self.draws + i) * scale for i in range(self.draws)]
         return [drawn[step // self.every] for step in range(self.steps)]

@@ -1,4 +1,5 @@
-"""Soft actor-critic: its learner, networks for vectors, images and memory, and exploration.
+"""Soft actor-critic: its learner, networks, action spaces and exploration.
 
-What DQN shares with it stands in `algorithms/off_policy.py`; general layers and gradients stand in `networks`.
+The networks take vectors, images or sequences. Parts shared with DQN belong in `algorithms/off_policy.py`, and general
+layers and gradients in `networks`.
 """

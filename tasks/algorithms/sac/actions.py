@@ -1,4 +1,6 @@
-"""Actions of soft actor-critic: a squashed normal for numbers, a categorical for choices, or both at once.
+"""Action spaces of soft actor-critic: continuous, discrete, or both at once.
+
+Numbers follow a squashed normal distribution, choices a categorical one.
 
 Notation: P members, B batch, k continuous numbers and n discrete choices in an action. Numbers are "normalized" when
 their bounds are -1 and 1; all probabilities are of normalized numbers.
@@ -25,7 +27,9 @@ MAX_CHOICES = 4096
 
 
 class SoftActions:
-    """An action space as k normalized numbers and one of n choices; several Discretes are one choice of all pairs.
+    """An action space as k normalized numbers and one of n choices.
+
+    Several Discretes are one choice of all their combinations.
 
     Attributes:
         continuous_dim, num_discrete: k and n; k = 0 without numbers, n = 1 without choices.
@@ -34,7 +38,15 @@ class SoftActions:
     """
 
     def __init__(self, space: gym.Space[Any], where: str):
-        """Raise UnsupportedSpace, named with `where`, for a space that SAC cannot act in."""
+        """Describe a space.
+
+        Args:
+            space: of actions.
+            where: names the task in errors.
+
+        Raises:
+            UnsupportedSpace: for a space that SAC cannot act in.
+        """
         low, high = np.empty(0, np.float32), np.empty(0, np.float32)
         self.sizes: list[int] = []  # of the Discretes
         self.columns: tuple[list[int], list[int]] | None = None  # of numbers and of choices in a Joined's row
@@ -75,7 +87,10 @@ class SoftActions:
             )
 
     def normalize(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Split actions (P, B, ...) into normalized numbers (P, B, k) and choices (P, B), zeros if n = 1."""
+        """Split actions into normalized numbers and choices.
+
+        Actions are (P, B, ...), numbers (P, B, k), and choices (P, B), zeros if n = 1.
+        """
         if self.columns is None and self.num_discrete > 1:
             return actions.new_empty(*actions.shape[:2], 0, dtype=torch.float32), actions
         numbers = actions.flatten(2)
@@ -89,7 +104,10 @@ class SoftActions:
         return (numbers - middle) / half, choices
 
     def denormalize(self, numbers: Tensor, choices: Tensor) -> Array:
-        """Return the environments' actions (P, N, ...) of normalized numbers (P, N, k) and choices (P, N)."""
+        """Return the environments' actions for normalized numbers and choices.
+
+        Actions are (P, N, ...), numbers (P, N, k), and choices (P, N).
+        """
         if self.columns is None and self.num_discrete > 1:
             return choices.cpu().numpy()
         scaled: Array = numbers.cpu().numpy() * self.half + self.middle
@@ -102,7 +120,10 @@ class SoftActions:
         return rows
 
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Split a policy network's outputs into means, log standard deviations, (P, B, k), and logits, (P, B, n)."""
+        """Split network outputs into means, log standard deviations and logits.
+
+        The first two are (P, B, k), logits (P, B, n).
+        """
         k = self.continuous_dim
         mean, log_std, logits = outputs.split([k, k, self.outputs - 2 * k], -1)
         return mean, log_std, logits
@@ -110,7 +131,10 @@ class SoftActions:
     def samples(
         self, outputs: Tensor, next_outputs: Tensor, noise: Tensor, rows: int, weight: Tensor | None = None
     ) -> tuple[SoftSample, SoftSample]:
-        """Sample actions for a batch, with gradients, and for what followed; the arguments are `soft_samples`'."""
+        """Sample actions for a batch, with gradients, and for its next observations.
+
+        The arguments are those of `soft_samples`.
+        """
         return soft_samples(outputs, next_outputs, noise, self.continuous_dim, LOG_STD_LIMITS, rows, weight)
 
     def std_noise(self, outputs: Tensor, noise: Tensor) -> Tensor:
@@ -118,9 +142,10 @@ class SoftActions:
         return self.split(outputs)[1].clamp(*LOG_STD_LIMITS).exp() * noise
 
     def act(self, outputs: Tensor, noise: Tensor | None = None, uniforms: Array | None = None) -> Array:
-        """Return the environments' actions: with noise (P, N, k) added to the means and choices drawn by uniforms.
+        """Return the environments' actions for network outputs.
 
-        Without noise and uniforms (P, N, 1) they are the most probable ones.
+        Noise (P, N, k) is added to the means, and uniforms (P, N, 1) draw the choices. Without noise actions are the
+        means, without uniforms the most probable choices.
         """
         mean, _, logits = self.split(outputs)
         numbers = torch.tanh(mean if noise is None else mean + noise)

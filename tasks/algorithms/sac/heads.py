@@ -1,10 +1,10 @@
-"""The policy's last layer, and the noise of training: of a number of its own, or dependent on the state.
+"""The policy's last layer, and the noise of exploration.
 
-State-dependent exploration, see networks/sde.py:
+Numbers of an action have noise of their own, new at each step, or state-dependent noise, see networks/sde.py:
 
     u = μ(s) + θ z(s),   θ_ij ~ N(0, σ_ij²),   so that   u_i ~ N(μ_i(s), Σ_j σ_ij² z_j(s)²)
 
-While acting θ stays for many steps; a gradient step sees the same distribution, with new noise for every row.
+While acting θ stays for many steps; a gradient step has the same distribution, with new noise for every row.
 
 Notation: P members, N environments, B batch, k numbers in an action, L activations z of the policy's last hidden layer.
 """
@@ -48,17 +48,26 @@ class Head:
         """Set one member's further parameters."""
 
     def __call__(self, tensors: Mapping[str, Tensor], out: Tensor, z: Tensor) -> Tensor:
-        """Return the parameters of actions (P, N, outputs) by the layer's outputs and its input z."""
+        """Return the parameters of actions (P, N, outputs).
+
+        `out` are the linear layer's outputs, z its inputs.
+        """
         return out
 
     def learn(
         self, parameters: Parameters, leaf: Tensor, out: Tensor, next_out: Tensor, z: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the same for a batch, with gradients in `leaf`, the parameters' vector, and for what followed."""
+        """Return the parameters of actions for a batch and its next observations.
+
+        The former have gradients in `leaf`, the parameters' vector.
+        """
         return out, next_out
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int, tensors: Mapping[str, Tensor]) -> Noise:
-        """Return a function of step, outputs and z: noise (P, N, k) for the means, uniforms (P, N, 1) for choices."""
+        """Return the noise of exploration, a function of step, outputs and z.
+
+        It gives noise (P, N, k) for the means, and uniforms (P, N, 1) for choices.
+        """
         device = next(iter(tensors.values())).device
         normals = Normals(keys("action"), (num_envs, max(1, self.actions.continuous_dim)), device)
         choices = Draws(keys("choice"), (num_envs, 1))
@@ -66,7 +75,10 @@ class Head:
 
 
 class StateDependentHead(Head):
-    """A linear layer that gives means and logits; learned σ (L, k) give the standard deviations of z."""
+    """A linear layer that gives means and logits, with state-dependent noise.
+
+    Learned σ (L, k) give the standard deviations by z.
+    """
 
     def __init__(self, actions: SoftActions, width: int, std_init: Tensor, sample_freq: int):
         """Describe the head.

@@ -1,9 +1,9 @@
-"""Networks of soft actor-critic for images: an encoder learned by the critics and shared with the actor.
+"""Networks of soft actor-critic for images, with a shared encoder.
 
-The encoder learns from the critics' loss alone, through both of the twins; the actor sees its features without passing
-gradients back, and the targets see by a copy that follows it: Yarats et al. (2021), arXiv:1910.01741, section 5, and
-arXiv:2004.13649. As there, a dense layer makes 50 features, normalized by layer and squashed; here the actor shares
-that layer, too. No image is shifted or reconstructed.
+The encoder learns from the critics' loss alone, through both of the twins; the actor takes its features without passing
+gradients back, and the target critics take those of a copy that follows it: Yarats et al. (2021), arXiv:1910.01741,
+section 5, and arXiv:2004.13649. As there, a dense layer makes 50 features, normalized by layer and squashed; here the
+actor shares that layer, too. No image is shifted or reconstructed.
 
 Notation: P members, B batch, F = 50 features, E numbers in the encoder's parameter vector, D in a critic's.
 """
@@ -26,10 +26,10 @@ FEATURES = 50
 
 
 class CriticEncoder:
-    """The features of images, of P members."""
+    """The encoder of images of P members, with its target."""
 
     def __init__(self, hp: SimpleNamespace, image_shape: tuple[int, ...], seeds: Sequence[int], device: torch.device):
-        """hp: the values of `model`."""
+        """Initialize the encoder; `hp` are the values of `model`."""
         self.filters = encoder_for(hp, "features", image_shape)
         self.dense = MLP("features.dense", [self.filters.features, FEATURES], hp.activation, last_gain=1.0)
         networks: list[Network] = [self.filters, self.dense]
@@ -38,7 +38,10 @@ class CriticEncoder:
         self.target.vector.copy_(self.parameters.vector)
 
     def __call__(self, tensors: Mapping[str, Tensor], images: Tensor) -> Tensor:
-        """Map bytes (P, B, H, W, C) to features (P, B, F) in [-1, 1]."""
+        """Map images to features in [-1, 1].
+
+        Images are bytes (P, B, H, W, C), features (P, B, F).
+        """
         x = self.dense(self.dense.layers(tensors), self.filters(tensors, images))
         x = x - x.mean(-1, keepdim=True)
         return torch.tanh(x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt())
@@ -61,7 +64,10 @@ class ImageSoftActorCritic(SoftActorCritic):
         seeds: list[int],
         device: torch.device,
     ):
-        """image_shape: (H, W, C); the others as of `SoftActorCritic`."""
+        """Initialize the networks for images of shape (H, W, C).
+
+        The other arguments are those of `SoftActorCritic`.
+        """
         super().__init__(FEATURES, actions, head, hp, rows, seeds, device)
         self.encoder = CriticEncoder(hp, image_shape, seeds, device)
         self.encoder_vector = self.encoder.parameters.vector

@@ -1,4 +1,4 @@
-"""The networks of soft actor-critic: a policy, and two critics with their targets, of P members."""
+"""Networks of soft actor-critic: a policy, twin critics and their targets."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Batch = Mapping[str, Tensor]
 
 
 class ActingMemory(Protocol):
-    """Remembers the observations of running episodes."""
+    """Recurrent state of running episodes."""
 
     def __call__(self, obs: Tensor) -> Tensor:
-        """Take observations (P, N, ...); returns what the policy acts on."""
+        """Return the policy's inputs for observations (P, N, ...)."""
 
     def reset(self, ended: NDArray[np.bool_]) -> None:
-        """Reset the memory where an episode ended, (P, N)."""
+        """Reset the state where an episode ended, (P, N)."""
 
 
 class NoMemory:
-    """The memory of a policy that acts on the last observation alone."""
+    """The absence of a recurrent state: policies act on the last observation."""
 
     def __call__(self, obs: Tensor) -> Tensor:
         return obs
@@ -47,13 +47,15 @@ class NoMemory:
 
 
 class SoftActorCritic(Stacked):
-    """π(a|s) of P members, and q₁(s, a), q₂(s, a) with their targets as one stack of 4P, all one computation.
+    """Policy π(a|s), critics q₁(s, a) and q₂(s, a), and their targets.
+
+    The critics and targets of P members are one stack of 4P networks, all one computation.
 
     Attributes:
         actor: parameters of P members; critics: of 4P: the twins of every member side by side, then all their targets.
         actor_vector, critic_vector, target_vector: (P, D), (P, 2D) and (P, 2D) of these parameters.
+        critic_vectors: the vectors in which the critics' loss is differentiated, by network.
         graph: records the losses that gradients are taken of.
-        critic_vectors: all that the critics' loss is differentiated with respect to, by network.
     """
 
     def __init__(
@@ -76,8 +78,8 @@ class SoftActorCritic(Stacked):
             hp: the values of `model`.
             rows: B, of the batches learned from.
             seeds: of the members.
-            device: where the networks are.
-            cores: the policy's and the critics', if they have a memory.
+            device: of all tensors.
+            cores: the recurrent cores of policy and critics, if any.
         """
         members = len(seeds)
         self.head, self.twins = head, TWINS * members
@@ -110,15 +112,18 @@ class SoftActorCritic(Stacked):
     # --- acting ---
 
     def memory(self, num_envs: int) -> ActingMemory:
-        """Return what remembers the observations of so many environments, from an episode's beginning."""
+        """Return the recurrent state of num_envs environments at an episode's beginning."""
         return NoMemory()
 
     def hidden(self, obs: Tensor) -> Tensor:
-        """Return the policy's last hidden activations (P, N, width) for observations (P, N, inputs) of any number."""
+        """Return the policy's last hidden activations (P, N, width).
+
+        Observations are (P, N, inputs), with N of any size.
+        """
         return self._pi.hidden(self._pi_layers, self._padded(obs))
 
     def outputs(self, z: Tensor) -> Tensor:
-        """Return the parameters of actions (P, N, outputs) by these activations."""
+        """Return the parameters of actions (P, N, outputs) for these activations."""
         return self.head(self.actor.views, affine(z, *self._pi_layers[-1]), z)
 
     def noise(self, keys: Callable[[str], Bits], num_envs: int) -> Noise:
@@ -128,21 +133,30 @@ class SoftActorCritic(Stacked):
     # --- learning ---
 
     def encode(self, batch: Batch) -> Batch:
-        """Return the batch as the other methods need it."""
+        """Return the batch in the form that the other methods take."""
         return batch
 
     def outputs_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the parameters of actions (P, B, outputs): for a batch, with gradients, and for what followed."""
+        """Return the parameters of actions for a batch and its next observations.
+
+        Each is (P, B, outputs); the former have gradients.
+        """
         return self._outputs_of(batch["obs"].detach(), batch["next_obs"])
 
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the twins' q(s, c, ·), (P, 2, B, n), and their targets' of what followed; numbers c are (P, B, k)."""
+        """Return the twins' values of a batch, and the targets' next values.
+
+        Both are (P, 2, B, n): q(s, c, ·) for numbers c (P, B, k), and q'(s', c', ·) for the next numbers c'.
+        """
         rest = joined(self._padded(batch["next_obs"]), next_numbers, TWINS)
         q, target, _ = self._fused_q(self._q_layers, self._padded(batch["obs"]), numbers, rest, TWINS)
         return q, target
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        """Return the values that the twins give to actions c, (P, 2, B, n), with gradients in c only."""
+        """Return the twins' values of numbers c, (P, 2, B, n).
+
+        They have gradients in c only.
+        """
         obs = self._padded(batch["obs"])
         return self._fused_q(self._online_layers, obs, numbers, copies=TWINS, learn=False)[0]
 
@@ -163,12 +177,15 @@ class SoftActorCritic(Stacked):
 
     @torch.no_grad()
     def move_target(self, tau: Tensor) -> None:
-        """Move targets: θ' ← θ' + tau (θ - θ'), tau (P, 1); 0 leaves θ', 1 copies θ."""
+        """Move the targets: θ' ← θ' + tau (θ - θ').
+
+        tau is (P, 1); 0 leaves θ', 1 copies θ.
+        """
         self.target_vector.lerp_(self.critic_vector, tau)
 
     @property
     def parameters(self) -> SoftActorCritic:
-        """The networks, which know their parameters by name."""
+        """The networks themselves, which give their parameters by name."""
         return self
 
     def of(self, member: int) -> dict[str, Tensor]:
@@ -185,7 +202,7 @@ class SoftActorCritic(Stacked):
 
 
 class FixedEntropy:
-    """Entropy coefficients α (P, 1) of all terms that stay as they are."""
+    """Entropy coefficients α (P, 1) of all terms, constant."""
 
     def __init__(self, alpha: Tensor):
         self.alpha = alpha
@@ -195,7 +212,9 @@ class FixedEntropy:
 
 
 class LearnedEntropy(Stacked):
-    """Entropy coefficients α = exp(log_alpha), (P, terms), learned so that the entropies H reach their targets.
+    """Learned entropy coefficients α = exp(log_alpha), (P, terms).
+
+    They move the entropies H to their targets:
 
         J = log α (H - target),   dJ/dlog α = H - target
 
@@ -203,7 +222,13 @@ class LearnedEntropy(Stacked):
     """
 
     def __init__(self, alpha: Tensor, targets: Tensor, hp: SimpleNamespace):
-        """alpha: the first one, (P, 1); targets: (P, terms); hp: the values of `optimizer_space`."""
+        """Initialize the coefficients and their optimizer.
+
+        Args:
+            alpha: the first coefficients, (P, 1).
+            targets: entropies to reach, (P, terms).
+            hp: the values of `optimizer_space`.
+        """
         self.targets = targets
         self._parameters = Parameters({"log_alpha": targets.shape[1:]}, len(alpha), alpha.device)
         self._parameters.views["log_alpha"].copy_(alpha.log().expand_as(targets))
@@ -212,9 +237,12 @@ class LearnedEntropy(Stacked):
 
     @property
     def alpha(self) -> Tensor:
-        """(P, terms)."""
+        """The present coefficients, (P, terms)."""
         return self._parameters.views["log_alpha"].exp()
 
     def descend(self, entropies: Tensor, lr: Tensor) -> None:
-        """Take one step by the mean entropies of a batch (P, terms), at learning rates (P, 1)."""
+        """Take one step by a batch's mean entropies (P, terms).
+
+        Learning rates are (P, 1).
+        """
         self._optimizer.step(self._parameters.joined([entropies - self.targets]), lr)

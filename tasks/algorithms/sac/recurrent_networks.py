@@ -1,10 +1,10 @@
-"""Networks of soft actor-critic with a memory each: a policy, two critics, and the critics' targets.
+"""Recurrent networks of soft actor-critic: policy, twin critics and targets.
 
-A critic remembers observations, and values an action by its memory: q(h, a), where the action enters after the memory.
-So other actions cost no other memory: Ni et al. (2022), arXiv:2110.05038.
+Each has a recurrent core of its own. A critic's core takes observations only, and the action enters behind it: q(h, a).
+Other actions of the same step therefore need no other recurrent state: Ni et al. (2022), arXiv:2110.05038.
 
 Notation: P members, N environments, B sequences of T steps, L of them learned from, R = B * L rows, S numbers in a
-memory's state. The three states beside each other, (..., 3S), are those of the policy and of both critics.
+recurrent state. Three states beside each other, (..., 3S), are those of the policy and of both critics.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ Sequence = tuple[Tensor, Tensor, Tensor]  # observations, beginnings, state
 
 
 class RecurrentSoftActorCritic(SoftActorCritic):
-    """`SoftActorCritic` for batches of sequences; rows are the L steps of each, one sequence after the other."""
+    """`SoftActorCritic` for batches of sequences.
+
+    Rows are the L steps of each sequence, one sequence after the other.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,10 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         device: torch.device,
         n_step: int,
     ):
-        """rows: R; the others as of `SoftActorCritic`."""
+        """Initialize the networks and their recurrent cores.
+
+        `rows` is R, and n_step the number of steps of a return; the other arguments are those of `SoftActorCritic`.
+        """
         self.cores = [Core(f"{name}.memory", hp.memory, inputs, hp.width) for name in ("actor", "critic")]
         super().__init__(hp.width, actions, head, hp, rows, seeds, device, self.cores)
         self.width, self.state_size = hp.width, self.cores[0].state_size
@@ -52,7 +58,10 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         return SoftMemory(self, num_envs)
 
     def outputs_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the parameters of actions (P, R, outputs): at the steps learned from, and n steps later."""
+        """Return the parameters of actions, with gradients, and those n steps later.
+
+        Each is (P, R, outputs).
+        """
         obs, begins, state = self._after_burn_in(
             0, self.actor.views, (batch["obs"], batch["begins"], batch["memory"][..., : self.state_size])
         )
@@ -76,7 +85,10 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         return self._fused_q(self._online_layers, x, learn=False)[0].unflatten(0, (-1, TWINS))
 
     def _after_burn_in(self, core: int, tensors: Mapping[str, Tensor], sequence: Sequence) -> Sequence:
-        """Return the sequence without its first steps, which bring the stored state up to date, without gradients."""
+        """Return the sequence without its first steps.
+
+        These bring the stored state up to date, without gradients.
+        """
         (obs, begins, state), steps = sequence, self.burn_in
         if steps:
             run = (self._fused_actor, self._fused_critic)[core].run
@@ -84,11 +96,11 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         return obs[:, :, steps:], begins[..., steps:], state
 
     def _now(self, remembered: Tensor) -> Tensor:
-        """Return the outputs of the memory at the steps learned from, (M, R, width)."""
+        """Select the core's outputs at the steps learned from, (M, R, width)."""
         return remembered[:, :, : self.length].flatten(1, 2)
 
     def _later(self, remembered: Tensor) -> Tensor:
-        """Return those n steps later."""
+        """Select the core's outputs n steps later, (M, R, width)."""
         return remembered[:, :, self.n_step : self.n_step + self.length].flatten(1, 2)
 
     def of_twins(self, batch: Batch) -> Sequence:
@@ -98,29 +110,41 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         return obs, begins, state.transpose(1, 2).flatten(0, 1).contiguous()  # [P, B, 2, S] -> [2P, B, S]
 
     def _join(self, remembered: Tensor, numbers: Tensor) -> Tensor:
-        """Return the memory's outputs and the numbers of an action, (2P, R, width + k)."""
+        """Join the core's outputs with the numbers of an action.
+
+        The result is (2P, R, width + k).
+        """
         twice = numbers.unsqueeze(1).expand(-1, TWINS, -1, -1).flatten(0, 1)
         return torch.cat([remembered, twice], -1)
 
 
 def _of_core(leaf: Tensor, parameters: Parameters, core: Core) -> Tensor:
-    """Return the part of the parameters' vectors, in the graph of `leaf`, that is a core's."""
+    """Return a core's part of the parameter vectors.
+
+    It is in the graph of `leaf`.
+    """
     spans = [parameters.spans[name] for name in core.shapes]
     return leaf[:, spans[0].start : spans[-1].stop]
 
 
 class SoftMemory(States):
-    """The state of each environment's policy while acting."""
+    """The recurrent state of each environment's policy while acting."""
 
     def __init__(self, policy: RecurrentSoftActorCritic, num_envs: int, sizes: int = 1):
-        """sizes: how many states there are, beside each other."""
+        """Set the states of num_envs environments to 0.
+
+        Each has `sizes` states side by side.
+        """
         self.networks = policy
         vector = policy.actor_vector
         super().__init__(vector.new_zeros(len(vector), num_envs, sizes * policy.state_size))
 
     @torch.no_grad()
     def __call__(self, obs: Tensor) -> Tensor:
-        """Remember observations (P, N, numbers); returns the policy's memory, (P, N, width)."""
+        """Advance the states by observations, and return the policy's core outputs.
+
+        Observations are (P, N, numbers), outputs (P, N, width).
+        """
         networks, states = self.networks, self.tensors["state"]
         obs, size = obs.unsqueeze(2), networks.state_size
         begins = obs.new_zeros(obs.shape[:3])  # no episode begins between two steps of acting
@@ -130,7 +154,10 @@ class SoftMemory(States):
 
 
 class TrainingMemory(SoftMemory):
-    """The states of the policy and of both critics, which sequences begin with."""
+    """The recurrent states of policy and critics while training.
+
+    They are stored as the beginnings of sequences.
+    """
 
     def __init__(self, policy: RecurrentSoftActorCritic, num_envs: int, sequences: Sequences):
         super().__init__(policy, num_envs, 1 + TWINS)

@@ -59,7 +59,7 @@ class SACLearner(Learner):
             width=ordinal(32, 64, 128, 256, default=256, accept=(1, 65536), structural=True),
             layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
             activation=categorical("tanh", "relu", "elu", default="relu", structural=True, search=False),
-            # With a memory a batch is made of sequences of `sequence_length` steps, after `burn_in` others each.
+            # With a recurrent core, batches are sequences of `sequence_length` steps, after `burn_in` others each.
             memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
             encoder=encoder_choice(),  # of images, which policy and critics see by, see `image_networks`
             sequence_length=ordinal(8, 16, 32, default=16, accept=(1, 65536), structural=True, when=REMEMBERS),
@@ -80,8 +80,8 @@ class SACLearner(Learner):
         target_update_interval=integer(1, 10, default=1, accept=(1, 10**9)),
         max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=None),
         scale_reward=categorical(False, True, default=False, structural=True, search=False),
-        # State-dependent exploration, see `heads`, drawn anew every so many steps; the first standard deviation is
-        # that where all activations of the last hidden layer are 1 or -1.
+        # State-dependent exploration, see `heads`, drawn again every `sde_sample_freq` steps. `sde_std_init` is
+        # the first standard deviation where all activations of the last hidden layer are 1 or -1.
         use_sde=categorical(False, True, default=False, structural=True, search=False),
         sde_sample_freq=integer(1, 1_000_000, default=64, structural=True, search=False, when={"use_sde": True}),
         sde_std_init=real(0.1, 1.5, default=1.0, accept=(1e-3, 100.0), search=False, when={"use_sde": True}),
@@ -160,7 +160,10 @@ class SACLearner(Learner):
         self.target_interval = hp.target_update_interval.long()
 
     def build_networks(self) -> None:
-        """Make the networks for vectors, images or sequences, and what the latter need."""
+        """Build the networks for vectors, images or sequences.
+
+        Sequences have their own sampler, which replaces the loop's, and recurrent states while acting.
+        """
         hp, envs = self.hp, self.envs
         rest = (self.actions, head_for(self.actions, hp), hp.model, hp.batch_size, self.seeds, self.device)
         self.memory, self.sequences = NoMemory(), None
@@ -182,7 +185,7 @@ class SACLearner(Learner):
             self.memory = TrainingMemory(policy, hp.num_envs, self.sequences)
 
     def target_entropy(self) -> Tensor:
-        """Return the entropies to learn for, (P, entropy_terms)."""
+        """Return the target entropies, (P, entropy_terms)."""
         hp, k, n = self.hp.entropy, self.actions.continuous_dim, self.actions.num_discrete
         continuous = [-hp.target * k] if k else []
         discrete = [hp.choice_target * math.log(n)] if n > 1 else []
@@ -196,7 +199,7 @@ class SACLearner(Learner):
     # --- acting ---
 
     def observe(self, obs: np.ndarray) -> Tensor:
-        """Return what the policy acts on, of observations (P, N, ...)."""
+        """Return the policy's inputs for observations (P, N, ...)."""
         return self.memory(self._tensor(obs))
 
     def explore(self, features: Tensor, position: int) -> np.ndarray:
@@ -204,7 +207,7 @@ class SACLearner(Learner):
         return self._act(features, self.noise, position)
 
     def on_step(self, step: StepResult) -> None:
-        """Follow rewards and ends of episodes."""
+        """Update the scale of rewards, and end episodes."""
         ended = step.terminated | step.truncated
         self.rewards(step.reward, ended)
         self.memory.reset(ended)
@@ -233,7 +236,10 @@ class SACLearner(Learner):
     # --- learning ---
 
     def update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
-        """Take one gradient step on a batch; returns what to report, (P,) each, and errors (P, B)."""
+        """Take one gradient step on a batch.
+
+        Returns metrics, each (P,), and the first twin's temporal-difference errors (P, B).
+        """
         with self.policy.graph:
             return self._update(batch)
 
@@ -266,17 +272,21 @@ class SACLearner(Learner):
         return report, errors[:, 0]
 
     def step_critics(self, gradient: Tensor, lr: Tensor) -> None:
-        """Take one step of the critics, and of the encoder whose gradient stands beside theirs if there is one."""
+        """Take one step of the critics and, if any, of the encoder.
+
+        The encoder's gradient stands beside theirs.
+        """
         for name, optimizer in self.critic_optimizers.items():
             ((start, stop),) = self.critic_spans[name]
             optimizer.step(gradient[:, start:stop].contiguous(), lr)
 
     def critic_loss(self, batch: Batch, next_sample: SoftSample, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the losses (P, B) of a batch, the errors y - qᵢ(s, a), (P, 2, B), and the mean of q, (P,).
+        """Return the critics' losses, errors and mean values of a batch.
 
             J = mean Σᵢ ½ (y - qᵢ(s, a))²,   y = r + discount V'(s')
 
-        arXiv:1812.05905, eq. 5, with the actions a that were taken; V' is the soft value of the target critics.
+        arXiv:1812.05905, eq. 5, with the actions a that were taken; V' is the soft value of the target critics. The
+        losses are (P, B), the errors y - qᵢ(s, a) (P, 2, B), and the mean of q (P,).
         """
         numbers, choices = self.actions.normalize(batch["action"])
         q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
@@ -286,7 +296,7 @@ class SACLearner(Learner):
         return losses, errors, q.mean((1, 2)) if mask is None else masked(q.mean(1), mask).mean(1)
 
     def actor_loss(self, batch: Batch, sample: SoftSample, alpha: Tensor) -> Tensor:
-        """Return the losses (P, B) of a batch.
+        """Return the policy's losses (P, B) of a batch.
 
             J = mean α log π(c|s) - minᵢ qᵢ(s, c)
 
@@ -296,7 +306,10 @@ class SACLearner(Learner):
 
     @torch.no_grad()
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's critic loss (P,) on a batch (P, B, ...), with the next actions at their medians."""
+        """Return each member's critic loss (P,) on a batch, and metrics.
+
+        The batch is (P, B, ...); the next actions are at their medians.
+        """
         batch = self.policy.encode(batch)
         outputs, next_outputs = self.policy.outputs_of(batch)
         noise = torch.zeros(1, 2 * outputs.shape[1], self.actions.continuous_dim, device=self.device)
@@ -323,19 +336,23 @@ class SACLearner(Learner):
 
 
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return x (P, B, ...) times the mask (P, B), before any mean is taken."""
+    """Return x (P, B, ...) times the mask (P, B).
+
+    The product precedes any mean over the batch.
+    """
     return x if mask is None else x * mask.reshape(*mask.shape, *[1] * (x.ndim - 2))
 
 
 class SAC(Task):
-    """Soft actor-critic with twin critics, on bounded Box and Discrete actions, and Dicts and Tuples of both.
+    """Soft actor-critic (SAC) with twin critics.
 
-    With a memory (`model.memory`) policy and critics are recurrent and learn from sequences, see `sequence_replay`. For
-    images an encoder learns from the critics' loss alone, see `image_networks`.
+    Acts in bounded Box and Discrete spaces, and in Dicts and Tuples of both. With a recurrent core (`model.memory`)
+    policy and critics learn from sequences, see `sequence_replay`. For images an encoder learns from the critics' loss
+    alone, see `image_networks`.
 
     Haarnoja et al. (2018), arXiv:1812.05905; Christodoulou (2019), arXiv:1910.07207. tau is the fraction that the
-    targets take from the online critics (others name the fraction kept). Departs from the papers in what its options
-    add: prioritized replay, n-step targets (without the entropies on the way), running reward scale.
+    targets take from the online critics (others name the fraction kept). Departs from the papers in its options:
+    prioritized replay, n-step targets (without the entropies on the way), running reward scale.
     """
 
     name = "sac"
