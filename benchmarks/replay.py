@@ -46,7 +46,7 @@ def ours(folder: Path, steps: int, repeat: int) -> None:
         for _ in range(steps // learner.hp.num_steps if epoch else 0):
             learner.env_steps += learner.loop.collect(learner.env_steps, learner.explore)
         start = time.perf_counter()
-        write = task.pending_write()
+        write = task.take_pending_write()
         packed = time.perf_counter()
         assert task.stored.storage is not None
         task.stored.storage.save([write])

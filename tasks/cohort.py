@@ -40,7 +40,7 @@ class Member(Guarded, Trainable, Protocol):
     def identity(self) -> TaskIdentity: ...
     @property
     def env_steps(self) -> int: ...
-    def pending_write(self) -> Write: ...
+    def take_pending_write(self) -> Write: ...
     def build_learner(self, tasks: Sequence[Any]) -> Learner: ...
 
 
@@ -120,10 +120,10 @@ class _Run:
         with BadResumeGuard(*self.tasks):
             enough = False
             while not enough and self.learner.epochs < epochs and self.living():
-                with self.changing():
+                with self.mark_unsaveable():
                     metrics = self.learner.run_epoch(stop=lambda: self.interrupts.pending is not None)
                 if metrics is not None:
-                    self.measure(metrics)
+                    self.evaluate_for_retention(metrics)
                     try:
                         self.record(metrics)
                     except BaseException:
@@ -133,7 +133,7 @@ class _Run:
                 self.save_if_due(finished=metrics is None or enough or self.learner.epochs >= epochs)
                 self.interrupts.raise_if_pending()
 
-    def measure(self, metrics: list[Metrics]) -> None:
+    def evaluate_for_retention(self, metrics: list[Metrics]) -> None:
         """Add the returns of members whose best checkpoints are kept by them.
 
         All are measured at once.
@@ -147,7 +147,7 @@ class _Run:
             and (keep := task.stored.keep)
             and keep.every
             and epoch % keep.every == 0
-            and not self.learner.broken(member, metrics[member])
+            and not self.learner.find_nonfinite(member, metrics[member])
         ]
         values = evaluate(self.learner).tolist() if due else []
         for member in due:
@@ -157,7 +157,7 @@ class _Run:
         return [task for task in self.tasks if task.bad is None]
 
     @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
+    def mark_unsaveable(self) -> Iterator[None]:
         for task in self.tasks:
             task.between_steps = False
         yield
@@ -170,7 +170,7 @@ class _Run:
         for member, (task, row) in enumerate(zip(self.tasks, metrics, strict=True)):
             if task.bad is not None:
                 continue
-            if reason := self.learner.broken(member, row):
+            if reason := self.learner.find_nonfinite(member, row):
                 task.fail(Diverged(f"{task}: {reason} in epoch {self.learner.epochs}; try a lower learning rate"))
                 continue
             task.history.append((self.learner.epochs, row))
@@ -202,7 +202,7 @@ class _Run:
         by_storage: dict[int, tuple[Storage, list[Write]]] = {}
         for task in tasks:
             if (storage := task.stored.storage) is not None:
-                by_storage.setdefault(id(storage), (storage, []))[1].append(task.pending_write())
+                by_storage.setdefault(id(storage), (storage, []))[1].append(task.take_pending_write())
         for storage, writes in by_storage.values():
             storage.save(writes)
         for task in tasks:

@@ -79,7 +79,7 @@ class TaskIdentity:
         complete = learner.hyperparameters.validate(values)
         learner.check(complete)
         learner.check_env(spec)
-        learner.check_use(spec, complete)
+        learner.check_values_in_env(spec, complete)
         return cls(algorithm.name, algorithm.version, spec, seed, complete, learner.hyperparameters, start)
 
     def starting(self, start: str) -> TaskIdentity:

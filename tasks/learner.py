@@ -96,7 +96,7 @@ class Policy(Protocol):
         """Copy one member's networks into its target networks, if it has any."""
 
 
-class Acting(Protocol):
+class AgentProtocol(Protocol):
     """The part of a learner that acts."""
 
     @property
@@ -143,8 +143,8 @@ class Learner:
 
     hyperparameters: ClassVar[Space]
     parts: ClassVar[tuple[str, ...]] = ()
-    scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs",)  # what no future depends on
-    agent: Acting | None = None
+    scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs",)  # caches, not state
+    agent: AgentProtocol | None = None
     policy: Policy | None = None
     obs_normalizer: ObservationNormalizer | None = None
     demonstrations: ParametersByName | None = None
@@ -200,7 +200,7 @@ class Learner:
         spaces_of(env)
 
     @classmethod
-    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         """Raise UnsupportedSpace for hyperparameters that need another environment."""
 
     @classmethod
@@ -265,7 +265,7 @@ class Learner:
         self._at_epoch_start = True
         if self.envs.mode == "restart":
             self.truncate_all()
-        return epoch_metrics(self)
+        return take_epoch_metrics(self)
 
     def updates(self, member: int) -> int | None:
         """Gradient steps of a member so far; None if nobody counts them."""
@@ -324,7 +324,7 @@ class Learner:
         parts = {**parts, **{name: getattr(self, name) for name in (*self.parts, "window")}}
         return {name: part for name, part in parts.items() if isinstance(part, Part)}
 
-    def broken(self, member: int, metrics: Metrics) -> str | None:
+    def find_nonfinite(self, member: int, metrics: Metrics) -> str | None:
         """Return the name of a member's first non-finite number, or None."""
         for name, value in metrics.items():
             if not math.isfinite(value):
@@ -336,7 +336,7 @@ class Learner:
         return None
 
 
-def epoch_metrics(learner: Learner) -> list[Metrics]:
+def take_epoch_metrics(learner: Learner) -> list[Metrics]:
     """Return the metrics of each member since its epoch began.
 
     Their sums are reset.

@@ -126,7 +126,7 @@ class TaskRecord:
             self.lease.release()
             self.lease = None
 
-    def pending_write(self, epochs: int, state: Tree | None) -> Write:
+    def take_pending_write(self, epochs: int, state: Tree | None) -> Write:
         """Return metrics and events since the last write.
 
         The state is in it, if there is one to store.

@@ -289,7 +289,7 @@ class Task:
         """Save a last time and release the storage and the environments."""
         stored = self.stored
         if stored.lease is not None and stored.storage is not None and self.bad is None and self.ref is not None:
-            stored.storage.save([self.pending_write()])
+            stored.storage.save([self.take_pending_write()])
             stored.written = len(stored.history)
         self.release()
         if self.ref is not None:
@@ -394,10 +394,10 @@ class Task:
             epochs = state["learner"]["counters"]["epochs"]
             self.stored.branch(state["identity"], epochs, self.uid, self.identity)
 
-    def pending_write(self) -> Write:
+    def take_pending_write(self) -> Write:
         """Return the metrics, events and state that the storage lacks."""
         with BadResumeGuard(self):
-            return self.stored.pending_write(self.epochs, self.live_state() if self.stored.saves else None)
+            return self.stored.take_pending_write(self.epochs, self.live_state() if self.stored.saves else None)
 
     @property
     def digest(self) -> str:

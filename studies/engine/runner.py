@@ -82,7 +82,7 @@ class StudyRunner:
         self.rows = StudyRows(store, name)
         self.algorithm = load_task(self.config)
         self.complete = False
-        self._spelled: dict[int, dict[str, Any]] = {}  # by trial: its hyperparameters in Optuna's form
+        self._optuna_params: dict[int, dict[str, Any]] = {}  # by trial: its hyperparameters in Optuna's form
         self._structures: dict[int, str] = {}  # by trial; hyperparameters never change
 
     @property
@@ -98,15 +98,15 @@ class StudyRunner:
         """Add all rows that follow, and return the ready segments by urgency."""
         self.rows.refresh()
         while plan := self.rows.plan():
-            if share := self._own_share(plan):
-                self._write(share)
-            if self.rows.refresh() is None and not share:
+            if additions := self._without_new_trials_unless_planner(plan):
+                self._write(additions)
+            if self.rows.refresh() is None and not additions:
                 break  # another process is still writing the rest
         self.complete = self.rows.plan().complete
         ready = sorted((self.rows.segments[key] for key in self.rows.ready), key=self.rows.scheduler.priority)
         return [ReadySegment(self.rows.trials[segment.number], segment) for segment in ready]
 
-    def _own_share(self, plan: Plan) -> Plan:
+    def _without_new_trials_unless_planner(self, plan: Plan) -> Plan:
         """Return the plan without new trials while another process makes them."""
         if not plan.makes_trials or self.store.acquire_planning(self.name, self.rows.revision):
             return plan
@@ -152,7 +152,7 @@ class StudyRunner:
         seen, segments = collapse(self.config, self.rows.trials.values() if plan.seen else [], rows)
         seeds = seeds_of(self.config)
         new = []
-        suggestions = suggest(self.config, seen, plan, self._identity, segments, self._spelled)
+        suggestions = suggest(self.config, seen, plan, self._identity, segments, self._optuna_params)
         for number, values in zip(plan.ask, suggestions, strict=True):
             identity = self._identity(values)
             for replicate in range(seeds):

@@ -33,7 +33,6 @@ class Sampler(NamedTuple):
 
     Attributes:
         learns: whether a suggestion depends on earlier trials.
-        by_results: whether it depends on their results, and not on their hyperparameters alone.
         structures: whether a trial may be given the structure of its cohort.
         objectives: whether it takes several.
         defaults: whether a study may begin with the defaults, whatever the sampler would suggest.
@@ -41,7 +40,6 @@ class Sampler(NamedTuple):
     """
 
     learns: bool = True
-    by_results: bool = True
     structures: bool = True
     objectives: bool = True
     defaults: bool = True
@@ -50,14 +48,14 @@ class Sampler(NamedTuple):
 
 KNOWN = {
     "tpe": Sampler(),
-    "random": Sampler(learns=False, by_results=False),
+    "random": Sampler(learns=False),
     "gp": Sampler(package=("scipy", "pip install 'rekindle[gp]'")),
     "cmaes": Sampler(objectives=False, package=("cmaes", "pip install 'rekindle[cmaes]'")),
-    "qmc": Sampler(learns=False, by_results=False, package=("scipy", "pip install 'rekindle[qmc]'")),
+    "qmc": Sampler(learns=False, package=("scipy", "pip install 'rekindle[qmc]'")),
     "nsgaii": Sampler(),
     "nsgaiii": Sampler(),
-    "bruteforce": Sampler(by_results=False, structures=False),
-    "grid": Sampler(learns=False, by_results=False, structures=False, defaults=False),
+    "bruteforce": Sampler(structures=False),
+    "grid": Sampler(learns=False, structures=False, defaults=False),
 }
 GENETIC = ("nsgaii", "nsgaiii")
 

@@ -27,7 +27,7 @@ from .nsga import BRACKET
 from .registry import KNOWN, make_sampler
 
 ATTEMPTS = 100  # at values that go together
-Spelled = dict[int, dict[str, Any]]  # by trial: its hyperparameters as Optuna spells them, which do not change
+OptunaParams = dict[int, dict[str, Any]]  # by trial: its hyperparameters as Optuna spells them, which do not change
 
 
 def suggest(
@@ -36,7 +36,7 @@ def suggest(
     plan: Plan,
     check: Callable[[Mapping[str, Any]], object] = lambda values: None,
     segments: Iterable[Segment] = (),
-    spelled: Spelled | None = None,
+    optuna_params: OptunaParams | None = None,
 ) -> list[dict[str, Any]]:
     """Return nested values for each trial that the plan asks for.
 
@@ -50,10 +50,10 @@ def suggest(
         plan: asks for trials.
         check: raises ValueError for values that do not go together; others are drawn then.
         segments: of several objectives, results that tell more than the scores.
-        spelled: hyperparameters in Optuna's names, kept between calls for the same study.
+        optuna_params: hyperparameters in Optuna's names, kept between calls for the same study.
     """
     with _quiet():
-        return _suggest(config, plan, _study(config, trials, plan, segments, spelled), check)
+        return _suggest(config, plan, _study(config, trials, plan, segments, optuna_params), check)
 
 
 def _suggest(
@@ -89,7 +89,7 @@ def history(
     trials: Iterable[Trial],
     seen: ScoreHistory,
     segments: Iterable[Segment] = (),
-    spelled: Spelled | None = None,
+    optuna_params: OptunaParams | None = None,
 ) -> list[FrozenTrial]:
     """Return trials in Optuna's form.
 
@@ -101,17 +101,17 @@ def history(
     measured = {(row.number, row.epochs): row.objectives for row in segments if several and row.objectives}
     known = space.flat().keys()
     spread = distributions(space)
-    spelled = {} if spelled is None else spelled
+    optuna_params = {} if optuna_params is None else optuna_params
     frozen = []
     for trial in trials:
         if trial.number not in seen:
             continue
         scores = seen[trial.number]
-        if trial.number not in spelled:
+        if trial.number not in optuna_params:
             values_of = params(space, {name: value for name, value in trial.params.items() if name in known})
             ordered = {name: values_of[name] for name in spread if name in values_of}  # as they are suggested
-            spelled[trial.number] = ordered
-        names = spelled[trial.number]
+            optuna_params[trial.number] = ordered
+        names = optuna_params[trial.number]
         # Samplers other than TPE learn from complete trials only, and TPE too if there are several objectives.
         complete = bool(scores) and (config.sampler != "tpe" or several or scores[-1][0] == config.rungs[-1])
         values = [score for _, score in scores[-1:]]
@@ -132,11 +132,11 @@ def history(
 
 
 def _study(
-    config: Config, trials: Iterable[Trial], plan: Plan, segments: Iterable[Segment], spelled: Spelled | None
+    config: Config, trials: Iterable[Trial], plan: Plan, segments: Iterable[Segment], optuna_params: OptunaParams | None
 ) -> optuna.Study:
     study = optuna.create_study(directions=["maximize"] * len(objectives_of(config)))
     if KNOWN[config.sampler].learns:
-        study.add_trials(history(config, trials, plan.seen, segments, spelled))
+        study.add_trials(history(config, trials, plan.seen, segments, optuna_params))
     return study
 
 

@@ -90,7 +90,7 @@ class PB2:
         self._born = {n: trial for n, trial in self._trials.items() if trial.attrs.get("generation") == self.generation}
         taken = {branch.member for branch in branches} | {trial.attrs["member"] for trial in self._born.values()}
         last = (self._trials[n] for n, rung in sorted(self._rows) if rung == self.generation - 1)
-        self._going_on = [trial for trial in last if trial.attrs.get("member", trial.number) not in taken]
+        self._continuing = [trial for trial in last if trial.attrs.get("member", trial.number) not in taken]
         self._process: GaussianProcess | None = None
 
     def explore(
@@ -111,7 +111,7 @@ class PB2:
         if number in self._born:  # another replicate's
             return {**self._born[number].params}
         before = [trial for n, trial in sorted(self._born.items()) if n < number]
-        pending = np.array([[*self._place(trial.params), self.generation] for trial in [*self._going_on, *before]])
+        pending = np.array([[*self._point(trial.params), self.generation] for trial in [*self._continuing, *before]])
         values = self._choose(branch.member, parent, pending.reshape(-1, len(self.names) + 1), check)
         self._born[number] = Trial(number, "", values, {"member": branch.member})
         return values
@@ -170,7 +170,7 @@ class PB2:
             if rung and before is None:
                 continue
             since = sum(first) / len(first) if before is None else score_of(before)
-            points.append([*self._place(self._trials[number].params), float(rung)])
+            points.append([*self._point(self._trials[number].params), float(rung)])
             changes.append(score_of(self._rows[number, rung]) - since)
         return np.array(points), np.array(changes)
 
@@ -179,7 +179,7 @@ class PB2:
         origin = number if (number, rung - 1) in self._rows else self._trials[number].attrs.get("parent")
         return self._rows.get((origin, rung - 1)) if origin is not None else None
 
-    def _place(self, params: Mapping[str, Any]) -> list[float]:
+    def _point(self, params: Mapping[str, Any]) -> list[float]:
         """Return hyperparameters as a point in [0, 1)^D.
 
         The coordinate of one that does not apply is 0.5.

@@ -47,7 +47,7 @@ class Config:
         options: the scheduler's own; `seeds`, `aggregate` and `racing`, see `schedulers.seeds`; `objectives`;
             `grid_points`; `snapshots`, see `Task`; `warm_start`, the digest of the stored policy that all trials
             start from.
-        direction: always "maximize".
+        direction: always "maximize", for the stored format only.
         version: of this form.
     """
 

@@ -165,7 +165,7 @@ class DQNLearner(Learner):
             )
 
     @classmethod
-    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         check_memory(cls.algorithm(), env, values)
         check_encoder(values["model"], env, f"{cls.algorithm()} on {env.id}")
 

@@ -121,7 +121,7 @@ class PPOLearner(Learner):
     agent: Agent
     policy: ActorCritic
     check_env = classmethod(check_actions)
-    check_use = classmethod(check_model)
+    check_values_in_env = classmethod(check_model)
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:

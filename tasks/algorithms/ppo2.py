@@ -51,7 +51,7 @@ class PPO2Learner(Learner):
     policy: ActorCritic
     check = classmethod(check_on_policy)
     check_env = classmethod(check_actions)
-    check_use = classmethod(check_model)
+    check_values_in_env = classmethod(check_model)
 
     def build(self) -> None:
         self.agent = make_agent(self)

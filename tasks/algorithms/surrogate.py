@@ -81,7 +81,7 @@ class SurrogateLearner(Learner):
             setattr(self, name, tree["counters"][name])
         self.walks[member] = float(tree["walk"])
 
-    def broken(self, member: int, metrics: Mapping[str, float]) -> str | None:
+    def find_nonfinite(self, member: int, metrics: Mapping[str, float]) -> str | None:
         return None
 
 

@@ -147,8 +147,8 @@ class SVPGLearner(Learner):
         for j, i in enumerate(self.particle_indices(member)):
             self.particles.load_member(i, states[str(j)])
 
-    def broken(self, member: int, metrics: Metrics) -> str | None:
-        reasons = (self.particles.broken(i, metrics) for i in self.particle_indices(member))
+    def find_nonfinite(self, member: int, metrics: Metrics) -> str | None:
+        reasons = (self.particles.find_nonfinite(i, metrics) for i in self.particle_indices(member))
         return next((reason for reason in reasons if reason), None)
 
     @classmethod
@@ -165,8 +165,8 @@ class SVPGLearner(Learner):
         cls.base.check_env(env)
 
     @classmethod
-    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        cls.base.check_use(env, values)
+    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        cls.base.check_values_in_env(env, values)
 
 
 class SVPGPPOLearner(SVPGLearner):

@@ -33,15 +33,15 @@ Tree = dict[str, Any]
 
 def materialized(tree: Mapping[str, Any]) -> Tree:
     """Return the tree with copies of its views of live data."""
-    leaves = dict(flatten(tree))
-    return unflatten({path: x.tensor.clone() if isinstance(x, Chunked) else x for path, x in leaves.items()})
+    leaves = dict(flatten_tree(tree))
+    return unflatten_tree({path: x.tensor.clone() if isinstance(x, Chunked) else x for path, x in leaves.items()})
 
 
 def _tensor(leaf: Any) -> Any:
     return leaf.tensor if isinstance(leaf, Chunked) else leaf
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten_tree(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every leaf with its path, e.g. ``("optimizer/m", tensor)``.
 
     An empty dict is a leaf.
@@ -50,12 +50,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
         if not isinstance(name, str) or "/" in name:
             raise TypeError(f"a name in a state must be a string without '/', but {prefix}{name!r} is not")
         if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{prefix}{name}/")
+            yield from flatten_tree(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
 
 
-def unflatten(leaves: Mapping[str, Any]) -> Tree:
+def unflatten_tree(leaves: Mapping[str, Any]) -> Tree:
     """Return the tree with these leaves."""
     tree: Tree = {}
     for path, value in leaves.items():
@@ -69,13 +69,13 @@ def unflatten(leaves: Mapping[str, Any]) -> Tree:
 
 def copy(tree: Mapping[str, Any]) -> Tree:
     """Return a deep copy that shares no tensor with the original."""
-    leaves = {path: _tensor(leaf) for path, leaf in flatten(tree)}
-    return unflatten({path: x.detach().clone() if isinstance(x, Tensor) else x for path, x in leaves.items()})
+    leaves = {path: _tensor(leaf) for path, leaf in flatten_tree(tree)}
+    return unflatten_tree({path: x.detach().clone() if isinstance(x, Tensor) else x for path, x in leaves.items()})
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     """Return the paths at which two trees differ in a single bit."""
-    left, right = dict(flatten(a)), dict(flatten(b))
+    left, right = dict(flatten_tree(a)), dict(flatten_tree(b))
     return [
         path
         for path in sorted(left.keys() | right.keys())
@@ -92,7 +92,7 @@ def _same(a: Any, b: Any) -> bool:
 
 def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
     """Raise StateMismatch unless both trees have the same paths, shapes and types."""
-    left, right = dict(flatten(expected)), dict(flatten(given))
+    left, right = dict(flatten_tree(expected)), dict(flatten_tree(given))
     if missing := sorted(left.keys() - right.keys()):
         raise StateMismatch(f"{where}: the state lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}")
     if unknown := sorted(right.keys() - left.keys()):
@@ -156,7 +156,7 @@ def pack(tree: Mapping[str, Any]) -> Packed:
         blobs[name] = data
         return name
 
-    for path, leaf in flatten(tree):
+    for path, leaf in flatten_tree(tree):
         if not isinstance(leaf, Tensor | Chunked):
             values[path] = _plain(path, leaf)
             continue
@@ -198,7 +198,7 @@ def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:
     above = {path[:end] for path in leaves for end, sign in enumerate(path) if sign == "/"}
     if len(leaves) < sum(map(len, parts)) or above & leaves.keys():
         raise DamagedState("a checkpoint's manifest must name every path once, and none inside a leaf, but it does not")
-    return unflatten(leaves)
+    return unflatten_tree(leaves)
 
 
 def _join(path: str, names: list[str], fetch: Callable[[str], bytes]) -> Tensor:

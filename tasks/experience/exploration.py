@@ -71,14 +71,14 @@ class UniformActions:
     numbers there, from the bound on if it has one.
     """
 
-    def __init__(self, keys: streams.Bits, space: gym.Space[Any], num_envs: int, place: str):
+    def __init__(self, keys: streams.Bits, space: gym.Space[Any], num_envs: int, where: str):
         """Set up the streams of a space's actions.
 
         Args:
             keys: the members' streams, (P,).
             space: of actions.
             num_envs: N.
-            place: named in errors.
+            where: named in errors.
 
         Raises:
             UnsupportedSpace: if no random actions are known for the space.
@@ -99,7 +99,7 @@ class UniformActions:
                 self.low, self.high = space.low.reshape(-1).astype(float), space.high.reshape(-1).astype(float)
             case _:
                 raise UnsupportedSpace(
-                    f"{place}: random actions are known for Discrete, MultiDiscrete, MultiBinary, Box, and Dicts and "
+                    f"{where}: random actions are known for Discrete, MultiDiscrete, MultiBinary, Box, and Dicts and "
                     f"Tuples of Discretes and bounded Boxes, not for {space}"
                 )
         self.size = math.prod(self.shape)

@@ -87,26 +87,26 @@ class NoImprovement:
 
     Attributes:
         metric: its name; epochs that do not report it count as any other, from the first one on that does.
-        epochs: how many without a better one end it.
-        least: a metric is better when it rises by more than this; falls, if it is to be minimized.
+        epochs: epochs without improvement before stopping.
+        min_delta: a metric is better when it rises by more than this; falls, if it is to be minimized.
         minimize: whether lower is better.
     """
 
     metric: str
     epochs: int
-    least: float = 0.0
+    min_delta: float = 0.0
     minimize: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 1:
             raise ValueError(f"NoImprovement: epochs must be an integer of at least 1, but got {self.epochs!r}")
-        if not 0 <= self.least < math.inf:
-            raise ValueError(f"NoImprovement: least must be a number of at least 0, but got {self.least!r}")
+        if not 0 <= self.min_delta < math.inf:
+            raise ValueError(f"NoImprovement: min_delta must be a number of at least 0, but got {self.min_delta!r}")
 
     def __call__(self, history: History) -> bool:
         best, since = -math.inf, None
         for epoch, metrics in history:
             value = metrics.get(self.metric, math.nan) * (-1 if self.minimize else 1)
-            if value > best + (self.least if since is not None else 0.0):
+            if value > best + (self.min_delta if since is not None else 0.0):
                 best, since = value, epoch
         return since is not None and history[-1][0] - since >= self.epochs

@@ -23,8 +23,8 @@ class ActionEncoder:
         outputs: the number of outputs that describe a guess.
     """
 
-    def __init__(self, space: gym.Space[Any], place: str, device: torch.device | str = "cpu"):
-        self.distribution = distribution_for(space, place)
+    def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
+        self.distribution = distribution_for(space, where)
         self.outputs = self.size = self.distribution.outputs
         if isinstance(space, gym.spaces.Box):
             self.low, self.high = (

@@ -154,26 +154,26 @@ class Demonstrations:
             raise BadDemonstrations(f"demonstrations are Demonstrations or a file, but got a {type(source).__name__}")
         return cls.load(source)
 
-    def as_tensors(self, examples: Mapping[str, Tensor], space: gym.Space[Any], place: str) -> dict[str, Tensor]:
+    def as_tensors(self, examples: Mapping[str, Tensor], space: gym.Space[Any], where: str) -> dict[str, Tensor]:
         """Return tensors by name, in the form of a member's `examples`.
 
         Args:
             examples: the member's own, by name.
             space: of the actions.
-            place: the task, for errors.
+            where: the task, for errors.
 
         Raises:
             BadDemonstrations: their shapes or types differ.
         """
         tensors = {}
         for name, own in examples.items():
-            given = torch.from_numpy(np.ascontiguousarray(getattr(self, name.removeprefix(PREFIX))))
-            if own.shape != given.shape or (given.is_floating_point() and not own.is_floating_point()):
+            loaded = torch.from_numpy(np.ascontiguousarray(getattr(self, name.removeprefix(PREFIX))))
+            if own.shape != loaded.shape or (loaded.is_floating_point() and not own.is_floating_point()):
                 raise BadDemonstrations(
-                    f"{place}: its {name} are {own.dtype} of shape {tuple(own.shape)}, but those "
-                    f"given are {given.dtype} of shape {tuple(given.shape)}"
+                    f"{where}: its {name} are {own.dtype} of shape {tuple(own.shape)}, but those "
+                    f"given are {loaded.dtype} of shape {tuple(loaded.shape)}"
                 )
-            tensors[name] = given.to(own.dtype)
+            tensors[name] = loaded.to(own.dtype)
         low, high = _bounds(space)
         actions = self.actions.reshape(self.steps, -1)
         if isinstance(space, gym.spaces.Box):
@@ -181,7 +181,7 @@ class Demonstrations:
             tensors[f"{PREFIX}actions"] = torch.from_numpy(clipped).reshape(tensors[f"{PREFIX}actions"].shape)
         elif ((actions < low) | (actions > high)).any():
             raise BadDemonstrations(
-                f"{place}: demonstrated actions must lie in {space}, counted from 0, but got "
+                f"{where}: demonstrated actions must lie in {space}, counted from 0, but got "
                 f"{actions.min()} to {actions.max()}"
             )
         return tensors

@@ -42,18 +42,18 @@ def gail_space() -> Space:
 
     The variational form has information, I_c in nats; beta_lr, α_β; and code_width, the size of a code.
     """
-    on: dict[str, Any] = {"search": False, "when": {"use": True}}
-    coded: dict[str, Any] = {"when": {"variational": True}}
+    when_used: dict[str, Any] = {"search": False, "when": {"use": True}}
+    when_variational: dict[str, Any] = {"when": {"variational": True}}
     return signal_space(
         3e-4,
         (1e-2, 1.0, 1.0),
-        use_actions=categorical(False, True, default=True, structural=True, **on),
-        gradient_penalty=log_real(0.1, 100.0, default=10.0, accept=(0.0, 1e6), **on),
-        variational=categorical(False, True, default=False, structural=True, silent=True, **on),
-        information=log_real(0.05, 5.0, default=0.5, accept=(0.0, 1e6), **coded),
-        beta_lr=log_real(1e-5, 1e-2, default=5e-4, accept=(0.0, 1e6), **coded),
+        use_actions=categorical(False, True, default=True, structural=True, **when_used),
+        gradient_penalty=log_real(0.1, 100.0, default=10.0, accept=(0.0, 1e6), **when_used),
+        variational=categorical(False, True, default=False, structural=True, silent=True, **when_used),
+        information=log_real(0.05, 5.0, default=0.5, accept=(0.0, 1e6), **when_variational),
+        beta_lr=log_real(1e-5, 1e-2, default=5e-4, accept=(0.0, 1e6), **when_variational),
         code_width=ordinal(
-            16, 32, 64, 128, 256, default=128, accept=(2, 65536), structural=True, search=False, **coded
+            16, 32, 64, 128, 256, default=128, accept=(2, 65536), structural=True, search=False, **when_variational
         ),
     )
 
@@ -103,24 +103,25 @@ class GAIL(Signal):
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
         tensors, draws, weights = self.trained.leaves, self.draws(position), batch.get("weights")
         demonstrated = self.examples.batch((draws[:, 0] * self.examples.steps).astype(np.int64), self.obs_normalizer)
-        own, expert = self._inputs(tensors, batch), self._inputs(tensors, demonstrated)
-        part = torch.from_numpy(draws[:, 1].astype(np.float32)).to(own).unsqueeze(-1)
-        (z_own, kl_own), (z_expert, kl_expert) = (
-            self.discriminator.sample(tensors, x, position, index) for index, x in enumerate((own, expert))
+        policy_inputs, expert_inputs = self._inputs(tensors, batch), self._inputs(tensors, demonstrated)
+        mix = torch.from_numpy(draws[:, 1].astype(np.float32)).to(policy_inputs).unsqueeze(-1)
+        (z_policy, kl_policy), (z_expert, kl_expert) = (
+            self.discriminator.sample(tensors, x, position, index)
+            for index, x in enumerate((policy_inputs, expert_inputs))
         )
-        between = part * expert + (1 - part) * own
+        between = mix * expert_inputs + (1 - mix) * policy_inputs
         gradient = self.discriminator.input_gradient(tensors, between, position, 0)
         penalty = average(((gradient.square().sum(-1) + 1e-12).sqrt() - 1).square(), weights)
-        losses = softplus(-z_expert).mean(1) + average(softplus(z_own), weights)
+        losses = softplus(-z_expert).mean(1) + average(softplus(z_policy), weights)
         losses = losses + self.hp.gradient_penalty[:, 0] * penalty
         metrics = {
             "expert_estimate": sigmoid(z_expert.detach()).mean(1),
-            "policy_estimate": average(sigmoid(z_own.detach()), weights),
+            "policy_estimate": average(sigmoid(z_policy.detach()), weights),
             "gradient_penalty": penalty,
         }
-        if self.bottleneck is not None and kl_own is not None and kl_expert is not None:
+        if self.bottleneck is not None and kl_policy is not None and kl_expert is not None:
             beta = self.bottleneck.tensors["beta"][:, 0].clone()
-            information = 0.5 * (average(kl_own, weights) + kl_expert.mean(1))
+            information = 0.5 * (average(kl_policy, weights) + kl_expert.mean(1))
             losses = losses + beta * (information - self.hp.information[:, 0])
             metrics |= {"information": information, "beta": beta}
         return losses, metrics

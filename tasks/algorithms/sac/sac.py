@@ -120,7 +120,7 @@ class SACLearner(Learner):
         SoftActions(spaces_of(env).action, f"{cls.algorithm()} on {env.id}")
 
     @classmethod
-    def check_use(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         check_memory(cls.algorithm(), env, values)
         where, space = f"{cls.algorithm()} on {env.id}", spaces_of(env).action
         check_encoder(values["model"], env, where)

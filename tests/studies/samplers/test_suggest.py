@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
 from rekindle.spaces.drivers.to_optuna import suggest as suggest_values
 from rekindle.studies.samplers.registry import KNOWN, make_sampler
-from rekindle.studies.samplers.suggest import Spelled, history, suggest
+from rekindle.studies.samplers.suggest import OptunaParams, history, suggest
 from rekindle.studies.samplers.tpe import TPE
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.study.config import BadConfig, Config
@@ -158,10 +158,10 @@ def test_tpe_suggests_what_optunas_own_does() -> None:
 
 def test_what_is_remembered_of_trials_changes_no_suggestion() -> None:
     study = config()
-    spelled: Spelled = {}
+    optuna_params: OptunaParams = {}
     trials = rows(study, 24)
     for total in (8, 16, 24):
         step = Plan(ask=range(total, total + 8), bracket=total // 8, seen=seen(total))
-        remembering = suggest(study, trials, step, spelled=spelled)
+        remembering = suggest(study, trials, step, optuna_params=optuna_params)
         assert remembering == suggest(study, trials, step)
-        assert spelled.keys() == set(range(total))
+        assert optuna_params.keys() == set(range(total))

@@ -217,7 +217,7 @@ def test_a_member_that_fails_is_replaced(sqlite_url: str, monkeypatch: pytest.Mo
     def broken(self: Any, member: int, metrics: Any) -> str | None:
         return "entropy became nan" if abs(float(self.hp.optimizer.lr[member]) - 1e-3) < 1e-9 else None  # trial 0
 
-    monkeypatch.setattr(learner, "broken", broken)
+    monkeypatch.setattr(learner, "find_nonfinite", broken)
     run(sqlite_url, population(3, 4))
     with Store(sqlite_url) as store:
         trials = store.trials("s")

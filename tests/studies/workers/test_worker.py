@@ -218,7 +218,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], reason: str) 
     def broken(learner: PPOLearner, member: int, metrics: Any) -> str | None:
         return reason if abs(float(learner.hp.optimizer.lr[member]) - params["optimizer.lr"]) < 1e-9 else None
 
-    monkeypatch.setattr(PPOLearner, "broken", broken)
+    monkeypatch.setattr(PPOLearner, "find_nonfinite", broken)
 
 
 def damage(store: Store, uid: str) -> None:

@@ -19,9 +19,9 @@ from rekindle.tasks.checkpoint.state import (
     copy,
     difference,
     digest,
-    flatten,
+    flatten_tree,
     pack,
-    unflatten,
+    unflatten_tree,
     unpack,
     verified,
 )
@@ -84,7 +84,7 @@ def test_any_tree_comes_back_bit_for_bit(tree: dict[str, Any]) -> None:
 
 @given(trees)
 def test_flatten_is_undone_by_unflatten(tree: dict[str, Any]) -> None:
-    assert difference(unflatten(dict(flatten(tree))), tree) == []
+    assert difference(unflatten_tree(dict(flatten_tree(tree))), tree) == []
 
 
 @given(trees)
@@ -92,7 +92,7 @@ def test_a_copy_is_equal_and_shares_no_memory(tree: dict[str, Any]) -> None:
     other = copy(tree)
     assert difference(other, tree) == []
     kept = digest(tree)
-    for _, leaf in flatten(other):
+    for _, leaf in flatten_tree(other):
         if isinstance(leaf, torch.Tensor):
             leaf.zero_()
     assert digest(tree) == kept

@@ -48,8 +48,8 @@ def test_what_is_minimized_and_what_hardly_rises() -> None:
     assert not NoImprovement("score", epochs=3, minimize=True)(falling)
     creeping = rows(1.0, 1.1, 1.2, 1.3)
     assert not NoImprovement("score", epochs=3)(creeping)
-    assert NoImprovement("score", epochs=3, least=0.5)(creeping)
-    assert not NoImprovement("score", epochs=3, least=0.25)(creeping)  # 1.3 is more than 1.0 and a quarter
+    assert NoImprovement("score", epochs=3, min_delta=0.5)(creeping)
+    assert not NoImprovement("score", epochs=3, min_delta=0.25)(creeping)  # 1.3 is more than 1.0 and a quarter
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_what_is_minimized_and_what_hardly_rises() -> None:
     [
         ({"epochs": 0}, "epochs must be an integer of at least 1, but got 0"),
         ({"epochs": True}, "but got True"),
-        ({"epochs": 3, "least": -1.0}, "least must be a number of at least 0"),
-        ({"epochs": 3, "least": math.nan}, "least must be a number of at least 0, but got nan"),
+        ({"epochs": 3, "min_delta": -1.0}, "min_delta must be a number of at least 0"),
+        ({"epochs": 3, "min_delta": math.nan}, "min_delta must be a number of at least 0, but got nan"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
