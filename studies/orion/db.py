@@ -35,7 +35,7 @@ _live: weakref.WeakSet[RekindleSQL] = weakref.WeakSet()
 class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
     """Orion's collections in SQLite or PostgreSQL.
 
-    Safe for several machines, processes, threads and forks.
+    They are safe for several machines, processes, threads and forks.
 
     Args:
         host: the database's URL, or the path of a SQLite file.
@@ -117,7 +117,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
     def transact(self, work: Callable[[Collections], T]) -> T:
         """Return the result of ``work``, run as one transaction.
 
-        It may run again.
+        ``work`` may run more than once.
         """
         return self._run("write", work)
 

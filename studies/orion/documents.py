@@ -156,7 +156,7 @@ def key_text(document: Document, fields: Iterable[str]) -> str:
 def lookup(document: Mapping[str, Any], key: str) -> Any:
     """Return the value at a dotted key, or MISSING.
 
-    A key that itself holds dots is found as well.
+    A key that contains dots is found as well.
     """
     if key in document:
         return document[key]

@@ -88,7 +88,7 @@ def is_ours(token: Any) -> bool:
 def is_dead(token: Any) -> bool:
     """Return whether the process that made the token has certainly ended.
 
-    False for one on another machine.
+    A process on another machine gives False.
     """
     try:
         return Owner.parse(str(token).partition("#")[0]).is_dead()

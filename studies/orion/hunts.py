@@ -266,7 +266,7 @@ def _experiment(
 ) -> ExperimentClient:
     """Return Orion's experiment of this name, created if it is new.
 
-    StudyMismatch if it hunts something else.
+    Raise StudyMismatch if it hunts something else.
     """
     identity = json.loads(json.dumps({**objective.identity, "algorithm": algorithm}))
     with suppress(NoConfigurationError):

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class AlgorithmLockLost(LockAcquisitionTimeout):  # type: ignore[misc]  # orion has no types
-    """Another worker got the lock while this one held it.
+    """The loss of a lock to another worker, while this one held it.
 
     Changes of the algorithm since were not written.
     """
@@ -95,7 +95,7 @@ class AlgorithmLock:
     def info(self, uid: Any) -> LockedAlgorithmState | None:
         """Return the algorithm's state as it was last written, without the lock.
 
-        None if the lock does not exist.
+        Return None if the lock does not exist.
         """
         for lock in self._database.read("algo", {"experiment": uid}):
             return LockedAlgorithmState(self._state(lock["state"]), lock["configuration"], lock["locked"])
@@ -174,7 +174,7 @@ class AlgorithmLock:
     def _write(self, row: Document, state: Any, algorithm: Any, vain: float) -> int:
         """Free the lock, with the new state if it is not None.
 
-        Returns 0 if another worker has it.
+        Return 0 if another worker has the lock.
         """
         if state is None:
             return self._database.transact(lambda rows: rows.update("algo", row, {"locked": 0}))

@@ -105,7 +105,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def register_trial(self, trial: Trial) -> Trial:
         """Add a trial.
 
-        One that is reserved from the start belongs to this process.
+        A trial that is reserved from the start belongs to this process.
         """
         if trial.status == "reserved":
             trial.worker, trial.heartbeat = new_token(), self._db.now()
@@ -171,7 +171,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def push_trial_results(self, trial: Trial) -> int:
         """Write a trial's results.
 
-        FailedUpdate if the trial is no longer its worker's.
+        Raise FailedUpdate if the trial is no longer its worker's.
         """
         row = _owned(trial)
         data = {key: value for key, value in trial.to_dict().items() if key != "heartbeat"}
@@ -239,7 +239,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def update_heartbeat(self, trial: Trial) -> int:
         """Renew the heartbeat of a trial that this process holds.
 
-        Returns 0 if it does not hold it.
+        Return 0 if this process does not hold the trial.
         """
         if trial.worker is not None and not is_ours(trial.worker):
             return 0
@@ -273,7 +273,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
     def release_algorithm_lock(self, experiment: Any = None, uid: Any = None, new_state: Any = None) -> int:
         """Take the lock from its holder (``orion db release``).
 
-        Return whether it had one.
+        Return True if it had one.
         """
         return self._lock.release(get_uid(experiment, uid))
 

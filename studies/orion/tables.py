@@ -210,7 +210,7 @@ class Collections:
     def ensure_index(self, collection: str, name: str, fields: Sequence[str], unique: bool) -> None:
         """Add an index unless one has this name.
 
-        A unique one holds for existing documents, or fails.
+        A unique index fails if existing documents violate it.
         """
         if name in self.indexes(collection):
             return

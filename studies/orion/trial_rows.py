@@ -37,7 +37,7 @@ class NoParent(StoreError):
 def parent_of(url: str, experiment: Any, trial: str) -> Start | None:
     """Return where the parent of a trial in Orion's database ended.
 
-    None if the trial needs no parent.
+    Return None if the trial needs no parent.
 
     NoParent if the trial, its parent, or the parent's result is not in this database.
     """

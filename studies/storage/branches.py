@@ -35,7 +35,7 @@ class Start:
 def create_branch(connection: Connection, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
     """Create a task that starts from a state of another one.
 
-    Return whether it has a checkpoint.
+    The result is True if it has a checkpoint.
 
     The same again changes nothing. If the state is not stored any more, the task is created without a checkpoint.
     """

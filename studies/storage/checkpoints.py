@@ -131,7 +131,7 @@ class Reader:
     def heads(self, epochs: int | None = None, digest: str | None = None) -> list[Head]:
         """Return the checkpoints, the newest first.
 
-        Only those of ``epochs``, or with this ``digest``, if given.
+        With ``epochs`` or ``digest``, return only those with these.
         """
         c = checkpoint.c
         query = sa.select(c.id, c.epochs, c.digest, c.manifest).where(c.uid == self.uid).order_by(c.id.desc())
@@ -178,7 +178,7 @@ class Reader:
     def _saved(self, rows: Sequence[Head]) -> Saved:
         """Return the first of these checkpoints as a task loads it.
 
-        The others are those before it.
+        The other checkpoints are its past.
         """
         row = rows[0]
 

@@ -24,7 +24,7 @@ EXCUSED = 16  # deaths at most that count as the machines', not the trial's
 class FailureHistory:
     """Failures of one task since its last checkpoint.
 
-    Earlier ones do not count.
+    A new epoch ends a series of failures.
 
     Attributes:
         epochs: of the last checkpoint.
@@ -52,7 +52,7 @@ class FailureHistory:
     def after_kills(self) -> tuple[Killed, Decision] | None:
         """Return the decision about a task whose processes were killed.
 
-        None if none was.
+        Return None if no process was killed.
 
         Where other processes die as well, machines are preempted: each such death excuses one of the task's, and the
         trial is trained alone.

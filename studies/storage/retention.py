@@ -85,7 +85,7 @@ def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics]
 def asked_for(connection: Connection, uid: str) -> Keep | None:
     """Return the retention that a task was last opened with.
 
-    None if it left that to the store.
+    Return None if the task left that to the store.
     """
     inits = sa.select(event.c.data).where(event.c.uid == uid, event.c.kind == INIT).order_by(event.c.id)
     return _last_mode(connection.scalars(inits).all())

@@ -13,7 +13,7 @@ from ...tasks.checkpoint.storage import Lease, Metrics
 class TaskRow:
     """A task.
 
-    ``owner`` None means free, ``seconds`` is the rest of its lease.
+    A free task has no ``owner``; ``seconds`` is the rest of its lease.
     """
 
     uid: str
@@ -67,7 +67,7 @@ class Study:
 class _OfReplicate:
     """A row of one replicate of a configuration.
 
-    Those of a configuration are numbered one after the other.
+    The replicates of a configuration have consecutive numbers.
 
     Attributes:
         number: of the trial that the replicate is.

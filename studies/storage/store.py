@@ -51,7 +51,7 @@ PLANNING_SECONDS = 30.0
 class Store:
     """One database of tasks and studies.
 
-    Thread-safe, and usable in a child after fork.
+    It is thread-safe, and usable in a child after fork.
 
     Args:
         url: ``sqlite:///file.db`` or ``postgresql://user:password@host/name``.
@@ -218,7 +218,7 @@ class Store:
     def branch(self, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
         """Create a task that starts from a state of another one.
 
-        Returns False if that state is not stored any more.
+        Return False if that state is not stored any more.
 
         The same again changes nothing.
         """
@@ -282,7 +282,7 @@ class Store:
     def acquire_planning(self, study: str, revision: int) -> bool:
         """Return whether this process makes the trials that follow from a revision.
 
-        False while another one does.
+        Return False while another process does.
 
         The lock is released when trials are added, or after ``lease_seconds``, PLANNING_SECONDS at most.
         """
@@ -389,7 +389,7 @@ class Store:
     def _take_free(self, connection: Connection, uids: Iterable[str], study: str) -> dict[str, StoreLease]:
         """Take the leases of the tasks that are still free.
 
-        Return them by uid.
+        The leases are returned by uid.
         """
         leases = {}
         for uid in sorted(uids):  # rows are locked in one order everywhere
@@ -455,7 +455,7 @@ class Store:
     def discard(self, lease: StoreLease) -> None:
         """Delete all checkpoints of a task that this process holds.
 
-        An event records it.
+        An event records the deletion.
         """
         self._go_back(lease, 0, "discarded", {}, [])
 

@@ -34,7 +34,7 @@ class NoPolicy(StoreError, ValueError):
 def put_policy(store: Store, task: Task, name: str) -> str:
     """Store the initial policy of a task, and return its digest.
 
-    The same again changes nothing.
+    Storing the same policy again changes nothing.
     """
     assert task.load_report is not None
     packed = pack(task.beginning())

@@ -158,7 +158,7 @@ def _seeds(connection: Connection, name: str) -> int:
 def trials(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Trial]:
     """Return the trials of a study, by number.
 
-    Those after the revision ``since``, with numbers that ``of`` selects.
+    Only trials after the revision ``since`` are read, with numbers that ``of`` selects.
     """
     query = sa.select(*_TRIAL).where(trial.c.study == name).order_by(trial.c.number)
     if since >= 0:
@@ -183,7 +183,7 @@ def _contradictory(name: str, state: str, score: float | None) -> DamagedRow:
 def segments(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Segment]:
     """Return the segments of a study, by number and rung.
 
-    Those after ``since``, with numbers that ``of`` selects.
+    Only segments after the revision ``since`` are read, with numbers that ``of`` selects.
     """
     query = sa.select(*_SEGMENT).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
     if since >= 0:
@@ -211,7 +211,7 @@ def finish_segment(
 ) -> None:
     """End a ready segment.
 
-    The same again changes nothing, another result is a ResultMismatch.
+    The same result again changes nothing; another one raises ResultMismatch.
     """
     which = sa.and_(segment.c.study == name, segment.c.number == number, segment.c.rung == rung)
     values = {"state": state, "score": score, "digest": digest, "objectives": objectives and dict(objectives)}
@@ -233,7 +233,7 @@ def finish_trials(
 ) -> None:
     """End running trials.
 
-    The same state again changes nothing, another one is a ResultMismatch.
+    The same state again changes nothing; another one raises ResultMismatch.
 
     Passwords in the error are masked.
     """

@@ -120,7 +120,7 @@ def _rows(source: Connection, table: sa.Table, uids: Iterable[str], names: Itera
 def _insert(target: Connection, table: sa.Table, rows: Iterable[Row]) -> int:
     """Insert rows in their order, and return their number.
 
-    StoreError if one holds a password.
+    Raise StoreError if a row holds a password.
     """
     values = list(rows)
     for row in values:

@@ -1,6 +1,6 @@
 """Cures of fsck's findings.
 
-Each looks again, in the transaction that it writes in.
+Each cure examines the rows again, in the transaction that changes them.
 """
 
 from __future__ import annotations

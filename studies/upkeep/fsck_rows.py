@@ -147,7 +147,7 @@ PARENTS = (
 def _unreachable(connection: Connection) -> list[Finding]:
     """Find rows whose parents do not exist.
 
-    Foreign keys forbid them, where a database enforces these.
+    Foreign keys forbid such rows where a database enforces the keys.
     """
     return list(_lost(connection))
 

@@ -175,7 +175,7 @@ def _policy(connection: Connection, uid: str, gone: list[int] | None) -> tuple[G
 def _part(form: Any, *names: str) -> Any:
     """Return a nested value of JSON from anywhere.
 
-    None if it does not exist.
+    Return None if the value does not exist.
     """
     for name in names:
         form = form.get(name) if isinstance(form, Mapping) else None

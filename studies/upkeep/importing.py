@@ -122,7 +122,7 @@ def _copy(path: Path, target: Path) -> None:
 def _check(source: Store) -> Study:
     """Return the study of a copied file.
 
-    StoreError if anything in the file is not as export writes it.
+    Raise StoreError if anything in the file is not as export writes it.
     """
     studies = source.studies()
     if len(studies) != 1:
@@ -205,7 +205,7 @@ class _Blobs(Mapping[str, bytes]):
 def _compare(connection: Connection, own: Study, trials: list[Trial], segments: list[Segment]) -> bool:
     """Return whether the study is stored already.
 
-    StudyMismatch if its content is another.
+    Raise StudyMismatch if the stored content is another.
     """
     try:
         stored = study_rows.get_study(connection, own.name)
@@ -283,7 +283,7 @@ def _task(connection: Connection, blobs: _Blobs, rows: Mapping[str, list[Row]], 
 def _missing(connection: Connection, uid: str, rows: list[Row], where: Path) -> list[Row]:
     """Return the checkpoints after those of the database.
 
-    StudyMismatch if the database has others.
+    Raise StudyMismatch if the database has others.
     """
     c = checkpoint.c
     stored = {

@@ -39,7 +39,7 @@ class Shrunk:
 def shrink(store: Store) -> Shrunk | None:
     """Give back free pages of a SQLite file.
 
-    None for a server. A busy database is left for next time.
+    Return None for a server. A busy database is left unchanged.
     """
     database = store.database
     if database.url.get_backend_name() != "sqlite":

@@ -1,6 +1,6 @@
 """``rekindle train`` under ``orion hunt``: one trial, reported to Orion.
 
-This module imports neither orion nor torch when it is imported.
+Importing this module imports neither orion nor torch.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def free_among(connection: Connection, uids: Collection[str]) -> set[str]:
 def renewed(connection: Connection, lease: StoreLease, seconds: float, **values: Any) -> bool:
     """Renew a lease, and set ``values`` of its task.
 
-    Returns False if it is no longer held.
+    Return False if the lease is no longer held.
     """
     held = sa.and_(
         task.c.uid == lease.uid, task.c.lease_epoch == lease.token, task.c.lease_owner == str(Owner.current())
@@ -102,7 +102,7 @@ def fence(connection: Connection, leases: Iterable[StoreLease], seconds: float) 
 def release(connection: Connection, tokens: Mapping[str, int]) -> None:
     """Release leases, given as uid and token.
 
-    A lost one is left to its new owner.
+    A lost lease is left to its new owner.
     """
     for uid, token in sorted(tokens.items()):
         held = sa.and_(task.c.uid == uid, task.c.lease_epoch == token)

@@ -55,7 +55,7 @@ class StoreLease:
     def discard(self) -> None:
         """Delete all checkpoints of the task, so that it starts from nothing.
 
-        An event records it.
+        An event records the deletion.
         """
         self._lessor.discard(self)
 

@@ -38,7 +38,7 @@ class Owner:
     def parse(cls, text: str) -> Self:
         """Return the owner that ``str`` wrote.
 
-        For any other text, a process of which nothing is known.
+        Any other text gives a process of which nothing is known.
         """
         try:
             host, boot, pid, started = text.rsplit(":", 3)
@@ -54,7 +54,7 @@ class Owner:
     def is_alive(self) -> bool:
         """Return whether this process certainly runs, though it may be paused.
 
-        False for one on another machine.
+        A process on another machine gives False.
         """
         return self._is_here() and not self.is_dead()
 
@@ -65,7 +65,7 @@ class Owner:
     def is_dead(self) -> bool:
         """Return whether this process has certainly ended.
 
-        False for one on another machine.
+        A process on another machine gives False.
         """
         if not self._is_here():
             return False
@@ -98,7 +98,7 @@ def _boot() -> str:
 def _started(pid: int) -> str | None:
     """Return the time when a process started.
 
-    "zombie" if it ended unreaped, None if unknown.
+    The time is "zombie" if the process ended unreaped, None if unknown.
     """
     try:
         if platform.system() == "Linux":

@@ -29,7 +29,7 @@ def is_free(connection: Connection, name: str, revision: int) -> bool:
 def acquire(connection: Connection, name: str, revision: int, seconds: float) -> bool:
     """Take the lock for some seconds, if it is still free.
 
-    First wait until no other process writes the study's row.
+    Before that, wait until no other process writes the study's row.
     """
     connection.execute(sa.select(study.c.name).where(study.c.name == name).with_for_update())
     if not is_free(connection, name, revision):

@@ -147,7 +147,7 @@ _COUNTS = ("bracket", "seed", "member", "generation", "parent")
 def parse_json(text: Any) -> Any:
     """Return the value of JSON text with NaN and infinities.
 
-    ValueError if it is none.
+    Raise ValueError for any other text.
     """
     if not isinstance(text, str):
         raise ValueError(f"it is a {type(text).__name__}, not text")
@@ -176,7 +176,7 @@ NOW_SQLITE = "rekindle_now"  # a function of our own, see clock.py
 class Now(FunctionElement[float]):
     """The database's clock at this moment, in seconds since 1970.
 
-    Not that of the transaction's start.
+    The time of the transaction's start would be another.
     """
 
     type = sa.Double()

@@ -91,7 +91,7 @@ class Database:
     def read(self, work: Callable[[Connection], T], seconds: float | None = None) -> T:
         """Return the result of ``work``, of one moment of the database.
 
-        Within ``seconds`` or the policy's.
+        The retries end after ``seconds``, or after the policy's.
         """
         return self._run(self._reader, work, seconds)
 
