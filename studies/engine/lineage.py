@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...tasks.checkpoint.state import pack, unpack
-from ...tasks.checkpoint.storage import POLICY, Saved, Write
+from ...tasks.checkpoint.storage import POLICY_PREFIX, Saved, Write
 from ...tasks.registry import task_of
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.signals.demonstrations import split_start
@@ -53,7 +53,7 @@ def lineage(store: Store, uid: str) -> list[LineageTask]:
             )
         identity = rows[0].identity
         start = _start(store, uid, identity)
-        policy = load_policy(store, uid, start) if start is not None and start.uid.startswith(POLICY) else None
+        policy = load_policy(store, uid, start) if start is not None and start.uid.startswith(POLICY_PREFIX) else None
         links.insert(0, LineageTask(uid, identity, start, policy))
         if start is None or policy is not None:
             return links

@@ -127,7 +127,7 @@ class StudyRunner:
             segments += [Segment(trial.number, plan.rung, epochs) for trial in first]
         trials += self._branches(plan.branches)
         since = self.rows.revision if plan.exact else None
-        self.store.carry_forward(self.name, trials=trials, segments=segments, finished=plan.finished, since=since)
+        self.store.add_rows(self.name, trials=trials, segments=segments, finished=plan.finished, since=since)
 
     def structure(self, ready: ReadySegment) -> tuple[str, int, int]:
         """Return a key shared by segments that can train as one cohort."""

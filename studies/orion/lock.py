@@ -70,7 +70,7 @@ class AlgorithmLock:
                 read = self._state(document["state"])
                 held = LockedAlgorithmState(read, document["configuration"])
                 if algorithm is not None and algorithm.configuration == document["configuration"]:
-                    self._tell(algorithm, uid, held)
+                    self._observe_missed(algorithm, uid, held)
                 yield held
                 state = held.state if held.state is not read else None
             finally:
@@ -101,14 +101,14 @@ class AlgorithmLock:
             return LockedAlgorithmState(self._state(lock["state"]), lock["configuration"], lock["locked"])
         return None
 
-    def note_untold(self, rows: Collections, trial: Trial) -> None:
+    def mark_unobserved(self, rows: Collections, trial: Trial) -> None:
         """Note a finished trial as one that the algorithm has not observed.
 
         The note belongs to the transaction that ends the trial.
         """
         rows.insert("untold", [_mark(trial) | {"heartbeat": rows.now()}])
 
-    def will_tell(self, trial: Trial) -> None:
+    def renew_unobserved(self, trial: Trial) -> None:
         """Renew that note until Orion makes the algorithm observe the trial."""
         self._held_rows.hold(trial.worker, "untold", _mark(trial), self.seconds / 3)
 
@@ -147,7 +147,7 @@ class AlgorithmLock:
                 return rows.update_first("algo", held, taken)
         return None
 
-    def _tell(self, algorithm: Any, uid: Any, held: LockedAlgorithmState) -> None:
+    def _observe_missed(self, algorithm: Any, uid: Any, held: LockedAlgorithmState) -> None:
         """Make the algorithm observe trials whose workers did not tell it.
 
         These workers ended or fell silent before.

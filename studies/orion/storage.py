@@ -179,13 +179,13 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         def work(rows: Collections) -> int:
             done = rows.update("trials", row, {**data, "heartbeat": rows.now()})
             if done:
-                self._lock.note_untold(rows, trial)
+                self._lock.mark_unobserved(rows, trial)
             return done
 
         done = self._db.transact(work)
         self._held_rows.drop(trial.worker)
         if done:
-            self._lock.will_tell(trial)
+            self._lock.renew_unobserved(trial)
         else:
             raise FailedUpdate(
                 "the result of a trial is taken from the worker that has it reserved, but "
@@ -209,7 +209,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         validate_status(was)
         row = {"experiment": trial.experiment, "id": trial.id, "status": was}
         if was == "reserved":
-            row = _owned(trial) if is_ours(trial.worker) else _seen(trial)
+            row = _owned(trial) if is_ours(trial.worker) else _query_with_unchanged_heartbeat(trial)
         token = new_token() if status == "reserved" else trial.worker
         beat = heartbeat if isinstance(heartbeat, datetime) else None  # Orion's client gives a number of seconds
 
@@ -220,7 +220,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             data = {"status": final, "heartbeat": beat or rows.now(), "worker": token}
             done = rows.update("trials", row, data)
             if done and final == "broken":
-                self._lock.note_untold(rows, trial)
+                self._lock.mark_unobserved(rows, trial)
             return done, final
 
         done, status = self._db.transact(work)
@@ -234,7 +234,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         if status == "reserved":
             self._hold(trial)
         elif status == "broken":
-            self._lock.will_tell(trial)
+            self._lock.renew_unobserved(trial)
 
     def update_heartbeat(self, trial: Trial) -> int:
         """Renew the heartbeat of a trial that this process holds.
@@ -304,7 +304,7 @@ def _owned(trial: Trial) -> Document:
     return {"experiment": trial.experiment, "id": trial.id, "status": "reserved", "worker": trial.worker}
 
 
-def _seen(trial: Trial) -> Document:
+def _query_with_unchanged_heartbeat(trial: Trial) -> Document:
     """Return the query of a worker's trial without a newer heartbeat."""
     return {**_owned(trial), "heartbeat": trial.heartbeat}
 

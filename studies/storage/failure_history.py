@@ -32,22 +32,22 @@ class FailureHistory:
         killed: number of processes that died while they trained it, or fell silent for longer than their lease and were
             not found alive: a paused or slow process is not the trial's fault.
         alone: whether it is to be trained alone.
-        rest: seconds until it is to be retried.
+        retry_in: seconds until it is to be retried.
         last: the last process that held it when it was killed.
-        elsewhere: number of processes that died meanwhile and did not train it; counted when it is about to fail.
-        since: the event of the first death.
-        victims: the processes that died.
+        other_deaths: number of processes that died meanwhile and did not train it; counted when it is about to fail.
+        first_death_event: the id of the event of the first death.
+        dead_owners: the processes that died.
     """
 
     epochs: int = 0
     failed: Counter[str] = field(default_factory=Counter)
     killed: int = 0
     alone: bool = False
-    rest: float = 0.0
+    retry_in: float = 0.0
     last: str = ""
-    elsewhere: int = 0
-    since: int | None = None  # the event of the first who died
-    victims: set[str] = field(default_factory=set)
+    other_deaths: int = 0
+    first_death_event: int | None = None
+    dead_owners: set[str] = field(default_factory=set)
 
     def after_kills(self) -> tuple[Killed, Decision] | None:
         """Return the decision about a task whose processes were killed.
@@ -62,7 +62,7 @@ class FailureHistory:
         last_time = (RETRY_RULES[KILLED].times or 0) - 1
         blamed = self.killed - 1
         if blamed > last_time:
-            blamed = max(last_time, blamed - min(self.elsewhere, EXCUSED))
+            blamed = max(last_time, blamed - min(self.other_deaths, EXCUSED))
         last = Owner.parse(self.last)
         error = Killed(
             f"{self.killed} processes in a row that trained it were killed, or fell silent, before they finished epoch "
@@ -87,10 +87,10 @@ def claimable(
             first += [uid for uid in uids[i : i + CHUNK] if uid in free]
     first = first[:enough]
     known = histories(connection, first)
-    rested = [uid for uid in first if uid not in known or not known[uid].rest]
-    if rested and rested[0] in known and known[rested[0]].alone:
-        return rested[:1], known
-    return [uid for uid in rested if uid not in known or not known[uid].alone], known
+    due = [uid for uid in first if uid not in known or not known[uid].retry_in]
+    if due and due[0] in known and known[due[0]].alone:
+        return due[:1], known
+    return [uid for uid in due if uid not in known or not known[uid].alone], known
 
 
 def histories(connection: Connection, uids: Collection[str]) -> dict[str, FailureHistory]:
@@ -101,7 +101,7 @@ def histories(connection: Connection, uids: Collection[str]) -> dict[str, Failur
         _read(connection, names[i : i + CHUNK], by_uid)
     for uid, history in by_uid.items():
         if (RETRY_RULES[KILLED].times or 0) < history.killed:
-            history.elsewhere = _elsewhere(connection, uid, history)
+            history.other_deaths = _count_other_deaths(connection, uid, history)
         if (after := history.after_kills()) is not None:
             history.alone |= after[1].alone
     return by_uid
@@ -114,19 +114,21 @@ def _read(connection: Connection, uids: Collection[str], by_uid: dict[str, Failu
     for row in connection.execute(query):
         history = by_uid.get(row.uid)
         if history is None:
-            history = by_uid[row.uid] = FailureHistory(row.epochs, killed=int(_died(row.lease_owner)))
+            history = by_uid[row.uid] = FailureHistory(row.epochs, killed=int(_not_known_alive(row.lease_owner)))
             history.last = row.lease_owner or ""
         if row.data.get("epochs") == row.epochs:
             _count(history, row)
 
 
-def _elsewhere(connection: Connection, uid: str, history: FailureHistory) -> int:
+def _count_other_deaths(connection: Connection, uid: str, history: FailureHistory) -> int:
     """Count other tasks' deaths of processes since the first of this one."""
-    if history.since is None:
+    if history.first_death_event is None:
         return 0
-    query = sa.select(event.c.data).where(event.c.id > history.since, event.c.kind == TAKEOVER, event.c.uid != uid)
+    query = sa.select(event.c.data).where(
+        event.c.id > history.first_death_event, event.c.kind == TAKEOVER, event.c.uid != uid
+    )
     died = {str(data.get("previous")) for data in connection.scalars(query.limit(CHUNK)) if not data.get("alive")}
-    return len(died - history.victims - {history.last})
+    return len(died - history.dead_owners - {history.last})
 
 
 def _count(
@@ -136,22 +138,22 @@ def _count(
     if row.kind == TAKEOVER:
         if not row.data.get("alive"):
             history.killed += 1
-            history.since = row.id if history.since is None else history.since
-            history.victims.add(str(row.data.get("previous")))
+            history.first_death_event = row.id if history.first_death_event is None else history.first_death_event
+            history.dead_owners.add(str(row.data.get("previous")))
         history.last = row.lease_owner or str(row.data.get("previous"))
-    elif not row.data.get("retry"):  # it failed for good; if it is asked for once more, that is a new story
+    elif not row.data.get("retry"):  # failed for good; if the trial is asked for again, counting starts again
         history.failed.clear()
-        history.killed = int(_died(row.lease_owner))
-        history.alone, history.rest = False, 0.0
+        history.killed = int(_not_known_alive(row.lease_owner))
+        history.alone, history.retry_in = False, 0.0
     elif kind in RETRY_RULES and kind != KILLED:
         history.failed[kind] += 1
         history.alone = bool(row.data.get("alone"))
         pause = row.data.get("pause")
         longest = min(pause, RETRY_RULES[kind].longest) if isinstance(pause, int | float) else 0.0
-        history.rest = max(0.0, longest - row.age)  # in this order: nobody rests for a NaN
+        history.retry_in = max(0.0, longest - row.age)  # max() in this order ignores NaN
 
 
-def _died(owner: str | None) -> bool:
+def _not_known_alive(owner: str | None) -> bool:
     """Return whether a lease has an owner not known to live.
 
     Such a lease may be taken from its owner.

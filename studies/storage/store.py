@@ -126,14 +126,14 @@ class Store:
         segments again after claiming: another worker may have finished one between your reading and the claim.
         """
         uids = list(uids)
-        free, troubles = self.database.read(lambda connection: claimable(connection, uids, limit))
+        free, failures = self.database.read(lambda connection: claimable(connection, uids, limit))
         leases: list[StoreLease] = []
         while free and (limit is None or len(leases) < limit):  # until others were not quicker
             count = len(free) if limit is None else limit - len(leases)
             first, free = free[:count], free[count:]
             taken = self.database.write(partial(self._take_free, uids=first, study=study))
             leases += (self._hold(taken[uid]) for uid in first if uid in taken)
-        return [(lease, troubles.get(lease.uid)) for lease in leases]
+        return [(lease, failures.get(lease.uid)) for lease in leases]
 
     def save(self, writes: Sequence[Write]) -> None:
         """Make all of the writes visible together, or none.
@@ -242,7 +242,7 @@ class Store:
         """Return all studies, the oldest first."""
         return self.database.read(study_rows.studies)
 
-    def carry_forward(
+    def add_rows(
         self,
         study: str,
         *,
@@ -260,7 +260,7 @@ class Store:
             finished: (number, state) of trials that end.
             since: a revision of the study; if anything has changed after it, nothing is done and False returned.
         """
-        new, ways = list(trials), list(segments)
+        new_trials, new_segments = list(trials), list(segments)
         ends: dict[str, list[int]] = {}
         for number, state in finished:
             ends.setdefault(state, []).append(number)
@@ -269,11 +269,11 @@ class Store:
             revision = study_rows.revise(connection, study)
             if since is not None and revision != since + 1:
                 return False
-            study_rows.add_trials(connection, study, new, revision)
-            study_rows.add_segments(connection, study, ways, revision)
+            study_rows.add_trials(connection, study, new_trials, revision)
+            study_rows.add_segments(connection, study, new_segments, revision)
             for state, numbers in ends.items():
                 study_rows.finish_trials(connection, study, numbers, state, None, revision)
-            if new:
+            if new_trials:
                 planning_lock.release(connection, study)
             return True
 
@@ -372,7 +372,7 @@ class Store:
         """Release every lease and close the connections. Nothing happens the second time."""
         self._held.stop()
         with contextlib.suppress(StoreError):  # if the database is gone, the leases end by themselves
-            self._let_go(self._held.remove(self._held.all()) | self._held.abandoned(), seconds=1.0)
+            self._release_tokens(self._held.remove(self._held.all()) | self._held.abandoned(), seconds=1.0)
         self.database.close()
 
     def __enter__(self) -> Self:
@@ -419,7 +419,7 @@ class Store:
 
         if leases:
             self._held.remove(self.database.write(work, seconds=self.lease_seconds / 4))
-        self._let_go(self._held.abandoned(), self.lease_seconds / 4)
+        self._release_tokens(self._held.abandoned(), self.lease_seconds / 4)
 
     def release(self, leases: Iterable[StoreLease]) -> None:
         """Free these tasks for other processes.
@@ -431,9 +431,9 @@ class Store:
                 self._held.abandon(lease)
             return
         with contextlib.suppress(StoreError):
-            self._let_go(self._held.remove(leases), self.lease_seconds / 4)
+            self._release_tokens(self._held.remove(leases), self.lease_seconds / 4)
 
-    def _let_go(self, tokens: Mapping[str, int], seconds: float | None = None) -> None:
+    def _release_tokens(self, tokens: Mapping[str, int], seconds: float | None = None) -> None:
         if tokens:
             self.database.write(lambda connection: fencing.release(connection, tokens), seconds)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...tasks.checkpoint.retention import Keep
 from ...tasks.checkpoint.state import pack, unpack
-from ...tasks.checkpoint.storage import POLICY, Saved, Write, policy_uid
+from ...tasks.checkpoint.storage import POLICY_PREFIX, Saved, Write, policy_uid
 from ...tasks.task import Task
 from ...tasks.warm_start import WarmStart, is_policy, policy_in
 from ..errors import StoreError, TaskBusy
@@ -140,7 +140,7 @@ def begun(store: Store, text: str | None, shown: str | None = None) -> list[str]
     pattern = re.compile(" with ".join(parts))
     digests = []
     for row in store.tasks():
-        if row.uid.startswith(POLICY) and row.identity:
+        if row.uid.startswith(POLICY_PREFIX) and row.identity:
             names = [event.data.get("source", "") for event in store.events(row.uid) if event.kind == STORED]
             if any(pattern.fullmatch(name) for name in names):
                 digests.append(str(row.identity["policy"]))

@@ -127,7 +127,9 @@ def changes(connection: Connection, name: str, since: int) -> Changes | None:
     whole = since < row.rewritten
     after = -1 if whole else since
     config = connection.execute(sa.select(c.config).where(c.name == name)).scalar_one()
-    return Changes(row.revision, whole, config, trials(connection, name, after), segments(connection, name, after))
+    seeds = _seeds(config)
+    new_trials = trials(connection, name, after, seeds=seeds)
+    return Changes(row.revision, whole, config, new_trials, segments(connection, name, after, seeds=seeds))
 
 
 def add_trials(connection: Connection, name: str, trials: Iterable[Trial], revision: int) -> None:
@@ -147,25 +149,31 @@ def add_segments(connection: Connection, name: str, segments: Iterable[Segment],
         connection.execute(insert(connection, segment).on_conflict_do_nothing(), rows)
 
 
-def _seeds(connection: Connection, name: str) -> int:
+def _read_seeds(connection: Connection, name: str) -> int:
+    return _seeds(connection.scalar(sa.select(study.c.config).where(study.c.name == name)) or {})
+
+
+def _seeds(config: Mapping[str, Any]) -> int:
     """Return the number of replicates of each configuration of a study."""
-    config = connection.scalar(sa.select(study.c.config).where(study.c.name == name)) or {}
     options = config.get("options")
     seeds = options.get("seeds") if isinstance(options, Mapping) else None
     return seeds if isinstance(seeds, int) and seeds > 0 else 1
 
 
-def trials(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Trial]:
+def trials(
+    connection: Connection, name: str, since: int = -1, of: Any = None, *, seeds: int | None = None
+) -> list[Trial]:
     """Return the trials of a study, by number.
 
-    Only trials after the revision ``since`` are read, with numbers that ``of`` selects.
+    Only trials after the revision ``since`` are read, with numbers that ``of`` selects. ``seeds`` is the number of
+    replicates of each configuration, read if it is not known.
     """
     query = sa.select(*_TRIAL).where(trial.c.study == name).order_by(trial.c.number)
     if since >= 0:
         query = query.where(trial.c.revision > since)
     if of is not None:
         query = query.where(trial.c.number.in_(of))
-    seeds = _seeds(connection, name)
+    seeds = seeds or _read_seeds(connection, name)
     rows = [Trial(**row._mapping, seeds=seeds) for row in connection.execute(query)]
     for row in rows:
         if row.state not in TRIAL_STATES:
@@ -180,17 +188,20 @@ def _contradictory(name: str, state: str, score: float | None) -> DamagedRow:
     )
 
 
-def segments(connection: Connection, name: str, since: int = -1, of: Any = None) -> list[Segment]:
+def segments(
+    connection: Connection, name: str, since: int = -1, of: Any = None, *, seeds: int | None = None
+) -> list[Segment]:
     """Return the segments of a study, by number and rung.
 
-    Only segments after the revision ``since`` are read, with numbers that ``of`` selects.
+    Only segments after the revision ``since`` are read, with numbers that ``of`` selects. ``seeds`` is the number of
+    replicates of each configuration, read if it is not known.
     """
     query = sa.select(*_SEGMENT).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
     if since >= 0:
         query = query.where(segment.c.revision > since)
     if of is not None:
         query = query.where(segment.c.number.in_(of))
-    seeds = _seeds(connection, name)
+    seeds = seeds or _read_seeds(connection, name)
     rows = [Segment(**row._mapping, seeds=seeds) for row in connection.execute(query)]
     for row in rows:
         if row.state not in SEGMENT_STATES or (row.state == "done") != (row.score is not None):

@@ -20,7 +20,7 @@ from ..storage.sql.events import add_events
 from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metadata, metric, segment, task, trial
 from ..storage.store import Store
 from .findings import Finding, Repair
-from .locking import last_epochs, lock_free
+from .locking import last_epochs, lock_if_free
 
 HELD = "a living process holds the task; it is repaired when that has ended"
 GONE = "it is no longer so"
@@ -46,7 +46,7 @@ def _lease(connection: Connection, finding: Finding) -> str:
     held = (task.c.uid == uid) & (task.c.lease_epoch == token) & task.c.lease_owner.is_not(None)
     if connection.scalar(sa.select(task.c.uid).where(held)) is None:
         return GONE
-    return "" if lock_free(connection, uid) else HELD
+    return "" if lock_if_free(connection, uid) else HELD
 
 
 def _unreachable(connection: Connection, finding: Finding) -> str:
@@ -73,7 +73,7 @@ def _size(connection: Connection, finding: Finding) -> str:
 
 def _checkpoint(connection: Connection, finding: Finding) -> str:
     uid, id = finding.key
-    if not lock_free(connection, uid):
+    if not lock_if_free(connection, uid):
         return HELD
     query = sa.select(checkpoint.c.id, checkpoint.c.epochs).where(checkpoint.c.uid == uid).order_by(checkpoint.c.id)
     epochs = {row.id: row.epochs for row in connection.execute(query)}
@@ -89,7 +89,7 @@ def _checkpoint(connection: Connection, finding: Finding) -> str:
 
 
 def _epochs(connection: Connection, finding: Finding) -> str:
-    if not lock_free(connection, finding.key[0]):
+    if not lock_if_free(connection, finding.key[0]):
         return HELD
     last_epochs(connection, finding.key[0])
     return ""
@@ -97,7 +97,7 @@ def _epochs(connection: Connection, finding: Finding) -> str:
 
 def _identity(connection: Connection, finding: Finding) -> str:
     uid = finding.key[0]
-    if not lock_free(connection, uid):
+    if not lock_if_free(connection, uid):
         return HELD
     connection.execute(metric.delete().where(metric.c.uid == uid))
     connection.execute(event.delete().where(event.c.uid == uid))
@@ -107,7 +107,7 @@ def _identity(connection: Connection, finding: Finding) -> str:
 
 def _metrics(connection: Connection, finding: Finding) -> str:
     uid = finding.key[0]
-    if not lock_free(connection, uid):
+    if not lock_if_free(connection, uid):
         return HELD
     connection.execute(metric.delete().where(metric.c.uid == uid, metric.c.epoch > last_epochs(connection, uid)))
     return ""

@@ -43,10 +43,10 @@ def _trials(connection: Connection) -> list[Finding]:
     return findings
 
 
-def _sought(connection: Connection, name: str) -> frozenset[str]:
+def _objectives_of_study(connection: Connection, name: str) -> frozenset[str]:
     """Return the objectives of each result of a study.
 
-    None if its results have a score only.
+    They are empty if its results have a score only, or if its configuration cannot be read.
     """
     text = connection.scalar(sa.select(sa.type_coerce(study.c.config, sa.Text)).where(study.c.name == name))
     try:
@@ -57,7 +57,7 @@ def _sought(connection: Connection, name: str) -> frozenset[str]:
 
 
 def _study(connection: Connection, name: str) -> Iterator[Finding]:
-    sought = _sought(connection, name)
+    objectives = _objectives_of_study(connection, name)
     columns = [column for column in segment.c if column.name not in ("study", "revision")]
     query = sa.select(*columns).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
     rows: dict[int, list[Segment]] = {}
@@ -69,7 +69,7 @@ def _study(connection: Connection, name: str) -> Iterator[Finding]:
         own, label = rows.get(number, []), f"trial {number} of study {name!r}"
         yield from _trial((name, number), label, state, own)
         for each in own:
-            if each.state == "done" and (lacks := sorted(sought.difference(each.objectives or ()))):
+            if each.state == "done" and (lacks := sorted(objectives.difference(each.objectives or ()))):
                 where = f"segment {each.rung} of {label}"
                 yield Finding("segment-result", where, f"it has no {', '.join(lacks)}", (name, number, each.rung))
         if not known and any(row.state == "done" for row in own):

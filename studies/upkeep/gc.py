@@ -20,8 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ...tasks.checkpoint.storage import POLICY as POLICIES
-from ...tasks.checkpoint.storage import policy_uid
+from ...tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ..storage import branches
 from ..storage.retention import Keep, asked_for, drop
 from ..storage.sql.events import add_events
@@ -29,11 +28,11 @@ from ..storage.sql.schema import CHUNK, Now, blob, checkpoint, checkpoint_blob, 
 from ..storage.store import Store
 from ..storage.studies import get_study
 from .fsck_rows import COLLECTED
-from .locking import last_epochs, lock_free
+from .locking import last_epochs, lock_if_free
 
 
 @dataclass(frozen=True)
-class Policy:
+class GcRules:
     """Retention of trials by their states; None keeps nothing."""
 
     finished: Keep | None = field(default_factory=lambda: Keep(latest=1, best=1))
@@ -45,7 +44,7 @@ class Policy:
         return {"failed": self.failed, "running": self.running}.get(state, self.finished)
 
 
-POLICY = Policy()
+RULES = GcRules()
 YOUNG = 3600.0  # seconds
 
 
@@ -75,29 +74,29 @@ class Garbage:
 
 
 def gc(
-    store: Store, policy: Policy = POLICY, *, studies: Collection[str] | None = None, dry_run: bool = True
+    store: Store, rules: GcRules = RULES, *, studies: Collection[str] | None = None, dry_run: bool = True
 ) -> list[Garbage]:
     """Drop checkpoints that no trial needs, and return them.
 
     Args:
         store: the database.
-        policy: retention of trials.
+        rules: retention of trials.
         studies: names; None for all. UnknownStudy names those that exist.
-        dry_run: whether nothing is changed.
+        dry_run: True to change nothing.
     """
     uids = store.database.read(lambda connection: _uids(connection, studies))
     run = store.database.read if dry_run else store.database.write
     garbage: list[Garbage] = []
-    gone: list[
-        int
-    ] = []  # in a dry run, what earlier tasks would have dropped: a blob is freed by the last that names it
-    tasks = [partial(_task, uid=uid, policy=policy) for uid in uids]
+    # In a dry run a blob counts as freed by the last task that would drop it: ``gone`` are the checkpoints before.
+    gone: list[int] = []
+    collectors = [partial(_collect_task, uid=uid, rules=rules) for uid in uids]
     if studies is None:
-        tasks += [partial(_policy, uid=uid) for uid in store.database.read(_policies)]
-    for task_of in tasks:
-        of_task, ids = run(partial(task_of, gone=gone if dry_run else None))
-        if of_task is not None:
-            garbage.append(of_task)
+        collectors += [partial(_collect_stored_policy, uid=uid) for uid in store.database.read(_old_policies)]
+    for collect in collectors:
+        garbage_of_task, ids = run(partial(collect, gone=gone, dry_run=dry_run))
+        if garbage_of_task is not None:
+            garbage.append(garbage_of_task)
+        if dry_run:
             gone += ids
     return garbage
 
@@ -111,12 +110,14 @@ def _uids(connection: Connection, studies: Collection[str] | None) -> list[str]:
     return list(connection.scalars(query.where(sa.exists().where(checkpoint.c.uid == trial.c.uid))))
 
 
-def _task(connection: Connection, uid: str, policy: Policy, gone: list[int] | None) -> tuple[Garbage | None, list[int]]:
-    """Return what one task need not keep, and its ids.
+def _collect_task(
+    connection: Connection, uid: str, rules: GcRules, gone: Sequence[int], dry_run: bool
+) -> tuple[Garbage | None, list[int]]:
+    """Drop the checkpoints that one task need not keep; return them, and their ids.
 
-    Drop it if ``gone`` is None.
+    In a dry run nothing is dropped.
     """
-    if not lock_free(connection, uid, look=gone is not None):
+    if not lock_if_free(connection, uid, dry_run=dry_run):
         return None, []
     c = checkpoint.c
     epochs = {row.id: row.epochs for row in connection.execute(sa.select(c.id, c.epochs).where(c.uid == uid))}
@@ -125,14 +126,14 @@ def _task(connection: Connection, uid: str, policy: Policy, gone: list[int] | No
     trials = [(row.study, row.number, row.state) for row in rows]
     needed = branches.kept_checkpoints(connection, [uid])
     for state in {state for _, _, state in trials}:
-        needed |= _kept(connection, uid, epochs, policy.of(state))
+        needed |= _checkpoints_to_keep(connection, uid, epochs, rules.of(state))
         if state != "failed":
-            needed |= _kept(connection, uid, epochs, asked_for(connection, uid))
+            needed |= _checkpoints_to_keep(connection, uid, epochs, asked_for(connection, uid))
     ids = sorted(epochs.keys() - needed)
     if not ids:
         return None, []
-    size = _freed(connection, ids, gone or [])
-    if gone is None:
+    size = _freed_bytes(connection, ids, gone)
+    if not dry_run:
         drop(connection, ids)
         last_epochs(connection, uid)
         note = {"epochs": [epochs[id] for id in ids], "until": max(epochs.values()), "bytes": size}
@@ -141,38 +142,40 @@ def _task(connection: Connection, uid: str, policy: Policy, gone: list[int] | No
     return Garbage(uid, trials, [epochs[id] for id in ids], kept, size), ids
 
 
-def _policies(connection: Connection) -> list[str]:
+def _old_policies(connection: Connection) -> list[str]:
     """Return the stored policies that are old enough.
 
     A younger one may be about to be used.
     """
     c = checkpoint.c
-    old = sa.select(c.uid).where(c.uid.startswith(POLICIES, autoescape=True), c.created < Now() - YOUNG)
+    old = sa.select(c.uid).where(c.uid.startswith(POLICY_PREFIX, autoescape=True), c.created < Now() - YOUNG)
     return list(connection.scalars(old.distinct().order_by(c.uid)))
 
 
-def _policy(connection: Connection, uid: str, gone: list[int] | None) -> tuple[Garbage | None, list[int]]:
+def _collect_stored_policy(
+    connection: Connection, uid: str, gone: Sequence[int], dry_run: bool
+) -> tuple[Garbage | None, list[int]]:
     """Drop a policy that no task starts from.
 
     Its events are dropped too, so that the policy is stored again if needed.
     """
-    if not lock_free(connection, uid, look=gone is not None):
+    if not lock_if_free(connection, uid, dry_run=dry_run):
         return None, []
     named = {
-        policy_uid(str(_part(config, "options", "warm_start")))
+        policy_uid(str(_nested(config, "options", "warm_start")))
         for config in connection.scalars(sa.select(study.c.config))
     }
     if uid in named or branches.kept_checkpoints(connection, [uid]):
         return None, []
     ids = list(connection.scalars(sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid)))
-    size = _freed(connection, ids, gone or [])
-    if gone is None:
+    size = _freed_bytes(connection, ids, gone)
+    if not dry_run:
         drop(connection, ids)
         connection.execute(event.delete().where(event.c.uid == uid))
     return Garbage(uid, [], [0] * len(ids), [], size), ids
 
 
-def _part(form: Any, *names: str) -> Any:
+def _nested(form: Any, *names: str) -> Any:
     """Return a nested value of JSON from anywhere.
 
     Return None if the value does not exist.
@@ -182,7 +185,7 @@ def _part(form: Any, *names: str) -> Any:
     return form
 
 
-def _kept(connection: Connection, uid: str, epochs: dict[int, int], keep: Keep | None) -> set[int]:
+def _checkpoints_to_keep(connection: Connection, uid: str, epochs: dict[int, int], keep: Keep | None) -> set[int]:
     if keep is None:
         return set()
     newest = {epochs[id]: id for id in sorted(epochs)}  # of two at the same epochs the later one counts
@@ -191,7 +194,7 @@ def _kept(connection: Connection, uid: str, epochs: dict[int, int], keep: Keep |
     return {newest[epoch] for epoch in newest.keys() - keep.dropped(newest, measured)}
 
 
-def _freed(connection: Connection, ids: Sequence[int], gone: Sequence[int]) -> int:
+def _freed_bytes(connection: Connection, ids: Sequence[int], gone: Sequence[int]) -> int:
     """Return the bytes of blobs that only these and gone checkpoints name."""
     c, size = checkpoint_blob.c, 0
     digests = set(connection.scalars(sa.select(c.digest).where(c.checkpoint.in_(ids))))

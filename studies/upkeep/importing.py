@@ -34,7 +34,7 @@ from ..storage.store import Store
 from ..study.config import Config
 from .exporting import PIECE, Row, Transferred, check_digest, sha256_of
 from .fsck import check
-from .locking import last_epochs, lock_free
+from .locking import last_epochs, lock_if_free
 
 DIGEST = hashlib.sha256().digest_size  # bytes at the end of the file
 LONGEST_NAME = 1000  # characters
@@ -258,7 +258,7 @@ def _task(connection: Connection, blobs: _Blobs, rows: Mapping[str, list[Row]], 
         )
     missing = _missing(connection, uid, rows["checkpoints"], where)
     nameless = stored.identity is None and row["identity"] is not None
-    if (missing or fresh or nameless) and not lock_free(connection, uid):
+    if (missing or fresh or nameless) and not lock_if_free(connection, uid):
         holder = Owner.parse(stored.lease_owner or "")
         raise TaskBusy(uid, stored.lease_owner or "", holder.host, holder.pid, 0.0)
     if nameless:

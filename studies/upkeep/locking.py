@@ -9,21 +9,20 @@ from ..storage.locks.fencing import why_free
 from ..storage.sql.schema import Now, checkpoint, task
 
 
-def lock_free(connection: Connection, uid: str, look: bool = False) -> bool:
-    """Lock a task until this transaction ends.
+def lock_if_free(connection: Connection, uid: str, dry_run: bool = False) -> bool:
+    """Lock a free task until this transaction ends, ending a stale lease.
 
-    False if a living process holds it, or it does not exist.
-
-    A lease left over from a process that died or fell silent is ended: should that process wake up, it is refused. With
-    ``look`` nothing is locked or ended.
+    Return False, and lock nothing, if a living process holds the task or it does not exist. A stale lease is left over
+    from a process that died or fell silent; should that process wake up, it is refused. With ``dry_run`` nothing is
+    locked or ended.
     """
     c = task.c
     query = sa.select(c.uid, c.lease_owner, c.lease_epoch, (c.lease_expires - Now()).label("seconds"))
     query = query.where(c.uid == uid)
-    row = connection.execute(query if look else query.with_for_update()).one_or_none()
+    row = connection.execute(query if dry_run else query.with_for_update()).one_or_none()
     if row is None or why_free(*row) is None:
         return False
-    if not look and row.lease_owner is not None:
+    if not dry_run and row.lease_owner is not None:
         connection.execute(task.update().where(c.uid == uid).values(lease_owner=None, lease_expires=Now()))
     return True
 

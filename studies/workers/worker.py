@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NamedTuple
@@ -27,7 +27,6 @@ from ..storage.failure_history import FailureHistory
 from ..storage.locks.leases import StoreLease
 from ..storage.locks.owner import Owner
 from ..storage.store import Store
-from .training import TaskStorage as TaskStorage
 from .training import Training
 
 LARGEST_COHORT = 32
@@ -83,25 +82,25 @@ class Worker:
                 return True
             if not ready and self.blocked:
                 raise next(iter(self.blocked.values()))
-            if self._work(ready):
+            if self._train_next_cohort(ready):
                 pause = POLL[0]
                 continue
             time.sleep(pause)  # other workers train all ready segments
             pause = min(2 * pause, POLL[1])
         return False
 
-    def _work(self, ready: Sequence[ReadySegment]) -> bool:
+    def _train_next_cohort(self, ready: Sequence[ReadySegment]) -> bool:
         """Train one cohort; return False if other workers hold all segments."""
         if not ready:
             return False
         with self._claim(ready) as claimed:
-            if claimed and (verdict := self._killed(claimed)) is not None:
+            if claimed and (verdict := self._failure_after_kills(claimed)) is not None:
                 self._failed(claimed[0].item, claimed[0].lease, *verdict)
             elif claimed:
                 self._train(claimed)
             return bool(claimed)
 
-    def _killed(self, claimed: Sequence[Claimed]) -> tuple[Killed, Decision] | None:
+    def _failure_after_kills(self, claimed: Sequence[Claimed]) -> tuple[Killed, Decision] | None:
         """Return the failure of a trial that has killed too many workers."""
         history = claimed[0].history
         verdict = history.after_kills() if history is not None else None
@@ -110,31 +109,42 @@ class Worker:
     @contextmanager
     def _claim(self, ready: Sequence[ReadySegment]) -> Iterator[list[Claimed]]:
         """Claim a share of the most urgent segments that can train together."""
-        me = str(Owner.current())
-        held = {uid: owner for uid, owner in self.store.holders().items() if owner != me}
-        present = len(set(held.values())) + 1
-        workers = max(self.workers, present)
-        share = min(LARGEST_COHORT, max(1, -(-len(ready) // workers)))
+        own_id = str(Owner.current())
+        held = {uid: owner for uid, owner in self.store.holders().items() if owner != own_id}
+        num_workers = len(set(held.values())) + 1
+        cohort_size = min(LARGEST_COHORT, max(1, -(-len(ready) // max(self.workers, num_workers))))
+        for group in self._groups(ready, held):
+            uids = _rotated(list(group), cohort_size, num_workers)
+            with self._claim_group(group, uids, cohort_size) as claimed:
+                if claimed:
+                    yield claimed
+                    return
+        yield []
+
+    def _groups(self, ready: Sequence[ReadySegment], held: Collection[str]) -> list[dict[str, ReadySegment]]:
+        """Return the segments by uid, in groups of equal structure, without held tasks."""
         groups: dict[tuple[str, int, int], dict[str, ReadySegment]] = {}
         for item in ready:  # trials with equal hyperparameters are one task: the second waits for the first
-            if item.trial.uid in held:
-                continue
-            groups.setdefault(self.runner.structure(item), {}).setdefault(item.trial.uid, item)
-        for group in groups.values():
-            leases = self.store.claim(self.study, _rotated(list(group), share, present), limit=share)
-            claimed = [Claimed(group[lease.uid], lease, history) for lease, history in leases]
-            if not claimed:
-                continue
-            try:
-                still_open = self.runner.ready()
-                own = [each for each in claimed if (each.item.segment.number, each.item.segment.rung) in still_open]
-                self.store.release([each.lease for each in claimed if each not in own])
-                if own:
-                    yield own
-                    return
-            finally:
-                self.store.release([each.lease for each in claimed])
-        yield []
+            if item.trial.uid not in held:
+                groups.setdefault(self.runner.structure(item), {}).setdefault(item.trial.uid, item)
+        return list(groups.values())
+
+    @contextmanager
+    def _claim_group(
+        self, group: Mapping[str, ReadySegment], uids: Sequence[str], limit: int
+    ) -> Iterator[list[Claimed]]:
+        """Claim segments that are still to be trained; release them at the end."""
+        claimed = [
+            Claimed(group[lease.uid], lease, history)
+            for lease, history in self.store.claim(self.study, uids, limit=limit)
+        ]
+        try:
+            still_open = self.runner.ready() if claimed else ()
+            own = [each for each in claimed if (each.item.segment.number, each.item.segment.rung) in still_open]
+            self.store.release([each.lease for each in claimed if each not in own])
+            yield own
+        finally:
+            self.store.release([each.lease for each in claimed])
 
     def _train(self, claimed: Sequence[Claimed]) -> None:
         items = [each.item for each in claimed]
@@ -172,7 +182,10 @@ class Worker:
                 )
 
     def _train_alone(self, claimed: Sequence[Claimed]) -> None:
-        """Train the segments one by one, to find the one that fails."""
+        """Train the segments one by one, to find the one that fails.
+
+        The failed training has released all leases; each segment's training takes a new one.
+        """
         for each in claimed:
             self._train([each])
 

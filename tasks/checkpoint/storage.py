@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from .retention import Keep
 
 Metrics = dict[str, float]
-POLICY = "policy/"
+POLICY_PREFIX = "policy/"
 
 
 def policy_uid(digest: str) -> str:
@@ -20,7 +20,7 @@ def policy_uid(digest: str) -> str:
 
     A task that starts from it names it as its parent.
     """
-    return POLICY + digest[:20]
+    return POLICY_PREFIX + digest[:20]
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,7 @@ def uid(number: int) -> str:
 def fill(store: Store, epochs: int = 3, name: str = NAME) -> None:
     """A study with a trial of each state, each with a checkpoint after each of its epochs."""
     store.change_study(name, lambda _: CONFIG)
-    store.carry_forward(
-        name, trials=[Trial(n, uid(n), {"lr": 0.001 * (n + 1)}, {"bracket": 0}) for n in range(len(STATES))]
-    )
+    store.add_rows(name, trials=[Trial(n, uid(n), {"lr": 0.001 * (n + 1)}, {"bracket": 0}) for n in range(len(STATES))])
     for number, end in enumerate(STATES):
         with store.open(uid(number), {"task": "ppo", "number": number}) as lease:
             digests = [save(store, lease, number, epoch) for epoch in range(1, epochs + 1)]
@@ -76,14 +74,14 @@ def fill(store: Store, epochs: int = 3, name: str = NAME) -> None:
 
 def finish(store: Store, lease: StoreLease, number: int, end: str, digests: list[str], name: str = NAME) -> None:
     for rung, reached in enumerate(RUNGS):
-        store.carry_forward(name, segments=[Segment(number, rung, reached)])
+        store.add_rows(name, segments=[Segment(number, rung, reached)])
         if rung and end == "failed":
             store.fail_trial(lease, name, number, rung, "ValueError: boom")
         elif not rung or end != "running":
             digest = digests[min(reached, len(digests)) - 1]
             store.finish_segments(name, [Result(lease, number, rung, score=RETURNS[reached - 1], digest=digest)])
     if end in ("complete", "pruned"):
-        store.carry_forward(name, finished=[(number, end)])
+        store.add_rows(name, finished=[(number, end)])
 
 
 def execute(store: Store, statement: Any) -> Any:

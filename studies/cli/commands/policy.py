@@ -98,14 +98,14 @@ def export_policy(arguments: argparse.Namespace) -> int:
 def _task(arguments: argparse.Namespace) -> Task:
     """Return the task as it was at the checkpoint, without a storage."""
     from ....tasks.checkpoint.state import unpack
-    from ....tasks.checkpoint.storage import POLICY
+    from ....tasks.checkpoint.storage import POLICY_PREFIX
     from ....tasks.warm_start import is_policy
     from ...engine.lineage import lineage, restore, retrain
     from ...storage.stored_policies import NoPolicy, checkpoint_of
 
     with existing_store(arguments) as store:
         uid, saved = checkpoint_of(store, arguments.checkpoint, whole_uid)
-        if uid.startswith(POLICY):
+        if uid.startswith(POLICY_PREFIX):
             raise NoPolicy(
                 f"a checkpoint is of a task, with an environment to act in, but {uid} is only a policy; "
                 "rekindle train --warm-start takes it"

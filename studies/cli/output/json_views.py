@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ....tasks.checkpoint.storage import POLICY
+from ....tasks.checkpoint.storage import POLICY_PREFIX
 from ...engine.optuna_mirror import UID as MIRROR
 from ...schedulers.registry import plan
 from ...schedulers.seeds import collapse, is_racing, seeds_of
@@ -100,21 +100,21 @@ def study_json(store: Store, name: str) -> Json:
     config = Config.from_json(study.config, name)
     rows, replicates = store.segments(name), store.trials(name)
     trials, segments = collapse(config, replicates, rows)
-    shown = _trials_json(trials, segments)
+    configurations = _trials_json(trials, segments)
     if seeds_of(config) > 1:
-        _add_seeds(config, shown, replicates, rows)
+        _add_seeds(config, configurations, replicates, rows)
     objectives = objectives_of(config)
-    best = front(shown, objectives)
+    best = front(configurations, objectives)
     return {
         **_head(config, name),
         "state": "complete" if plan(config, replicates, rows).complete else "running",
         "counts": {state: sum(trial.state == state for trial in trials) for state in STATES},
         "brackets": max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
         "progress": _progress(config, Counter((row.rung, row.state) for row in rows)),
-        "spared": _spared(shown) if is_racing(config) else 0,
+        "spared": _skipped_trainings(configurations) if is_racing(config) else 0,
         "best": next(iter(best), None),
         "front": [trial["number"] for trial in best],
-        "trials": shown,
+        "trials": configurations,
     }
 
 
@@ -172,19 +172,21 @@ def _trials_json(trials: Sequence[Trial], segments: Sequence[Segment]) -> list[J
     return [trial_json(trial, by_trial.get(trial.number, [])) for trial in trials]
 
 
-def _add_seeds(config: Config, shown: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]) -> None:
+def _add_seeds(
+    config: Config, configurations: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]
+) -> None:
     """Add its replicates to each configuration."""
     of_configuration: dict[int, list[Json]] = {}
     for trial, values in zip(trials, _trials_json(trials, segments), strict=True):
         each = {name: values[name] for name in ("uid", "state", "epochs", "return", "digest")}
         of_configuration.setdefault(trial.configuration, []).append({"seed": trial.attrs["seed"], **each})
-    for configuration in shown:
+    for configuration in configurations:
         configuration["seeds"] = of_configuration[configuration["number"]]
 
 
-def _spared(shown: Sequence[Json]) -> int:
+def _skipped_trainings(configurations: Sequence[Json]) -> int:
     """Return the number of seeds that racing left behind the others."""
-    ended = (trial for trial in shown if trial["state"] in ("complete", "pruned"))
+    ended = (trial for trial in configurations if trial["state"] in ("complete", "pruned"))
     return sum(each["epochs"] < trial["epochs"] for trial in ended for each in trial["seeds"])
 
 
@@ -196,7 +198,7 @@ def status_json(store: Store) -> Json:
         "storage": store.url,
         "studies": studies,
         "workers": workers,
-        "tasks": store.count_tasks(without=[MIRROR, POLICY]),
+        "tasks": store.count_tasks(without=[MIRROR, POLICY_PREFIX]),
     }
 
 

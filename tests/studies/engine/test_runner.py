@@ -139,7 +139,7 @@ def test_a_plan_that_was_cut_off_in_the_middle_is_completed(store: Store) -> Non
     start_study(store, "s", tiny())
     whole = [(item.trial.params, item.segment) for item in StudyRunner(store, "s").advance()]
     start_study(store, "t", tiny())
-    store.carry_forward("t", trials=store.trials("s"))  # and killed before the segments
+    store.add_rows("t", trials=store.trials("s"))  # and killed before the segments
     assert [(item.trial.params, item.segment) for item in StudyRunner(store, "t").advance()] == whole
 
 

@@ -58,12 +58,12 @@ def test_what_has_changed_is_read_once_and_nothing_else(store: Store, other: Sto
     start_study(store, "s", tiny(trials=9))
     view = StudyRows(other, "s")
     pairs = [rows(number) for number in range(9)]
-    store.carry_forward("s", trials=[trial for trial, _ in pairs], segments=[segment for _, segment in pairs])
+    store.add_rows("s", trials=[trial for trial, _ in pairs], segments=[segment for _, segment in pairs])
     changes = view.refresh()
     assert changes is not None
     assert (len(changes.trials), len(changes.segments), len(view.ready)) == (9, 9, 9)
     finish(store, 4)
-    store.carry_forward("s", finished=[(7, "pruned")])
+    store.add_rows("s", finished=[(7, "pruned")])
     changes = view.refresh()
     assert changes is not None
     assert [(row.number, row.score) for row in changes.segments] == [(4, 4.0)]
@@ -98,9 +98,9 @@ def test_of_many_writers_at_once_no_row_is_missed(url: str) -> None:
         with Store(url) as mine:
             for number in range(place, writers * each, writers):
                 trial, segment = rows(number)
-                mine.carry_forward("s", trials=[trial], segments=[segment])
+                mine.add_rows("s", trials=[trial], segments=[segment])
                 finish(mine, number)
-                mine.carry_forward("s", finished=[(number, "complete")])
+                mine.add_rows("s", finished=[(number, "complete")])
 
     threads = [threading.Thread(target=write, args=(place,)) for place in range(writers)]
     with Store(url) as store:
@@ -133,9 +133,9 @@ def test_a_study_that_is_extended_is_planned_anew(store: Store, other: Store) ->
 def test_that_rows_were_taken_away_is_seen(store: Store, other: Store) -> None:
     start_study(store, "s", tiny())
     pairs = [rows(number) for number in range(3)]
-    store.carry_forward("s", trials=[trial for trial, _ in pairs], segments=[segment for _, segment in pairs])
+    store.add_rows("s", trials=[trial for trial, _ in pairs], segments=[segment for _, segment in pairs])
     view, watch = StudyRows(other, "s"), StudyProgress(other, "s")
-    store.carry_forward("s", finished=[(1, "pruned")])
+    store.add_rows("s", finished=[(1, "pruned")])
     view.refresh()
     assert (1, 0) in view.ready
     [finding] = [each for each in fsck.check(store) if each.kind == "segment-open"]
@@ -156,21 +156,21 @@ def test_a_plan_that_holds_only_as_long_as_nothing_changes_is_dropped_if_somethi
     start_study(store, "s", tiny())
     view = StudyRows(store, "s")
     trial, segment = rows(0)
-    assert store.carry_forward("s", trials=[trial], segments=[segment], since=view.revision)
-    assert not store.carry_forward("s", finished=[(0, "pruned")], since=view.revision)
+    assert store.add_rows("s", trials=[trial], segments=[segment], since=view.revision)
+    assert not store.add_rows("s", finished=[(0, "pruned")], since=view.revision)
     assert store.trials("s")[0].state == "running"
     view.refresh()
-    assert store.carry_forward("s", finished=[(0, "pruned")], since=view.revision)
+    assert store.add_rows("s", finished=[(0, "pruned")], since=view.revision)
 
 
 def test_what_is_carried_forward_is_there_as_a_whole_or_not_at_all(store: Store) -> None:
     start_study(store, "s", tiny())
     trial, segment = rows(0)
     with pytest.raises(Exception, match="there is no trial 5"):
-        store.carry_forward("s", trials=[trial], segments=[segment], finished=[(5, "pruned")])
+        store.add_rows("s", trials=[trial], segments=[segment], finished=[(5, "pruned")])
     assert (store.trials("s"), store.segments("s")) == ([], [])
     with pytest.raises(UnknownStudy, match="no study 't'"):
-        store.carry_forward("t", trials=[trial])
+        store.add_rows("t", trials=[trial])
     with pytest.raises(UnknownStudy, match="no study 't'"):
         StudyRows(store, "t")
 
@@ -197,7 +197,7 @@ def test_what_is_asked_at_each_look_goes_through_indexes(sqlite_url: str) -> Non
 
     with Store(sqlite_url) as store:
         start_study(store, "s", tiny())
-        store.carry_forward("s", trials=[rows(0)[0]])
+        store.add_rows("s", trials=[rows(0)[0]])
         sa.event.listen(store.database._engine, "before_cursor_execute", note)
         store.database.read(lambda c: study_rows.changes(c, "s", 0))
         store.database.read(task_rows.holders)

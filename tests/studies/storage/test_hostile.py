@@ -225,7 +225,7 @@ def test_a_pause_that_has_no_end_is_as_long_as_pauses_are(filled: Store) -> None
         event = {"kind": "memory", "retry": True, "epochs": 3, "pause": pause}
         with filled.open(uid(2), {"task": "ppo", "number": 2}) as lease:
             filled.save([Write(lease, 3, events=[(FAILED, event)])])
-        assert 0 <= filled.histories([uid(2)])[uid(2)].rest <= RETRY_RULES["memory"].longest
+        assert 0 <= filled.histories([uid(2)])[uid(2)].retry_in <= RETRY_RULES["memory"].longest
 
 
 TERMINAL = "\x1b]0;owned\x07\x1b[2J[red][/]\u202e\r"
@@ -234,8 +234,8 @@ TERMINAL = "\x1b]0;owned\x07\x1b[2J[red][/]\u202e\r"
 def test_a_terminal_is_told_nothing_by_a_database(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(sqlite_url) as store:
         store.change_study(TERMINAL, lambda _: {**sample.CONFIG, "task": "ppo"})
-        store.carry_forward(TERMINAL, trials=[Trial(0, f"a{TERMINAL}", {TERMINAL: TERMINAL})])
-        store.carry_forward(TERMINAL, segments=[Segment(0, 0, 2)])
+        store.add_rows(TERMINAL, trials=[Trial(0, f"a{TERMINAL}", {TERMINAL: TERMINAL})])
+        store.add_rows(TERMINAL, segments=[Segment(0, 0, 2)])
         with store.open(f"a{TERMINAL}", {TERMINAL: TERMINAL}) as lease:
             store.save([Write(lease, 1, events=[(TERMINAL, {TERMINAL: TERMINAL})])])
             store.fail_trial(lease, TERMINAL, 0, 0, TERMINAL)

@@ -231,7 +231,7 @@ with Store(sys.argv[1], retry=120) as store:
         for lease, _ in store.claim("s", free, limit=3):
             number = int(lease.uid)
             if store.trials("s")[number].state == "running":
-                store.finish_trial("s", number, "complete")
+                store.add_rows("s", finished=[(number, "complete")])
                 mine.append(lease.uid)
             lease.release()
     print(*mine, flush=True)
@@ -241,7 +241,7 @@ with Store(sys.argv[1], retry=120) as store:
 def test_eight_processes_claim_from_one_pool_and_nothing_twice(url: str, child: Callable[..., Any]) -> None:
     with Store(url) as store:
         store.change_study("s", lambda _: {})
-        store.carry_forward("s", trials=[Trial(number, str(number), {}) for number in range(40)])
+        store.add_rows("s", trials=[Trial(number, str(number), {}) for number in range(40)])
         workers = [child(CLAIM, url) for _ in range(8)]
         assert [worker.hear() for worker in workers] == ["ready"] * 8
         for worker in workers:

@@ -19,10 +19,8 @@ CONFIG = {"task": "ppo", "space": {"gamma": [0.9, 0.999]}, "trials": 16, "none":
 def planned(store: Store) -> Store:
     """A study of three trials, each with a segment to its first rung."""
     store.change_study("cartpole", lambda _: CONFIG)
-    store.carry_forward(
-        "cartpole", trials=[Trial(n, f"uid{n}", {"gamma": 0.9 + n / 100}, {"group": 0}) for n in range(3)]
-    )
-    store.carry_forward("cartpole", segments=[Segment(n, 0, 9) for n in range(3)])
+    store.add_rows("cartpole", trials=[Trial(n, f"uid{n}", {"gamma": 0.9 + n / 100}, {"group": 0}) for n in range(3)])
+    store.add_rows("cartpole", segments=[Segment(n, 0, 9) for n in range(3)])
     return store
 
 
@@ -50,16 +48,16 @@ def test_an_unknown_study_is_answered_with_those_that_there_are(store: Store) ->
     store.change_study("cartpole", lambda _: CONFIG)
     for call in (
         store.study,
-        lambda name: store.carry_forward(name, trials=[]),
-        lambda name: store.carry_forward(name, segments=[]),
+        lambda name: store.add_rows(name, trials=[]),
+        lambda name: store.add_rows(name, segments=[]),
     ):
         with pytest.raises(UnknownStudy, match="no study 'pendulum'; there are 'cartpole'"):
             call("pendulum")
 
 
 def test_rows_are_added_if_they_are_not_there(planned: Store) -> None:
-    planned.carry_forward("cartpole", trials=[Trial(2, "another", {}), Trial(3, "uid3", {"gamma": 0.93})])
-    planned.carry_forward("cartpole", segments=[Segment(2, 0, 1), Segment(2, 1, 27)])
+    planned.add_rows("cartpole", trials=[Trial(2, "another", {}), Trial(3, "uid3", {"gamma": 0.93})])
+    planned.add_rows("cartpole", segments=[Segment(2, 0, 1), Segment(2, 1, 27)])
     trials = planned.trials("cartpole")
     assert [(trial.number, trial.uid, trial.state) for trial in trials] == [(n, f"uid{n}", "running") for n in range(4)]
     assert (trials[1].params, trials[1].attrs) == ({"gamma": 0.91}, {"group": 0})
@@ -104,10 +102,10 @@ def test_a_failed_trial_keeps_its_traceback(planned: Store) -> None:
 
 def test_any_worker_may_finish_a_trial_and_all_agree(planned: Store) -> None:
     for _ in range(2):
-        planned.carry_forward("cartpole", finished=[(2, "pruned")])
+        planned.add_rows("cartpole", finished=[(2, "pruned")])
     assert planned.trials("cartpole")[2].state == "pruned"
     with pytest.raises(ResultMismatch, match=r"trial 2 of study 'cartpole' is finished once, with .*pruned.*complete"):
-        planned.carry_forward("cartpole", finished=[(2, "complete")])
+        planned.add_rows("cartpole", finished=[(2, "complete")])
 
 
 def test_a_claim_takes_what_is_free_in_order(planned: Store) -> None:
@@ -144,16 +142,16 @@ def test_workers_are_the_living_processes_that_hold_something(planned: Store) ->
 
 def test_trials_of_one_study_are_not_those_of_another(planned: Store) -> None:
     planned.change_study("other", lambda _: CONFIG)
-    planned.carry_forward("other", trials=[Trial(0, "uid0", {})])
+    planned.add_rows("other", trials=[Trial(0, "uid0", {})])
     assert len(planned.trials("other")) == 1
     assert len(planned.trials("cartpole")) == 3
     with pytest.raises(StoreError):
-        planned.carry_forward("other", segments=[Segment(7, 0, 1)])  # no such trial
+        planned.add_rows("other", segments=[Segment(7, 0, 1)])  # no such trial
 
 
 def test_rows_carry_their_configuration_and_replicate(store: Store) -> None:
     store.change_study("s", lambda _: {"options": {"seeds": 3}})
-    store.carry_forward("s", trials=[Trial(n, f"uid{n}", {}) for n in range(5)], segments=[Segment(4, 0, 1)])
+    store.add_rows("s", trials=[Trial(n, f"uid{n}", {}) for n in range(5)], segments=[Segment(4, 0, 1)])
     rows = [*store.trials("s"), *store.segments("s")]
     assert [(row.configuration, row.replicate) for row in rows] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 1)]
     changes = store.changes("s")

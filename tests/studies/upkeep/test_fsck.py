@@ -265,7 +265,7 @@ def test_a_process_that_wakes_up_after_a_repair_is_refused(filled: Store) -> Non
 def test_a_claim_that_waits_for_its_worker_is_no_finding(filled: Store) -> None:
     from rekindle.studies.storage.rows import Trial
 
-    filled.carry_forward(sample.NAME, trials=[Trial(9, "claimed", {})])
+    filled.add_rows(sample.NAME, trials=[Trial(9, "claimed", {})])
     [(lease, _)] = filled.claim(sample.NAME, ["claimed"])
     lease.release()
     assert check(filled) == []

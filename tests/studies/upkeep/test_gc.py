@@ -20,7 +20,7 @@ from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.sql.schema import blob
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
-from rekindle.studies.upkeep.gc import Policy, gc
+from rekindle.studies.upkeep.gc import GcRules, gc
 from rekindle.studies.upkeep.shrinking import shrink
 from rekindle.tasks.checkpoint.state import pack
 from rekindle.tasks.checkpoint.storage import Write
@@ -60,7 +60,7 @@ def test_a_dry_run_changes_nothing_and_says_what_would_go(filled: Store) -> None
 def test_trials_keep_what_their_state_calls_for(filled: Store) -> None:
     gc(filled, dry_run=False)
     assert epochs(filled) == {COMPLETE: [2, 3], FAILED: [], RUNNING: [2, 3], PRUNED: [2, 3]}  # the second is the best
-    gc(filled, Policy(finished=Keep(latest=1), running=Keep(latest=1)), dry_run=False)
+    gc(filled, GcRules(finished=Keep(latest=1), running=Keep(latest=1)), dry_run=False)
     assert epochs(filled) == {COMPLETE: [3], FAILED: [], RUNNING: [3], PRUNED: [3]}
 
 
@@ -78,7 +78,7 @@ def test_what_stays_is_sound_and_metrics_and_events_stay(filled: Store) -> None:
 
 def test_what_several_trials_share_stays_as_long_as_one_needs_it(filled: Store) -> None:
     filled.change_study("other", lambda _: {**sample.CONFIG, "seed": 1})
-    filled.carry_forward("other", trials=[Trial(0, FAILED, {})])
+    filled.add_rows("other", trials=[Trial(0, FAILED, {})])
     gc(filled, dry_run=False)
     assert epochs(filled)[FAILED] == [2, 3]
 

@@ -129,7 +129,7 @@ def test_a_study_of_other_content_is_refused_by_what_differs(
     filled: Store, file: Path, change: Callable[[], Any], message: str
 ) -> None:
     if "only in" in message:
-        filled.carry_forward(sample.NAME, trials=[Trial(9, "nine", {})])
+        filled.add_rows(sample.NAME, trials=[Trial(9, "nine", {})])
     else:
         execute(filled, change())
     before = content(filled)

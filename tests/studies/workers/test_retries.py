@@ -255,7 +255,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     for _ in range(3):  # of whom the first two are noticed when their task is taken over
         kill("b")
     history = kill("a")
-    assert (history.killed, history.elsewhere, is_tried_again(history)) == (5, 2, True)
+    assert (history.killed, history.other_deaths, is_tried_again(history)) == (5, 2, True)
     assert [is_tried_again(kill("a")) for _ in range(2)] == [True, False]
 
 
@@ -278,7 +278,7 @@ def test_who_rests_or_wants_to_be_alone_is_not_claimed_with_others(unfinished: S
     note("b", pause=1000.0)
     assert claimed("b", "a") == ["a"]
     assert claimed("b") == []
-    assert 50 < unfinished.histories(["b"])["b"].rest <= 60  # no longer than its policy lets it rest
+    assert 50 < unfinished.histories(["b"])["b"].retry_in <= 60  # no longer than its policy lets it rest
     note("b", retry=False)
     assert claimed("b", "a") == ["b", "a"]
     assert unfinished.histories(["b"])["b"].failed.total() == 0
