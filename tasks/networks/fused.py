@@ -160,27 +160,29 @@ class FusedMLP:
         self,
         layers: Layers,
         x: Tensor,
-        more: Tensor | None = None,
-        rest: Tensor | None = None,
-        copies: int = 1,
+        extra_inputs: Tensor | None = None,
+        no_grad_inputs: Tensor | None = None,
+        num_copies: int = 1,
         learn: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Map inputs (P, B, inputs) to outputs (P, B, outputs).
 
-        Those of several copies of a network are (P, copies, B, outputs).
+        Those of several copies of a network are (P, num_copies, B, outputs).
 
         Args:
             layers: the weights and biases of all members, copies beside each other.
             x: inputs that get gradients, of the first P' members or the first rows of all.
-            more: further numbers of the same inputs, which get gradients, too.
-            rest: the inputs of the other members, or the other rows, which get no gradients.
-            copies: of a network, with the same inputs.
+            extra_inputs: further numbers of the same inputs, which get gradients, too.
+            no_grad_inputs: the inputs of the other members, or the other rows, which get no gradients.
+            num_copies: of a network, with the same inputs.
             learn: whether `leaf` gets a gradient.
 
         Returns:
-            The outputs of x, those of the rest, and the last hidden activations of both, without gradients.
+            The outputs of x, those of `no_grad_inputs`, and the last hidden activations of both, without gradients.
         """
-        learned, others, hidden = apply(_MLPFunction, self.leaf if learn else None, x, more, rest, layers, self, copies)
+        learned, others, hidden = apply(
+            _MLPFunction, self.leaf if learn else None, x, extra_inputs, no_grad_inputs, layers, self, num_copies
+        )
         return learned, others, hidden
 
     def forward(self, layers: Layers, x: Tensor) -> list[Tensor]:
@@ -212,15 +214,16 @@ class FusedMLP:
         return g
 
 
-def joined(x: Tensor, more: Tensor | None, copies: int) -> Tensor:
+def joined(x: Tensor, extra_inputs: Tensor | None, num_copies: int) -> Tensor:
     """Repeat inputs for each copy of a network.
 
-    The result is (P * copies, B, inputs), copies beside each other.
+    The result is (P * num_copies, B, inputs), copies beside each other.
     """
-    x = x if more is None else torch.cat([x, more], -1)
-    if copies == 1:
+    x = x if extra_inputs is None else torch.cat([x, extra_inputs], -1)
+    if num_copies == 1:
         return x
-    return x.unsqueeze(1).expand(-1, copies, -1, -1).reshape(-1, *x.shape[1:])  # [P, 1, B, D] -> [P * copies, B, D]
+    beside = x.unsqueeze(1).expand(-1, num_copies, -1, -1)  # (P, num_copies, B, D)
+    return beside.reshape(-1, *x.shape[1:])
 
 
 class _MLPFunction(Function):
@@ -229,25 +232,25 @@ class _MLPFunction(Function):
         ctx: Any,
         vector: Tensor | None,
         x: Tensor,
-        more: Tensor | None,
-        rest: Tensor | None,
+        extra_inputs: Tensor | None,
+        no_grad_inputs: Tensor | None,
         layers: Layers,
         mlp: FusedMLP,
-        copies: int,
+        num_copies: int,
     ) -> tuple[Tensor, Tensor | None, Tensor]:
         ctx.set_materialize_grads(False)
-        ctx.mlp, ctx.copies, ctx.width = mlp, copies, x.shape[-1]
-        x = joined(x, more, copies)
+        ctx.mlp, ctx.num_copies, ctx.width = mlp, num_copies, x.shape[-1]
+        x = joined(x, extra_inputs, num_copies)
         by_rows = int(len(x) == len(layers[0][0]))
-        *values, out = mlp.forward(layers, x if rest is None else torch.cat([x, rest], by_rows))
+        *values, out = mlp.forward(layers, x if no_grad_inputs is None else torch.cat([x, no_grad_inputs], by_rows))
         ctx.save_for_backward(*values, *[weight for weight, _ in layers])
         hidden, out = values[-1].detach(), out.detach()
         ctx.mark_non_differentiable(hidden)
-        if copies > 1:
-            out = out.unflatten(0, (-1, copies))
-        if rest is None:
+        if num_copies > 1:
+            out = out.unflatten(0, (-1, num_copies))
+        if no_grad_inputs is None:
             return out, None, hidden
-        size = len(x) // copies if not by_rows else x.shape[1]
+        size = len(x) // num_copies if not by_rows else x.shape[1]
         learned, others = out.tensor_split([size], by_rows)
         ctx.mark_non_differentiable(others, hidden)
         return learned, others, hidden
@@ -255,18 +258,19 @@ class _MLPFunction(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        saved, (learn, to_x, to_more) = ctx.saved_tensors, ctx.needs_input_grad[:3]
+        saved, (learn, needs_grad_x, needs_grad_extra) = ctx.saved_tensors, ctx.needs_input_grad[:3]
         depth = len(saved) // 2
         weights = saved[depth:]
-        g = g.contiguous() if ctx.copies == 1 else g.flatten(0, 1)
+        g = g.contiguous() if ctx.num_copies == 1 else g.flatten(0, 1)
         first = ctx.mlp.backward(saved[:depth], weights, g, learn)
-        of_x = of_more = None
-        if to_x or to_more:
+        grad_x = grad_extra = None
+        if needs_grad_x or needs_grad_extra:
             both = torch.bmm(first, weights[0][: len(first)].transpose(1, 2))
-            if ctx.copies > 1:
-                both = both.unflatten(0, (-1, ctx.copies)).sum(1)
-            of_x, of_more = both[..., : ctx.width] if to_x else None, both[..., ctx.width :] if to_more else None
-        return ctx.mlp._gradient if learn else None, of_x, of_more, None, None, None, None
+            if ctx.num_copies > 1:
+                both = both.unflatten(0, (-1, ctx.num_copies)).sum(1)
+            grad_x = both[..., : ctx.width] if needs_grad_x else None
+            grad_extra = both[..., ctx.width :] if needs_grad_extra else None
+        return ctx.mlp._gradient if learn else None, grad_x, grad_extra, None, None, None, None
 
 
 def _taken(q: Tensor, choices: Tensor) -> Tensor:

@@ -158,7 +158,7 @@ class SoftActorCritic(Stacked):
         They have gradients in c only.
         """
         obs = self._padded(batch["obs"])
-        return self._fused_q(self._online_layers, obs, numbers, copies=TWINS, learn=False)[0]
+        return self._fused_q(self._online_layers, obs, numbers, num_copies=TWINS, learn=False)[0]
 
     def actor_gradient(self, losses: Tensor) -> Tensor:
         """Return the gradient (P, D) of losses in the actor."""
@@ -169,7 +169,7 @@ class SoftActorCritic(Stacked):
         return self.graph.gradient(losses, self._fused_q.leaf).view_as(self.critic_vector)
 
     def _outputs_of(self, obs: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        out, next_out, z = self._fused_pi(self._pi_layers, self._padded(obs), rest=self._padded(next_obs))
+        out, next_out, z = self._fused_pi(self._pi_layers, self._padded(obs), no_grad_inputs=self._padded(next_obs))
         return self.head.learn(self.actor, self._fused_pi.leaf, out, next_out, z)
 
     def _padded(self, obs: Tensor) -> Tensor:

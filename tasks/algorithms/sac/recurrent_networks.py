@@ -75,7 +75,7 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         vector = _of_core(self._fused_q.leaf, self.critics, self.cores[1])
         online, target = self._fused_critic(vector, self.critics.views, *sequence)
         rest = self._join(self._later(target), next_numbers)
-        q, target, _ = self._fused_q(self._q_layers, self._join(self._now(online), numbers), rest=rest)
+        q, target, _ = self._fused_q(self._q_layers, self._join(self._now(online), numbers), no_grad_inputs=rest)
         return q.unflatten(0, (-1, TWINS)), target.unflatten(0, (-1, TWINS))
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:

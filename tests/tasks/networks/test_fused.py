@@ -74,7 +74,7 @@ def test_further_members_or_rows_are_computed_beside_and_get_no_gradient(by_rows
     layers = layers_in(vector)
     x, rest = (draw(4, 5, 3), draw(4, 3, 3)) if by_rows else (draw(2, 5, 3), draw(2, 5, 3, seed=1))
     x.requires_grad_()
-    outputs, others, hidden = mlp(layers, x, rest=rest)
+    outputs, others, hidden = mlp(layers, x, no_grad_inputs=rest)
     reference = MLP("q", SIZES, "elu", last_gain=1.0)
     together = reference(layers, torch.cat([x, rest], int(by_rows)))
     torch.testing.assert_close(torch.cat([outputs, others], int(by_rows)), together)
@@ -205,7 +205,7 @@ def test_an_input_used_twice_gets_the_sum_of_both_gradients() -> None:
 def test_copies_of_a_network_see_the_same_inputs() -> None:
     mlp, vector = fused(ACTIVATIONS["tanh"], learned=4)
     layers, obs, numbers = layers_in(vector), draw(2, 5, 2).requires_grad_(), draw(2, 5, 1, seed=1).requires_grad_()
-    outputs, _, _ = mlp(layers, obs, numbers, copies=2)
+    outputs, _, _ = mlp(layers, obs, numbers, num_copies=2)
     assert outputs.shape == (2, 2, 5, 2)
     x = joined(obs, numbers, 2)
     assert torch.equal(x, torch.cat([obs, numbers], -1).repeat_interleave(2, 0))
