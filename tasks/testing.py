@@ -62,7 +62,7 @@ class VariantSuite:
     hyperparameters: ClassVar[dict[str, Any]] = {}
     variants: ClassVar[Sequence[dict[str, Any]]] = ({},)
     inert: ClassVar[frozenset[str]] = frozenset()
-    cohort_size: ClassVar[int] = 8
+    cohort_size: ClassVar[int] = 5
 
     def make(self, seed: int = 3, **changes: Any) -> Task:
         """Return a task with these changes to the hyperparameters, dotted or nested."""
