@@ -52,7 +52,7 @@ class ASHA:
         self._several = len(objectives_of(config)) > 1
         self._results: list[list[Segment]] = [[] for _ in config.rungs]  # of each rung, if there are several objectives
         self._ranked: dict[int, list[int]] = {}  # their numbers from the best on, until another one finishes the rung
-        self._asked = 0  # so many brackets are there
+        self._asked = 0  # number of brackets with suggested trials
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
         """Take new and changed rows of the study into account."""

@@ -48,7 +48,7 @@ class Halving:
         self._starts = [bracket.numbers.start for bracket in self.brackets]
         self._trials: dict[int, Trial] = {}
         self._segments: dict[tuple[int, int], Segment] = {}
-        self._retired = 0  # so many brackets, from the first on, in which nothing changes any more; they are forgotten
+        self._retired = 0  # number of first brackets in which nothing changes any more; their rows are forgotten
         self._scores = _Scores(len(self.rungs)) if learns(config) else None
 
     def _make_brackets(self) -> Sequence[Bracket]:

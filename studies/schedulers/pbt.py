@@ -34,7 +34,7 @@ class PBT:
         self.population = config.brackets[0]
         self._trials: dict[int, Trial] = {}
         self._rows: dict[tuple[int, int], Segment] = {}
-        self._closed = 0  # so many generations, in which nothing changes any more
+        self._closed = 0  # number of generations in which nothing changes any more
         self._members = list(self.population)  # the trial in each place, in the generation after these
         self._born = len(self.population)  # the number of the next branch
 
@@ -81,7 +81,7 @@ class PBT:
                     number = members[member]
                     plan.branches.append(Branch(number, number, results[parent], member, generation + 1))
             if plan.branches:
-                return plan  # parents go on once their state is no longer needed
+                return plan  # parents continue once their state is no longer needed
             if not plan:
                 self._closed, self._members, self._born = generation + 1, list(members), born
         plan.complete = not plan
