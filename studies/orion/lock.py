@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class AlgorithmLockLost(LockAcquisitionTimeout):  # type: ignore[misc]  # orion has no types
-    """The loss of a lock to another worker, while this one held it.
+    """Loss of a held lock to another worker.
 
     Changes of the algorithm since were not written.
     """

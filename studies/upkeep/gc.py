@@ -113,9 +113,9 @@ def _uids(connection: Connection, studies: Collection[str] | None) -> list[str]:
 def _collect_task(
     connection: Connection, uid: str, rules: GcRules, gone: Sequence[int], dry_run: bool
 ) -> tuple[Garbage | None, list[int]]:
-    """Drop the checkpoints that one task need not keep; return them, and their ids.
+    """Drop the checkpoints that one task need not keep.
 
-    In a dry run nothing is dropped.
+    Return them, and their ids. In a dry run nothing is dropped.
     """
     if not lock_if_free(connection, uid, dry_run=dry_run):
         return None, []

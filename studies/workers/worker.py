@@ -122,7 +122,10 @@ class Worker:
         yield []
 
     def _groups(self, ready: Sequence[ReadySegment], held: Collection[str]) -> list[dict[str, ReadySegment]]:
-        """Return the segments by uid, in groups of equal structure, without held tasks."""
+        """Return the segments of free tasks in groups of equal structure.
+
+        Each group holds its segments by uid.
+        """
         groups: dict[tuple[str, int, int], dict[str, ReadySegment]] = {}
         for item in ready:  # trials with equal hyperparameters are one task: the second waits for the first
             if item.trial.uid not in held:
@@ -133,7 +136,7 @@ class Worker:
     def _claim_group(
         self, group: Mapping[str, ReadySegment], uids: Sequence[str], limit: int
     ) -> Iterator[list[Claimed]]:
-        """Claim segments that are still to be trained; release them at the end."""
+        """Claim segments that are still ready; release them at the end."""
         claimed = [
             Claimed(group[lease.uid], lease, history)
             for lease, history in self.store.claim(self.study, uids, limit=limit)
