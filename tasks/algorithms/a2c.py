@@ -14,18 +14,18 @@ from torch import Tensor
 from ...spaces import integer, ordinal
 from ..experience.returns import advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch, Rollout
-from ..experience.whole_episodes import EpisodeBuffer, check_whole_episodes, waits, whole_episodes_space
+from ..experience.whole_episodes import EpisodeBuffer, check_whole_episodes, needs_whole_episodes, whole_episodes_space
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
-    EVERY,
+    GRAD_NORM_INTERVAL,
     LearningRates,
     Optimizer,
     coefficient,
     descend,
     learning_rates,
+    network_spans,
     norms,
-    places,
     scheduled_coefficients,
 )
 from ..runtime.metric_means import MemberMetrics
@@ -55,7 +55,7 @@ class A2CLearner(Learner):
         **whole_episodes_space(),
     ).extend(**guidance_space())
     parts = ("optimizer", "standardizer", "guidance", "gathered")
-    couple: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
+    mix_gradients: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
     agent: Agent
     policy: ActorCritic
     check_env = classmethod(check_actions)
@@ -75,12 +75,15 @@ class A2CLearner(Learner):
         self.standardizer = advantage_scale(hp.normalize_advantage, self.members)
         self.guidance = Guidance.of(self)
         self.demonstrations = self.guidance.examples
-        self.networks = places(self.policy.parameters.shapes)
+        self.networks = network_spans(self.policy.parameters.shapes)
         distribution, names = self.policy.distribution, self.guidance.row_names
-        self.gathered = EpisodeBuffer(hp, self.envs, distribution, self.device, names) if waits(vars(hp)) else None
+        self.gathered: EpisodeBuffer | None = None
+        if needs_whole_episodes(vars(hp)):
+            self.gathered = EpisodeBuffer(hp, self.envs, distribution, self.device, names)
 
     def iterate(self) -> Mapping[str, Tensor]:
         hp, agent, guidance = self.hp, self.agent, self.guidance
+        # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
         lr = learning_rates(hp, self.env_steps, self.policy.parameters)
         rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
         self.env_steps += hp.num_steps * hp.num_envs
@@ -95,19 +98,19 @@ class A2CLearner(Learner):
 
         Only the members that are `active` (P, 1) move; None for all.
         """
-        hp = self.hp
+        hp, parameters = self.hp, self.policy.parameters
         for minibatch in self.agent.minibatches(
             batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches
         ):
             losses, metrics = self.loss(minibatch)
             step = descend(
-                self.policy.parameters, self.optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.couple
+                parameters, self.optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients
             )
         weights = batch.get("weights")
         metrics["explained_variance"] = explained_variance(batch["values"], batch["returns"], weights)
         metrics["value"] = average(batch["values"], weights)
         metrics |= self.guidance.update(self, batch, lr.policy, active)
-        if "weights" in batch or self.tally.count % EVERY == 0:
+        if "weights" in batch or self.tally.count % GRAD_NORM_INTERVAL == 0:
             metrics |= norms(step, self.networks)
         return {**metrics, **scheduled_coefficients(hp, self.env_steps), **lr.metrics}
 

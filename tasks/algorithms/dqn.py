@@ -28,7 +28,7 @@ from ..learner import Learner
 from ..networks.encoders import check_encoder, encoder_choice, encoder_for
 from ..networks.fused import Autograd, FusedMLP, Tape, huber
 from ..networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Network, Parameters, initialize, shapes_of
-from ..networks.optimizers import EVERY, Optimizer, clip_norm, norms, optimizer_space, schedule_space
+from ..networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ..task import Task
 from .off_policy import ReplayLoop, check_memory, check_replay, off_policy_space
 
@@ -209,7 +209,7 @@ class DQNLearner(Learner):
         due = self.progress.updates % self.target_interval == 0
         if due.any():
             self.policy.move_target(self.hp.tau, due)
-        sizes = norms(step, "q") if self.tally.count % EVERY == 0 else {}
+        sizes = norms(step, "q") if self.tally.count % GRAD_NORM_INTERVAL == 0 else {}
         return {"loss": losses.detach(), "q": q.detach().amax(-1).mean(1), **sizes}, errors
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -206,13 +206,13 @@ class ReplayLoop:
             on_step: is given every step's results.
         """
         at_random = self.filling(env_steps) & ~((self.progress.fills > 1) & self.hp.use_trained_policy_for_refill)
-        every, some = at_random.all(), at_random.any()
+        all_random, any_random = at_random.all(), at_random.any()
         num_envs = self.hp.num_envs
         for position in range(env_steps // num_envs, env_steps // num_envs + self.hp.num_steps):
             obs = self.envs.obs
             features = observe(self.normalize(obs, learn=True))
-            actions = self.uniform_actions(position) if every else explore(features, position)
-            if some and not every:
+            actions = self.uniform_actions(position) if all_random else explore(features, position)
+            if any_random and not all_random:
                 actions = actions.copy()
                 actions[at_random] = self.uniform_actions(position)[at_random]
             step = self.envs.step(actions)

@@ -23,8 +23,8 @@ from ..networks.optimizers import (
     decay_space,
     descend,
     learning_rates,
+    network_spans,
     norms,
-    places,
     scheduled_coefficients,
 )
 from ..signals.guidance import Guidance, guidance_space
@@ -65,7 +65,7 @@ def clipped_surrogate(
     return loss, {"approx_kl": approx_kl, "clip_fraction": clip_fraction}
 
 
-def near_enough(approx_kl: Tensor, target_kl: Tensor | None, active: Tensor | None) -> Tensor | None:
+def within_target_kl(approx_kl: Tensor, target_kl: Tensor | None, active: Tensor | None) -> Tensor | None:
     """Return the members (P, 1) that may still move.
 
     These are the `active` ones of which no step passed 1.5 target_kl; None stands for all.
@@ -117,7 +117,7 @@ class PPOLearner(Learner):
         critic=critic_space(),
     ).extend(**guidance_space())
     parts = ("optimizer", "standardizer", "guidance", "critic")
-    couple: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
+    mix_gradients: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
     agent: Agent
     policy: ActorCritic
     check_env = classmethod(check_actions)
@@ -143,7 +143,7 @@ class PPOLearner(Learner):
         self.standardizer = advantage_scale(hp.normalize_advantage, self.members)
         self.guidance = Guidance.of(self)
         self.demonstrations = self.guidance.examples
-        self.networks = places(self.policy.parameters.shapes)
+        self.networks = network_spans(self.policy.parameters.shapes)
         self.critic: JointCritic | SeparateCritic = JointCritic(hp)
         if hp.critic.name == "separate":
             self.critic = SeparateCritic(self.agent, hp, self.keys("critic"))
@@ -151,7 +151,9 @@ class PPOLearner(Learner):
 
     def iterate(self) -> dict[str, Tensor]:
         hp, agent, guidance = self.hp, self.agent, self.guidance
-        lr = learning_rates(hp, self.env_steps, self.policy.parameters)
+        parameters = self.policy.parameters
+        # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
+        lr = learning_rates(hp, self.env_steps, parameters)
         rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
         self.env_steps += hp.num_steps * hp.num_envs
         fitted = self.critic.fit(rollout, self.env_steps, self.iterations)
@@ -160,9 +162,9 @@ class PPOLearner(Learner):
         active = None
         for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
             losses, metrics = self.loss(minibatch)
-            active = near_enough(metrics["approx_kl"], hp.target_kl, active)
+            active = within_target_kl(metrics["approx_kl"], hp.target_kl, active)
             step = descend(
-                self.policy.parameters, self.optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.couple
+                parameters, self.optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients
             )
         return {
             **metrics,
@@ -185,11 +187,11 @@ class PPOLearner(Learner):
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
         advantages = standardize(batch["advantages"]) if hp.normalize_advantage is True else batch["advantages"]
         clip_coef = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
-        policy_loss, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
-        losses, of_values = self.critic.add_loss(policy_loss, values, batch, now)
+        policy_loss, policy_metrics = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
+        losses, value_metrics = self.critic.add_loss(policy_loss, values, batch, now)
         mean_entropy = entropy.mean(1)
         losses = losses - coefficient(hp.ent_coef, hp.ent_coef_schedule, now) * mean_entropy
-        return losses, {"policy_loss": policy_loss, "entropy": mean_entropy, **moved, **of_values}
+        return losses, {"policy_loss": policy_loss, "entropy": mean_entropy, **policy_metrics, **value_metrics}
 
     def updates(self, member: int) -> int:
         return int(self.optimizer.tensors["steps"][member])

@@ -22,14 +22,14 @@ from ..networks.optimizers import (
     decay_space,
     descend,
     learning_rates,
+    network_spans,
     norms,
-    places,
     scheduled_coefficients,
 )
 from ..signals.guidance import Guidance, guidance_space
 from ..task import Task
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, on_policy_space
-from .ppo import clipped_surrogate, near_enough
+from .ppo import clipped_surrogate, within_target_kl
 
 
 class PPO2Learner(Learner):
@@ -46,7 +46,7 @@ class PPO2Learner(Learner):
         num_minibatches=ordinal(2, 4, 8, default=4, accept=(1, 65536), structural=True),
     ).extend(**guidance_space())
     parts = ("optimizer", "guidance")
-    couple: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
+    mix_gradients: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
     agent: Agent
     policy: ActorCritic
     check = classmethod(check_on_policy)
@@ -60,20 +60,22 @@ class PPO2Learner(Learner):
         self.order = self.keys("order")
         self.guidance = Guidance.of(self)
         self.demonstrations = self.guidance.examples
-        self.networks = places(self.policy.parameters.shapes)
+        self.networks = network_spans(self.policy.parameters.shapes)
 
     def iterate(self) -> dict[str, Tensor]:
         hp, agent, guidance = self.hp, self.agent, self.guidance
-        lr = learning_rates(hp, self.env_steps, self.policy.parameters)
+        parameters = self.policy.parameters
+        # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
+        lr = learning_rates(hp, self.env_steps, parameters)
         rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
         self.env_steps += hp.num_steps * hp.num_envs
         batch = guidance.augment_batch(agent.advantages(rollout, hp.gamma, hp.gae_lambda), rollout)
         active = None
         for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
             losses, metrics = self.loss(minibatch)
-            active = near_enough(metrics["approx_kl"], hp.target_kl, active)
+            active = within_target_kl(metrics["approx_kl"], hp.target_kl, active)
             step = descend(
-                self.policy.parameters, self.optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.couple
+                parameters, self.optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients
             )
         return {
             **metrics,
@@ -97,12 +99,12 @@ class PPO2Learner(Learner):
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
         advantages = standardize(batch["advantages"])
-        policy_loss, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
+        policy_loss, policy_metrics = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
         value_loss = clipped_value_loss(values, batch["values"], batch["returns"], clip_value)
         mean_entropy = entropy.mean(1)
         ent_coef = coefficient(hp.ent_coef, hp.ent_coef_schedule, now)
         losses = policy_loss + coefficient(hp.vf_coef) * value_loss - ent_coef * mean_entropy
-        return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy, **moved}
+        return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy, **policy_metrics}
 
     def updates(self, member: int) -> int:
         return int(self.optimizer.tensors["steps"][member])

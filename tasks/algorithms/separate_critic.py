@@ -18,7 +18,7 @@ from ...spaces.choices import Choice
 from ..checkpoint.state import Tree
 from ..experience.returns import empirical_returns
 from ..experience.rollout import Agent, Rollout
-from ..networks.optimizers import adam, clip_norm, mask, norms, schedule, schedule_space
+from ..networks.optimizers import adam, clip_norm, network_mask, norms, schedule, schedule_space
 from ..rng.streams import Bits
 
 FOLLOW = "policy"
@@ -77,7 +77,7 @@ class SeparateCritic:
         self.plan = hp.lr_schedule if hp.critic.lr_schedule.name == FOLLOW else hp.critic.lr_schedule
         parameters = agent.policy.parameters
         self.optimizer = adam(parameters.vector)
-        self.own = mask(parameters, "critic").to(parameters.vector)  # 1 at the critic's parameters
+        self.own = network_mask(parameters, "critic").to(parameters.vector)  # 1 at the critic's parameters
 
     def fit(self, rollout: Rollout, env_steps: int, iteration: int) -> dict[str, Tensor]:
         """Fit the critic to a rollout's returns, and return metrics.

@@ -22,7 +22,7 @@ from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec
 from ..errors import StateMismatch
 from ..evaluation import EVALUATION_EPISODES, evaluate, one_thread, player
-from ..experience.whole_episodes import waits
+from ..experience.whole_episodes import needs_whole_episodes
 from ..learner import COUNTERS, Learner, MemberRef
 from ..rng import streams
 from ..runtime.guard import BadResumeGuard
@@ -70,7 +70,7 @@ class SVPGLearner(Learner):
         shared = [{name: value for name, value in trial.items() if name not in COUPLING} for trial in values]
         every = [trial for trial in shared for _ in range(n)]
         self.particles = self.base(self.env, seeds, every, self.device, self.env_processes)
-        self.particles.couple = self.couple
+        self.particles.mix_gradients = self.mix_gradients
         self.envs = self.particles.envs
         self.columns = policy_columns(self.particles.policy.parameters.shapes).to(self.device)
 
@@ -78,7 +78,7 @@ class SVPGLearner(Learner):
         return self.particles.iterate()
 
     @torch.no_grad()
-    def couple(self, gradients: Tensor) -> Tensor:
+    def mix_gradients(self, gradients: Tensor) -> Tensor:
         """Replace the policies' gradients by Stein's, trial by trial.
 
         Gradients are (P * n, D); those of critics stay.
@@ -154,7 +154,7 @@ class SVPGLearner(Learner):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         cls.base.check(values)
-        if waits(values):
+        if needs_whole_episodes(values):
             raise ValueError(
                 f"{cls.algorithm()}: particles learn together, so none can wait for whole episodes, but "
                 f"min_rollouts or min_steps is given; leave both out"

@@ -78,7 +78,7 @@ class UniformActions:
             keys: the members' streams, (P,).
             space: of actions.
             num_envs: N.
-            where: named in errors.
+            where: names the task in errors.
 
         Raises:
             UnsupportedSpace: if no random actions are known for the space.

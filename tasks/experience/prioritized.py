@@ -60,26 +60,26 @@ class SumTree:
 
         A leaf that occurs twice takes one of the values that it is given last.
         """
-        place = leaf
+        index = leaf
         for level in self.levels:
-            node, child = place // FAN, place % FAN
+            node, child = index // FAN, index % FAN
             level[self.member, node, child] = values
-            place, values = node, level[self.member, node].sum(-1)
+            index, values = node, level[self.member, node].sum(-1)
 
     def find(self, target: Sums) -> Index:
         """Return the leaves (P, B) where running sums first exceed the targets.
 
         Targets are (P, B).
         """
-        place = np.zeros(target.shape, np.int64)
+        index = np.zeros(target.shape, np.int64)
         for level in reversed(self.levels):
-            running = level[self.member, place].cumsum(-1)
+            running = level[self.member, index].cumsum(-1)
             target = np.minimum(target, np.nextafter(running[..., -1], 0))  # rounding must not lead too far
             child = (running <= target[..., None]).sum(-1)
             before = np.take_along_axis(running, np.maximum(child - 1, 0)[..., None], -1)[..., 0]
             target = target - np.where(child > 0, before, 0.0)
-            place = place * FAN + child
-        return place
+            index = index * FAN + child
+        return index
 
     def member_leaves(self, member: int) -> Sums:
         """Return one member's leaves; a view as far as they are contiguous."""

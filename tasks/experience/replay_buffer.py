@@ -73,11 +73,13 @@ class ReplayBuffer:
             device: of batches.
         """
         if capacity < num_envs:
-            raise ValueError(f"a memory must hold a step of its {num_envs} environments, but has room for {capacity}")
+            raise ValueError(
+                f"a replay buffer must hold a step of its {num_envs} environments, but has room for {capacity}"
+            )
         self.fields, self.members, self.num_envs, self.device = dict(fields), members, num_envs, torch.device(device)
         self.slots = capacity // num_envs
         self.rows, self.steps, self.start = self.slots * num_envs, 0, 0
-        place = (members, self.slots, num_envs)
+        shape = (members, self.slots, num_envs)
         self.columns: dict[str, int | slice] = {}  # where a field is among the numbers of a transition
         width = 0
         for name, field in self.fields.items():
@@ -86,9 +88,9 @@ class ReplayBuffer:
                 self.columns[name] = slice(width, end) if field.shape else width
                 width = end
         self._first = self.rows * np.arange(members)[:, None]  # of each member's rows among those of all
-        self.numbers = np.zeros((*place, width), np.float32)
+        self.numbers = np.zeros((*shape, width), np.float32)
         self.images = {
-            name: np.zeros((*place, *field.shape), np.uint8)
+            name: np.zeros((*shape, *field.shape), np.uint8)
             for name, field in self.fields.items()
             if field.type == torch.uint8
         }
@@ -127,10 +129,10 @@ class ReplayBuffer:
         """Return the slot that was written `back` steps before the last one."""
         return (self.steps - 1 - back) % self.slots
 
-    def row(self, place: Index) -> Index:
+    def row(self, age: Index) -> Index:
         """Return rows by their age; the oldest has index 0."""
         oldest = (self.steps - self.size) % self.slots * self.num_envs
-        rows: Index = (place + oldest) % self.rows
+        rows: Index = (age + oldest) % self.rows
         return rows
 
     def batch(self, rows: Index, names: tuple[str, ...]) -> dict[str, Tensor]:
@@ -202,7 +204,7 @@ class ReplayBuffer:
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         at = (tree["steps"], tree["start"])
         if member > 0 and at != (self.steps, self.start):
-            raise StateMismatch(f"memories must be at the same step, but got {at} and {(self.steps, self.start)}")
+            raise StateMismatch(f"replay buffers must be at the same step, but got {at} and {(self.steps, self.start)}")
         self.steps, self.start = at
         for name, table in self._tables.items():
             leaf = tree[name]

@@ -68,8 +68,8 @@ class Sequences:
         replay, window = self.replay, self.burn_in + self.length + self.n_step - 1
         first = -(-(replay.steps - replay.size) // self.length)
         whole = (replay.steps - window) // self.length + 1 - first
-        place = (self.draws(draw) * (whole * replay.num_envs)).astype(np.int64)
-        return first + place // replay.num_envs, place % replay.num_envs
+        index = (self.draws(draw) * (whole * replay.num_envs)).astype(np.int64)
+        return first + index // replay.num_envs, index % replay.num_envs
 
     def batch(self, draw: int, gamma: Tensor) -> dict[str, Tensor]:
         """Return the sequences of a draw, for discounts gamma (P, 1).
@@ -83,8 +83,8 @@ class Sequences:
         number, env = self.starts(draw)
         rows = self._rows(number, env)
         members, count, steps = rows.shape
-        seen = self.replay.batch(rows.reshape(members, -1), ("obs", "reward", "terminated", "truncated"))
-        obs, reward, terminated, truncated = (x.unflatten(1, (count, steps)) for x in seen.values())
+        fields = self.replay.batch(rows.reshape(members, -1), ("obs", "reward", "terminated", "truncated"))
+        obs, reward, terminated, truncated = (x.unflatten(1, (count, steps)) for x in fields.values())
         learned = rows[:, :, self.burn_in : self.burn_in + self.length].reshape(members, -1)
         last = self.replay.batch(rows[:, :, -1], ("next_obs",))["next_obs"]
         ended = torch.maximum(terminated, truncated)

@@ -50,7 +50,7 @@ def whole_episodes_space() -> dict[str, Dimension]:
     }
 
 
-def waits(values: Mapping[str, Any]) -> bool:
+def needs_whole_episodes(values: Mapping[str, Any]) -> bool:
     """Return whether these hyperparameters ask for whole episodes."""
     return values.get("min_rollouts") is not None or values.get("min_steps") is not None
 
@@ -62,12 +62,12 @@ def capacity(hp: SimpleNamespace) -> int:
 
 def minibatch_size(hp: SimpleNamespace) -> int:
     """Return B, the number of steps in a minibatch, used or not."""
-    return (capacity(hp) if waits(vars(hp)) else int(hp.num_steps)) * hp.num_envs // hp.num_minibatches
+    return (capacity(hp) if needs_whole_episodes(vars(hp)) else int(hp.num_steps)) * hp.num_envs // hp.num_minibatches
 
 
 def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:
     """Raise ValueError for hyperparameters that contradict waiting for whole episodes."""
-    if not waits(values):
+    if not needs_whole_episodes(values):
         return
     size = values["num_envs"] * values["max_rollout_steps"]
     for name in ("min_steps", "min_rollouts"):  # an episode has at least one step

@@ -21,10 +21,10 @@ from ...spaces import Space, categorical, curve, integer, log_real, near_one, re
 from ..checkpoint.member_state import Stacked
 from .mlp import Parameters
 
-EVERY = 16  # iterations between two measurements of gradient norms, where an epoch has many cheap ones
+GRAD_NORM_INTERVAL = 16  # iterations between two measurements of gradient norms, where an epoch has many cheap ones
 SCHEDULED = ("ent_coef", "clip_coef", "clip_value")  # each with a hyperparameter <name>_schedule
 LARGEST = torch.finfo(torch.float32).max
-Places = Mapping[str, Sequence[tuple[int, int]]]
+Spans = Mapping[str, Sequence[tuple[int, int]]]
 
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5}
 
@@ -55,17 +55,17 @@ def schedule_space() -> Space:
     return decay_space(("exponential", "cosine")).extend(warmup=integer(0, 10**12, default=0, search=False))
 
 
-def decay_space(floored: tuple[str, ...] = ("linear", "exponential", "cosine")) -> Space:
+def decay_space(with_final: tuple[str, ...] = ("linear", "exponential", "cosine")) -> Space:
     """Return the hyperparameters of a coefficient's schedule.
 
     The schedule gives factors on the coefficient, from 1 to `final` over a fixed horizon of environment steps. `points`
-    are [[environment steps, factor], ...]; `floored`: the schedules that end at `final`, not at 0.
+    are [[environment steps, factor], ...]; `with_final`: the schedules that end at `final`, not at 0.
     """
     names = ("constant", "linear", "exponential", "cosine", "piecewise")
     return Space(
         name=categorical(*names, default="constant", structural=True, search=False),
         horizon=integer(1, 10**12, default=100_000, search=False, when={"name": ("linear", "exponential", "cosine")}),
-        final=log_real(1e-3, 1.0, default=0.1, accept=(1e-12, 1.0), when={"name": floored}),
+        final=log_real(1e-3, 1.0, default=0.1, accept=(1e-12, 1.0), when={"name": with_final}),
         points=curve(0.0, 1000.0, default=[[0, 1.0], [100_000, 0.1]], when={"name": "piecewise"}),
     )
 
@@ -122,36 +122,36 @@ def clip_norm(gradient: Tensor, limit: Tensor | None) -> Clipped:
     return Clipped(gradient.mul_(factor), factor)
 
 
-def places(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[int, int]]]:
+def network_spans(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[tuple[int, int]]]:
     """Return the spans of each network's parameters in their vector.
 
     A network's name is the first word of its parameters' names.
     """
-    found: dict[str, list[tuple[int, int]]] = {}
+    spans: dict[str, list[tuple[int, int]]] = {}
     start = 0
     for name, shape in shapes.items():
         stop = start + torch.Size(shape).numel()
-        runs = found.setdefault(name.partition(".")[0], [])
+        runs = spans.setdefault(name.partition(".")[0], [])
         if runs and runs[-1][1] == start:
             start = runs.pop()[0]
         runs.append((start, stop))
         start = stop
-    return found
+    return spans
 
 
-def mask(parameters: Parameters, network: str) -> Tensor:
+def network_mask(parameters: Parameters, network: str) -> Tensor:
     """Return the mask of one network's numbers in the parameter vector.
 
     It is (1, D).
     """
-    found = torch.zeros_like(parameters.vector[:1], dtype=torch.bool)
-    for start, stop in places(parameters.shapes).get(network, []):
-        found[:, start:stop] = True
-    return found
+    mask = torch.zeros_like(parameters.vector[:1], dtype=torch.bool)
+    for start, stop in network_spans(parameters.shapes).get(network, []):
+        mask[:, start:stop] = True
+    return mask
 
 
 @torch.no_grad()
-def norms(step: Clipped, of: Places | str) -> dict[str, Tensor]:
+def norms(step: Clipped, of: Spans | str) -> dict[str, Tensor]:
     """Return `grad_norm.<network>` and, if clipped, `grad_norm_clipped.<network>`, each (P,).
 
     Args:
@@ -160,15 +160,15 @@ def norms(step: Clipped, of: Places | str) -> dict[str, Tensor]:
 
     A norm beyond what a float can hold counts as the largest float: that alone breaks no training.
     """
-    found: dict[str, Tensor] = {}
-    where = {of: [(0, step.gradient.shape[1])]} if isinstance(of, str) else of
-    for name, runs in where.items():
+    values: dict[str, Tensor] = {}
+    spans = {of: [(0, step.gradient.shape[1])]} if isinstance(of, str) else of
+    for name, runs in spans.items():
         squares = [step.gradient[:, start:stop].square().sum(1) for start, stop in runs]
         norm = sum(squares[1:], squares[0]).sqrt()
-        found[f"grad_norm.{name}"] = norm if step.factor is None else norm / step.factor.squeeze(1)
+        values[f"grad_norm.{name}"] = norm if step.factor is None else norm / step.factor.squeeze(1)
         if step.factor is not None:
-            found[f"grad_norm_clipped.{name}"] = norm
-    return {name: norm.nan_to_num(nan=LARGEST, posinf=LARGEST) for name, norm in found.items()}
+            values[f"grad_norm_clipped.{name}"] = norm
+    return {name: norm.nan_to_num(nan=LARGEST, posinf=LARGEST) for name, norm in values.items()}
 
 
 def coefficient(value: Tensor, plan: SimpleNamespace | None = None, env_steps: int = 0) -> Tensor:
@@ -208,7 +208,7 @@ def learning_rates(hp: SimpleNamespace, env_steps: int, parameters: Parameters) 
     if hp.critic_lr is None:
         return LearningRates(lr, lr, {"lr": lr.squeeze(1)})
     own = hp.critic_lr * factor
-    rates = torch.where(mask(parameters, "critic"), own, lr)
+    rates = torch.where(network_mask(parameters, "critic"), own, lr)
     return LearningRates(lr, rates, {"critic_lr": own.squeeze(1), "lr": lr.squeeze(1)})
 
 
@@ -309,7 +309,7 @@ def descend(
     lr: Tensor,
     max_grad_norm: Tensor | None,
     active: Tensor | None = None,
-    couple: Callable[[Tensor], Tensor] | None = None,
+    mix_gradients: Callable[[Tensor], Tensor] | None = None,
 ) -> Clipped:
     """Take one step down each member's loss.
 
@@ -322,11 +322,11 @@ def descend(
         lr: learning rates, (P, 1) or (P, D).
         max_grad_norm: largest norm of a gradient, (P, 1); None for any.
         active: the members to update, (P, 1); None for all.
-        couple: turns the members' gradients (P, D) into others, where members learn from one another.
+        mix_gradients: turns the members' gradients (P, D) into others, where members learn from one another.
     """
     gradient = parameters.gradient(losses)
-    if couple is not None:
-        gradient = couple(gradient)
+    if mix_gradients is not None:
+        gradient = mix_gradients(gradient)
     step = clip_norm(gradient, max_grad_norm)
     optimizer.step(step.gradient, lr, active)
     return step

@@ -30,7 +30,7 @@ from ...experience.sequence_replay import Sequences, check_sequences
 from ...learner import Learner
 from ...networks.encoders import check_encoder, encoder_choice
 from ...networks.fused import SoftSample, half_square, soft_value
-from ...networks.optimizers import EVERY, Optimizer, clip_norm, norms, optimizer_space, schedule_space
+from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...task import Task
 from ..off_policy import ReplayLoop, check_memory, check_replay, off_policy_space
@@ -136,6 +136,7 @@ class SACLearner(Learner):
     def build(self) -> None:
         hp = self.hp
         self.loop = ReplayLoop(self)
+        # The sampler is `priorities` in the state, empty if uniform; that of sequences is `sequences` instead.
         self.replay, self.progress, self.priorities = self.loop.replay, self.loop.progress, self.loop.sampler
         self.obs_normalizer = self.loop.obs_normalizer
         self.actions = SoftActions(self.envs.action_space, f"{self.algorithm()} on {self.env.id}")
@@ -267,7 +268,7 @@ class SACLearner(Learner):
             "alpha": alpha.mean(1),
             "entropy": entropies.sum(1),
         }
-        if self.tally.count % EVERY == 0:
+        if self.tally.count % GRAD_NORM_INTERVAL == 0:
             report |= {**norms(of_actor, "actor"), **norms(of_critics, self.critic_spans)}
         return report, errors[:, 0]
 

@@ -168,7 +168,7 @@ def test_policies_are_coupled_trial_by_trial_and_every_critic_goes_its_own_way()
     parameters = learner.particles.policy.parameters
     parameters.vector += torch.randn(parameters.vector.shape, generator=torch.Generator().manual_seed(0))
     own = torch.randn(parameters.vector.shape, generator=torch.Generator().manual_seed(1))
-    coupled = learner.couple(own.clone())
+    coupled = learner.mix_gradients(own.clone())
     place, policies, gradients, found = 0, [], [], []
     for name, view in parameters.views.items():
         columns = slice(place, place := place + view[0].numel())

@@ -9,7 +9,7 @@ import torch
 from fakes import batch_of
 from rekindle import A2C, DQN, PPO, PPO2, SAC, SVPG, Cohort
 from rekindle.tasks import Task
-from rekindle.tasks.networks.optimizers import LARGEST, Clipped, clip_norm, learning_rates, norms, places
+from rekindle.tasks.networks.optimizers import LARGEST, Clipped, clip_norm, learning_rates, network_spans, norms
 
 SMALL: dict[str, Any] = {"num_steps": 8, "num_envs": 4, "epoch_steps": 64}
 REPLAY: dict[str, Any] = {"learning_starts": 64, "buffer_size": 200, "batch_size": 8, "epoch_steps": 200, "num_envs": 2}
@@ -24,7 +24,7 @@ def test_the_numbers_of_a_network_may_lie_apart() -> None:
         "critic.0": (4,),
         "actor.log_std": (1,),
     }
-    assert places(shapes) == {"features": [(0, 2)], "actor": [(2, 11), (15, 16)], "critic": [(11, 15)]}
+    assert network_spans(shapes) == {"features": [(0, 2)], "actor": [(2, 11), (15, 16)], "critic": [(11, 15)]}
 
 
 def test_norms_are_those_before_and_after_clipping() -> None:
