@@ -1,0 +1,45 @@
+"""Rules of language: the first line of a docstring is short and plain."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LONGEST = 12  # words of a first line
+OPENINGS = re.compile(r"(What|How|Who|Which|Whether|Those|So many|All that|As|There is|There are)\b")
+PHRASES = re.compile(
+    r"\b(carr(y|ies|ied) on|comes? to be|beg[iau]ns? anew|once more|so many|go(es)? on|takes? over|shall)\b", re.I
+)
+
+
+def docstrings(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield (place, text) of every docstring in a folder."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node)
+                if text:
+                    yield f"{path.relative_to(ROOT)}:{node.body[0].lineno}", text
+
+
+@pytest.mark.parametrize("folder", ["spaces", "tasks", "studies"])
+def test_first_lines_of_docstrings_are_short(folder: str) -> None:
+    lines = [(place, text.splitlines()[0]) for place, text in docstrings(folder)]
+    assert len(lines) > 100
+    assert [f"{place}: {line}" for place, line in lines if len(line.split()) > LONGEST] == []
+
+
+@pytest.mark.parametrize("folder", ["spaces", "tasks", "studies"])
+def test_docstrings_are_in_plain_english(folder: str) -> None:
+    wrong = [
+        f"{place}: {found.group()}"
+        for place, text in docstrings(folder)
+        for found in [OPENINGS.match(text) or PHRASES.search(text)]
+        if found
+    ]
+    assert wrong == []
