@@ -205,12 +205,12 @@ class DQNLearner(Learner):
             q = self.policy(batch["obs"])
             losses, errors = huber(q, batch["action"], self.targets(batch), batch.get("weight"))
             step = clip_norm(self.policy.gradient(losses), self.hp.max_grad_norm)
-        self.optimizer.step(step.gradient, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
-        due = self.progress.updates % self.target_interval == 0
-        if due.any():
-            self.policy.move_target(self.hp.tau, due)
-        sizes = norms(step, "q") if self.tally.count % GRAD_NORM_INTERVAL == 0 else {}
-        return {"loss": losses.detach(), "q": q.detach().amax(-1).mean(1), **sizes}, errors
+            self.optimizer.step(step.gradient, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
+            due = self.progress.updates % self.target_interval == 0
+            if due.any():
+                self.policy.move_target(self.hp.tau, due)
+            sizes = norms(step, "q") if self.tally.count % GRAD_NORM_INTERVAL == 0 else {}
+            return {"loss": losses.detach(), "q": q.detach().amax(-1).mean(1), **sizes}, errors
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,) on a batch, and metrics.

@@ -8,7 +8,7 @@ Notation: P members, B batch, k continuous numbers and n choices in an action, L
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,6 +21,13 @@ from torch.nn import functional
 from .distributions import LOG_2_PI, log_softmax
 from .mlp import Activation, Layers
 from .sde import variance
+
+
+class Operation(Function):
+    """A function of tensors with a backward pass; only its first arguments and results ever have gradients."""
+
+    inputs: ClassVar[int] = 1
+    outputs: ClassVar[int] = 1
 
 
 class _Context:
@@ -39,6 +46,15 @@ class _Context:
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
         pass
+
+
+class _Node(NamedTuple):
+    """An operation that was recorded."""
+
+    backward: Callable[..., tuple[Tensor | None, ...]]
+    context: _Context
+    inputs: Sequence[Tensor | None]
+    outputs: Sequence[Tensor | None]
 
 
 class Autograd:
@@ -70,8 +86,8 @@ class Tape:
     scratch = ("_nodes", "_tracked", "_inference")
 
     def __init__(self) -> None:
-        self._nodes: list[tuple[type[Function], Any, tuple[Any, ...], tuple[Any, ...]]] = []
-        self._tracked: set[int] = set()
+        self._nodes: list[_Node] = []
+        self._tracked: set[int] = set()  # the ids of outputs that have gradients
         self._inference = torch.inference_mode()
 
     def __enter__(self) -> Tape:
@@ -85,34 +101,37 @@ class Tape:
         Tape.active = None
         self._nodes, self._tracked = [], set()
 
-    def record(self, function: type[Function], inputs: tuple[Any, ...]) -> Any:
-        """Apply a function to inputs, and record it for the gradient."""
-        tracked = self._tracked
-        context = _Context([isinstance(x, Tensor) and (x.requires_grad or id(x) in tracked) for x in inputs])
-        outputs = function.forward(context, *inputs)
-        if any(context.needs_input_grad):
-            together = outputs if isinstance(outputs, tuple) else (outputs,)
-            self._nodes.append((function, context, inputs, together))
-            self._tracked.update(map(id, together))
-        return outputs
+    def record(self, operation: type[Operation], arguments: tuple[Any, ...]) -> Any:
+        """Return what the operation gives for these arguments."""
+        inputs, tracked = arguments[: operation.inputs], self._tracked
+        context = _Context([x is not None and (id(x) in tracked or x.requires_grad) for x in inputs])
+        results = operation.forward(context, *arguments)
+        if True in context.needs_input_grad:
+            backward = operation.backward.__wrapped__  # type: ignore[attr-defined]  # of `once_differentiable`
+            outputs = results[: operation.outputs] if isinstance(results, tuple) else (results,)
+            self._nodes.append(_Node(backward, context, inputs, outputs))
+            tracked.update(map(id, outputs))
+        return results
 
     def gradient(self, losses: Tensor, leaf: Tensor) -> Tensor:
-        """Return the gradient of the sum of losses."""
-        gradients = {id(losses): torch.ones_like(losses)}
-        for function, context, inputs, outputs in reversed(self._nodes):
-            g = [gradients.get(id(output)) for output in outputs]
-            if all(x is None for x in g):
+        """Return the gradient of the sum of losses; what it goes through is forgotten."""
+        gradients, rest, nodes = {id(losses): torch.ones_like(losses)}, [], self._nodes
+        for node in reversed(nodes):
+            g = [gradients.get(id(output)) for output in node.outputs]
+            if g[0] is None and all(x is None for x in g):
+                rest.append(node)
                 continue
-            backward = function.backward.__wrapped__  # nothing records it here
-            for x, slope in zip(inputs, backward(context, *g), strict=True):
-                if slope is not None:
+            slopes = node.backward(node.context, *g)
+            for x, needs, slope in zip(node.inputs, node.context.needs_input_grad, slopes, strict=False):
+                if needs and slope is not None:
                     gradients[id(x)] = gradients[id(x)] + slope if id(x) in gradients else slope
+        self._nodes = rest[::-1]
         return gradients[id(leaf)]
 
 
-def apply(function: type[Function], *inputs: Any) -> Any:
-    """Apply a function within the active tape, or autograd."""
-    return function.apply(*inputs) if Tape.active is None else Tape.active.record(function, inputs)
+def apply(operation: type[Operation], *arguments: Any) -> Any:
+    """Apply an operation within the active tape, or autograd."""
+    return operation.apply(*arguments) if Tape.active is None else Tape.active.record(operation, arguments)
 
 
 class FusedMLP:
@@ -226,7 +245,9 @@ def joined(x: Tensor, extra_inputs: Tensor | None, num_copies: int) -> Tensor:
     return beside.reshape(-1, *x.shape[1:])
 
 
-class _MLPFunction(Function):
+class _MLPFunction(Operation):
+    inputs = 3
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -244,7 +265,7 @@ class _MLPFunction(Function):
         by_rows = int(len(x) == len(layers[0][0]))
         *values, out = mlp.forward(layers, x if no_grad_inputs is None else torch.cat([x, no_grad_inputs], by_rows))
         ctx.save_for_backward(*values, *[weight for weight, _ in layers])
-        hidden, out = values[-1].detach(), out.detach()
+        hidden = values[-1]
         ctx.mark_non_differentiable(hidden)
         if num_copies > 1:
             out = out.unflatten(0, (-1, num_copies))
@@ -273,31 +294,25 @@ class _MLPFunction(Function):
         return ctx.mlp._gradient if learn else None, grad_x, grad_extra, None, None, None, None
 
 
-def _taken(q: Tensor, choices: Tensor) -> Tensor:
-    """Select the values of the choices taken.
-
-    q is (P, ..., B, n) of all choices, (P, ..., B) of those taken (P, B).
-    """
-    if q.shape[-1] == 1:
+def _taken(q: Tensor, choices: Tensor | None) -> Tensor:
+    """Return q (P, ..., B) of the choices taken (P, B), of all q (P, ..., B, n); None where n = 1."""
+    if choices is None:
         return q.squeeze(-1)
     index = choices.view(len(choices), *[1] * (q.ndim - 3), -1, 1).expand(*q.shape[:-1], 1)
     return q.gather(-1, index).squeeze(-1)
 
 
-def _to_all(g: Tensor, choices: Tensor, n: int) -> Tensor:
-    """Return the gradient in the values of all choices.
-
-    `g` is that in the values of the choices taken; the result is (P, ..., B, n).
-    """
+def _to_all(g: Tensor, choices: Tensor | None, n: int) -> Tensor:
+    """Return the gradient in all q (P, ..., B, n) by that in those of the choices taken."""
     g = g.unsqueeze(-1)
-    if n == 1:
+    if choices is None:
         return g
     index = choices.view(len(choices), *[1] * (g.ndim - 3), -1, 1).expand_as(g)
     return g.new_zeros(*g.shape[:-1], n).scatter_(-1, index, g)
 
 
 def half_square(
-    q: Tensor, choices: Tensor, targets: Tensor, weight: Tensor | None, rows: int
+    q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return twin critics' losses, errors and values.
 
@@ -309,10 +324,10 @@ def half_square(
     return losses, errors, taken
 
 
-class _HalfSquare(Function):
+class _HalfSquare(Operation):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, choices: Tensor, targets: Tensor, weight: Tensor | None, rows: int
+        ctx: Any, q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         taken = _taken(q, choices)
@@ -345,7 +360,9 @@ def soft_value(q: Tensor, sample: SoftSample, alpha: Tensor, sign: int = 1) -> T
     return value
 
 
-class _SoftValue(Function):
+class _SoftValue(Operation):
+    inputs = 3
+
     @staticmethod
     def forward(ctx: Any, q: Tensor, probs: Tensor | None, entropies: Tensor, alpha: Tensor, sign: int) -> Tensor:
         least = torch.minimum(q[:, 0], q[:, 1])
@@ -381,7 +398,7 @@ def huber(q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None = 
     return losses, errors
 
 
-class _Huber(Function):
+class _Huber(Operation):
     @staticmethod
     def forward(ctx: Any, q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
@@ -395,7 +412,7 @@ class _Huber(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         clipped, choices = ctx.saved_tensors
         slopes = clipped / -clipped.shape[1]
         slopes = slopes if ctx.weights is None else ctx.weights * slopes
@@ -452,7 +469,9 @@ def soft_samples(
     return SoftSample(*both[:3]), SoftSample(*both[3:])
 
 
-class _SoftSamples(Function):
+class _SoftSamples(Operation):
+    outputs = 3
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -525,7 +544,7 @@ def state_dependent_log_std(log_std: Tensor, z: Tensor, rows: int) -> tuple[Tens
     return learned, others
 
 
-class _StateDependentLogStd(Function):
+class _StateDependentLogStd(Operation):
     @staticmethod
     def forward(ctx: Any, log_std: Tensor, z: Tensor, rows: int) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
@@ -538,7 +557,7 @@ class _StateDependentLogStd(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Tensor, None, None]:
         log_std, z = ctx.saved_tensors
         z, k = z[:, : ctx.rows], g.shape[-1]
         ratio = functional.pad(g / variance(log_std, z), (0, int(k == 1)))  # see Exactness in mlp.py

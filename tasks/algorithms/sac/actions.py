@@ -86,36 +86,38 @@ class SoftActions:
                 "an environment with more"
             )
 
-    def normalize(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def normalize(self, actions: Tensor) -> tuple[Tensor, Tensor | None]:
         """Split actions into normalized numbers and choices.
 
-        Actions are (P, B, ...), numbers (P, B, k), and choices (P, B), zeros if n = 1.
+        Actions are (P, B, ...), numbers (P, B, k), and choices (P, B), None if n = 1.
         """
         if self.columns is None and self.num_discrete > 1:
             return actions.new_empty(*actions.shape[:2], 0, dtype=torch.float32), actions
-        numbers = actions.flatten(2)
-        choices = torch.zeros(numbers.shape[:2], dtype=torch.int64, device=numbers.device)
+        numbers, choices = actions.flatten(2), None
         if self.columns is not None:
             rows, (continuous, discrete) = numbers, self.columns
             numbers = rows[..., continuous]
-            for column, size in zip(discrete, self.sizes, strict=True):
-                choices = choices * size + rows[..., column].long()
+            if self.num_discrete > 1:
+                choices = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
+                for column, size in zip(discrete, self.sizes, strict=True):
+                    choices = choices * size + rows[..., column].long()
         middle, half = (torch.from_numpy(x).to(actions.device) for x in (self.middle, self.half))
         return (numbers - middle) / half, choices
 
-    def denormalize(self, numbers: Tensor, choices: Tensor) -> Array:
+    def denormalize(self, numbers: Tensor, choices: Tensor | None) -> Array:
         """Return the environments' actions for normalized numbers and choices.
 
         Actions are (P, N, ...), numbers (P, N, k), and choices (P, N).
         """
-        if self.columns is None and self.num_discrete > 1:
+        if self.columns is None and choices is not None:
             return choices.cpu().numpy()
         scaled: Array = numbers.cpu().numpy() * self.half + self.middle
         if self.columns is None:
             return scaled.reshape(*scaled.shape[:2], *self.shape)
         rows = np.empty((*scaled.shape[:2], self.continuous_dim + len(self.sizes)), np.float32)
         rows[..., self.columns[0]] = scaled
-        if self.sizes:
+        rows[..., self.columns[1]] = 0
+        if choices is not None:
             rows[..., self.columns[1]] = np.stack(np.unravel_index(choices.cpu().numpy(), self.sizes), -1)
         return rows
 
@@ -150,7 +152,7 @@ class SoftActions:
         mean, _, logits = self.split(outputs)
         numbers = torch.tanh(mean if noise is None else mean + noise)
         if self.num_discrete == 1:
-            return self.denormalize(numbers, torch.zeros(numbers.shape[:2], dtype=torch.int64))
+            return self.denormalize(numbers, None)
         if uniforms is None:
             return self.denormalize(numbers, logits.argmax(-1))
         up_to = (logits - logits.amax(-1, keepdim=True)).exp().cumsum(-1)

@@ -215,8 +215,8 @@ class TestGradients:
         numbers, choices = made.actions.normalize(batch["action"])
         mlp, x = policy._q, torch.cat([batch["obs"], numbers], -1)
         q = mlp(mlp.layers(policy.critics.leaves), x.repeat_interleave(2, 0).repeat(2, 1, 1))[:4].unflatten(0, (2, 2))
-        every = choices[:, None, :, None].expand(-1, 2, -1, 1)
-        q_taken = q.gather(-1, every).squeeze(-1)
+        taken = torch.zeros_like(q[..., 0]).long() if choices is None else choices.unsqueeze(1).expand(-1, 2, -1)
+        q_taken = q.gather(-1, taken.unsqueeze(-1)).squeeze(-1)
         targets = (errors + q_taken).detach()
         loss = 0.5 * (targets - q_taken).square().mean(-1).sum(1)
         torch.testing.assert_close(losses.mean(1), loss)
@@ -252,9 +252,10 @@ class TestActions:
     def test_numbers_come_to_the_environments_bounds_and_back(self) -> None:
         actions = SoftActions(BOX, "a test")
         unit = torch.tensor([[[-1.0, -1.0], [1.0, 0.5]]])
-        scaled = actions.denormalize(unit, torch.zeros(1, 2))
+        scaled = actions.denormalize(unit, None)
         assert scaled.tolist() == [[[-2.0, 0.0], [2.0, 0.75]]]
-        back, _ = actions.normalize(torch.from_numpy(scaled))
+        back, choices = actions.normalize(torch.from_numpy(scaled))
+        assert choices is None
         torch.testing.assert_close(back, unit)
 
     def test_choices_are_drawn_as_often_as_the_policy_says(self) -> None:
@@ -276,6 +277,7 @@ class TestActions:
         assert (taken["mode"], taken["push"].tolist(), taken["size"]) == (1, [2.0, 0.0], 3)
         back, chosen = actions.normalize(torch.from_numpy(rows))
         torch.testing.assert_close(back, numbers)
+        assert chosen is not None
         assert torch.equal(chosen, choices)
 
     def test_evaluation_is_greedy(self) -> None:

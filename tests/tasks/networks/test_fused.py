@@ -11,6 +11,7 @@ import torch
 from rekindle.tasks.networks.fused import (
     Autograd,
     FusedMLP,
+    Operation,
     SoftSample,
     Tape,
     apply,
@@ -104,7 +105,7 @@ def test_a_call_that_was_overwritten_cannot_be_differentiated() -> None:
     layers = [(w[:2], b[:2]) for w, b in layers_in(vector)]
     outputs, _, _ = mlp(layers, draw(2, 5, 3))
     mlp(layers, draw(2, 5, 3, seed=1))
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+    with pytest.raises(RuntimeError, match=r"modified (by an )?inplace"):
         torch.autograd.grad(outputs.sum(), mlp.leaf)
 
 
@@ -156,9 +157,10 @@ def test_the_gradient_of_the_soft_value(choices: int, sign: int) -> None:
 def test_the_gradient_of_half_a_square_is_that_of_a_mean(n: int, weighted: bool) -> None:
     q, targets, weight = draw(2, 2, 7, n), draw(2, 7, seed=1), draw(2, 7, seed=2).abs() if weighted else None
     choices = torch.arange(14).view(2, 7) % n
-    assert alike(lambda q: half_square(q, choices, targets, weight, 1)[0], q)
+    given = choices if n > 1 else None
+    assert alike(lambda q: half_square(q, given, targets, weight, 1)[0], q)
     leaf = q.clone().requires_grad_()
-    losses, errors, taken = half_square(leaf, choices, targets, weight, 7)
+    losses, errors, taken = half_square(leaf, given, targets, weight, 7)
     assert torch.equal(taken, q.gather(-1, choices[:, None, :, None].expand(-1, 2, -1, 1)).squeeze(-1))
     assert torch.equal(errors, targets.unsqueeze(1) - taken)
     (mine,) = torch.autograd.grad(losses.sum(), leaf)
@@ -183,7 +185,9 @@ def test_a_tape_gives_every_bit_of_what_autograd_gives(activation: str) -> None:
     assert gradient(Autograd()).any()
 
 
-class Sum(torch.autograd.Function):
+class Sum(Operation):
+    inputs = 2
+
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
         return a + 2 * b
