@@ -22,6 +22,8 @@ from .distributions import LOG_2_PI, log_softmax
 from .mlp import Activation, Layers
 from .sde import variance
 
+_hardtanh_backward = torch.ops.aten.hardtanh_backward.default
+
 
 class Operation(Function):
     """A function of tensors with a backward pass; only its first arguments and results ever have gradients."""
@@ -208,7 +210,7 @@ class FusedMLP:
         """Return the input, the hidden activations, and the output."""
         (members, rows), last, values = x.shape[:2], len(layers) - 1, [x]
         for i, ((weight, bias), out) in enumerate(zip(layers, self._outputs, strict=True)):
-            x = torch.baddbmm(bias, x, weight, out=out[:members, :rows])
+            x = torch.baddbmm(bias, x, weight, out=_part(out, members, rows))
             values.append(x)
             if i < last:
                 self._apply(x)
@@ -221,16 +223,21 @@ class FusedMLP:
         """
         members, rows = g.shape[:2]
         for i in range(len(weights) - 1, -1, -1):
-            x = values[i][:members, :rows]
+            x = _part(values[i], members, rows)
             if learn:
                 d_weight, d_bias = self._gradients[i]
-                torch.bmm(x.transpose(1, 2), g, out=d_weight[:members])
-                torch.sum(g, 1, keepdim=True, out=d_bias[:members])
+                torch.bmm(x.transpose(1, 2), g, out=d_weight)
+                torch.sum(g, 1, keepdim=True, out=d_bias)
             if i > 0:
                 work = self._work[i % 2][: x.numel()].view(x.shape)
                 g = torch.bmm(g, weights[i][:members].transpose(1, 2), out=work)
                 self._apply_backward(g, x)
         return g
+
+
+def _part(x: Tensor, members: int, rows: int) -> Tensor:
+    """Return the first rows of the first members of x (P, B, ...), which is often all."""
+    return x if x.shape[:2] == (members, rows) else x[:members, :rows]
 
 
 def joined(x: Tensor, extra_inputs: Tensor | None, num_copies: int) -> Tensor:
@@ -262,7 +269,7 @@ class _MLPFunction(Operation):
         ctx.set_materialize_grads(False)
         ctx.mlp, ctx.num_copies, ctx.width = mlp, num_copies, x.shape[-1]
         x = joined(x, extra_inputs, num_copies)
-        by_rows = int(len(x) == len(layers[0][0]))
+        by_rows = int(x.shape[0] == layers[0][0].shape[0])
         *values, out = mlp.forward(layers, x if no_grad_inputs is None else torch.cat([x, no_grad_inputs], by_rows))
         ctx.save_for_backward(*values, *[weight for weight, _ in layers])
         hidden = values[-1]
@@ -522,7 +529,7 @@ class _SoftSamples(Operation):
             g_entropy = 0 if g_entropies is None else g_entropies[..., :1]
             g_mean = (0 if g_c is None else g_c * (1 - c * c)) - 2 * g_entropy * c
             g_log_std = g_mean * spread + g_entropy
-            gradients += [g_mean, torch.ops.aten.hardtanh_backward(g_log_std, log_std, *ctx.limits)]
+            gradients += [g_mean, _hardtanh_backward(g_log_std, log_std, *ctx.limits)]
         if probs is not None:
             g_entropy = 0 if g_entropies is None else g_entropies[..., -1:]
             z = (0 if g_probs is None else g_probs) - g_entropy * log_probs

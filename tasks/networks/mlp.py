@@ -66,9 +66,12 @@ class Activation(NamedTuple):
     backward_: Callable[[Tensor, Tensor], Any] | None = None
 
 
+# Looked up once: to find the overload at every call takes as long as the arithmetic of small networks.
+_tanh_backward = torch.ops.aten.tanh_backward.grad_input
+_threshold_backward = torch.ops.aten.threshold_backward.grad_input
 ACTIVATIONS = {
-    "tanh": Activation(torch.tanh, torch.tanh_, lambda g, y: torch.ops.aten.tanh_backward(g, y, grad_input=g)),
-    "relu": Activation(torch.relu, torch.relu_, lambda g, y: torch.ops.aten.threshold_backward(g, y, 0, grad_input=g)),
+    "tanh": Activation(torch.tanh, torch.tanh_, lambda g, y: _tanh_backward(g, y, grad_input=g)),
+    "relu": Activation(torch.relu, torch.relu_, lambda g, y: _threshold_backward(g, y, 0, grad_input=g)),
     "silu": Activation(silu),
     "elu": Activation(elu, _elu_, lambda g, y: g.mul_(y.clamp(max=0).add_(1))),
 }
