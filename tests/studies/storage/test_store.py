@@ -91,7 +91,7 @@ def test_nothing_is_written_after_release(store: Store, write: Writer) -> None:
     lease = store.open("a", IDENTITY)
     lease.release()
     lease.release()
-    with pytest.raises(LeaseLost, match="open it again to carry on"):
+    with pytest.raises(LeaseLost, match="open it again to resume"):
         store.save([write(lease, 1)])
     with pytest.raises(LeaseLost):
         lease.load()
