@@ -125,7 +125,8 @@ def test_two_that_start_the_same_study_at_once_share_it_and_one_may_leave(
     sqlite_url: str, undisturbed: dict[str, Any]
 ) -> None:
     stays, leaves = (start(sqlite_url, "--workers", "1", "--json") for _ in range(2))
-    wait_for(lambda: epochs(sqlite_url) >= 2, leaves)
+    # With a worker of its own it has begun to listen to signals.
+    wait_for(lambda: epochs(sqlite_url) >= 2 and psutil.Process(leaves.pid).children(), leaves)
     leaves.send_signal(signal.SIGINT)
     _, errors = leaves.communicate()
     assert (leaves.returncode, "stopped by SIGINT" in errors) == (128 + signal.SIGINT, True)
