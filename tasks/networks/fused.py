@@ -26,7 +26,10 @@ _hardtanh_backward = torch.ops.aten.hardtanh_backward.default
 
 
 class Operation(Function):
-    """A function of tensors with a backward pass; only its first arguments and results ever have gradients."""
+    """A function of tensors with a backward pass.
+
+    Only its first arguments and results ever have gradients.
+    """
 
     inputs: ClassVar[int] = 1
     outputs: ClassVar[int] = 1
@@ -116,7 +119,10 @@ class Tape:
         return results
 
     def gradient(self, losses: Tensor, leaf: Tensor) -> Tensor:
-        """Return the gradient of the sum of losses; what it goes through is forgotten."""
+        """Return the gradient of the sum of losses.
+
+        The recorded calls are forgotten.
+        """
         gradients, rest, nodes = {id(losses): torch.ones_like(losses)}, [], self._nodes
         for node in reversed(nodes):
             g = [gradients.get(id(output)) for output in node.outputs]
@@ -236,7 +242,10 @@ class FusedMLP:
 
 
 def _part(x: Tensor, members: int, rows: int) -> Tensor:
-    """Return the first rows of the first members of x (P, B, ...), which is often all."""
+    """Return the first rows of the first members of x.
+
+    x is (P, B, ...); often that is all of it.
+    """
     return x if x.shape[:2] == (members, rows) else x[:members, :rows]
 
 
@@ -302,7 +311,10 @@ class _MLPFunction(Operation):
 
 
 def _taken(q: Tensor, choices: Tensor | None) -> Tensor:
-    """Return q (P, ..., B) of the choices taken (P, B), of all q (P, ..., B, n); None where n = 1."""
+    """Return the values of the choices taken.
+
+    The choices are (P, B), or None where n = 1; all values q (P, ..., B, n), the result (P, ..., B).
+    """
     if choices is None:
         return q.squeeze(-1)
     index = choices.view(len(choices), *[1] * (q.ndim - 3), -1, 1).expand(*q.shape[:-1], 1)
@@ -310,7 +322,10 @@ def _taken(q: Tensor, choices: Tensor | None) -> Tensor:
 
 
 def _to_all(g: Tensor, choices: Tensor | None, n: int) -> Tensor:
-    """Return the gradient in all q (P, ..., B, n) by that in those of the choices taken."""
+    """Return the gradient in all q by that in the choices taken.
+
+    It is (P, ..., B, n).
+    """
     g = g.unsqueeze(-1)
     if choices is None:
         return g
