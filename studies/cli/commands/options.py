@@ -103,6 +103,17 @@ def seconds(text: str) -> float:
     return value
 
 
+def retention(text: str) -> str:
+    """Check which checkpoints to keep."""
+    from ....tasks.checkpoint.retention import snapshots
+
+    try:
+        snapshots(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
 def add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
     """Add the arguments that define tasks."""
     parser.add_argument("task", metavar="TASK", help="the algorithm, such as ppo")
@@ -136,6 +147,7 @@ def add_training(parser: Parser) -> None:
     )
     parser.add_argument(
         "--snapshots",
+        type=retention,
         metavar="MODE",
         help="checkpoints to keep: latest (two); best (also the one with the best return, evaluated after each "
         "epoch), or best:5 (after each fifth); every:5 (also those of each fifth epoch); all; no; or how many of the "

@@ -205,7 +205,6 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     from dataclasses import replace
 
     from ....spaces import flatten, unflatten
-    from ....tasks.checkpoint.retention import snapshots
     from ...engine.configuring import defaults_except, make_config, make_population, open_space
     from ...schedulers.seeds import seed_options
     from ...study.config import parse_epochs
@@ -243,7 +242,6 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
         )
     if arguments.snapshots is None:
         return config
-    snapshots(arguments.snapshots)
     return replace(config, options={**config.options, "snapshots": arguments.snapshots})
 
 
