@@ -16,14 +16,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import nursery
 import psutil
 import psycopg
 import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.storage.locks.leases import StoreLease
 from rekindle.studies.storage.store import Store
+from rekindle.studies.workers import supervisor
 from rekindle.tasks.checkpoint.storage import Write
 
 
@@ -125,12 +129,22 @@ def store(url: str) -> Iterator[Store]:
         yield store
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _forked_workers() -> Iterator[None]:
+    """The workers of a supervisor in a test's own process are forked."""
+    with mock.patch.object(supervisor, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": nursery.Popen})):
+        yield
+    if nursery.Popen.nursery is not None:
+        nursery.Popen.nursery.close()
+        nursery.Popen.nursery = None
+
+
 class Child:
     """Another Python process, which talks in lines."""
 
     def __init__(self, code: str, *arguments: object):
         command = [sys.executable, "-c", code, *map(str, arguments)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self.process = nursery.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     @property
     def pid(self) -> int:
