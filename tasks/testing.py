@@ -10,13 +10,16 @@ It needs no test framework; pytest finds the methods by their names. A class tha
 
 from __future__ import annotations
 
+import atexit
+import importlib
 import json
-import os
 import random
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,35 +29,65 @@ from torch import Tensor
 
 from ..spaces import flatten, unflatten
 from ..spaces.dimension import Maybe
-from .checkpoint.state import copy, difference, pack, unpack
+from .checkpoint.state import Tree, copy, difference, pack, unpack
 from .cohort import Cohort
 from .envs import EnvSpec
 from .errors import StateMismatch
 from .learner import Learner
 from .task import Task
 
-CONTINUE = """
-import importlib, json, sys
-from pathlib import Path
-from rekindle.tasks.checkpoint.state import unpack
-folder, module, name, env, seed, hyperparameters, epochs = sys.argv[1:]
-task = getattr(importlib.import_module(module), name)(json.loads(env), seed=int(seed))
-read = lambda name: (Path(folder) / name).read_bytes()
-state = unpack(read("manifest"), read)
-task.init(start=state["identity"].get("start"), **json.loads(hyperparameters))
-task.load_state_dict(state)
-task.fit(int(epochs))
-print(task.digest)
+# Continues what it is told to on each line of its input, in a fork of an interpreter that has trained nothing yet.
+SERVER = """
+import json, os, sys
+from rekindle.tasks.testing import fit_what_was_left
+for line in sys.stdin:
+    folder, path, *arguments = json.loads(line)
+    if not (child := os.fork()):
+        for number in (1, 2):
+            os.dup2(os.open(os.path.join(folder, "errors"), os.O_WRONLY | os.O_APPEND), number)
+        status = 1
+        try:
+            sys.path[:0] = path
+            fit_what_was_left(folder, *arguments)
+            status = 0
+        except Exception:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+
+
+@dataclass
+class Trained:
+    """What one task was at the ends of its first two epochs, and what it is amid the third.
+
+    Attributes:
+        first, last: its states after one epoch and after two, copied where they were taken and as they are now.
+    """
+
+    task: Task
+    first: Tree
+    first_kept: Tree
+    last: Tree
+    digest: str
+    metrics: Mapping[str, Any]
+    history: list[Any]
+    evaluation: float
+    random_state_kept: bool
 
 
 class VariantSuite:
     """The tests of resuming that every variant of an algorithm must pass.
 
+    They share one training of each variant, so `make` must always make the same.
+
     Attributes:
         task, env, hyperparameters: what is tested; small, so that an epoch takes a fraction of a second.
         variants: further hyperparameters, each laid over `hyperparameters`, so that together they use the whole space.
         inert: tuned hyperparameters that act on the first state only, or too rarely to be seen in an epoch.
+        cohort_size: how many train together.
     """
 
     task: ClassVar[type[Task]]
@@ -62,7 +95,7 @@ class VariantSuite:
     hyperparameters: ClassVar[dict[str, Any]] = {}
     variants: ClassVar[Sequence[dict[str, Any]]] = ({},)
     inert: ClassVar[frozenset[str]] = frozenset()
-    cohort_size: ClassVar[int] = 5
+    cohort_size: ClassVar[int] = 3
 
     def make(self, seed: int = 3, **changes: Any) -> Task:
         """Return a task with these changes to the hyperparameters, dotted or nested."""
@@ -81,25 +114,44 @@ class VariantSuite:
             k: v for k, v in dynamic.items() if k in searched and isinstance(v, float | int) and not isinstance(v, bool)
         }
 
+    def trained(self, changes: Mapping[str, Any]) -> Trained:
+        """Return what this variant is when nothing interrupts it; it is trained once."""
+        key = type(self), json.dumps(flatten(changes), sort_keys=True)
+        if key not in _TRAINED:
+            for other in [other for other in _TRAINED if other[0] is not type(self)]:
+                del _TRAINED[other]
+            before = _global_random_state()
+            task = self.make(**changes)
+            task.fit(1)
+            first = task.state_dict()
+            first_kept = copy(first)
+            task.fit(2)
+            metrics, history, evaluation = task.metrics, list(task.history), task.evaluate(3)
+            last, digest, same = task.state_dict(), task.digest, before == _global_random_state()
+            task.member_ref().learner.iterate()  # in the middle of an epoch, where more is in flight
+            _TRAINED[key] = Trained(task, first, first_kept, last, digest, metrics, history, evaluation, same)
+        return _TRAINED[key]
+
+    def loaded(self, state: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Task:
+        """Return this variant with a state."""
+        task = self.make(**(changes or self.variants[0]))
+        task.load_state_dict(state)
+        return task
+
     def test_resuming_equals_not_stopping(self) -> None:
         for changes in self.variants:
-            whole, first, second, third = (self.make(**changes) for _ in range(4))
-            whole.fit(2)
-            first.fit(1)
-            second.load_state_dict(first.state_dict())
-            third.load_state_dict(second.state_dict())
+            whole = self.trained(changes)
+            second = self.loaded(whole.first, changes)
+            third = self.loaded(second.state_dict(), changes)
             third.fit(2)
-            assert difference(third.state_dict(), whole.state_dict()) == []
+            assert difference(third.state_dict(), whole.last) == []
             assert third.metrics == whole.metrics
-            assert third.evaluate(3) == whole.evaluate(3)
+            assert third.evaluate(3) == whole.evaluation
 
     def test_loading_brings_back_everything_that_training_changes(self) -> None:
         for changes in self.variants:
-            task = self.make(**changes)
-            task.fit(1)
-            assert task.ref is not None
-            task.ref.learner.iterate()  # in the middle of an epoch, where more is in flight
-            learner = task.ref.learner
+            task = self.trained(changes).task
+            learner = task.member_ref().learner
             fresh = type(learner)(task.env, [task.seed], [task.hyperparameters or {}])
             forgotten = forgotten_state(learner, fresh, learner.member_state(0))
             assert forgotten == [], f"{type(learner).__name__} forgets {', '.join(forgotten)}"
@@ -108,14 +160,16 @@ class VariantSuite:
         matter: set[str] = set()
         everything: set[str] = set()
         for changes in self.variants:
-            task = self.make(**changes)
-            task.fit(1)
+            whole = self.trained(changes)
+            task = self.loaded(whole.first, changes)
             others: dict[str, Task] = {}
             for name, value in self.tuned(task).items():
                 if name not in matter | self.inert:
                     others[name] = self.make(**{**flatten(changes), name: other_value(task, name, value)})
-                    others[name].load_state_dict(task.state_dict(), perturb=True)
-            Cohort([task, *others.values()]).fit(2)
+                    others[name].load_state_dict(whole.first, perturb=True)
+            if others:
+                Cohort([task, *others.values()]).fit(2)
+                assert difference(task.state_dict(), whole.last) == []
             everything |= self.tuned(task).keys()
             for name, other in others.items():
                 if not all(torch.equal(a, b) for a, b in zip(other.parameters(), task.parameters(), strict=True)):
@@ -124,26 +178,17 @@ class VariantSuite:
         assert idle == [], f"these hyperparameters change nothing after loading: {', '.join(idle)}"
 
     def test_global_random_state_is_untouched(self) -> None:
-        torch.manual_seed(1)
-        np.random.seed(1)
-        random.seed(1)
-        before = (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate())
-        task = self.make()
-        task.fit(1)
-        task.evaluate(2)
-        after = (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate())
-        assert before == after
+        assert all(self.trained(changes).random_state_kept for changes in self.variants)
 
     def test_a_member_of_a_cohort_equals_the_trial_alone(self) -> None:
         for changes in self.variants:
-            together = [self.make(seed, **self._apart(seed, changes)) for seed in range(self.cohort_size)]
+            whole, place = self.trained(changes), max(self.cohort_size - 2, 0)
+            together = [self.make(10 + member, **self._apart(member, changes)) for member in range(self.cohort_size)]
+            together[place] = task = self.make(**changes)
             Cohort(together).fit(2)
-            for seed in (0, self.cohort_size - 2):
-                alone = self.make(seed, **self._apart(seed, changes))
-                alone.fit(2)
-                assert difference(alone.state_dict(), together[seed].state_dict()) == []
-                assert alone.history == together[seed].history
-                assert alone.evaluate(3) == together[seed].evaluate(3)
+            assert difference(task.state_dict(), whole.last) == []
+            assert task.history == whole.history
+            assert task.evaluate(3) == whole.evaluation
 
     def _apart(self, member: int, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the changes, with another learning rate for every member."""
@@ -159,86 +204,65 @@ class ExactnessSuite(VariantSuite):
 
     path: ClassVar[Sequence[str]] = ()
 
-    def test_resuming_again_and_again_equals_not_stopping(self) -> None:
-        whole, task = self.make(), self.make()
-        whole.fit(3)
-        for epochs in (1, 2, 3):
-            task.fit(epochs)
-            state, task = task.state_dict(), self.make()
-            task.load_state_dict(state)
-        assert task.digest == whole.digest
-
     def test_resuming_in_a_new_process_equals_not_stopping(self) -> None:
-        whole, first = self.make(), self.make()
-        whole.fit(2)
-        first.fit(1)
-        packed = pack(first.state_dict())
+        whole = self.trained(self.variants[0])
+        packed = pack(whole.first)
         with tempfile.TemporaryDirectory() as folder:
             for name, data in {"manifest": packed.manifest, **packed.blobs}.items():
                 (Path(folder) / name).write_bytes(data)
-            env, values = json.dumps(first.env.to_json()), json.dumps(first.hyperparameters)
-            arguments = [folder, type(first).__module__, type(first).__name__, env, str(first.seed), values, "2"]
-            result = subprocess.run(
-                [sys.executable, "-c", CONTINUE, *arguments],
-                capture_output=True,
-                text=True,
-                env=self._environment(),
-                check=False,
-            )
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.strip() == whole.digest
-
-    def _environment(self) -> dict[str, str]:
-        folders = [*self.path, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+            errors = Path(folder) / "errors"
+            errors.touch()
+            task = whole.task
+            env, values = json.dumps(task.env.to_json()), json.dumps(task.hyperparameters)
+            arguments = [type(task).__module__, type(task).__name__, env, str(task.seed), values, "2"]
+            server = _server()
+            assert server.stdin is not None
+            assert server.stdout is not None
+            server.stdin.write(json.dumps([folder, list(self.path), *arguments]) + "\n")
+            server.stdin.flush()
+            status = server.stdout.readline().strip()
+            assert status == "0", (status, errors.read_text())
+            digest = (Path(folder) / "digest").read_text()
+        assert digest == whole.digest
 
     def test_a_member_that_joins_late_is_not_changed_by_it(self) -> None:
-        early, late, alone = self.make(0), self.make(1), self.make(1)
+        whole = self.trained(self.variants[0])
+        early, late = self.make(0, **self.variants[0]), self.make(**self.variants[0])
         early.fit(1)
         Cohort([early, late]).fit(2)
-        alone.fit(2)
-        assert alone.digest == late.digest
+        assert late.digest == whole.digest
 
     def test_a_state_is_a_copy_and_loading_leaves_it_alone(self) -> None:
-        task = self.make()
-        task.fit(1)
-        state = task.state_dict()
-        kept = copy(state)
+        whole = self.trained(self.variants[0])
+        assert difference(whole.first, whole.first_kept) == []
+        task = self.loaded(whole.first)
         task.fit(2)
-        assert difference(state, kept) == []
-        other = self.make()
-        other.load_state_dict(state)
-        other.fit(2)
-        assert difference(state, kept) == []
-        assert difference(other.state_dict(), task.state_dict()) == []
+        assert difference(whole.first, whole.first_kept) == []
+        assert difference(task.state_dict(), whole.last) == []
 
     def test_a_state_survives_being_packed(self) -> None:
-        task = self.make()
-        task.fit(1)
-        packed = pack(task.state_dict())
-        assert difference(unpack(packed.manifest, packed.blobs.__getitem__), task.state_dict()) == []
+        state = self.trained(self.variants[0]).last
+        packed = pack(state)
+        assert difference(unpack(packed.manifest, packed.blobs.__getitem__), state) == []
 
     def test_fitting_again_changes_nothing(self) -> None:
-        task = self.make()
-        task.fit(2)
-        digest = task.digest
+        whole = self.trained(self.variants[0])
+        task = self.loaded(whole.last)
         task.fit(1)
         task.fit(2)
-        assert task.digest == digest
+        assert task.digest == whole.digest
 
     def test_another_seed_is_another_result(self) -> None:
-        one, other = self.make(1), self.make(2)
-        one.fit(1)
+        whole, other = self.trained(self.variants[0]), self.make(2, **self.variants[0])
         other.fit(1)
-        assert one.uid != other.uid
-        assert one.digest != other.digest
+        assert whole.task.uid != other.uid
+        assert difference(other.model, self.loaded(whole.first).model) != []
 
     def test_a_state_of_another_seed_or_structure_is_refused_and_changes_nothing(self) -> None:
-        task, other = self.make(1), self.make(2)
-        task.fit(1)
-        other.fit(1)
+        whole, other = self.trained(self.variants[0]), self.make(2, **self.variants[0])
+        task = self.loaded(whole.last)
         digest = task.digest
-        for state in (other.state_dict(), {**task.state_dict(), "format": 0}, {**task.state_dict(), "structure": "[]"}):
+        for state in (other.state_dict(), {**whole.first, "format": 0}, {**whole.first, "structure": "[]"}):
             try:
                 task.load_state_dict(state)
             except StateMismatch:
@@ -246,6 +270,36 @@ class ExactnessSuite(VariantSuite):
             else:
                 raise AssertionError("a foreign state was taken")
             assert task.digest == digest
+
+
+_TRAINED: dict[tuple[type, str], Trained] = {}  # of one suite at a time
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    """Start the interpreter that continues, in forks of itself, what other processes began."""
+    command = [sys.executable, "-c", SERVER]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(server.communicate)  # the end of its input is its own
+    return server
+
+
+def fit_what_was_left(folder: str, module: str, name: str, env: str, seed: str, values: str, epochs: str) -> None:
+    """Continue a task from the files of its state and write its digest beside them."""
+
+    def read(file: str) -> bytes:
+        return (Path(folder) / file).read_bytes()
+
+    state = unpack(read("manifest"), read)
+    task = getattr(importlib.import_module(module), name)(json.loads(env), seed=int(seed))
+    task.init(start=state["identity"].get("start"), **json.loads(values))
+    task.load_state_dict(state)
+    task.fit(int(epochs))
+    (Path(folder) / "digest").write_text(task.digest)
+
+
+def _global_random_state() -> tuple[Any, ...]:
+    return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
 
 
 def other_value(task: Task, name: str, value: float) -> float:

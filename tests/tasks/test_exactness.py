@@ -158,7 +158,7 @@ QUICK = {
     ("sac", "wrapped"),
     ("sac, small", "tiny image, Box"),
     ("sac, lstm", "restart"),
-    ("sac, lstm", "MuJoCo"),
+    ("sac, lstm", "hybrid"),
     ("ppo2, sde", "wrapped"),
 }
 PAIRS = [(name, family) for name, (_, _, families) in ALGORITHMS.items() for family in families]

@@ -10,14 +10,14 @@ from fakes import batch_of
 from rekindle import PPO, PPO2, Cohort
 from rekindle.spaces import UnknownParameter
 from rekindle.tasks.algorithms.ppo2 import clipped_value_loss
-from rekindle.tasks.testing import ExactnessSuite, VariantSuite
+from rekindle.tasks.testing import ExactnessSuite
 from torch import Tensor
 
 SMALL: dict[str, Any] = {
-    "epoch_steps": 256,
-    "num_steps": 32,
+    "epoch_steps": 128,
+    "num_steps": 16,
     "num_envs": 4,
-    "update_epochs": 3,
+    "update_epochs": 2,
     "optimizer.lr": 0.03,
     "clip_coef": 0.1,
     "max_grad_norm": 0.1,
@@ -29,29 +29,18 @@ class TestOnCartPole(ExactnessSuite):
     env = "CartPole-v1"
     hyperparameters: ClassVar = SMALL
     variants: ClassVar = (
-        {},
-        {"target_kl": 0.02, "normalize_reward": True, "stats_window_size": 7, "num_steps": 35, "num_minibatches": 5},
+        {"target_kl": 0.002, "normalize_reward": True, "stats_window_size": 7, "num_steps": 35, "num_minibatches": 5},
         {
             "clip_coef_schedule.name": "cosine",
-            "clip_coef_schedule.horizon": 600,
+            "clip_coef_schedule.horizon": 300,
             "clip_value": 0.05,
             "clip_value_schedule.name": "linear",
-            "clip_value_schedule.horizon": 600,
+            "clip_value_schedule.horizon": 300,
             "ent_coef_schedule.name": "exponential",
-            "ent_coef_schedule.horizon": 600,
+            "ent_coef_schedule.horizon": 300,
         },
     )
     inert = frozenset({"model.std_init"})  # the first standard deviation of continuous actions
-    cohort_size = 5
-
-
-class TestOnPendulum(VariantSuite):
-    task = PPO2
-    env = "Pendulum-v1"
-    hyperparameters: ClassVar = SMALL
-    variants: ClassVar = ({}, {"use_sde": True, "sde_sample_freq": 3})
-    inert = frozenset({"model.std_init"})  # acts on the first state only
-    cohort_size = 3
 
 
 def test_the_value_loss_is_the_worse_of_the_two() -> None:

@@ -66,14 +66,6 @@ class TestOnPendulum(VariantSuite):
     cohort_size = 3
 
 
-class TestOnHybridWalk(VariantSuite):
-    task = SAC
-    env = "own_envs:HybridWalk-v0"
-    hyperparameters: ClassVar = SMALL
-    inert = frozenset({"entropy.alpha"})
-    cohort_size = 3
-
-
 def learner(env: Any = MASKED, members: int = 2, filled: bool = True, **changes: Any) -> Any:
     """A learner that has filled its memory, and learned nothing yet."""
     tasks = [SAC(env, seed=seed).init(**unflatten({**SMALL, **changes})) for seed in range(members)]
