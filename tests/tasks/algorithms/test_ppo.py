@@ -30,7 +30,6 @@ class TestOnCartPole(ExactnessSuite):
             "lr_schedule.name": "exponential",
             "lr_schedule.horizon": 300,
             "max_grad_norm": None,
-            "target_kl": 0.02,
         },
         {
             "num_envs": 3,
@@ -46,6 +45,7 @@ class TestOnCartPole(ExactnessSuite):
         },
         {
             "model.activation": "silu",
+            "update_epochs": 4,
             "optimizer.name": "adamw",
             "clip_coef_schedule.name": "linear",
             "clip_coef_schedule.horizon": 300,
