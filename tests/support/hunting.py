@@ -1,4 +1,4 @@
-"""Hunts of Orion's by several processes, some of which are killed on the way."""
+"""Hunts of Orion's by several processes, some of which are killed on the way, and by its command line."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
+import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+from orion.core.cli import main as orion_main
+from orion.core.worker import consumer
+from rekindle.studies.cli import main
 from rekindle.studies.orion.db import RekindleSQL
 
 FORK = multiprocessing.get_context("fork")
 
 
-def _begin(work: Callable[[], object]) -> None:
+def _begin(work: Callable[[], object], gate: int, opener: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    os.close(opener)
     work()
+    os.read(gate, 1)  # whoever is through can still be killed, until the gate opens
 
 
 def run_killed(
@@ -30,24 +40,101 @@ def run_killed(
     seconds: float,
 ) -> None:
     """Works with so many processes, kills some at random moments, starts as many anew, and waits for the end."""
+    gate, opener = os.pipe()
 
     def start() -> multiprocessing.process.BaseProcess:
-        worker = FORK.Process(target=_begin, args=(work,))
+        worker = FORK.Process(target=_begin, args=(work, gate, opener))
         worker.start()
         return worker
 
     workers = [start() for _ in range(count)]
-    for kill in range(kills):  # spread over the first two thirds of the hunt
-        done = (kill + 1) * 2 * max_trials // (3 * (kills + 1))
-        wait_until(lambda done=done: database.count("trials", {"status": "completed"}) >= done, seconds)
-        victim = random.choice([worker for worker in workers if worker.is_alive()])
-        os.kill(victim.pid or 0, signal.SIGKILL)
-        workers.append(start())
+    try:
+        for kill in range(kills):  # spread over the first two thirds of the hunt
+            done = (kill + 1) * 2 * max_trials // (3 * (kills + 1))
+            wait_until(lambda done=done: database.count("trials", {"status": "completed"}) >= done, seconds)
+            victim = random.choice([worker for worker in workers if worker.is_alive()])
+            os.kill(victim.pid or 0, signal.SIGKILL)
+            victim.join()
+            workers.append(start())
+    finally:
+        os.close(opener)
     deadline = time.monotonic() + seconds
     for worker in workers:
         worker.join(max(0.1, deadline - time.monotonic()))
+    os.close(gate)
     left = [worker for worker in workers if worker.is_alive()]
     for worker in left:
         worker.kill()
     assert not left, "the hunt did not end"
     assert sorted(worker.exitcode or 0 for worker in workers) == [-signal.SIGKILL] * kills + [0] * count
+
+
+def orion_says(
+    arguments: list[str], url: str, directory: Path, forked: int = 0, environment: dict[str, str] | None = None
+) -> str:
+    """What Orion's command says, run in a forked process.
+
+    Args:
+        arguments: of the command.
+        url: of the database.
+        directory: where it works.
+        forked: how many of the first trials are forked from it too; all others are programs of their own.
+        environment: of the programs, beside what Orion needs.
+    """
+    folder = Path(sys.executable).parent
+    settings = {
+        "ORION_STORAGE_TYPE": "rekindlestorage",
+        "ORION_DB_TYPE": "rekindlesql",
+        "ORION_DB_ADDRESS": url,
+        "PATH": f"{folder}:{os.environ['PATH']}",  # Orion looks for rekindle, also when it only looks
+        "PYTHONWARNINGS": "ignore",
+        "OMP_NUM_THREADS": "1",
+        "ORION_EXECUTOR": "singleexecutor",
+        "XDG_CONFIG_HOME": str(directory),
+        **(environment or {}),
+    }
+    said = directory / "orion.log"
+    process = FORK.Process(target=_orion, args=(arguments, settings, directory, said, forked))
+    process.start()
+    process.join()
+    return said.read_text()
+
+
+def _orion(arguments: list[str], settings: dict[str, str], directory: Path, said: Path, forked: int) -> None:
+    sys.stdout = sys.stderr = said.open("w")
+    for descriptor in (1, 2):
+        os.dup2(sys.stdout.fileno(), descriptor)
+    warnings.simplefilter("ignore")
+    os.environ.update(settings)
+    os.chdir(directory)
+    Forked.left = forked
+    consumer.subprocess = Forked
+    orion_main(arguments)
+
+
+class Forked:
+    """Stands in for the module that starts Orion's programs: forks the first ones, which imported all they need."""
+
+    left = 0
+
+    @classmethod
+    def Popen(cls, command: list[str], env: dict[str, str]) -> Any:  # noqa: N802
+        if not cls.left:
+            return subprocess.Popen(command, env=env)
+        cls.left -= 1
+        return cls(command, env)
+
+    def __init__(self, command: list[str], environment: dict[str, str]):
+        assert Path(command[0]).name == "rekindle"
+        self.pid = os.fork()
+        if not self.pid:
+            status = 1
+            try:
+                os.environ.update(environment)
+                status = main(command[1:])
+            finally:
+                sys.stdout.flush()
+                os._exit(status)
+
+    def wait(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hunting import run_killed
+from hunting import orion_says, run_killed
 from orion.client import build_experiment, get_experiment
+from orion.client.experiment import ExperimentClient
 from orion.client.runner import prepare_trial_working_dir
 from orion.core.utils.exceptions import LazyWorkers
 from orion.core.worker.trial import Trial
@@ -31,8 +28,8 @@ from rekindle.studies.storage.store import Store
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.errors import Diverged
 
-TINY: dict[str, Any] = {"epoch_steps": 256, "num_envs": 2, "num_steps": 128, "num_minibatches": 1, "update_epochs": 1}
-MODEL = {"width": 16, "layers": 1, "activation": "tanh"}
+TINY: dict[str, Any] = {"epoch_steps": 32, "num_envs": 2, "num_steps": 16, "num_minibatches": 1, "update_epochs": 1}
+MODEL = {"width": 8, "layers": 1, "activation": "tanh"}
 SEARCH = ["optimizer.lr", "gamma"]
 HALF = {
     "of_type": "TruncateExploit",
@@ -80,31 +77,55 @@ def check_population(store: Store, trials: list[Trial]) -> int:
     return sum(len(lineage(store, uid)) > 1 for uid in uids)
 
 
-def test_a_population_goes_on_from_its_parents_states(url: str) -> None:
-    trials = start(url, COUPLE, epochs=fidelity(1, 4, 2), max_trials=6).fetch_trials_by_status("completed")
+@pytest.fixture(scope="module")
+def population(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Trial]]:
+    """A database with a population, and its trials."""
+    path = tmp_path_factory.mktemp("population") / "store.db"
+    return path, breed(f"sqlite:///{path}")
+
+
+def breed(url: str) -> list[Trial]:
+    client = start(url, COUPLE, epochs=fidelity(1, 4, 2), max_trials=6)
+    trials: list[Trial] = client.fetch_trials_by_status("completed")
+    client.storage._db.close_connection()
+    return trials
+
+
+def check_population_in(url: str, trials: list[Trial]) -> None:
     assert sorted(told(trial)["epochs"] for trial in trials) == [1, 1, 2, 2, 4, 4]
     with Store(url) as store:
         assert check_population(store, trials) > 0
 
 
-def test_a_branch_ends_the_same_when_its_parents_state_is_gone_or_it_went_further_before(sqlite_url: str) -> None:
-    trials = start(sqlite_url, COUPLE, epochs=fidelity(1, 4, 2), max_trials=6).fetch_trials_by_status("completed")
+def test_a_population_goes_on_from_its_parents_states(population: tuple[Path, list[Trial]]) -> None:
+    path, trials = population
+    check_population_in(f"sqlite:///{path}", trials)
+
+
+@pytest.mark.slow
+def test_a_population_goes_on_from_its_parents_states_on_postgresql(postgres_url: str) -> None:
+    check_population_in(postgres_url, breed(postgres_url))
+
+
+def test_a_branch_ends_the_same_when_its_parents_state_is_gone_or_it_went_further_before(
+    population: tuple[Path, list[Trial]], tmp_path: Path
+) -> None:
+    path, trials = population
     parents = {trial.id: trial for trial in trials}
     branched = next(t for t in trials if t.parent and values_of(t) != values_of(parents[t.parent]))
-    elsewhere = sqlite_url.replace("store.db", "copy.db")
-    with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as all_of_it:
-        all_of_it.execute("VACUUM INTO ?", (elsewhere.removeprefix("sqlite:///"),))
-    all_of_it.close()
+    for copy in ("gone.db", "further.db"):
+        shutil.copy(path, tmp_path / copy)
+    elsewhere, here = (f"sqlite:///{tmp_path / copy}" for copy in ("gone.db", "further.db"))
     with Store(elsewhere) as store:
         for uid in (told(branched)["uid"], told(parents[branched.parent])["uid"]):
             with store.open(uid, lineage(store, uid)[-1].identity) as lease:
                 lease.discard()
     options = {"search": SEARCH, "epochs": fidelity(1, 4, 2), **TINY, "model": MODEL}
-    for place, resumed in ((elsewhere, "epochs"), (sqlite_url, "resumed")):
+    for place, before in ((elsewhere, "gone"), (here, "further")):
         mine = OrionObjective(PPO, "CartPole-v1", storage=place, **options)
         again = {row["name"].removeprefix("rk_"): row["value"] for row in mine(trial=branched, **branched.params)}
         mine.close()
-        assert {**again, "resumed": 0} == {**told(branched), "resumed": 0}, resumed
+        assert {**again, "resumed": 0} == {**told(branched), "resumed": 0}, before
 
 
 def test_a_parent_that_is_not_in_the_database_is_an_error_and_no_new_beginning(url: str) -> None:
@@ -160,9 +181,9 @@ def test_a_population_searches_what_may_change_and_nothing_else(sqlite_url: str,
 # Several processes
 
 
-def test_the_processes_of_a_hunt_share_its_trials(postgres_url: str) -> None:
+def test_the_processes_of_a_hunt_share_its_trials(sqlite_url: str) -> None:
     epochs = fidelity(1, 2, 2)
-    client = start(postgres_url, {"hyperband": {"repetitions": 1}}, epochs=epochs, max_trials=30, workers=2)
+    client = start(sqlite_url, {"hyperband": {"repetitions": 1}}, epochs=epochs, max_trials=30, workers=2)
     rows = [told(trial) for trial in client.fetch_trials_by_status("completed")]
     assert sorted((row["epochs"], row["resumed"]) for row in rows) == [(1, 0), (1, 0), (2, 0), (2, 0), (2, 1)]
 
@@ -171,18 +192,20 @@ def _work(url: str, max_trials: int) -> None:
     start(url, {"asha": {"seed": 1}}, epochs=fidelity(1, 4, 2), max_trials=max_trials, idle_timeout=600)
 
 
-@pytest.mark.parametrize(("kind", "count"), [("sqlite_url", 2), ("postgres_url", 4)])
+@pytest.mark.parametrize(
+    ("kind", "count", "kills"), [("postgres_url", 2, 1), pytest.param("sqlite_url", 4, 2, marks=pytest.mark.slow)]
+)
 def test_a_hunt_is_exact_however_many_processes_train_it_and_some_are_killed(
-    request: pytest.FixtureRequest, wait_until: Callable[..., None], kind: str, count: int
+    request: pytest.FixtureRequest, wait_until: Callable[..., None], kind: str, count: int, kills: int
 ) -> None:
-    url = request.getfixturevalue(kind)
+    url, max_trials = request.getfixturevalue(kind), 3 + 2 * kills
     client = build_experiment("watch", space={"x": "uniform(0, 1)"}, storage=storage_of(url))
-    run_killed(partial(_work, url, 8), client.storage._db, 8, count, 2, wait_until, 900)
+    run_killed(partial(_work, url, max_trials), client.storage._db, max_trials, count, kills, wait_until, 900)
     trials = get_experiment("h", storage=storage_of(url)).fetch_trials()
     rows = [told(trial) for trial in trials if trial.status == "completed"]
-    assert len(rows) == 8
+    assert len(rows) == max_trials
     assert {trial.status for trial in trials} <= {"completed", "new"}
-    assert len({(row["uid"], row["epochs"]) for row in rows}) == 8
+    assert len({(row["uid"], row["epochs"]) for row in rows}) == max_trials
     longest = max(rows, key=lambda row: row["epochs"])
     with Store(url) as store:
         assert replay(store, longest["uid"])["digest"] == longest["digest"]
@@ -211,6 +234,12 @@ def test_a_hunt_whose_algorithm_waits_for_a_broken_trial_ends_with_an_error(
     def fails(*_: Any, **__: Any) -> Any:
         raise Diverged("the loss became nan")
 
+    workon = ExperimentClient.workon
+
+    def impatient(self: ExperimentClient, *arguments: Any, **more: Any) -> Any:
+        return workon(self, *arguments, **{**more, "idle_timeout": more["idle_timeout"] / 20})
+
+    monkeypatch.setattr(ExperimentClient, "workon", impatient)
     monkeypatch.setattr(PPOLearner, "run_epoch", fails)
     hyperband = {"hyperband": {"repetitions": 1}}
     with pytest.raises(LazyWorkers, match="idle"):
@@ -220,61 +249,16 @@ def test_a_hunt_whose_algorithm_waits_for_a_broken_trial_ends_with_an_error(
 # The command line
 
 
-@pytest.fixture
-def orion_says(tmp_path: Path) -> Callable[..., str]:
-    """Runs the real executable."""
-    folder = Path(sys.executable).parent
-    environment = {
-        **os.environ,
-        "ORION_STORAGE_TYPE": "rekindlestorage",
-        "ORION_DB_TYPE": "rekindlesql",
-        "PATH": f"{folder}:{os.environ['PATH']}",
-        "PYTHONWARNINGS": "ignore",
-        "OMP_NUM_THREADS": "1",
-        "ORION_EXECUTOR": "singleexecutor",
-        "XDG_CONFIG_HOME": str(tmp_path),
-    }
-
-    def says(url: str, *arguments: str) -> str:
-        done = subprocess.run(
-            [str(folder / "orion"), *arguments],
-            env={**environment, "ORION_DB_ADDRESS": url},
-            cwd=tmp_path,
-            text=True,
-            capture_output=True,
-            check=False,
-        )
-        return done.stdout + done.stderr
-
-    return says
-
-
 @pytest.mark.slow
-def test_the_orion_command_trains_a_population_on_postgresql(
-    orion_says: Callable[..., str], postgres_url: str, tmp_path: Path
-) -> None:
+def test_the_orion_command_trains_a_population_on_postgresql(postgres_url: str, tmp_path: Path) -> None:
     (tmp_path / "pbt.yaml").write_text(
         "experiment:\n  algorithm:\n    pbt: {seed: 1, population_size: 2, generations: 1, exploit: {of_type: "
         "TruncateExploit, min_forking_population: 2, truncation_quantile: 0.5, candidate_pool_ratio: 0.5}}\n"
     )
     settings = [f"--set:{name}={value}" for name, value in TINY.items()]
     priors = ["--set:optimizer.lr~loguniform(1e-5, 1e-2)", "--epochs~fidelity(1, 2, 2)"]
-    said = orion_says(
-        postgres_url,
-        "hunt",
-        "-n",
-        "pbt",
-        "-c",
-        "pbt.yaml",
-        "--exp-max-trials",
-        "4",
-        "rekindle",
-        "train",
-        "ppo",
-        "CartPole-v1",
-        *settings,
-        *priors,
-    )
+    command = ["hunt", "-n", "pbt", "-c", "pbt.yaml", "--exp-max-trials", "4", "rekindle"]
+    said = orion_says([*command, "train", "ppo", "CartPole-v1", *settings, *priors], postgres_url, tmp_path)
     trials = get_experiment("pbt", storage=storage_of(postgres_url)).fetch_trials_by_status("completed")
     assert len(trials) == 4, said
     with Store(postgres_url) as store:
