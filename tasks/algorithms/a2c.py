@@ -5,36 +5,32 @@ Advantages are generalized advantage estimates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import integer, ordinal
-from ..experience.returns import advantage_scale, average, explained_variance, standardize
-from ..experience.rollout import Agent, Batch, Rollout
+from ..experience.returns import average, explained_variance, standardize
+from ..experience.rollout import Batch, Rollout
 from ..experience.whole_episodes import EpisodeBuffer, check_whole_episodes, needs_whole_episodes, whole_episodes_space
-from ..learner import Learner
-from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
     GRAD_NORM_INTERVAL,
     LearningRates,
-    Optimizer,
     coefficient,
     descend,
     learning_rates,
-    network_spans,
     norms,
     scheduled_coefficients,
 )
 from ..runtime.metric_means import MemberMetrics
-from ..signals.guidance import Guidance, guidance_space
+from ..signals.guidance import guidance_space
 from ..task import Task
-from .on_policy import check_actions, check_model, check_on_policy, make_agent, normalize_advantage, on_policy_space
+from .on_policy import OnPolicyLearner, normalize_advantage, on_policy_space
 
 
-class A2CLearner(Learner):
+class A2CLearner(OnPolicyLearner):
     """P members of A2C.
 
     One step per rollout is the algorithm. With more (`update_epochs` times `num_minibatches`), the later ones follow
@@ -54,32 +50,18 @@ class A2CLearner(Learner):
         normalize_advantage=normalize_advantage(default=False),
         **whole_episodes_space(),
     ).extend(**guidance_space())
-    parts = ("optimizer", "standardizer", "guidance", "gathered")
-    mix_gradients: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
-    agent: Agent
-    policy: ActorCritic
-    check_env = classmethod(check_actions)
-    check_values_in_env = classmethod(check_model)
+    parts = (*OnPolicyLearner.parts, "gathered")
+    gathered: EpisodeBuffer | None = None
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        check_on_policy(cls, values)
+        super().check(values)
         check_whole_episodes(values, cls.algorithm())
 
     def build(self) -> None:
-        hp = self.hp
-        self.agent = make_agent(self)
-        self.policy = self.agent.policy
-        self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
-        self.order = self.keys("order")
-        self.standardizer = advantage_scale(hp.normalize_advantage, self.members)
-        self.guidance = Guidance.of(self)
-        self.demonstrations = self.guidance.examples
-        self.networks = network_spans(self.policy.parameters.shapes)
-        distribution, names = self.policy.distribution, self.guidance.row_names
-        self.gathered: EpisodeBuffer | None = None
-        if needs_whole_episodes(vars(hp)):
-            self.gathered = EpisodeBuffer(hp, self.envs, distribution, self.device, names)
+        super().build()
+        if needs_whole_episodes(vars(self.hp)):
+            self.gathered = EpisodeBuffer(self.hp, self.envs, self.agent, self.guidance.row_names)
 
     def iterate(self) -> Mapping[str, Tensor]:
         hp, agent, guidance = self.hp, self.agent, self.guidance
@@ -121,7 +103,7 @@ class A2CLearner(Learner):
         ready, used = buffer.ready_members()
         if not ready.any():
             return {}
-        batch = buffer.batch(agent, used, self.hp.gamma, self.hp.gae_lambda)
+        batch = buffer.batch(used, self.hp.gamma, self.hp.gae_lambda)
         batch = guidance.combine_advantages(batch, buffer.rows())
         metrics = self.update(batch, lr, torch.from_numpy(ready).to(self.device).unsqueeze(1))
         metrics["rollouts"] = buffer.rollouts(used)
@@ -141,7 +123,7 @@ class A2CLearner(Learner):
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
         advantages = batch["advantages"]
-        if hp.normalize_advantage is True:
+        if self.standardizes_minibatches:
             advantages = standardize(advantages, weights)
         policy_loss = -average(log_probs * advantages, weights)
         value_loss = 0.5 * average((values - batch["returns"]).square(), weights)
@@ -154,9 +136,6 @@ class A2CLearner(Learner):
         super().truncate_all()
         if self.gathered is not None:
             self.gathered.truncate_all()
-
-    def updates(self, member: int) -> int:
-        return int(self.optimizer.tensors["steps"][member])
 
 
 class A2C(Task):

@@ -5,39 +5,18 @@ Unlike in PPO2 (ppo2.py), clipping of values is optional, and a critic may be fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...spaces import integer, log_real, maybe, ordinal, real
-from ..experience.returns import advantage_scale, explained_variance, standardize
-from ..experience.rollout import Agent
-from ..learner import Learner
-from ..networks.actor_critic import ActorCritic
-from ..networks.optimizers import (
-    Optimizer,
-    coefficient,
-    decay_space,
-    descend,
-    learning_rates,
-    network_spans,
-    norms,
-    scheduled_coefficients,
-)
-from ..signals.guidance import Guidance, guidance_space
+from ...spaces import Space, integer, log_real, maybe, ordinal, real
+from ..experience.returns import explained_variance, standardize
+from ..networks.optimizers import coefficient, decay_space, descend, learning_rates, norms, scheduled_coefficients
+from ..signals.guidance import guidance_space
 from ..task import Task
-from .on_policy import (
-    check_actions,
-    check_minibatches,
-    check_model,
-    check_on_policy,
-    make_agent,
-    normalize_advantage,
-    on_policy_space,
-)
+from .on_policy import OnPolicyLearner, check_minibatches, normalize_advantage, on_policy_space
 from .separate_critic import SeparateCritic, critic_space
 
 
@@ -76,56 +55,37 @@ def within_target_kl(approx_kl: Tensor, target_kl: Tensor | None, active: Tensor
     return near if active is None else active & near
 
 
-class JointCritic:
-    """A critic in one loss with the policy.
+def ppo_space(**more: Any) -> Space:
+    """Return the hyperparameters of PPO and PPO2.
 
-    `SeparateCritic` has the same interface.
+    Those in `more` replace others or follow them.
+    """
+    own: dict[str, Any] = {
+        "clip_coef": real(0.1, 0.4, default=0.2, accept=(1e-6, 1e6)),
+        "clip_coef_schedule": decay_space(),
+        "clip_value": maybe(real(0.1, 10.0, accept=(1e-6, 1e6)), default=None),
+        "clip_value_schedule": decay_space(),
+        "target_kl": maybe(log_real(3e-3, 0.1, accept=(1e-6, 1e3)), default=None),
+        "update_epochs": integer(1, 10, default=4, accept=(1, 1000), structural=True),
+        "num_minibatches": ordinal(2, 4, 8, default=4, accept=(1, 65536), structural=True),
+    }
+    return on_policy_space(lr=1e-3, **{**own, **more}).extend(**guidance_space())
+
+
+class PPOLearner(OnPolicyLearner):
+    """P members of PPO.
+
+    Attributes:
+        critic: fits the critic alone; None where it shares the policy's loss.
     """
 
-    def __init__(self, hp: SimpleNamespace):
-        self.hp = hp
-
-    def fit(self, *_: Any) -> dict[str, Tensor]:
-        """Leave the critic to the policy's steps."""
-        return {}
-
-    def add_loss(
-        self, policy_loss: Tensor, values: Tensor, batch: Mapping[str, Tensor], env_steps: int
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the sum of both losses, (P,), and the critic's metrics."""
-        hp = self.hp
-        if hp.clip_value is not None:
-            clip_value = coefficient(hp.clip_value, hp.clip_value_schedule, env_steps).unsqueeze(1)
-            values = batch["values"] + torch.clamp(values - batch["values"], -clip_value, clip_value)
-        value_loss = 0.5 * (values - batch["returns"]).square().mean(1)
-        return policy_loss + coefficient(hp.vf_coef) * value_loss, {"value_loss": value_loss}
-
-
-class PPOLearner(Learner):
-    """P members of PPO."""
-
-    hyperparameters = on_policy_space(
-        lr=1e-3,
-        clip_coef=real(0.1, 0.4, default=0.2, accept=(1e-6, 1e6)),
-        clip_coef_schedule=decay_space(),
-        clip_value=maybe(real(0.1, 10.0, accept=(1e-6, 1e6)), default=None),
-        clip_value_schedule=decay_space(),
-        target_kl=maybe(log_real(3e-3, 0.1, accept=(1e-6, 1e3)), default=None),
-        update_epochs=integer(1, 10, default=4, accept=(1, 1000), structural=True),
-        num_minibatches=ordinal(2, 4, 8, default=4, accept=(1, 65536), structural=True),
-        normalize_advantage=normalize_advantage(default=True),
-        critic=critic_space(),
-    ).extend(**guidance_space())
-    parts = ("optimizer", "standardizer", "guidance", "critic")
-    mix_gradients: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
-    agent: Agent
-    policy: ActorCritic
-    check_env = classmethod(check_actions)
-    check_values_in_env = classmethod(check_model)
+    hyperparameters = ppo_space(normalize_advantage=normalize_advantage(default=True), critic=critic_space())
+    parts = (*OnPolicyLearner.parts, "critic")
+    critic: SeparateCritic | None = None
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        check_on_policy(cls, values)
+        super().check(values)
         if values["critic"]["name"] == "separate":
             check_minibatches(values, "critic.num_minibatches", values["critic"]["num_minibatches"], cls.algorithm())
             if values.get("critic_lr") is not None:
@@ -135,18 +95,9 @@ class PPOLearner(Learner):
                 )
 
     def build(self) -> None:
-        hp = self.hp
-        self.agent = make_agent(self)
-        self.policy = self.agent.policy
-        self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
-        self.order = self.keys("order")
-        self.standardizer = advantage_scale(hp.normalize_advantage, self.members)
-        self.guidance = Guidance.of(self)
-        self.demonstrations = self.guidance.examples
-        self.networks = network_spans(self.policy.parameters.shapes)
-        self.critic: JointCritic | SeparateCritic = JointCritic(hp)
-        if hp.critic.name == "separate":
-            self.critic = SeparateCritic(self.agent, hp, self.keys("critic"))
+        super().build()
+        if self.hp.critic.name == "separate":
+            self.critic = SeparateCritic(self.agent, self.hp, self.keys("critic"))
             del self.networks["critic"]
 
     def iterate(self) -> dict[str, Tensor]:
@@ -156,7 +107,7 @@ class PPOLearner(Learner):
         lr = learning_rates(hp, self.env_steps, parameters)
         rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
         self.env_steps += hp.num_steps * hp.num_envs
-        fitted = self.critic.fit(rollout, self.env_steps, self.iterations)
+        fitted = {} if self.critic is None else self.critic.fit(rollout, self.env_steps, self.iterations)
         batch = guidance.augment_batch(agent.advantages(rollout, hp.gamma, hp.gae_lambda), rollout)  # eq. 11
         batch["advantages"] = self.standardizer(batch["advantages"])
         active = None
@@ -185,16 +136,24 @@ class PPOLearner(Learner):
         hp, now = self.hp, self.env_steps
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
-        advantages = standardize(batch["advantages"]) if hp.normalize_advantage is True else batch["advantages"]
+        advantages = standardize(batch["advantages"]) if self.standardizes_minibatches else batch["advantages"]
         clip_coef = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
-        policy_loss, policy_metrics = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
-        losses, value_metrics = self.critic.add_loss(policy_loss, values, batch, now)
-        mean_entropy = entropy.mean(1)
-        losses = losses - coefficient(hp.ent_coef, hp.ent_coef_schedule, now) * mean_entropy
-        return losses, {"policy_loss": policy_loss, "entropy": mean_entropy, **policy_metrics, **value_metrics}
+        losses, metrics = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
+        metrics |= {"policy_loss": losses, "entropy": entropy.mean(1)}
+        if self.critic is None:
+            metrics["value_loss"] = self.value_loss(values, batch, clip_coef)
+            losses = losses + coefficient(hp.vf_coef) * metrics["value_loss"]
+        return losses - coefficient(hp.ent_coef, hp.ent_coef_schedule, now) * metrics["entropy"], metrics
 
-    def updates(self, member: int) -> int:
-        return int(self.optimizer.tensors["steps"][member])
+    def value_loss(self, values: Tensor, batch: Mapping[str, Tensor], clip_coef: Tensor) -> Tensor:
+        """Return the critics' losses (P,) of values (P, B), which may be kept near the old ones.
+
+        `clip_coef` (P,) is the clip range of ratios; PPO2 clips values by it, too.
+        """
+        if self.hp.clip_value is not None:
+            clip = coefficient(self.hp.clip_value, self.hp.clip_value_schedule, self.env_steps).unsqueeze(1)
+            values = batch["values"] + torch.clamp(values - batch["values"], -clip, clip)
+        return 0.5 * (values - batch["returns"]).square().mean(1)
 
 
 class PPO(Task):

@@ -96,10 +96,6 @@ class SeparateCritic:
             self.optimizer.step(step.gradient, lr)
         return {"value_loss": losses, "critic_lr": lr.squeeze(1), **norms(step, "critic")}
 
-    def add_loss(self, policy_loss: Tensor, *_: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the policy's loss unchanged, and no metrics."""
-        return policy_loss, {}
-
     def learning_rate(self, env_steps: int) -> Tensor:
         """Return the critics' learning rates (P, 1) at this moment."""
         lr: Tensor = self.hp.critic.lr

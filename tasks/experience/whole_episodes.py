@@ -25,7 +25,6 @@ from torch import Tensor
 from ...spaces import Dimension, integer, maybe
 from ..checkpoint.member_state import Stacked
 from ..envs import Envs
-from ..networks.distributions import Distribution
 from .returns import gae
 from .rollout import Agent, Batch, Rollout
 
@@ -91,23 +90,16 @@ def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:
 class EpisodeBuffer(Stacked):
     """The steps of P members, each since its last update."""
 
-    def __init__(
-        self,
-        hp: SimpleNamespace,
-        envs: Envs,
-        distribution: Distribution,
-        device: torch.device,
-        signal_rows: Sequence[str] = (),
-    ):
+    def __init__(self, hp: SimpleNamespace, envs: Envs, agent: Agent, signal_rows: Sequence[str] = ()):
         """Allocate the buffer.
 
         Args:
             hp: values of `whole_episodes_space`, num_steps and num_envs.
             envs: the members' environments.
-            distribution: of actions.
-            device: of all tensors.
+            agent: acts in them.
             signal_rows: names of the signals' rewards and values of each step.
         """
+        self.agent, device, dist = agent, agent.device, agent.policy.distribution
         members, num_envs = envs.num_members, envs.num_envs
         self.steps, self.names = capacity(hp), (*ROWS, *signal_rows)
         self.observed = ("obs", "next_obs") if signal_rows else ("obs",)
@@ -117,7 +109,7 @@ class EpisodeBuffer(Stacked):
         for name in self.observed:
             self.tensors[name] = torch.zeros(*form, *envs.obs_shape, dtype=kind, device=device)
         self.tensors |= {
-            "actions": torch.zeros(*form, *distribution.action_shape, dtype=distribution.action_type, device=device),
+            "actions": torch.zeros(*form, *dist.action_shape, dtype=dist.action_type, device=device),
             "filled": torch.zeros(members, 1, dtype=torch.int64, device=device),
         }
         rollouts, steps = (
@@ -175,12 +167,12 @@ class EpisodeBuffer(Stacked):
         whole = torch.from_numpy(used).to(self.tensors["ended"]) * self.tensors["ended"]
         return whole.flatten(1).sum(1)
 
-    def batch(self, agent: Agent, used: Mask, gamma: Tensor, gae_lambda: Tensor) -> Batch:
+    def batch(self, used: Mask, gamma: Tensor, gae_lambda: Tensor) -> Batch:
         """Return a batch of all stored steps, as of `Agent.advantages`.
 
         `weights` are 1 at the used ones, else 0.
         """
-        rows = self.rows()
+        agent, rows = self.agent, self.rows()
         advantages = gae(**{name: rows[name] for name in ROWS}, gamma=gamma, gae_lambda=gae_lambda)
         weights = torch.from_numpy(used).to(advantages)
         flat = {

@@ -62,8 +62,9 @@ def gathered_of(members: int = 1, num_envs: int = 2, **asked: Any) -> EpisodeBuf
     hp = {"min_rollouts": None, "min_steps": None, "max_rollout_steps": 10, "num_steps": 4, **asked}
     hp |= {name: torch.tensor([[float(hp[name])]] * members) for name in ("min_rollouts", "min_steps") if hp[name]}
     envs = make_envs(EnvSpec("fakes:Corridor-v0"), list(range(members)), num_envs)
-    distribution = SimpleNamespace(action_shape=(), action_type=torch.int64)
-    return EpisodeBuffer(SimpleNamespace(**hp), envs, distribution, torch.device("cpu"))  # type: ignore[arg-type]
+    policy = SimpleNamespace(distribution=SimpleNamespace(action_shape=(), action_type=torch.int64))
+    agent: Any = SimpleNamespace(policy=policy, device=torch.device("cpu"))
+    return EpisodeBuffer(SimpleNamespace(**hp), envs, agent)
 
 
 def add(gathered: EpisodeBuffer, *ended: str) -> None:
@@ -108,8 +109,8 @@ def test_an_episode_that_fills_the_room_is_cut_and_bootstraps() -> None:
     assert shown(gathered) == (True, ["oo..........", "oooooooooooo"])
     one, half = torch.ones(1, 1), torch.full((1, 1), 0.5)
     told: Any = Told(1)
-    agent = Agent(told, told, told, 1)
-    returns = gathered.batch(agent, used, half, one)["returns"].view(12, 2)
+    gathered.agent = Agent(told, told, told, 1)
+    returns = gathered.batch(used, half, one)["returns"].view(12, 2)
     assert returns[:2, 0].tolist() == [1.5, 1.0]  # rewards and values of 1: terminated after two steps
     assert returns[-1, 1] == 1 + 0.5 * 1  # and cut, with the value of what follows
     torch.testing.assert_close(returns[0, 1], torch.tensor(2 - 0.5**11 + 0.5**12))
