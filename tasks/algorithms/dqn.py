@@ -7,9 +7,9 @@ are independent options.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,18 +19,16 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, integer, log_real, maybe, ordinal
 from ..checkpoint.member_state import Stacked
-from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, spaces_of
 from ..errors import UnsupportedSpace
 from ..evaluation import evaluation_keys
 from ..experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
-from ..learner import Learner
-from ..networks.encoders import check_encoder, encoder_choice, encoder_for
+from ..networks.encoders import encoder_choice, encoder_for
 from ..networks.fused import Autograd, FusedMLP, Tape, huber
 from ..networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Network, Parameters, initialize, shapes_of
 from ..networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ..task import Task
-from .off_policy import ReplayLoop, check_memory, check_replay, off_policy_space
+from .off_policy import ReplayLearner, off_policy_space
 
 FUSED = {"relu": ACTIVATIONS["relu"], "tanh": PRODUCT_RULE_TANH}  # other derivatives round as autograd's
 
@@ -42,29 +40,23 @@ class QNetwork(Stacked):
     """
 
     def __init__(
-        self,
-        obs_shape: tuple[int, ...],
-        actions: int,
-        hp: SimpleNamespace,
-        batch_size: int,
-        seeds: list[int],
-        device: torch.device,
+        self, obs_shape: tuple[int, ...], actions: int, hp: SimpleNamespace, seeds: list[int], device: torch.device
     ):
         """Initialize the networks, and copy them to the targets.
 
         Args:
             obs_shape: (D,) of vectors or (H, W, C) of images.
             actions: number of actions.
-            hp: the values of `model`.
-            batch_size: B.
+            hp: the values of `model` and batch_size.
             seeds: of the members.
             device: of all tensors.
         """
-        self.encoder = encoder_for(hp, "features", obs_shape)
-        hidden = [self.encoder.features, *[hp.width] * hp.layers]
-        self.heads = [MLP("q", [*hidden, actions], hp.activation, last_gain=1.0)]
-        if hp.dueling:
-            self.heads.append(MLP("value", [*hidden, 1], hp.activation, last_gain=1.0))
+        model = hp.model
+        self.encoder = encoder_for(model, "features", obs_shape)
+        hidden = [self.encoder.features, *[model.width] * model.layers]
+        self.heads = [MLP("q", [*hidden, actions], model.activation, last_gain=1.0)]
+        if model.dueling:
+            self.heads.append(MLP("value", [*hidden, 1], model.activation, last_gain=1.0))
         networks: list[Network] = [self.encoder, *self.heads]
         self.parameters, self.target = (Parameters(shapes_of(networks), len(seeds), device) for _ in range(2))
         initialize(networks, self.parameters, seeds)
@@ -74,11 +66,11 @@ class QNetwork(Stacked):
             (tensors, [head.layers(tensors) for head in self.heads])
             for tensors in (self.parameters.views, self.parameters.leaves, self.target.views)
         )
-        sizes, plain = self.heads[0].sizes, not self.encoder.shapes and not hp.dueling
+        sizes, plain = self.heads[0].sizes, not self.encoder.shapes and not model.dueling
         self.fused: FusedMLP | None = None
         self.graph: Autograd | Tape = Autograd()
-        if plain and hp.activation in FUSED and min(*sizes, batch_size) > 1:  # see Exactness in networks/mlp.py
-            self.fused = FusedMLP(sizes, FUSED[hp.activation], self.parameters.vector, len(seeds), batch_size)
+        if plain and model.activation in FUSED and min(*sizes, hp.batch_size) > 1:  # see Exactness in networks/mlp.py
+            self.fused = FusedMLP(sizes, FUSED[model.activation], self.parameters.vector, len(seeds), hp.batch_size)
             self.graph = Tape()
 
     def __call__(self, obs: Tensor) -> Tensor:
@@ -125,7 +117,7 @@ class QNetwork(Stacked):
         self.target.vector.copy_(moved)
 
 
-class DQNLearner(Learner):
+class DQNLearner(ReplayLearner):
     """P members of DQN."""
 
     policy: QNetwork
@@ -148,11 +140,7 @@ class DQNLearner(Learner):
         max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=10.0),
         **off_policy_space(n_step=3),
     )
-    parts = ("policy", "optimizer", "replay", "priorities", "progress", "obs_normalizer")
-
-    @classmethod
-    def check(cls, values: Mapping[str, Any]) -> None:
-        check_replay(cls.algorithm(), values)
+    parts = (*ReplayLearner.parts, "optimizer")
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -164,37 +152,18 @@ class DQNLearner(Learner):
                 "use PPO, or wrap the environment in a gymnasium.ActionWrapper that offers a Discrete space"
             )
 
-    @classmethod
-    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        check_memory(cls.algorithm(), env, values)
-        check_encoder(values["model"], env, f"{cls.algorithm()} on {env.id}")
-
     def build(self) -> None:
-        hp, self.loop = self.hp, ReplayLoop(self)
-        self.replay, self.progress, self.priorities = self.loop.replay, self.loop.progress, self.loop.sampler
-        self.obs_normalizer = self.loop.obs_normalizer
-        actions = self.loop.uniform_actions.largest + 1
-        self.policy = QNetwork(self.envs.obs_shape, actions, hp.model, hp.batch_size, self.seeds, self.device)
+        super().build()
+        hp, actions = self.hp, self.uniform_actions.largest + 1
+        self.policy = QNetwork(self.envs.obs_shape, actions, hp, self.seeds, self.device)
         self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
         self.exploration = EpsilonGreedy(self.keys("explore"), actions, hp.num_envs)
         self.epsilon = Epsilon(hp.exploration)
         self.target_interval = hp.target_interval.long().cpu().numpy()
 
-    def iterate(self) -> dict[str, Tensor]:
-        filling = self.loop.filling(self.env_steps)
-        self.env_steps += self.loop.collect(self.env_steps, self.explore)
-        return {} if filling else self.loop.learn(self.env_steps, self.update)
-
     def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
-        """Return epsilon-greedy actions (P, N) for normalized observations.
-
-        Random numbers are those of this position in the members' streams.
-        """
-        explores = self.exploration.explores(position, self.epsilon(position * self.hp.num_envs))
-        if not explores.any():
-            return self._greedy(obs)
-        uniform = self.exploration.uniform(position)
-        return uniform if explores.all() else np.where(explores, uniform, self._greedy(obs))
+        """Return epsilon-greedy actions (P, N) for normalized observations."""
+        return self.exploration(position, self.epsilon(position * self.hp.num_envs), partial(self._greedy, obs))
 
     def update(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """Take one gradient step on a batch.
@@ -205,7 +174,7 @@ class DQNLearner(Learner):
             q = self.policy(batch["obs"])
             losses, errors = huber(q, batch["action"], self.targets(batch), batch.get("weight"))
             step = clip_norm(self.policy.gradient(losses), self.hp.max_grad_norm)
-            self.optimizer.step(step.gradient, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
+            self.optimizer.step(step.gradient, self.scheduled(self.hp.optimizer.lr))
             due = self.progress.updates % self.target_interval == 0
             if due.any():
                 self.policy.move_target(self.hp.tau, due)
@@ -236,15 +205,12 @@ class DQNLearner(Learner):
         return batch["reward"] + batch["discount"] * value
 
     def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
-        if deterministic:
-            return lambda obs: self._greedy(self.loop.normalize(obs))
         exploration = EpsilonGreedy(evaluation_keys(self.members, "explore"), self.exploration.actions, episodes)
         epsilon, steps = self.epsilon(self.env_steps), count()
 
         def act(obs: np.ndarray) -> np.ndarray:
-            step = next(steps)
-            explores, uniform = exploration.explores(step, epsilon), exploration.uniform(step)
-            return np.where(explores, uniform, self._greedy(self.loop.normalize(obs)))
+            greedy = partial(self._greedy, self.normalize(obs))
+            return greedy() if deterministic else exploration(next(steps), epsilon, greedy)
 
         return act
 
@@ -259,20 +225,6 @@ class DQNLearner(Learner):
         features = torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
         actions: np.ndarray = self.policy.values(features)[:, :rows].argmax(-1).cpu().numpy()
         return actions
-
-    # --- what the environment and the epochs need ---
-
-    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
-        return self.loop.end_epoch(self, super().run_epoch(stop))
-
-    def truncate_all(self) -> None:
-        self.replay.truncate_all()
-
-    def updates(self, member: int) -> int:
-        return self.progress.updates
-
-    def warm_started(self, member: int) -> None:
-        self.progress.fills[member] = 2
 
 
 class DQN(Task):

@@ -1,7 +1,7 @@
 """Exploration by uniformly random actions, and epsilon-greedy.
 
 Evaluation uses neither unless asked to. Normal noise with a learned deviation is that of `distributions.Gaussian`,
-squashed that of `sac.actions.SoftActions`, and state-dependent noise that of `networks.sde` and `sac.heads`.
+squashed that of `sac.actions`, and state-dependent noise that of `networks.sde`, too.
 
 Every number comes from the member's own stream at the position that it is asked for, so nothing here is state.
 
@@ -11,6 +11,7 @@ Notation: P members, N environments, k numbers in an action.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -145,11 +146,16 @@ class EpsilonGreedy:
         self.actions = actions
         self.draws = Draws(keys, (2, num_envs))
 
-    def explores(self, position: int, epsilon: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return the environments (P, N) that act uniformly at a position."""
-        mask: NDArray[np.bool_] = self.draws(position)[:, 0] < epsilon
-        return mask
+    def __call__(
+        self, position: int, epsilon: NDArray[np.float64], greedy: Callable[[], NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
+        """Return actions (P, N) for the step at a position.
 
-    def uniform(self, position: int) -> NDArray[np.int64]:
-        """Return uniform actions, (P, N), for the step at a position."""
-        return (self.draws(position)[:, 1] * self.actions).astype(np.int64)
+        `greedy` returns the greedy ones; it is called unless all explore. Epsilon is (P, 1).
+        """
+        draws = self.draws(position)
+        explores = draws[:, 0] < epsilon
+        if not explores.any():
+            return greedy()
+        uniform = (draws[:, 1] * self.actions).astype(np.int64)
+        return uniform if explores.all() else np.where(explores, uniform, greedy())

@@ -115,17 +115,3 @@ class RewardNormalizer:
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         self.returns[member] = tree["returns"].numpy()
         self.moments.load_member(member, tree)
-
-
-class NoRewardNormalizer:
-    """The absence of reward normalization."""
-
-    def __call__(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> NDArray[np.float32]:
-        return rewards
-
-    def scale(self, rewards: Tensor) -> Tensor:
-        """Return stored rewards unchanged."""
-        return rewards
-
-    def reset(self, ended: NDArray[np.bool_]) -> None:
-        """Do nothing."""

@@ -12,6 +12,7 @@ Notation: P members, N environments, B sequences, T steps, L of them learned fro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,30 +31,24 @@ class Sequences:
     The states before every L-th step lie in a ring beside the transitions.
     """
 
-    def __init__(
-        self,
-        replay: ReplayBuffer,
-        keys: streams.Bits,
-        state_size: int,
-        batch_size: int,
-        length: int,
-        burn_in: int,
-        n_step: int,
-    ):
+    def __init__(self, replay: ReplayBuffer, keys: streams.Bits, state_size: int, hp: SimpleNamespace):
         """Allocate the ring of states.
 
         Args:
             replay: the transitions.
             keys: the members' streams, (P,).
             state_size: S.
-            batch_size: B * L, of the transitions learned from at once.
-            length: L.
-            burn_in: steps before the L.
-            n_step: steps of a return.
+            hp: model.sequence_length (L), model.burn_in (the steps before these), n_step (steps of a return), and
+                batch_size (B * L, the transitions learned from at once).
         """
-        self.replay, self.length, self.burn_in, self.n_step = replay, length, burn_in, n_step
-        self.draws = Draws(keys, (batch_size // length,))
-        room = (replay.slots // length + 1) * replay.num_envs
+        self.replay, self.length, self.burn_in, self.n_step = (
+            replay,
+            hp.model.sequence_length,
+            hp.model.burn_in,
+            hp.n_step,
+        )
+        self.draws = Draws(keys, (hp.batch_size // self.length,))
+        room = (replay.slots // self.length + 1) * replay.num_envs
         self.states = ReplayBuffer(
             replay.members, room, replay.num_envs, {"state": Field((state_size,))}, replay.device
         )

@@ -19,7 +19,6 @@ from torch import Tensor
 from ...networks.encoders import encoder_for
 from ...networks.mlp import MLP, Network, Parameters, initialize, shapes_of
 from .actions import SoftActions
-from .heads import Head
 from .networks import Batch, SoftActorCritic
 
 FEATURES = 50
@@ -58,9 +57,7 @@ class ImageSoftActorCritic(SoftActorCritic):
         self,
         image_shape: tuple[int, ...],
         actions: SoftActions,
-        head: Head,
         hp: SimpleNamespace,
-        rows: int,
         seeds: list[int],
         device: torch.device,
     ):
@@ -68,8 +65,8 @@ class ImageSoftActorCritic(SoftActorCritic):
 
         The other arguments are those of `SoftActorCritic`.
         """
-        super().__init__(FEATURES, actions, head, hp, rows, seeds, device)
-        self.encoder = CriticEncoder(hp, image_shape, seeds, device)
+        super().__init__(FEATURES, actions, hp, seeds, device)
+        self.encoder = CriticEncoder(hp.model, image_shape, seeds, device)
         self.encoder_vector = self.encoder.parameters.vector
         self.critic_vectors["encoder"] = self.encoder_vector
         self.tensors |= {"encoder": self.encoder_vector, "encoder_target": self.encoder.target.vector}

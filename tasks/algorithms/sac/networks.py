@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,31 +18,21 @@ from ...networks.optimizers import Optimizer
 from ...networks.recurrent import Core
 from ...rng import streams
 from ...rng.streams import Bits
-from .actions import SoftActions
-from .heads import Head, Noise
+from .actions import Head, Noise, SoftActions, head_for
 
 TWINS = 2
 Batch = Mapping[str, Tensor]
 
 
-class ActingMemory(Protocol):
-    """Recurrent state of running episodes."""
+class ActingMemory:
+    """Recurrent state of running episodes; here none: policies act on the last observation."""
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Return the policy's inputs for observations (P, N, ...)."""
-
-    def reset(self, ended: NDArray[np.bool_]) -> None:
-        """Reset the state where an episode ended, (P, N)."""
-
-
-class NoMemory:
-    """The absence of a recurrent state: policies act on the last observation."""
-
-    def __call__(self, obs: Tensor) -> Tensor:
         return obs
 
     def reset(self, ended: NDArray[np.bool_]) -> None:
-        """Do nothing."""
+        """Reset the state where an episode ended, (P, N)."""
 
 
 class SoftActorCritic(Stacked):
@@ -56,41 +45,31 @@ class SoftActorCritic(Stacked):
         actor_vector, critic_vector, target_vector: (P, D), (P, 2D) and (P, 2D) of these parameters.
         critic_vectors: the vectors in which the critics' loss is differentiated, by network.
         graph: records the losses that gradients are taken of.
+        cores: the recurrent cores of policy and critics, if any.
     """
 
-    def __init__(
-        self,
-        inputs: int,
-        actions: SoftActions,
-        head: Head,
-        hp: SimpleNamespace,
-        rows: int,
-        seeds: list[int],
-        device: torch.device,
-        cores: Sequence[Core] = (),
-    ):
+    cores: Sequence[Core] = ()
+
+    def __init__(self, inputs: int, actions: SoftActions, hp: SimpleNamespace, seeds: list[int], device: torch.device):
         """Initialize the networks.
 
         Args:
             inputs: numbers in an observation.
             actions: the action space.
-            head: turns the policy network's last layer into the parameters of actions.
-            hp: the values of `model`.
-            rows: B, of the batches learned from.
+            hp: the values of `model`, batch_size and those of exploration.
             seeds: of the members.
             device: of all tensors.
-            cores: the recurrent cores of policy and critics, if any.
         """
-        members = len(seeds)
-        self.head, self.twins = head, TWINS * members
+        members, model, rows = len(seeds), hp.model, hp.batch_size
+        self.head, self.twins = head_for(actions, hp), TWINS * members
         self.padding = int(inputs == 1)  # see Exactness in networks/mlp.py
-        hidden = [hp.width] * hp.layers
-        pi = [inputs + self.padding, *hidden, head.outputs]
+        hidden = [model.width] * model.layers
+        pi = [inputs + self.padding, *hidden, self.head.outputs]
         q = [inputs + self.padding + actions.continuous_dim, *hidden, actions.num_discrete]
-        self._pi = MLP("actor", pi, hp.activation, last_gain=0.01)
-        self._q = MLP("critic", q, hp.activation, last_gain=1.0)
-        of_actor: list[Network] = [self._pi, *cores[:1], head]
-        of_critic: list[Network] = [self._q, *cores[1:]]
+        self._pi = MLP("actor", pi, model.activation, last_gain=0.01)
+        self._q = MLP("critic", q, model.activation, last_gain=1.0)
+        of_actor: list[Network] = [self._pi, *self.cores[:1], self.head]
+        of_critic: list[Network] = [self._q, *self.cores[1:]]
         self.actor = initialize(of_actor, Parameters(shapes_of(of_actor), members, device), seeds)
         self.critics = Parameters(shapes_of(of_critic), 2 * self.twins, device)
         initialize(
@@ -103,9 +82,9 @@ class SoftActorCritic(Stacked):
         self.tensors = {"actor": self.actor_vector, "critic": self.critic_vector, "target": self.target_vector}
         self._pi_layers, self._q_layers = self._pi.layers(self.actor.views), self._q.layers(self.critics.views)
         self._online_layers = [(weight[: self.twins], bias[: self.twins]) for weight, bias in self._q_layers]
-        plain = type(self) is SoftActorCritic and type(head) is Head  # the others have more to differentiate
+        plain = type(self) is SoftActorCritic and type(self.head) is Head  # the others have more to differentiate
         self.graph: Autograd | Tape = Tape() if plain else Autograd()
-        activation = ACTIVATIONS[hp.activation]
+        activation = ACTIVATIONS[model.activation]
         self._fused_pi = FusedMLP(pi, activation, self.actor_vector, members, 2 * rows)
         self._fused_q = FusedMLP(q, activation, self.critics.vector[: self.twins], 2 * self.twins, rows)
 
@@ -113,7 +92,7 @@ class SoftActorCritic(Stacked):
 
     def memory(self, num_envs: int) -> ActingMemory:
         """Return the recurrent state of num_envs environments at an episode's beginning."""
-        return NoMemory()
+        return ActingMemory()
 
     def hidden(self, obs: Tensor) -> Tensor:
         """Return the policy's last hidden activations (P, N, width).

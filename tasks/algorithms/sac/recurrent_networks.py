@@ -20,8 +20,7 @@ from ...networks.fused_recurrent import fused
 from ...networks.mlp import Parameters
 from ...networks.recurrent import Core, States
 from .actions import SoftActions
-from .heads import Head
-from .networks import TWINS, Batch, SoftActorCritic
+from .networks import TWINS, ActingMemory, Batch, SoftActorCritic
 
 Sequence = tuple[Tensor, Tensor, Tensor]  # observations, beginnings, state
 
@@ -32,25 +31,16 @@ class RecurrentSoftActorCritic(SoftActorCritic):
     Rows are the L steps of each sequence, one sequence after the other.
     """
 
-    def __init__(
-        self,
-        inputs: int,
-        actions: SoftActions,
-        head: Head,
-        hp: SimpleNamespace,
-        rows: int,
-        seeds: list[int],
-        device: torch.device,
-        n_step: int,
-    ):
+    def __init__(self, inputs: int, actions: SoftActions, hp: SimpleNamespace, seeds: list[int], device: torch.device):
         """Initialize the networks and their recurrent cores.
 
-        `rows` is R, and n_step the number of steps of a return; the other arguments are those of `SoftActorCritic`.
+        The arguments are those of `SoftActorCritic`; a batch has R rows.
         """
-        self.cores = [Core(f"{name}.memory", hp.memory, inputs, hp.width) for name in ("actor", "critic")]
-        super().__init__(hp.width, actions, head, hp, rows, seeds, device, self.cores)
-        self.width, self.state_size = hp.width, self.cores[0].state_size
-        self.length, self.burn_in, self.n_step = hp.sequence_length, hp.burn_in, n_step
+        model = hp.model
+        self.cores = [Core(f"{name}.memory", model.memory, inputs, model.width) for name in ("actor", "critic")]
+        super().__init__(model.width, actions, hp, seeds, device)
+        self.width, self.state_size = model.width, self.cores[0].state_size
+        self.length, self.burn_in, self.n_step = model.sequence_length, model.burn_in, hp.n_step
         self._fused_actor, self._fused_critic = (fused(core) for core in self.cores)
         self._online = {name: self.critics.views[name][: self.twins] for name in self.cores[1].shapes}
 
@@ -127,7 +117,7 @@ def _of_core(leaf: Tensor, parameters: Parameters, core: Core) -> Tensor:
     return leaf[:, spans[0].start : spans[-1].stop]
 
 
-class SoftMemory(States):
+class SoftMemory(States, ActingMemory):
     """The recurrent state of each environment's policy while acting."""
 
     def __init__(self, policy: RecurrentSoftActorCritic, num_envs: int, sizes: int = 1):

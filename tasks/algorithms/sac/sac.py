@@ -20,37 +20,34 @@ import torch
 from torch import Tensor
 
 from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, real
-from ...checkpoint.storage import Metrics
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
-from ...experience.normalizers import NoRewardNormalizer, RewardNormalizer
+from ...experience.normalizers import RewardNormalizer
 from ...experience.sequence_replay import Sequences, check_sequences
-from ...learner import Learner
-from ...networks.encoders import check_encoder, encoder_choice
+from ...networks.encoders import encoder_choice
 from ...networks.fused import SoftSample, half_square, soft_value
 from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...task import Task
-from ..off_policy import ReplayLoop, check_memory, check_replay, off_policy_space
-from .actions import SoftActions
-from .heads import Noise, head_for, no_noise
+from ..off_policy import ReplayLearner, off_policy_space
+from .actions import Noise, SoftActions, no_noise
 from .image_networks import ImageSoftActorCritic
-from .networks import TWINS, ActingMemory, Batch, FixedEntropy, LearnedEntropy, NoMemory, SoftActorCritic
+from .networks import TWINS, ActingMemory, Batch, FixedEntropy, LearnedEntropy, SoftActorCritic
 from .recurrent_networks import RecurrentSoftActorCritic, TrainingMemory
 
 REMEMBERS = {"memory": ("lstm", "gru")}
 
 
-class SACLearner(Learner):
+class SACLearner(ReplayLearner):
     """P members of SAC."""
 
     policy: SoftActorCritic
     memory: ActingMemory
     coefficients: FixedEntropy | LearnedEntropy
-    rewards: NoRewardNormalizer | RewardNormalizer
-    sequences: Sequences | None
+    rewards: RewardNormalizer | None = None
+    sequences: Sequences | None = None
 
     hyperparameters = Space(
         optimizer=optimizer_space(lr=3e-4, eps=1e-8),
@@ -80,7 +77,7 @@ class SACLearner(Learner):
         target_update_interval=integer(1, 10, default=1, accept=(1, 10**9)),
         max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=None),
         scale_reward=categorical(False, True, default=False, structural=True, search=False),
-        # State-dependent exploration, see `heads`, drawn again every `sde_sample_freq` steps. `sde_std_init` is
+        # State-dependent exploration, see `actions`, drawn again every `sde_sample_freq` steps. `sde_std_init` is
         # the first standard deviation where all activations of the last hidden layer are 1 or -1.
         use_sde=categorical(False, True, default=False, structural=True, search=False),
         sde_sample_freq=integer(1, 1_000_000, default=64, structural=True, search=False, when={"use_sde": True}),
@@ -94,23 +91,19 @@ class SACLearner(Learner):
         },
     )
     parts = (
-        "policy",
+        *ReplayLearner.parts,
         "actor_optimizer",
         "critic_optimizer",
         "encoder_optimizer",
         "coefficients",
         "rewards",
-        "replay",
-        "priorities",
-        "progress",
         "sequences",
         "memory",
-        "obs_normalizer",
     )
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        check_replay(cls.algorithm(), values)
+        super().check(values)
         if values["model"]["memory"] != "none":
             check_sequences(cls.algorithm(), values)
 
@@ -121,9 +114,8 @@ class SACLearner(Learner):
 
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        check_memory(cls.algorithm(), env, values)
+        super().check_values_in_env(env, values)
         where, space = f"{cls.algorithm()} on {env.id}", spaces_of(env).action
-        check_encoder(values["model"], env, where)
         memory, obs = values["model"]["memory"], Observations(spaces_of(env).observation, env.id)
         if memory != "none" and obs.kind == "image":
             raise UnsupportedSpace(
@@ -134,11 +126,8 @@ class SACLearner(Learner):
             raise UnsupportedSpace(f"{where}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
 
     def build(self) -> None:
+        super().build()
         hp = self.hp
-        self.loop = ReplayLoop(self)
-        # The sampler is `priorities` in the state, empty if uniform; that of sequences is `sequences` instead.
-        self.replay, self.progress, self.priorities = self.loop.replay, self.loop.progress, self.loop.sampler
-        self.obs_normalizer = self.loop.obs_normalizer
         self.actions = SoftActions(self.envs.action_space, f"{self.algorithm()} on {self.env.id}")
         self.build_networks()
         self.actor_optimizer = Optimizer(self.policy.actor_vector, hp.optimizer)
@@ -152,7 +141,6 @@ class SACLearner(Learner):
         self.coefficients = FixedEntropy(hp.entropy.alpha)
         if hp.entropy.learn:
             self.coefficients = LearnedEntropy(hp.entropy.alpha, self.target_entropy(), hp.optimizer)
-        self.rewards = NoRewardNormalizer()
         if hp.scale_reward:
             self.rewards = RewardNormalizer(self.members, hp.num_envs, hp.gamma.cpu().double().numpy())
         shape = (2 * hp.batch_size, max(1, self.actions.continuous_dim))
@@ -163,26 +151,19 @@ class SACLearner(Learner):
     def build_networks(self) -> None:
         """Build the networks for vectors, images or sequences.
 
-        Sequences have their own sampler, which replaces the loop's, and recurrent states while acting.
+        Sequences have their own sampler, and recurrent states while acting.
         """
         hp, envs = self.hp, self.envs
-        rest = (self.actions, head_for(self.actions, hp), hp.model, hp.batch_size, self.seeds, self.device)
-        self.memory, self.sequences = NoMemory(), None
+        rest = (self.actions, hp, self.seeds, self.device)
+        self.memory = ActingMemory()
         if envs.obs_kind == "image":
             self.policy = ImageSoftActorCritic(envs.obs_shape, *rest)
         elif hp.model.memory == "none":
             self.policy = SoftActorCritic(envs.obs_shape[0], *rest)
         else:
-            self.policy = policy = RecurrentSoftActorCritic(envs.obs_shape[0], *rest, hp.n_step)
-            self.sequences = self.loop.sampler = Sequences(
-                self.replay,
-                self.keys("replay"),
-                (1 + TWINS) * policy.state_size,
-                hp.batch_size,
-                hp.model.sequence_length,
-                hp.model.burn_in,
-                hp.n_step,
-            )
+            self.policy = policy = RecurrentSoftActorCritic(envs.obs_shape[0], *rest)
+            state_size = (1 + TWINS) * policy.state_size
+            self.sampler = self.sequences = Sequences(self.replay, self.keys("replay"), state_size, hp)
             self.memory = TrainingMemory(policy, hp.num_envs, self.sequences)
 
     def target_entropy(self) -> Tensor:
@@ -191,11 +172,6 @@ class SACLearner(Learner):
         continuous = [-hp.target * k] if k else []
         discrete = [hp.choice_target * math.log(n)] if n > 1 else []
         return torch.cat(continuous + discrete, 1)
-
-    def iterate(self) -> dict[str, Tensor]:
-        filling = self.loop.filling(self.env_steps)
-        self.env_steps += self.loop.collect(self.env_steps, self.explore, self.observe, self.on_step)
-        return {} if filling else self.loop.learn(self.env_steps, self.update)
 
     # --- acting ---
 
@@ -210,7 +186,8 @@ class SACLearner(Learner):
     def on_step(self, step: StepResult) -> None:
         """Update the scale of rewards, and end episodes."""
         ended = step.terminated | step.truncated
-        self.rewards(step.reward, ended)
+        if self.rewards is not None:
+            self.rewards(step.reward, ended)
         self.memory.reset(ended)
 
     def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
@@ -219,7 +196,7 @@ class SACLearner(Learner):
 
         @torch.inference_mode()
         def act(obs: np.ndarray) -> np.ndarray:
-            return self._act(memory(self._tensor(self.loop.normalize(obs))), noise, next(steps))
+            return self._act(memory(self._tensor(self.normalize(obs))), noise, next(steps))
 
         return act
 
@@ -252,14 +229,14 @@ class SACLearner(Learner):
 
         critic_loss, errors, q = self.critic_loss(batch, next_sample, alpha)
         of_critics = clip_norm(policy.critic_gradient(critic_loss), hp.max_grad_norm)
-        self.step_critics(of_critics.gradient, self.loop.scheduled(self.critic_lr, self.env_steps))
+        self.step_critics(of_critics.gradient, self.scheduled(self.critic_lr))
 
         actor_loss = self.actor_loss(batch, sample, alpha)
         of_actor = clip_norm(policy.actor_gradient(actor_loss), hp.max_grad_norm)
-        self.actor_optimizer.step(of_actor.gradient, self.loop.scheduled(hp.optimizer.lr, self.env_steps))
+        self.actor_optimizer.step(of_actor.gradient, self.scheduled(hp.optimizer.lr))
 
         entropies = masked(sample.entropies.detach(), mask).mean(1)
-        self.coefficients.descend(entropies, self.loop.scheduled(self.entropy_lr, self.env_steps))
+        self.coefficients.descend(entropies, self.scheduled(self.entropy_lr))
         policy.move_target(hp.tau * (self.progress.updates % self.target_interval == 0))
         report = {
             "critic_loss": critic_loss.detach().mean(1),
@@ -291,7 +268,8 @@ class SACLearner(Learner):
         """
         numbers, choices = self.actions.normalize(batch["action"])
         q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
-        targets = self.rewards.scale(batch["reward"]) + batch["discount"] * soft_value(next_q, next_sample, alpha)
+        reward = batch["reward"] if self.rewards is None else self.rewards.scale(batch["reward"])
+        targets = reward + batch["discount"] * soft_value(next_q, next_sample, alpha)
         mask = batch.get("mask")
         losses, errors, q = half_square(q, choices, targets, batch.get("weight", mask), self.hp.batch_size)
         return losses, errors, q.mean((1, 2)) if mask is None else masked(q.mean(1), mask).mean(1)
@@ -318,22 +296,12 @@ class SACLearner(Learner):
         _, errors, q = self.critic_loss(batch, next_sample, self.coefficients.alpha)
         return masked(errors.square().sum(1), batch.get("mask")).mean(1) / 2, {"q": q}
 
-    # --- what the environment and the epochs need ---
-
-    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
-        return self.loop.end_epoch(self, super().run_epoch(stop))
-
     def truncate_all(self) -> None:
+        super().truncate_all()
         everywhere = np.ones((self.members, self.hp.num_envs), np.bool_)
-        self.replay.truncate_all()
-        self.rewards.reset(everywhere)
+        if self.rewards is not None:
+            self.rewards.reset(everywhere)
         self.memory.reset(everywhere)
-
-    def updates(self, member: int) -> int:
-        return self.progress.updates
-
-    def warm_started(self, member: int) -> None:
-        self.progress.fills[member] = 2
 
 
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:

@@ -51,21 +51,19 @@ def test_the_defaults_of_epsilon_are_in_their_space() -> None:
 
 
 def test_epsilon_is_the_frequency_of_uniform_actions() -> None:
-    greedy = EpsilonGreedy(keys(1, 2), 3, num_envs=50)
+    exploration, none = EpsilonGreedy(keys(1, 2), 3, num_envs=50), np.full((2, 50), -1)
     chance = np.array([[0.3], [0.0]])
-    explores = np.stack([greedy.explores(t, chance) for t in range(200)])
+    explores = np.stack([exploration(t, chance, lambda: none) for t in range(200)]) >= 0
     assert explores[:, 0].mean() == pytest.approx(0.3, abs=0.02)
     assert not explores[:, 1].any()
-    assert np.stack([greedy.explores(t, np.ones((2, 1))) for t in range(200)]).all()
-    actions = np.stack([greedy.uniform(t) for t in range(200)])
+    actions = np.stack([exploration(t, np.ones((2, 1)), lambda: none) for t in range(200)])
     assert actions.dtype == np.int64
     assert np.bincount(actions.reshape(-1)) / actions.size == pytest.approx([1 / 3] * 3, abs=0.02)
 
 
 def test_whether_and_how_to_explore_are_independent() -> None:
-    greedy = EpsilonGreedy(keys(1), 2, num_envs=1000)
-    explores, actions = greedy.explores(0, np.array([[0.5]])), greedy.uniform(0)
-    assert actions[explores].mean() == pytest.approx(0.5, abs=0.07)
+    actions = EpsilonGreedy(keys(1), 2, num_envs=1000)(0, np.array([[0.5]]), lambda: np.full((1, 1000), -1))
+    assert actions[actions >= 0].mean() == pytest.approx(0.5, abs=0.07)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -35,7 +37,8 @@ def memory(steps: int, slots: int = 20, members: int = 1, envs: int = 1, n: int 
     fields = transition_fields(Field((1,)), Field((), torch.int64))
     replay = ReplayBuffer(members, slots * envs, envs, fields)
     keys = streams.keys(range(members), "replay")
-    made = Sequences(replay, keys, 2, batch * LENGTH, LENGTH, BURN_IN, n)
+    model = SimpleNamespace(sequence_length=LENGTH, burn_in=BURN_IN)
+    made = Sequences(replay, keys, 2, SimpleNamespace(model=model, batch_size=batch * LENGTH, n_step=n))
     fill(made, steps)
     return made
 
