@@ -91,7 +91,7 @@ def policy_of(learner: Learner, member: int) -> dict[str, Tensor]:
     if learner.particles is not None:
         return _by_particle(policy_of, learner, member)
     normalizer = (learner.agent or learner).obs_normalizer
-    moments = {} if normalizer is None else normalizer.moments.of(member)
+    moments = {} if normalizer is None else normalizer.of(member)
     return networks_of(learner, member) | {f"obs_normalizer.{name}": view for name, view in moments.items()}
 
 

@@ -46,16 +46,16 @@ def own_schedule_space() -> Space:
 
     "policy" follows the policy's schedule.
     """
-    schedules = schedule_space()
-    name, final, warmup = (schedules.flat()[path] for path in ("name", "final", "warmup"))
+    own = schedule_space().flat()
+    name = own["name"]
     assert isinstance(name, Choice)
     values = tuple(map(str, name.values))
-    changed = {
+    own |= {
         "name": replace(name, values=(FOLLOW, *values), default=FOLLOW, when={"critic.name": "separate"}),
-        "final": replace(final, search=False),
-        "warmup": replace(warmup, when={"name": values}),
+        "final": replace(own["final"], search=False),
+        "warmup": replace(own["warmup"], when={"name": values}),
     }
-    return Space(**{path: changed.get(path, dimension) for path, dimension in schedules.flat().items()})
+    return Space(**own)
 
 
 class SeparateCritic:

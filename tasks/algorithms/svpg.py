@@ -5,7 +5,6 @@ n particles of A2C, PPO or PPO2 each descend Stein's gradient, see `stein`, whic
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,25 +18,25 @@ from ...spaces import Space, integer, log_real, maybe
 from ..checkpoint.policy_files import write_policy
 from ..checkpoint.state import Tree, check_same_form, materialized
 from ..checkpoint.storage import Metrics
-from ..envs import EnvSpec
 from ..errors import StateMismatch
 from ..evaluation import EVALUATION_EPISODES, evaluate, one_thread, player
 from ..experience.whole_episodes import needs_whole_episodes
 from ..learner import COUNTERS, Learner, MemberRef
+from ..networks.optimizers import network_spans
 from ..rng import streams
 from ..runtime.guard import BadResumeGuard
 from ..task import Task
 from ..warm_start import policy_of
 from .a2c import A2CLearner
+from .on_policy import OnPolicyLearner, check_actions, check_model
 from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
 from .stein import kernel, stein_gradient
 
-Base = A2CLearner | PPOLearner | PPO2Learner
 COUPLING = ("num_particles", "temperature", "horizon")
 
 
-def svpg_space(base: type[Base]) -> Space:
+def svpg_space(base: type[OnPolicyLearner]) -> Space:
     """Return the base's hyperparameters and those of the coupling.
 
     All particles share the base's. The temperature falls linearly to 0 over `horizon` environment steps of a particle;
@@ -58,9 +57,9 @@ class SVPGLearner(Learner):
     single particle is the base learner.
     """
 
-    base: ClassVar[type[Base]] = A2CLearner
+    base: ClassVar[type[OnPolicyLearner]] = A2CLearner
     hyperparameters = svpg_space(A2CLearner)
-    particles: Base
+    particles: OnPolicyLearner
 
     # --- the algorithm ---
 
@@ -72,7 +71,9 @@ class SVPGLearner(Learner):
         self.particles = self.base(self.env, seeds, every, self.device, self.env_processes)
         self.particles.mix_gradients = self.mix_gradients
         self.envs = self.particles.envs
-        self.columns = policy_columns(self.particles.policy.parameters.shapes).to(self.device)
+        spans = network_spans(self.particles.policy.parameters.shapes)
+        runs = [torch.arange(*run) for name, runs in spans.items() if name != "critic" for run in runs]
+        self.columns = torch.cat(runs).to(self.device)  # of the policies, without critics
 
     def iterate(self) -> Mapping[str, Tensor]:
         return self.particles.iterate()
@@ -160,13 +161,8 @@ class SVPGLearner(Learner):
                 f"min_rollouts or min_steps is given; leave both out"
             )
 
-    @classmethod
-    def check_env(cls, env: EnvSpec) -> None:
-        cls.base.check_env(env)
-
-    @classmethod
-    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        cls.base.check_values_in_env(env, values)
+    check_env = classmethod(check_actions)
+    check_values_in_env = classmethod(check_model)
 
 
 class SVPGPPOLearner(SVPGLearner):
@@ -186,12 +182,6 @@ class SVPGPPO2Learner(SVPGLearner):
 def particle_seed(seed: int, particle: int) -> int:
     """Return the seed of one particle; the first one has the trial's."""
     return seed if particle == 0 else int(streams.key(seed, "particle", particle) >> np.uint64(1))
-
-
-def policy_columns(shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
-    """Return the columns of a parameter vector but the critic's."""
-    masks = [torch.full((math.prod(shape),), not name.startswith("critic.")) for name, shape in shapes.items()]
-    return torch.cat(masks).nonzero()[:, 0]
 
 
 def merge_metrics(rows: Sequence[Metrics]) -> Metrics:

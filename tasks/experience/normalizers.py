@@ -55,63 +55,58 @@ class RunningMoments:
             getattr(self, name)[member] = tree[name].numpy()
 
 
-class ObservationNormalizer:
+class ObservationNormalizer(RunningMoments):
     """Standardization of observations (P, N, D) by running moments, clipped to ±10."""
-
-    def __init__(self, members: int, size: int):
-        self.moments = RunningMoments(members, size)
 
     def __call__(self, obs: NDArray[np.float32], learn: bool = False) -> NDArray[np.float32]:
         if learn:
-            self.moments.update(obs)
-        scale = 1 / np.sqrt(self.moments.variance + 1e-8)
-        standardized = (obs - self.moments.mean[:, None]) * scale[:, None]
+            self.update(obs)
+        scale = 1 / np.sqrt(self.variance + 1e-8)
+        standardized = (obs - self.mean[:, None]) * scale[:, None]
         return np.clip(standardized, -CLIP, CLIP).astype(np.float32)
 
     def of_batch(self, obs: Tensor) -> Tensor:
         """Standardize a batch (P, ..., D) without updating the moments."""
         form = (len(obs), *[1] * (obs.ndim - 2), -1)
-        moments = self.moments.mean, 1 / np.sqrt(self.moments.variance + 1e-8)
+        moments = self.mean, 1 / np.sqrt(self.variance + 1e-8)
         mean, scale = (torch.from_numpy(x.astype(np.float32)).to(obs.device).view(form) for x in moments)
         return ((obs - mean) * scale).clamp(-CLIP, CLIP)
 
+
+class ReturnMoments(RunningMoments):
+    """Running moments of the discounted returns of N environments."""
+
+    def __init__(self, members: int, num_envs: int, gamma: Array):
+        """Set the returns to 0; gamma is (P, 1)."""
+        super().__init__(members, 1)
+        self.gamma = gamma
+        self.returns = np.zeros((members, num_envs))
+
     def member_state(self, member: int) -> Tree:
-        return self.moments.member_state(member)
+        return {"returns": torch.from_numpy(self.returns[member].copy()), **super().member_state(member)}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        self.moments.load_member(member, tree)
+        super().load_member(member, tree)
+        self.returns[member] = tree["returns"].numpy()
 
 
-class RewardNormalizer:
+class RewardNormalizer(ReturnMoments):
     """Division of rewards by the running standard deviation of discounted returns.
 
     Rewards are (P, N), and clipped to ±10.
     """
 
-    def __init__(self, members: int, num_envs: int, gamma: Array):
-        """Set the returns to 0; gamma is (P, 1)."""
-        self.gamma = gamma
-        self.moments = RunningMoments(members, 1)
-        self.returns = np.zeros((members, num_envs))
-
     def __call__(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> NDArray[np.float32]:
         self.returns = self.gamma * self.returns + rewards
-        self.moments.update(self.returns[:, :, None])
-        self.returns = self.returns * ~ended
-        scaled = rewards / np.sqrt(self.moments.variance + 1e-8)
+        self.update(self.returns[:, :, None])
+        self.reset(ended)
+        scaled = rewards / np.sqrt(self.variance + 1e-8)
         return np.clip(scaled, -CLIP, CLIP).astype(np.float32)
 
     def scale(self, rewards: Tensor) -> Tensor:
         """Return stored rewards over the standard deviation as it is now."""
-        return rewards / torch.from_numpy(np.sqrt(self.moments.variance + 1e-8)).to(rewards)
+        return rewards / torch.from_numpy(np.sqrt(self.variance + 1e-8)).to(rewards)
 
     def reset(self, ended: NDArray[np.bool_]) -> None:
         """Reset the return where an episode ended, (P, N)."""
         self.returns = self.returns * ~ended
-
-    def member_state(self, member: int) -> Tree:
-        return {"returns": torch.from_numpy(self.returns[member].copy()), **self.moments.member_state(member)}
-
-    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        self.returns[member] = tree["returns"].numpy()
-        self.moments.load_member(member, tree)

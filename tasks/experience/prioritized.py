@@ -21,8 +21,7 @@ from torch import Tensor
 from ...spaces import Space, categorical, integer, log_real, real
 from ..checkpoint.state import Tree
 from ..rng import streams
-from ..rng.draws import Draws
-from .replay_buffer import Index, ReplayBuffer
+from .replay_buffer import Index, ReplayBuffer, Sampler
 
 FAN = 32
 Sums = NDArray[np.float64]
@@ -112,7 +111,7 @@ def replay_space() -> Space:
     )
 
 
-class PrioritizedSampler:
+class PrioritizedSampler(Sampler):
     """Sampler of transitions with probability p^alpha / Σ p^alpha.
 
     p = |δ| + eps, and new transitions have the largest p so far. A transition can be drawn once its n-step return is
@@ -124,8 +123,8 @@ class PrioritizedSampler:
 
         The members' stream keys are (P,), hp the values of `replay_space`.
         """
-        self.replay, self.n_step, self.hp = replay, n_step, hp
-        self.draws = Draws(keys, (batch_size,))
+        super().__init__(replay, keys, batch_size, n_step)
+        self.hp = hp
         self.strata = np.arange(batch_size)
         self.tree = SumTree(len(keys), replay.rows)
         self.largest = np.ones((len(keys), 1))  # of p^alpha
@@ -155,14 +154,13 @@ class PrioritizedSampler:
         if rows.size:
             self.tree.set(np.broadcast_to(rows, shape), np.broadcast_to(values, shape))
 
-    def rows(self, draw: int) -> Index:
-        """Return the rows (P, B) of the draw with this number."""
+    def rows(self, number: int) -> Index:
         self.enter()
-        return self.tree.find((self.strata + self.draws(draw)) / len(self.strata) * self.tree.total)
+        return self.tree.find((self.strata + self.draws(number)) / len(self.strata) * self.tree.total)
 
     def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
-        rows = self.rows(number)
-        return rows, {**self.replay.returns(rows, gamma, self.n_step), "weight": self.weights(rows, env_steps)}
+        rows, batch = super().draw(number, gamma, env_steps)
+        return rows, {**batch, "weight": self.weights(rows, env_steps)}
 
     def weights(self, rows: Index, env_steps: int) -> Tensor:
         """Return importance weights (P, B), section 3.4.

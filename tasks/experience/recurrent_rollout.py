@@ -45,12 +45,8 @@ class RecurrentAgent(Agent):
     def _end_episodes(self, ended: NDArray[np.bool_]) -> None:
         self.memory.reset(ended)
 
-    @torch.no_grad()
-    def evaluate(self, rollout: Rollout) -> tuple[Batch, Tensor, Tensor]:
-        batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended, rollout.memory)
-        params, values, next_values = self._replay(rollout)
-        batch["log_probs"] = self._log_probs(params, batch["actions"])
-        return batch, values, next_values
+    def _params_and_values(self, rollout: Rollout, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        return self._replay(rollout)
 
     def values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         return self._replay(rollout)[1:]

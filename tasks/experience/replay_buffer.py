@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -217,24 +217,8 @@ class ReplayBuffer:
         return {"numbers": self.numbers, **self.images}
 
 
-class Sampler(Protocol):
+class Sampler:
     """Source of batches from a replay buffer."""
-
-    def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
-        """Return the rows and the batch of the draw with this number.
-
-        Rows are (P, B), the batch (P, B, ...), and gamma (P, 1).
-        """
-
-    def update(self, rows: Index, errors: Tensor) -> None:
-        """Use the temporal-difference errors (P, B) of drawn rows."""
-
-
-class UniformSampler:
-    """Sampler of transitions with equal probability, with replacement.
-
-    Each member draws from its own stream.
-    """
 
     def __init__(self, replay: ReplayBuffer, keys: streams.Bits, batch_size: int, n_step: int):
         """Set up the members' streams, by their keys (P,)."""
@@ -242,16 +226,27 @@ class UniformSampler:
         self.draws = Draws(keys, (batch_size,))
 
     def rows(self, number: int) -> Index:
-        """Return the rows (P, B) of a draw.
-
-        Each has at least n - 1 followers.
-        """
-        whole = (self.replay.size - self.n_step + 1) * self.replay.num_envs
-        return self.replay.row((self.draws(number) * whole).astype(np.int64))
+        """Return the rows (P, B) of the draw with this number."""
+        raise NotImplementedError
 
     def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
+        """Return the rows and the batch of the draw with this number.
+
+        Rows are (P, B), the batch (P, B, ...), and gamma (P, 1).
+        """
         rows = self.rows(number)
         return rows, self.replay.returns(rows, gamma, self.n_step)
 
     def update(self, rows: Index, errors: Tensor) -> None:
-        """Do nothing."""
+        """Use the temporal-difference errors (P, B) of drawn rows, if they matter."""
+
+
+class UniformSampler(Sampler):
+    """Sampler of transitions with equal probability, with replacement.
+
+    Each has at least n - 1 followers.
+    """
+
+    def rows(self, number: int) -> Index:
+        whole = (self.replay.size - self.n_step + 1) * self.replay.num_envs
+        return self.replay.row((self.draws(number) * whole).astype(np.int64))

@@ -5,13 +5,11 @@ Notation: arrays are (T, P, N), time first; T steps, P members, N environments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from ..checkpoint.state import Tree
 from .normalizers import RunningMoments
 
 
@@ -56,25 +54,16 @@ def empirical_returns(rewards: Tensor, next_values: Tensor, terminated: Tensor, 
     return returns
 
 
-class RunningStandardizer:
+class RunningStandardizer(RunningMoments):
     """Standardization of rows (P, B) by running moments.
 
     The moments are those of all rows so far, these included.
     """
 
-    def __init__(self, members: int):
-        self.moments = RunningMoments(members, 1)
-
     def __call__(self, x: Tensor) -> Tensor:
-        self.moments.update(x.cpu().numpy()[:, :, None])
-        mean, variance = (torch.from_numpy(m).to(x) for m in (self.moments.mean, self.moments.variance))
+        self.update(x.cpu().numpy()[:, :, None])
+        mean, variance = (torch.from_numpy(m).to(x) for m in (self.mean, self.variance))
         return (x - mean) / (variance.sqrt() + 1e-8)
-
-    def member_state(self, member: int) -> Tree:
-        return self.moments.member_state(member)
-
-    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        self.moments.load_member(member, tree)
 
 
 def advantage_scale(mode: bool | str, members: int) -> Callable[[Tensor], Tensor]:
@@ -83,7 +72,7 @@ def advantage_scale(mode: bool | str, members: int) -> Callable[[Tensor], Tensor
     `mode` is the hyperparameter `normalize_advantage`: "running" scales by running moments, others leave advantages
     unchanged.
     """
-    return RunningStandardizer(members) if mode == "running" else lambda advantages: advantages
+    return RunningStandardizer(members, 1) if mode == "running" else lambda advantages: advantages
 
 
 def average(x: Tensor, weights: Tensor | None = None) -> Tensor:

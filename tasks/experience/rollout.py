@@ -109,12 +109,7 @@ class Agent:
     @property
     def parts(self) -> dict[str, object]:
         """The parts that may hold state, by name."""
-        return {
-            "policy": self.policy,
-            "obs_normalizer": self.obs_normalizer,
-            "reward_normalizer": self.reward_normalizer,
-            "memory": self.memory,
-        }
+        return {name: getattr(self, name) for name in ("policy", "obs_normalizer", "reward_normalizer", "memory")}
 
     def collect(self, envs: Envs, iteration: int, keep_next: bool = False) -> Rollout:
         """Act for one rollout in every environment.
@@ -190,12 +185,13 @@ class Agent:
 
         The batch has obs, actions and log_probs, (P, B, ...).
         """
-        batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended)
-        batch["log_probs"] = self._log_probs(self.policy.action_params(batch["obs"]), batch["actions"])
-        return batch, *self.values(rollout)
+        batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended, rollout.memory)
+        params, values, next_values = self._params_and_values(rollout, batch)
+        batch["log_probs"] = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0]
+        return batch, values, next_values
 
-    def _log_probs(self, params: Tensor, actions: Tensor) -> Tensor:
-        return self.policy.distribution.log_prob_and_entropy(params, actions)[0]
+    def _params_and_values(self, rollout: Rollout, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        return self.policy.action_params(batch["obs"]), *self.values(rollout)
 
     def values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Return vₜ and v'ₜ, see `evaluate_values`."""

@@ -21,11 +21,10 @@ from torch import Tensor
 
 from ..checkpoint.state import Tree
 from ..rng import streams
-from ..rng.draws import Draws
-from .replay_buffer import Field, Index, ReplayBuffer
+from .replay_buffer import Field, Index, ReplayBuffer, Sampler
 
 
-class Sequences:
+class Sequences(Sampler):
     """A sampler of sequences, with the recurrent states at their beginnings.
 
     The states before every L-th step lie in a ring beside the transitions.
@@ -41,13 +40,8 @@ class Sequences:
             hp: model.sequence_length (L), model.burn_in (the steps before these), n_step (steps of a return), and
                 batch_size (B * L, the transitions learned from at once).
         """
-        self.replay, self.length, self.burn_in, self.n_step = (
-            replay,
-            hp.model.sequence_length,
-            hp.model.burn_in,
-            hp.n_step,
-        )
-        self.draws = Draws(keys, (hp.batch_size // self.length,))
+        self.length, self.burn_in = hp.model.sequence_length, hp.model.burn_in
+        super().__init__(replay, keys, hp.batch_size // self.length, hp.n_step)
         room = (replay.slots // self.length + 1) * replay.num_envs
         self.states = ReplayBuffer(
             replay.members, room, replay.num_envs, {"state": Field((state_size,))}, replay.device
@@ -127,9 +121,6 @@ class Sequences:
     def draw(self, number: int, gamma: Tensor, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
         """Return no rows, and the `batch`."""
         return np.empty((self.replay.members, 0), np.int64), self.batch(number, gamma)
-
-    def update(self, rows: Index, errors: Tensor) -> None:
-        """Do nothing."""
 
     def member_state(self, member: int) -> Tree:
         return self.states.member_state(member)

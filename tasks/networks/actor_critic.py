@@ -19,7 +19,7 @@ from ..checkpoint.member_state import Stacked
 from .distributions import Distribution, distribution_for
 from .encoders import Encoder, encoder_choice, encoder_for
 from .goal_conditioning import GoalEncoder, goal_choice
-from .mlp import MLP, Layers, Parameters, affine
+from .mlp import MLP, Layers, Parameters, affine, initialize, shapes_of
 from .sde import state_dependent
 
 
@@ -85,14 +85,11 @@ class ActorCritic(Stacked):
         self.actor = MLP("actor", [*sizes, self.distribution.outputs], hp.activation, last_gain=0.01)
         self.critic = MLP("critic", [*sizes, 1], hp.activation, last_gain=1.0)
         networks = [*trunk, self.actor, self.critic]
-        shapes = {name: shape for network in networks for name, shape in network.shapes.items()}
+        shapes = shapes_of(networks)
         if self.distribution.log_std_shape:
             shapes["actor.log_std"] = self.distribution.log_std_shape
-        self.parameters = Parameters(shapes, len(seeds), device)
+        self.parameters = initialize(networks, Parameters(shapes, len(seeds), device), seeds)
         self.tensors = self.parameters.tensors
-        for member, seed in enumerate(seeds):
-            for network in networks:
-                network.initialize(self.parameters, member, seed)
         if self.distribution.log_std_shape:
             rows = self.distribution.log_std_shape[0]
             self.parameters.views["actor.log_std"][:] = hp.std_init.log().unsqueeze(-1) - 0.5 * math.log(rows)

@@ -21,6 +21,20 @@ LOG_2_PI = math.log(2 * math.pi)
 Array = np.ndarray
 
 
+def gumbel(uniforms: Array) -> Array:
+    """Return Gumbel noise g = -log(-log u).
+
+    argmax(logits + g) follows softmax(logits).
+    """
+    return -np.log(-np.log(uniforms))
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Return normalized log-probabilities along the last axis."""
+    shifted = logits - logits.amax(-1, keepdim=True).detach()
+    return shifted - shifted.exp().sum(-1, keepdim=True).log()
+
+
 class Distribution(Protocol):
     """Distribution of actions given a policy network's outputs.
 
@@ -33,10 +47,10 @@ class Distribution(Protocol):
     """
 
     outputs: int
-    log_std_shape: tuple[int, ...]
     noise_size: int
-    action_shape: tuple[int, ...]
     action_type: torch.dtype
+    log_std_shape: tuple[int, ...] = ()
+    action_shape: tuple[int, ...] = ()
 
     def noise(self, uniforms: Array) -> Array:
         """Turn uniform numbers into the noise that `sample` adds.
@@ -63,43 +77,26 @@ class Distribution(Protocol):
         """Return log π(a|s) and the entropy of π(·|s), (...)."""
 
 
-def gumbel(uniforms: Array) -> Array:
-    """Return Gumbel noise g = -log(-log u).
-
-    argmax(logits + g) follows softmax(logits).
-    """
-    return -np.log(-np.log(uniforms))
-
-
-def log_softmax(logits: Tensor) -> Tensor:
-    """Return normalized log-probabilities along the last axis."""
-    shifted = logits - logits.amax(-1, keepdim=True).detach()
-    return shifted - shifted.exp().sum(-1, keepdim=True).log()
-
-
-class Logits:
+class Logits(Distribution, Protocol):
     """A distribution whose parameters are the network's outputs."""
 
-    log_std_shape: tuple[int, ...] = ()
+    def noise(self, uniforms: Array) -> Array:
+        return gumbel(uniforms)
 
     def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
         return outputs
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        return self.mode(params + noise)
 
 
 class Categorical(Logits):
     """One choice of n."""
 
-    action_shape: tuple[int, ...] = ()
     action_type = torch.int64
 
     def __init__(self, n: int):
         self.outputs = self.noise_size = n
-
-    def noise(self, uniforms: Array) -> Array:
-        return gumbel(uniforms)
-
-    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return (params + noise).argmax(-1)
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1)
@@ -119,13 +116,7 @@ class MultiCategorical(Logits):
         self.sizes = nvec
         self.choices = [Categorical(n) for n in nvec]
         self.outputs = self.noise_size = sum(nvec)
-        self.action_shape: tuple[int, ...] = (len(nvec),)
-
-    def noise(self, uniforms: Array) -> Array:
-        return gumbel(uniforms)
-
-    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return self.mode(params + noise)
+        self.action_shape = (len(nvec),)
 
     def mode(self, params: Tensor) -> Tensor:
         return torch.stack([part.argmax(-1) for part in params.split(self.sizes, -1)], -1)
@@ -148,9 +139,6 @@ class Bernoulli(Logits):
     def noise(self, uniforms: Array) -> Array:
         return np.log(uniforms / (1 - uniforms))  # logistic: params + noise > 0 with probability 1 / (1 + exp(-params))
 
-    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return self.mode(params + noise)
-
     def mode(self, params: Tensor) -> Tensor:
         return (params > 0).to(torch.int8).unflatten(-1, self.action_shape)
 
@@ -160,7 +148,7 @@ class Bernoulli(Logits):
         return pair.gather(-1, index).squeeze(-1).sum(-1), -(pair.exp() * pair).sum(-1).sum(-1)
 
 
-class Gaussian:
+class Gaussian(Distribution):
     """Independent normal variables, k of them.
 
     Parameters are the means, then the log standard deviations. Actions are not squashed: the environment clips them to
@@ -171,7 +159,7 @@ class Gaussian:
 
     def __init__(self, shape: tuple[int, ...]):
         self.outputs = self.size = math.prod(shape)
-        self.log_std_shape: tuple[int, ...] = (1, self.size)
+        self.log_std_shape = (1, self.size)
         self.noise_size = 2 * self.size
         self.action_shape = shape
 

@@ -31,25 +31,20 @@ from ..envs import EnvSpec, spaces_of
 from ..envs.base.encode import Observations
 from ..errors import UnsupportedSpace
 from ..rng import streams
-from .mlp import Parameters, orthogonal
+from .mlp import Network, Parameters, orthogonal
 
 DEFAULT = "nature"
 Shapes = dict[str, tuple[int, ...]]
 
 
-class Encoder(Protocol):
+class Encoder(Network, Protocol):
     """The first network, from observations to features.
 
     Attributes:
-        shapes: of one member's parameters by name; none if nothing is learned.
         features: numbers per observation.
     """
 
-    shapes: Shapes
     features: int
-
-    def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
-        """Draw the initial weights from the member's own stream."""
 
     def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
         """Map (P, B, ...) to (P, B, features)."""

@@ -58,11 +58,8 @@ class FusedCore:
 
         "state" in them is the last state, (M, B, S).
         """
-        weight, hidden, bias = (
-            tensors.get(f"{self.core.prefix}.{name}") for name in ("input.weight", "hidden.weight", "hidden.bias")
-        )
-        assert weight is not None
-        assert hidden is not None
+        weight, hidden = (tensors[f"{self.core.prefix}.{part}.weight"] for part in ("input", "hidden"))
+        bias = tensors.get(f"{self.core.prefix}.hidden.bias")
         batch, steps = x.shape[1:3]
         scale = torch.ones(hidden.shape[-1], device=x.device, dtype=x.dtype)
         scale[: self.sigmoids * self.width] = 0.5
@@ -114,17 +111,9 @@ class FusedCore:
 
 class _CoreFunction(Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        vector: Tensor,
-        core: FusedCore,
-        tensors: Mapping[str, Tensor],
-        x: Tensor,
-        begins: Tensor,
-        state: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, vector: Tensor, core: FusedCore, *sequences: Any) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        outputs, ctx.saved = core.run(tensors, x, begins, state)
+        outputs, ctx.saved = core.run(*sequences)
         ctx.core = core
         learned, others = outputs[: len(vector)], outputs[len(vector) :]
         ctx.mark_non_differentiable(others)

@@ -241,13 +241,8 @@ class Optimizer(Stacked):
         """
         self.vector, self.hp = vector, hp
         self._direction: Callable[[Tensor], Tensor] = getattr(self, f"_{hp.name}")
-        moments = {
-            "adam": ("mean", "square"),
-            "adamw": ("mean", "square"),
-            "sgd": ("velocity",),
-            "rmsprop": ("square", "velocity"),
-        }
-        self.tensors = {name: torch.zeros_like(vector) for name in moments[hp.name]}
+        moments = {"sgd": ("velocity",), "rmsprop": ("square", "velocity")}.get(hp.name, ("mean", "square"))
+        self.tensors = {name: torch.zeros_like(vector) for name in moments}
         self.tensors["steps"] = torch.zeros(len(vector), 1, device=vector.device)
         if "mean" in self.tensors:  # looked up in every step, and short steps notice
             self._betas = [(1 - beta, beta.log()) for beta in (hp.beta1, hp.beta2)]

@@ -88,7 +88,7 @@ class GAIL(Signal):
 
     def observe(self, rollout: Rollout) -> None:
         if self.whitening is not None:
-            self.whitening.moments.update(rollout.obs[:, :-1].flatten(1, 2).cpu().numpy())
+            self.whitening.update(rollout.obs[:, :-1].flatten(1, 2).cpu().numpy())
 
     def _inputs(self, tensors: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
         """Return the discriminator's inputs for obs and actions, (P, B, inputs)."""

@@ -11,7 +11,6 @@ their discounted sums (section 2.4). Returns do not end with episodes (section 2
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +18,7 @@ from torch import Tensor
 
 from ...spaces import Space
 from ..checkpoint.member_state import Part
-from ..checkpoint.state import Tree
-from ..experience.normalizers import ObservationNormalizer, RunningMoments
+from ..experience.normalizers import ObservationNormalizer, ReturnMoments
 from ..experience.returns import average
 from ..experience.rollout import Rollout
 from .demonstrations import Examples
@@ -53,12 +51,12 @@ class RND(Signal):
         }
         self.trained = TrainedNetworks([n for pair in self.networks.values() for n in pair], host.seeds, host.device)
         self.whitening = ObservationNormalizer(host.members, shape[0]) if len(shape) == 1 else None
-        self.scale = ReturnScale(host.members, host.hp.num_envs, self.hp.gamma)
+        self.scale = ReturnScale(host.members, host.hp.num_envs, self.hp.gamma.cpu().double().numpy())
 
     def observe(self, rollout: Rollout) -> None:
         if self.whitening is not None:
             assert rollout.next_obs is not None
-            self.whitening.moments.update(rollout.next_obs.flatten(1, 2).cpu().numpy())
+            self.whitening.update(rollout.next_obs.flatten(1, 2).cpu().numpy())
 
     def _error(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
         """Return the predictor's mean squared error, (P, B)."""
@@ -87,17 +85,11 @@ class RND(Signal):
         return {**super().parts, "scale": self.scale, **whitening}
 
 
-class ReturnScale:
+class ReturnScale(ReturnMoments):
     """Division of rewards by the running deviation of their discounted sums.
 
     The sums do not end with episodes.
     """
-
-    def __init__(self, members: int, num_envs: int, gamma: Tensor):
-        """Make empty statistics; gamma: (P, 1)."""
-        self.gamma = gamma.cpu().double().numpy()
-        self.moments = RunningMoments(members, 1)
-        self.returns = np.zeros((members, num_envs))
 
     def __call__(self, rewards: np.ndarray) -> np.ndarray:
         """Advance the statistics by rewards (T, P, N), and return them scaled."""
@@ -105,12 +97,5 @@ class ReturnScale:
         for t, reward in enumerate(rewards):
             self.returns = self.gamma * self.returns + reward
             sums[:, t] = self.returns
-        self.moments.update(sums.reshape(len(sums), -1, 1))
-        return (rewards / np.sqrt(self.moments.variance + 1e-8)).astype(np.float32)
-
-    def member_state(self, member: int) -> Tree:
-        return {"returns": torch.from_numpy(self.returns[member].copy()), **self.moments.member_state(member)}
-
-    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        self.returns[member] = tree["returns"].numpy()
-        self.moments.load_member(member, tree)
+        self.update(sums.reshape(len(sums), -1, 1))
+        return (rewards / np.sqrt(self.variance + 1e-8)).astype(np.float32)

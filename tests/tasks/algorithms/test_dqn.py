@@ -310,15 +310,15 @@ def test_observations_are_scaled_by_all_that_was_seen_and_kept_as_they_came() ->
     _, batch = dqn.sampler.draw(0, dqn.hp.gamma, dqn.env_steps)
     kept = dqn.replay.batch(np.tile(np.arange(3 * steps), (2, 1)), ("obs",))["obs"]
     assert dqn.obs_normalizer is not None
-    np.testing.assert_allclose(kept.double().mean(1), dqn.obs_normalizer.moments.mean, atol=1e-4)
+    np.testing.assert_allclose(kept.double().mean(1), dqn.obs_normalizer.mean, atol=1e-4)
     raw = {name: batch[name].numpy().copy() for name in ("obs", "next_obs")}
     _, scaled = dqn.draw()
     for name, values in raw.items():
         np.testing.assert_allclose(scaled[name], dqn.normalize(values), atol=1e-5)
         np.testing.assert_allclose(dqn.actor(64)(values), dqn.policy.values(scaled[name]).argmax(-1))
-    counts = dqn.obs_normalizer.moments.count.copy()
+    counts = dqn.obs_normalizer.count.copy()
     evaluate(dqn, 2)
-    assert np.array_equal(dqn.obs_normalizer.moments.count, counts)
+    assert np.array_equal(dqn.obs_normalizer.count, counts)
 
 
 def test_evaluation_is_greedy() -> None:

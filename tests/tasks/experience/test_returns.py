@@ -183,7 +183,7 @@ def test_the_running_standardizer_knows_all_numbers_so_far() -> None:
     # batch back as it was.
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randn(2, size, generator=generator) * 5 + 3 for size in (4, 1, 50, 7)]
-    standardizer = RunningStandardizer(2)
+    standardizer = RunningStandardizer(2, 1)
     for count, batch in enumerate(batches, 1):
         seen = torch.cat(batches[:count], 1)
         expected = (batch - seen.mean(1, keepdim=True)) / seen.std(1, correction=0, keepdim=True)
@@ -191,7 +191,7 @@ def test_the_running_standardizer_knows_all_numbers_so_far() -> None:
 
 
 def test_a_running_standardizer_survives_one_number_and_being_saved() -> None:
-    standardizer, other = RunningStandardizer(3), RunningStandardizer(1)
+    standardizer, other = RunningStandardizer(3, 1), RunningStandardizer(1, 1)
     assert standardizer(torch.full((3, 1), 7.0)).isfinite().all()
     x = torch.randn(3, 33, generator=torch.Generator().manual_seed(1))
     standardizer(x)

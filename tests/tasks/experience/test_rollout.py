@@ -150,7 +150,7 @@ def test_the_policy_sees_normalized_observations_and_final_ones_teach_nothing() 
         assert rollout.obs[0, t].tolist() == seen[0].tolist()
         if t == 2:
             final = twin(np.array([[[3.0, 1.0]]], np.float32), learn=False)
-    assert normalizer.moments.mean.tolist() == twin.moments.mean.tolist()
+    assert normalizer.mean.tolist() == twin.mean.tolist()
     ((step, mask, seen),) = rollout.truncations
     assert (step, mask.tolist()) == (2, [[True]])
     assert seen.tolist() == final.tolist()

@@ -21,7 +21,7 @@ def test_distillation_pays_less_for_what_was_seen_more_often_and_its_target_neve
     learner = built(rnd={"use": True, "lr": 1e-3}, members=1)
     signal = signals_of(learner)["rnd"]
     target = {name: x.clone() for name, x in signal.trained.views.items() if ".target." in name}
-    signal.whitening.moments.update(np.random.default_rng(0).normal(size=(1, 4096, 4)).astype(np.float32))
+    signal.whitening.update(np.random.default_rng(0).normal(size=(1, 4096, 4)).astype(np.float32))
     generator = torch.Generator().manual_seed(0)
     often = torch.randn(1, 64, 4, generator=generator)
     never = often + torch.tensor([3.0, -3.0, 3.0, -3.0])
@@ -35,7 +35,7 @@ def test_distillation_pays_less_for_what_was_seen_more_often_and_its_target_neve
 
 def test_rewards_are_divided_by_the_deviation_of_their_discounted_sums() -> None:
     rewards = np.random.default_rng(0).exponential(size=(50, 2, 3)).astype(np.float32)
-    scale, gamma = ReturnScale(2, 3, torch.tensor([[0.5], [0.9]])), np.array([[0.5], [0.9]])
+    scale, gamma = ReturnScale(2, 3, np.array([[0.5], [0.9]])), np.array([[0.5], [0.9]])
     first, second = scale(rewards[:20]), scale(rewards[20:])
     sums, total = [], np.zeros((2, 3))
     for reward in rewards:
