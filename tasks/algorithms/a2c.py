@@ -99,7 +99,7 @@ class A2CLearner(OnPolicyLearner):
     def update_on_episodes(self, buffer: EpisodeBuffer, rollout: Rollout, lr: LearningRates) -> Mapping[str, Tensor]:
         """Update the members with enough whole episodes, and abandon their running ones."""
         agent, guidance = self.agent, self.guidance
-        buffer.add(rollout, *agent.values(rollout), guidance.compute_rewards(rollout))
+        buffer.add(rollout, guidance.compute_rewards(rollout))
         ready, used = buffer.ready_members()
         if not ready.any():
             return {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 from ..envs import Envs
 from ..networks.recurrent import RecurrentActorCritic, States
 from ..rng import streams
-from .rollout import Agent, Batch, Rollout, bootstrap, permutations, shuffled
+from .rollout import Agent, Batch, Rollout, Truncations, bootstrap, permutations, shuffled
 
 
 class RecurrentAgent(Agent):
@@ -99,7 +98,7 @@ class RecurrentAgent(Agent):
                 yield {name: x if name == "memory" else x.flatten(1, 2) for name, x in part.items()}
 
 
-def with_states(rollout: Rollout, states: Tensor) -> list[tuple[int, Any, Any]]:
+def with_states(rollout: Rollout, states: Tensor) -> Truncations:
     """Return the truncations with recurrent states appended to final observations.
 
     The states (P, N, T, S) are those at the truncated steps, in one row with the observation.

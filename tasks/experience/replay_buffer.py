@@ -56,12 +56,7 @@ class ReplayBuffer:
     scratch = ("_digests", "_known_at")
 
     def __init__(
-        self,
-        members: int,
-        capacity: int,
-        num_envs: int,
-        fields: Mapping[str, Field],
-        device: torch.device | str = "cpu",
+        self, members: int, capacity: int, num_envs: int, fields: dict[str, Field], device: torch.device | str = "cpu"
     ):
         """Allocate the ring in RAM.
 
@@ -76,7 +71,7 @@ class ReplayBuffer:
             raise ValueError(
                 f"a replay buffer must hold a step of its {num_envs} environments, but has room for {capacity}"
             )
-        self.fields, self.members, self.num_envs, self.device = dict(fields), members, num_envs, torch.device(device)
+        self.fields, self.members, self.num_envs, self.device = fields, members, num_envs, torch.device(device)
         self.slots = capacity // num_envs
         self.rows, self.steps, self.start = self.slots * num_envs, 0, 0
         shape = (members, self.slots, num_envs)

@@ -27,6 +27,7 @@ from .returns import gae
 
 Noise = Callable[[int], Sequence[Tensor] | Tensor]  # the number of a rollout -> (P, N, ...) for each of its steps
 Batch = dict[str, Tensor]
+Truncations = list[tuple[int, NDArray[np.bool_], NDArray[Any]]]  # see `Rollout`
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Rollout:
     rewards: Tensor
     terminated: Tensor
     ended: Tensor
-    truncations: list[tuple[int, NDArray[np.bool_], NDArray[Any]]]
+    truncations: Truncations
     next_obs: Tensor | None = None
     memory: Tensor | None = None
 
@@ -265,11 +266,7 @@ def evaluate_values(rollout: Rollout, value: Callable[[Tensor], Tensor]) -> tupl
     return values[:-1], next_values
 
 
-def bootstrap(
-    truncations: list[tuple[int, NDArray[np.bool_], NDArray[Any]]],
-    value: Callable[[Tensor], Tensor],
-    next_values: Tensor,
-) -> None:
+def bootstrap(truncations: Truncations, value: Callable[[Tensor], Tensor], next_values: Tensor) -> None:
     """Put the values of final observations into next_values (T, P, N).
 
     They are computed in packs of N per member. A pack has the same shape whatever the neighbours' episodes are (see

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -117,18 +117,12 @@ class EpisodeBuffer(Stacked):
         )
         self.min_episodes, self.min_steps = np.ceil(rollouts[:, 0] / num_envs), steps[:, 0]  # (P,): per env, in all
 
-    def add(
-        self,
-        rollout: Rollout,
-        values: Tensor,
-        next_values: Tensor,
-        signal_rows: Mapping[str, Tensor] = MappingProxyType({}),
-    ) -> None:
+    def add(self, rollout: Rollout, signal_rows: Mapping[str, Tensor]) -> None:
         """Append a rollout to each member's steps.
 
-        vₜ, v'ₜ and the rows of signals are each (T, P, N).
+        The rows of signals are each (T, P, N).
         """
-        rows = (rollout.rewards, values, next_values, rollout.terminated, rollout.ended)
+        rows = (rollout.rewards, *self.agent.values(rollout), rollout.terminated, rollout.ended)
         new = {name: x.transpose(0, 1) for name, x in {**dict(zip(ROWS, rows, strict=True)), **signal_rows}.items()}
         new |= {"obs": rollout.obs[:, :-1], "actions": rollout.actions}
         if rollout.next_obs is not None:

@@ -346,7 +346,17 @@ def half_square(
     return losses, errors, taken
 
 
-class _HalfSquare(Operation):
+class _LossOfTaken(Operation):
+    """A loss of the values of choices; `forward` saves its slopes in these values, and the choices."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+        slopes, choices = ctx.saved_tensors
+        return _to_all(g.unsqueeze(1) * slopes, choices, ctx.n), None, None, None, None
+
+
+class _HalfSquare(_LossOfTaken):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int
@@ -355,16 +365,10 @@ class _HalfSquare(Operation):
         taken = _taken(q, choices)
         errors = targets.unsqueeze(1) - taken
         weighted = errors if weight is None else errors * weight.unsqueeze(1)
-        ctx.save_for_backward(weighted, choices)
-        ctx.rows, ctx.n = rows, q.shape[-1]
+        ctx.save_for_backward(weighted / -rows, choices)
+        ctx.n = q.shape[-1]
         ctx.mark_non_differentiable(errors, taken)
         return (errors * weighted).sum(1) / 2, errors, taken
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-        weighted, choices = ctx.saved_tensors
-        return _to_all(g.unsqueeze(1) * (weighted / -ctx.rows), choices, ctx.n), None, None, None, None
 
 
 def soft_value(q: Tensor, sample: SoftSample, alpha: Tensor, sign: int = 1) -> Tensor:
@@ -420,25 +424,19 @@ def huber(q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None = 
     return losses, errors
 
 
-class _Huber(Operation):
+class _Huber(_LossOfTaken):
     @staticmethod
     def forward(ctx: Any, q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         errors = targets - _taken(q, choices)
         clipped = errors.clamp(-1, 1)
-        losses = clipped * (errors - 0.5 * clipped)
-        ctx.save_for_backward(clipped, choices)
-        ctx.weights, ctx.n = weights, q.shape[-1]
+        losses, slopes = clipped * (errors - 0.5 * clipped), clipped / -clipped.shape[1]
+        if weights is not None:
+            losses, slopes = weights * losses, weights * slopes
+        ctx.save_for_backward(slopes, choices)
+        ctx.n = q.shape[-1]
         ctx.mark_non_differentiable(errors)
-        return (losses if weights is None else weights * losses).mean(1), errors
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-        clipped, choices = ctx.saved_tensors
-        slopes = clipped / -clipped.shape[1]
-        slopes = slopes if ctx.weights is None else ctx.weights * slopes
-        return _to_all(g.unsqueeze(1) * slopes, choices, ctx.n), None, None, None
+        return losses.mean(1), errors
 
 
 class SoftSample(NamedTuple):

@@ -28,7 +28,7 @@ from ..envs import EnvSpec, spaces_of
 from ..envs.base.encode import Observations
 from ..errors import UnsupportedSpace
 from ..rng import streams
-from .mlp import ACTIVATIONS, Parameters, affine, orthogonal
+from .mlp import ACTIVATIONS, MLP, Parameters, orthogonal
 
 GOAL = "desired_goal"
 
@@ -90,36 +90,24 @@ class GoalEncoder:
         size = goal.stop - goal.start
         self.rest = inputs - size
         outputs = (self.rest + 1) * self.features  # W(g) and b(g), row by row
-        self.shapes: dict[str, tuple[int, ...]] = {
-            f"{prefix}.goal.0.weight": (size, self.features),
-            f"{prefix}.goal.0.bias": (1, self.features),
-            f"{prefix}.goal.1.weight": (self.features, outputs),
-            f"{prefix}.goal.1.bias": (1, outputs),
-        }
+        self.hypernetwork = MLP(f"{prefix}.goal", [size, self.features, outputs], "tanh", last_gain=1.0)
+        self.shapes = self.hypernetwork.shapes
 
     def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
         """Draw orthogonal weights from the member's own stream.
 
         For a goal of zeros W(g) is orthogonal and b(g) 0.
         """
-        views, shapes = parameters.views, self.shapes
-        for layer, gain in ((0, math.sqrt(2)), (1, 1.0)):
-            name = f"{self.prefix}.goal.{layer}.weight"
-            rows, columns = shapes[name]
-            views[name][member] = orthogonal(streams.key(seed, "init", name), rows, columns, gain)
+        self.hypernetwork.initialize(parameters, member, seed)
         name = f"{self.prefix}.goal.1.bias"
         weight = orthogonal(streams.key(seed, "init", name), self.rest, self.features, math.sqrt(2))
-        views[name][member, 0, : weight.numel()] = weight.reshape(-1)
+        parameters.views[name][member, 0, : weight.numel()] = weight.reshape(-1)
 
     def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
         """Map (P, B, inputs) to (P, B, features)."""
         goal = obs[..., self.goal].contiguous()
         rest = torch.cat([obs[..., : self.goal.start], obs[..., self.goal.stop :]], -1)
-        h = torch.tanh(affine(goal, *self._layer(tensors, 0)))
-        weights = affine(h, *self._layer(tensors, 1)).unflatten(-1, (self.rest + 1, self.features))
+        weights = self.hypernetwork(self.hypernetwork.layers(tensors), goal)
+        weights = weights.unflatten(-1, (self.rest + 1, self.features))
         x = torch.cat([rest, torch.ones_like(rest[..., :1])], -1)
         return self.activation((x.unsqueeze(-1) * weights).sum(2))
-
-    def _layer(self, tensors: Mapping[str, Tensor], layer: int) -> tuple[Tensor, Tensor]:
-        name = f"{self.prefix}.goal.{layer}"
-        return tensors[f"{name}.weight"], tensors[f"{name}.bias"]

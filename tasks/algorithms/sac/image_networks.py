@@ -54,19 +54,14 @@ class ImageSoftActorCritic(SoftActorCritic):
     """
 
     def __init__(
-        self,
-        image_shape: tuple[int, ...],
-        actions: SoftActions,
-        hp: SimpleNamespace,
-        seeds: list[int],
-        device: torch.device,
+        self, shape: tuple[int, ...], actions: SoftActions, hp: SimpleNamespace, seeds: list[int], device: torch.device
     ):
         """Initialize the networks for images of shape (H, W, C).
 
         The other arguments are those of `SoftActorCritic`.
         """
         super().__init__(FEATURES, actions, hp, seeds, device)
-        self.encoder = CriticEncoder(hp.model, image_shape, seeds, device)
+        self.encoder = CriticEncoder(hp.model, shape, seeds, device)
         self.encoder_vector = self.encoder.parameters.vector
         self.critic_vectors["encoder"] = self.encoder_vector
         self.tensors |= {"encoder": self.encoder_vector, "encoder_target": self.encoder.target.vector}

@@ -57,13 +57,17 @@ class TestWhereEpochsBeginAnew(VariantSuite):
 # When there is enough
 
 
+def ones_like_rewards(rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.ones_like(rollout.rewards), torch.ones_like(rollout.rewards)
+
+
 def gathered_of(members: int = 1, num_envs: int = 2, **asked: Any) -> EpisodeBuffer:
     """Room for 3 rollouts of 4 steps."""
     hp = {"min_rollouts": None, "min_steps": None, "max_rollout_steps": 10, "num_steps": 4, **asked}
     hp |= {name: torch.tensor([[float(hp[name])]] * members) for name in ("min_rollouts", "min_steps") if hp[name]}
     envs = make_envs(EnvSpec("fakes:Corridor-v0"), list(range(members)), num_envs)
     policy = SimpleNamespace(distribution=SimpleNamespace(action_shape=(), action_type=torch.int64))
-    agent: Any = SimpleNamespace(policy=policy, device=torch.device("cpu"))
+    agent: Any = SimpleNamespace(policy=policy, device=torch.device("cpu"), values=ones_like_rewards)
     return EpisodeBuffer(SimpleNamespace(**hp), envs, agent)
 
 
@@ -74,7 +78,7 @@ def add(gathered: EpisodeBuffer, *ended: str) -> None:
     obs = torch.arange(steps + 1.0).view(1, -1, 1, 1).expand(members, -1, num_envs, 2)
     actions = torch.ones(members, steps, num_envs, dtype=torch.int64)
     rollout = Rollout(obs, actions, torch.ones_like(marks), marks, marks, [])
-    gathered.add(rollout, torch.ones_like(marks), torch.ones_like(marks))
+    gathered.add(rollout, {})
 
 
 def shown(gathered: EpisodeBuffer) -> tuple[bool, list[str]]:
