@@ -112,19 +112,6 @@ class Progress:
         self.updates, self.full_at, self.fills[member] = tree["updates"], tree["full_at"], tree["fills"]
 
 
-def check_memory(algorithm: str, env: EnvSpec, values: Mapping[str, Any]) -> None:
-    """Raise ValueError unless the replay buffer fits into this machine's RAM."""
-    obs = Observations(spaces_of(env).observation, env.id)
-    size, needs = values["buffer_size"], len(OBSERVATIONS) * math.prod(obs.shape) * obs.dtype.itemsize
-    has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size * needs > has:
-        raise ValueError(
-            f"{algorithm} on {env.id}: buffer_size ({size}) transitions of {needs:,} bytes need "
-            f"{size * needs / 1e9:,.0f} GB, but this machine has {has / 1e9:,.0f} GB of memory; set "
-            f"buffer_size to {has // needs // 2} or less"
-        )
-
-
 class ReplayLearner(Learner):
     """P members that learn from a replay buffer.
 
@@ -160,8 +147,15 @@ class ReplayLearner(Learner):
 
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        check_memory(cls.algorithm(), env, values)
-        check_encoder(values["model"], env, f"{cls.algorithm()} on {env.id}")
+        where, obs = f"{cls.algorithm()} on {env.id}", Observations(spaces_of(env).observation, env.id)
+        size, needs = values["buffer_size"], len(OBSERVATIONS) * math.prod(obs.shape) * obs.dtype.itemsize
+        has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if size * needs > has:
+            raise ValueError(
+                f"{where}: buffer_size ({size}) transitions of {needs:,} bytes need {size * needs / 1e9:,.0f} GB, "
+                f"but this machine has {has / 1e9:,.0f} GB of memory; set buffer_size to {has // needs // 2} or less"
+            )
+        check_encoder(values["model"], env, where)
 
     def build(self) -> None:
         """Make the replay buffer, its sampler and the counters."""

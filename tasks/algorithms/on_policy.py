@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -168,33 +167,21 @@ def make_agent(learner: Learner) -> Agent:
     kind = ActorCritic if hp.model.memory == "none" else RecurrentActorCritic
     goal = goal_of(vars(hp.model), learner.env, where)
     policy = kind(envs.obs_shape, envs.action_space, hp.model, learner.seeds, where, learner.device, hp.use_sde, goal)
-    noise = action_noise(policy, hp, learner.keys, hp.num_envs, hp.num_steps)
+    dist, parameters = policy.distribution, policy.parameters
+
+    def noise(keys: Callable[[str], Bits], num_envs: int, steps: int) -> Noise:
+        if isinstance(dist, StateDependentGaussian):
+            log_std = parameters.views["actor.log_std"]
+            return Perturbations(keys("sde"), num_envs, dist, log_std, hp.num_steps, hp.sde_sample_freq)
+        return StepNoise(keys("action"), dist, steps, num_envs, learner.device)
 
     def evaluation_noise(episodes: int) -> Noise:
-        return action_noise(policy, hp, partial(evaluation_keys, learner.members), episodes, 1)
+        return noise(partial(evaluation_keys, learner.members), episodes, steps=1)
 
     scale_obs = hp.normalize_obs and envs.obs_kind == "vector"
     obs_normalizer = ObservationNormalizer(learner.members, envs.obs_shape[0]) if scale_obs else None
     gamma = hp.gamma.cpu().double().numpy()
     reward_normalizer = RewardNormalizer(learner.members, hp.num_envs, gamma) if hp.normalize_reward else None
     agent = Agent if hp.model.memory == "none" else RecurrentAgent
-    return agent(policy, noise, evaluation_noise, hp.num_envs, obs_normalizer, reward_normalizer)
-
-
-def action_noise(
-    policy: ActorCritic, hp: SimpleNamespace, keys: Callable[[str], Bits], num_envs: int, steps: int
-) -> Noise:
-    """Return the noise of a policy's actions in rollouts of num_envs environments.
-
-    Args:
-        policy: the networks.
-        hp: values of `on_policy_space`.
-        keys: the members' keys (P,) of the random stream with a purpose.
-        num_envs: environments of a member.
-        steps: of a rollout; state-dependent noise takes those of the hyperparameters.
-    """
-    dist, parameters = policy.distribution, policy.parameters
-    if isinstance(dist, StateDependentGaussian):
-        log_std = parameters.views["actor.log_std"]
-        return Perturbations(keys("sde"), num_envs, dist, log_std, hp.num_steps, hp.sde_sample_freq)
-    return StepNoise(keys("action"), dist, steps, num_envs, parameters.vector.device)
+    rollout_noise = noise(learner.keys, hp.num_envs, hp.num_steps)
+    return agent(policy, rollout_noise, evaluation_noise, hp.num_envs, obs_normalizer, reward_normalizer)

@@ -138,8 +138,8 @@ class PPOLearner(OnPolicyLearner):
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
         advantages = standardize(batch["advantages"]) if self.standardizes_minibatches else batch["advantages"]
         clip_coef = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
-        losses, metrics = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
-        metrics |= {"policy_loss": losses, "entropy": entropy.mean(1)}
+        losses, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
+        metrics = {"policy_loss": losses, "entropy": entropy.mean(1), **moved}
         if self.critic is None:
             metrics["value_loss"] = self.value_loss(values, batch, clip_coef)
             losses = losses + coefficient(hp.vf_coef) * metrics["value_loss"]

@@ -11,8 +11,7 @@ import pytest
 import torch
 from rekindle import A2C, PPO, SVPG, Cohort
 from rekindle.tasks import load
-from rekindle.tasks.algorithms.stein import kernel, stein_gradient
-from rekindle.tasks.algorithms.svpg import SVPGPPO, SVPGPPO2, SVPGLearner
+from rekindle.tasks.algorithms.svpg import SVPGPPO, SVPGPPO2, SVPGLearner, kernel, stein_gradient
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import StateMismatch, UnsupportedSpace
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite

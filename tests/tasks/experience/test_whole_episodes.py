@@ -198,11 +198,11 @@ def test_an_update_is_on_whole_episodes_that_began_after_the_last_one() -> None:
     seen = []
     batch_of = learner.gathered.batch
 
-    def batch(agent: Any, used: Any, *args: Any) -> Any:
+    def batch(used: Any, *args: Any) -> Any:
         due, _ = learner.gathered.ready_members()
         room = {name: tensor.clone() for name, tensor in learner.gathered.tensors.items()}
         seen.extend((room["ended"][p], used[p], room["obs"][p]) for p in np.flatnonzero(due))
-        return batch_of(agent, used, *args)
+        return batch_of(used, *args)
 
     learner.gathered.batch = batch
     for _ in range(30):
