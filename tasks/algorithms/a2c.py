@@ -80,14 +80,10 @@ class A2CLearner(OnPolicyLearner):
 
         Only the members that are `active` (P, 1) move; None for all.
         """
-        hp, parameters = self.hp, self.policy.parameters
-        for minibatch in self.agent.minibatches(
-            batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches
-        ):
+        hp, agent, parameters, optimizer = self.hp, self.agent, self.policy.parameters, self.optimizer
+        for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
             losses, metrics = self.loss(minibatch)
-            step = descend(
-                parameters, self.optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients
-            )
+            step = descend(parameters, optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients)
         weights = batch.get("weights")
         metrics["explained_variance"] = explained_variance(batch["values"], batch["returns"], weights)
         metrics["value"] = average(batch["values"], weights)

@@ -102,7 +102,7 @@ class PPOLearner(OnPolicyLearner):
 
     def iterate(self) -> dict[str, Tensor]:
         hp, agent, guidance = self.hp, self.agent, self.guidance
-        parameters = self.policy.parameters
+        parameters, optimizer = self.policy.parameters, self.optimizer
         # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
         lr = learning_rates(hp, self.env_steps, parameters)
         rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
@@ -114,9 +114,7 @@ class PPOLearner(OnPolicyLearner):
         for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
             losses, metrics = self.loss(minibatch)
             active = within_target_kl(metrics["approx_kl"], hp.target_kl, active)
-            step = descend(
-                parameters, self.optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients
-            )
+            step = descend(parameters, optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients)
         return {
             **metrics,
             **norms(step, self.networks),

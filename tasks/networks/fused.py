@@ -22,6 +22,7 @@ from .distributions import LOG_2_PI, log_softmax
 from .mlp import Activation, Layers
 from .sde import variance
 
+LOG_STD_LIMITS = (-20.0, 2.0)  # log standard deviations beyond get no gradient
 _hardtanh_backward = torch.ops.aten.hardtanh_backward.default
 
 
@@ -266,15 +267,9 @@ class _MLPFunction(Operation):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        vector: Tensor | None,
-        x: Tensor,
-        extra_inputs: Tensor | None,
-        no_grad_inputs: Tensor | None,
-        layers: Layers,
-        mlp: FusedMLP,
-        num_copies: int,
+        ctx: Any, vector: Tensor | None, x: Tensor, extra_inputs: Tensor | None, *more: Any
     ) -> tuple[Tensor, Tensor | None, Tensor]:
+        no_grad_inputs, layers, mlp, num_copies = more  # as `FusedMLP.__call__` takes them
         ctx.set_materialize_grads(False)
         ctx.mlp, ctx.num_copies, ctx.width = mlp, num_copies, x.shape[-1]
         x = joined(x, extra_inputs, num_copies)
@@ -454,13 +449,7 @@ class SoftSample(NamedTuple):
 
 
 def soft_samples(
-    outputs: Tensor,
-    next_outputs: Tensor,
-    noise: Tensor,
-    continuous_dim: int,
-    limits: tuple[float, float],
-    rows: int,
-    weight: Tensor | None = None,
+    outputs: Tensor, next_outputs: Tensor, noise: Tensor, continuous_dim: int, rows: int, weight: Tensor | None = None
 ) -> tuple[SoftSample, SoftSample]:
     """Sample actions for a batch, and for its next observations.
 
@@ -481,11 +470,10 @@ def soft_samples(
         next_outputs: the same for the next observations, without gradients.
         noise: standard normal, for both, (P, 2B, k).
         continuous_dim: k.
-        limits: to which log standard deviations are clamped; beyond them they get no gradient.
         rows: by which the gradient in the outputs is divided, last.
         weight: of each row.
     """
-    both = apply(_SoftSamples, outputs, next_outputs, noise, continuous_dim, limits, rows, weight)
+    both = apply(_SoftSamples, outputs, next_outputs, noise, continuous_dim, rows, weight)
     return SoftSample(*both[:3]), SoftSample(*both[3:])
 
 
@@ -494,14 +482,7 @@ class _SoftSamples(Operation):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        outputs: Tensor,
-        next_outputs: Tensor,
-        noise: Tensor,
-        k: int,
-        limits: tuple[float, float],
-        rows: int,
-        weight: Tensor | None,
+        ctx: Any, outputs: Tensor, next_outputs: Tensor, noise: Tensor, k: int, rows: int, weight: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         ctx.set_materialize_grads(False)
         batch = outputs.shape[1]
@@ -510,7 +491,7 @@ class _SoftSamples(Operation):
         spread = probs = log_probs = None
         entropies = []
         if k:
-            clamped = log_std.clamp(*limits)
+            clamped = log_std.clamp(*LOG_STD_LIMITS)
             spread = clamped.exp() * noise
             u = c + spread
             c, size = torch.tanh(u), u.abs()
@@ -527,7 +508,7 @@ class _SoftSamples(Operation):
 
         (c, next_c), (probs, next_probs), (h, next_h) = map(halves, (c, probs, torch.stack(entropies, -1)))
         ctx.save_for_backward(c, log_std[:, :batch], halves(spread)[0], probs, halves(log_probs)[0], weight)
-        ctx.limits, ctx.rows = limits, rows
+        ctx.rows = rows
         ctx.mark_non_differentiable(*(x for x in (next_c, next_probs, next_h) if x is not None))
         return c, probs, h, next_c, next_probs, next_h
 
@@ -542,14 +523,14 @@ class _SoftSamples(Operation):
             g_entropy = 0 if g_entropies is None else g_entropies[..., :1]
             g_mean = (0 if g_c is None else g_c * (1 - c * c)) - 2 * g_entropy * c
             g_log_std = g_mean * spread + g_entropy
-            gradients += [g_mean, _hardtanh_backward(g_log_std, log_std, *ctx.limits)]
+            gradients += [g_mean, _hardtanh_backward(g_log_std, log_std, *LOG_STD_LIMITS)]
         if probs is not None:
             g_entropy = 0 if g_entropies is None else g_entropies[..., -1:]
             z = (0 if g_probs is None else g_probs) - g_entropy * log_probs
             gradients.append(probs * (z - (probs * z).sum(-1, keepdim=True)))
         g = torch.cat(gradients, -1) if len(gradients) > 1 else gradients[0]
         g = g if weight is None else g * weight.unsqueeze(-1)
-        return g / ctx.rows, None, None, None, None, None, None
+        return g / ctx.rows, None, None, None, None, None
 
 
 def state_dependent_log_std(log_std: Tensor, z: Tensor, rows: int) -> tuple[Tensor, Tensor]:

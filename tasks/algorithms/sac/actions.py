@@ -27,14 +27,13 @@ from torch import Tensor
 
 from ...envs import Joined
 from ...errors import UnsupportedSpace
-from ...networks.fused import SoftSample, soft_samples, state_dependent_log_std
+from ...networks.fused import LOG_STD_LIMITS, SoftSample, soft_samples, state_dependent_log_std
 from ...networks.mlp import Parameters
 from ...networks.sde import variance
 from ...rng.draws import Draws, Normals
 from ...rng.streams import Bits
 
 Array = NDArray[Any]
-LOG_STD_LIMITS = (-20.0, 2.0)
 MAX_CHOICES = 4096
 Noise = Callable[[int, Tensor, Tensor], tuple[Tensor | None, Array | None]]  # of step, outputs and z, see `Head.noise`
 
@@ -150,7 +149,7 @@ class SoftActions:
 
         The arguments are those of `soft_samples`.
         """
-        return soft_samples(outputs, next_outputs, noise, self.continuous_dim, LOG_STD_LIMITS, rows, weight)
+        return soft_samples(outputs, next_outputs, noise, self.continuous_dim, rows, weight)
 
     def std_noise(self, outputs: Tensor, noise: Tensor) -> Tensor:
         """Scale standard normal noise (P, N, k) by the standard deviations."""

@@ -37,6 +37,7 @@ from .image_networks import ImageSoftActorCritic
 from .networks import TWINS, ActingMemory, Batch, FixedEntropy, LearnedEntropy, SoftActorCritic
 from .recurrent_networks import RecurrentSoftActorCritic, TrainingMemory
 
+OPTIMIZERS = ("actor_optimizer", "critic_optimizer", "encoder_optimizer")
 REMEMBERS = {"memory": ("lstm", "gru")}
 
 
@@ -90,16 +91,7 @@ class SACLearner(ReplayLearner):
             "num_updates": ordinal(1, 2, 4, default=1, accept=(1, 1_000_000), structural=True),
         },
     )
-    parts = (
-        *ReplayLearner.parts,
-        "actor_optimizer",
-        "critic_optimizer",
-        "encoder_optimizer",
-        "coefficients",
-        "rewards",
-        "sequences",
-        "memory",
-    )
+    parts = (*ReplayLearner.parts, *OPTIMIZERS, "coefficients", "rewards", "sequences", "memory")
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:

@@ -130,7 +130,7 @@ def test_the_gradient_of_soft_samples_is_that_of_a_mean(numbers: int, choices: i
     outputs[0, 0, numbers : numbers + 1] = 9.0  # beyond the limits, if it is a log standard deviation
 
     def parts(outputs: Tensor, rows: int = 1, weight: Tensor | None = None) -> list[Tensor]:
-        sample, following = soft_samples(outputs, draw(*outputs.shape), noise, numbers, (-3.0, 1.0), rows, weight)
+        sample, following = soft_samples(outputs, draw(*outputs.shape), noise, numbers, rows, weight)
         assert not following.entropies.requires_grad
         return [x for x in (sample.continuous if numbers else None, *sample[1:]) if x is not None]
 
