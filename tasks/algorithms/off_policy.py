@@ -268,7 +268,10 @@ class ReplayLearner(Learner):
     # --- epochs ---
 
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
-        """Train to the end of the epoch; evaluate and refill where its number asks for it."""
+        """Train to the end of the epoch, and return metrics.
+
+        Evaluates every `eval_interval` epochs, and refills the buffer every `refill_interval`.
+        """
         if (rows := super().run_epoch(stop)) is None:
             return None
         if self.hp.eval_interval and self.epochs % self.hp.eval_interval == 0:

@@ -144,9 +144,10 @@ class PPOLearner(OnPolicyLearner):
         return losses - coefficient(hp.ent_coef, hp.ent_coef_schedule, now) * metrics["entropy"], metrics
 
     def value_loss(self, values: Tensor, batch: Mapping[str, Tensor], clip_coef: Tensor) -> Tensor:
-        """Return the critics' losses (P,) of values (P, B), which may be kept near the old ones.
+        """Return the critics' losses, (P,), of values (P, B).
 
-        `clip_coef` (P,) is the clip range of ratios; PPO2 clips values by it, too.
+        `clip_value` keeps the values near the old ones. `clip_coef` (P,) is the clip range of ratios, which PPO2 uses
+        for values, too.
         """
         if self.hp.clip_value is not None:
             clip = coefficient(self.hp.clip_value, self.hp.clip_value_schedule, self.env_steps).unsqueeze(1)

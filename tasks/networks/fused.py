@@ -342,7 +342,10 @@ def half_square(
 
 
 class _LossOfTaken(Operation):
-    """A loss of the values of choices; `forward` saves its slopes in these values, and the choices."""
+    """A loss of the values of choices.
+
+    `forward` saves its slopes in these values, and the choices.
+    """
 
     @staticmethod
     @once_differentiable

@@ -1,4 +1,4 @@
-"""Actions of soft actor-critic: their spaces, the policy's last layer, and the noise of exploration.
+"""Actions of soft actor-critic: spaces, the policy's last layer, exploration.
 
 A space is continuous, discrete, or both at once: numbers follow a squashed normal distribution, choices a categorical
 one. Numbers have noise of their own, new at each step, or state-dependent noise, see networks/sde.py:

@@ -25,7 +25,10 @@ Batch = Mapping[str, Tensor]
 
 
 class ActingMemory:
-    """Recurrent state of running episodes; here none: policies act on the last observation."""
+    """Recurrent state of running episodes; here there is none.
+
+    Policies act on the last observation alone.
+    """
 
     def __call__(self, obs: Tensor) -> Tensor:
         """Return the policy's inputs for observations (P, N, ...)."""
