@@ -35,32 +35,27 @@ def mirror(store: Store, url: str, name: str) -> int:
     import optuna
     from optuna.study import StudyDirection
 
+    from ..samplers.suggest import quiet
+
     try:
         lease = store.open(UID + name, {"mirror": name})
     except TaskBusy:
         return 0
-    with lease:
-        before = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        try:
-            config = Config.from_json(store.study(name).config, name)
-            trials = finished(config, *collapse(config, store.trials(name), store.segments(name)))
-            directions = [StudyDirection[direction.upper()] for direction in objectives_of(config).values()]
-            study = optuna.create_study(
-                storage=_with_driver(url), study_name=name, directions=directions, load_if_exists=True
-            )
-            copied = len(study.get_trials(deepcopy=False))
-            if not copied:
-                study.set_user_attr(MARK, config.to_json())
-            elif MARK not in study.user_attrs:
-                raise MirrorError(
-                    f"study {name!r} cannot be shown in Optuna's tables: they hold another one of that name"
-                )
-            lease.check()
-            study.add_trials(trials[copied:])
-            return len(trials[copied:])
-        finally:
-            optuna.logging.set_verbosity(before)
+    with lease, quiet(optuna.logging.WARNING):
+        config = Config.from_json(store.study(name).config, name)
+        trials = finished(config, *collapse(config, store.trials(name), store.segments(name)))
+        directions = [StudyDirection[direction.upper()] for direction in objectives_of(config).values()]
+        study = optuna.create_study(
+            storage=_with_driver(url), study_name=name, directions=directions, load_if_exists=True
+        )
+        copied = len(study.get_trials(deepcopy=False))
+        if not copied:
+            study.set_user_attr(MARK, config.to_json())
+        elif MARK not in study.user_attrs:
+            raise MirrorError(f"study {name!r} cannot be shown in Optuna's tables: they hold another one of that name")
+        lease.check()
+        study.add_trials(trials[copied:])
+        return len(trials[copied:])
 
 
 def _with_driver(url: str) -> str:

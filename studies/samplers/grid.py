@@ -12,30 +12,32 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from math import log, prod
-from typing import Any, cast
+from math import log
+from typing import Any
 
 import numpy as np
 from optuna import Study
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
-from optuna.trial import BaseTrial, FrozenTrial
+from optuna.trial import FrozenTrial
 
 from ...spaces import Space
-from ...spaces.choices import Ordinal
-from ...spaces.dimension import Maybe
-from ...spaces.drivers.to_optuna import distributions, suggest
-from ...spaces.space import ENABLED
+from ...spaces.choices import Choice
+from ...spaces.conditions import Row
+from ...spaces.dimension import Dimension, Maybe
+from ...spaces.drivers.to_optuna import distributions, params
+from ...spaces.ranges import Integer, NearOne, Real
+from ...spaces.values import Value
 from ...tasks.rng import streams
 from ..study.config import BadConfig, Config
 
 POINTS = 5  # of a range, unless --grid-points says otherwise
 MOST = 10_000  # points in all
 
-Point = Mapping[str, Any]
+Point = Mapping[str, Value]
 
 
 class Grid(BaseSampler):
@@ -46,7 +48,7 @@ class Grid(BaseSampler):
 
     def __init__(self, config: Config, number: int, attempt: int):
         points = grid(config)
-        self.point = points[(number + attempt) % len(points)]
+        self.params = params(config.searched, points[(number + attempt) % len(points)])
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return nothing: each hyperparameter is asked for when it applies."""
@@ -62,7 +64,7 @@ class Grid(BaseSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Return the point's value."""
-        return self.point[param_name]
+        return self.params[param_name]
 
 
 def points_of(config: Config) -> int:
@@ -71,7 +73,7 @@ def points_of(config: Config) -> int:
 
 
 def grid(config: Config) -> Sequence[Point]:
-    """Return all points as Optuna's parameters, in the order of the trials.
+    """Return all points by dotted name, in the order of the trials.
 
     Raises:
         BadConfig: the grid has too many points.
@@ -82,12 +84,14 @@ def grid(config: Config) -> Sequence[Point]:
 @lru_cache(maxsize=4)
 def _grid(priors: str, count: int, seed: int) -> Sequence[Point]:
     space = Space.from_priors(json.loads(priors))
-    sizes = _sizes(space, count)
-    always = [sizes[row.path] for row in space.rows if not row.conditions and row.path in sizes]
-    points = list(islice(_walk(space, count), MOST + 1)) if prod(always) <= MOST else []
-    if not 0 < len(points) <= MOST:
-        most = sorted((name for name in sizes if sizes[name] > 1), key=lambda name: -sizes[name])
-        largest = ", ".join(f"{sizes[name]} of {name}" for name in most[:5])
+    distributions(space)  # refuses what Optuna cannot express
+    values = {row.path: _values(row.dimension, count) for row in space.rows}
+    points: list[Point] = [{}]
+    for row in space.rows:
+        points = list(islice(_extended(points, row, values[row.path]), MOST + 1))
+    if len(points) > MOST:
+        most = sorted((name for name in values if len(values[name]) > 1), key=lambda name: -len(values[name]))
+        largest = ", ".join(f"{len(values[name])} of {name}" for name in most[:5])
         largest += f" and those of {len(most) - 5} others" if len(most) > 5 else ""
         raise BadConfig(
             f"a grid has at most {MOST:,} points, but {largest} make more; search "
@@ -97,96 +101,34 @@ def _grid(priors: str, count: int, seed: int) -> Sequence[Point]:
     return points
 
 
-def _sizes(space: Space, count: int) -> dict[str, int]:
-    """Return the number of values of each dimension, None included."""
-    sizes: dict[str, int] = {}
-    for name, distribution in distributions(space).items():
-        path, count_of = _path(space, name), len(values(distribution, count, name in _ordinals(space)))
-        sizes[path] = sizes.get(path, 0) + (1 if name == path + ENABLED else count_of)
-    return sizes
-
-
-def _path(space: Space, name: str) -> str:
-    """Return the dimension of one of Optuna's parameters (see spaces/drivers/params.py)."""
-    for ending in ("", ENABLED, ".index", ".value", ".value.index"):
-        for path in (name.removesuffix(ending), name.removesuffix(ending).replace("one_minus_", "")):
-            if name.endswith(ending) and path in space.flat():
-                return path
-    raise AssertionError(name)
-
-
-def _ordinals(space: Space) -> set[str]:
-    """Return the parameters whose values were all listed."""
-    names = set()
-    for path, dimension in space.flat().items():
-        each = dimension.dimension if isinstance(dimension, Maybe) else dimension
-        if isinstance(each, Ordinal):
-            names.add(f"{path}{'.value' if isinstance(dimension, Maybe) else ''}.index")
-    return names
-
-
-def _walk(space: Space, count: int) -> Iterator[Point]:
-    """Yield points with the hyperparameters that apply.
-
-    It asks for the space's values again and again.
-    """
-    unfinished: list[Point] = [{}]
-    ordinals = _ordinals(space)
-    while unfinished:
-        point = unfinished.pop()
-        try:
-            suggest(space, cast(BaseTrial, _Asked(point)))
-        except _Unknown as missing:
-            choices = values(missing.distribution, count, missing.name in ordinals)
-            unfinished += [{**point, missing.name: value} for value in reversed(choices)]
+def _extended(points: Iterable[Point], row: Row, values: Sequence[Value]) -> Iterator[Point]:
+    """Yield each point with each value of one more dimension, where it applies."""
+    for point in points:
+        if row.applies(point):
+            yield from ({**point, row.path: value} for value in values)
         else:
             yield point
 
 
-class _Unknown(Exception):
-    def __init__(self, name: str, distribution: BaseDistribution):
-        super().__init__(name)
-        self.name, self.distribution = name, distribution
+def _values(dimension: Dimension, count: int) -> Sequence[Value]:
+    """Return the grid's values of one dimension."""
+    match dimension:
+        case Maybe():
+            return [None, *_values(dimension.dimension, count)]
+        case Choice():
+            return dimension.values
+        case NearOne():
+            return [1 - value for value in _spread(dimension.distance, count)]
+    assert isinstance(dimension, Real | Integer)
+    return _spread(dimension, count)
 
 
-class _Asked:
-    """A stand-in for a trial of Optuna's at a point.
-
-    It has the hyperparameters of the point, which may be unfinished.
-    """
-
-    def __init__(self, point: Point):
-        self._point = point
-
-    def _value(self, name: str, distribution: BaseDistribution) -> Any:
-        if name not in self._point:
-            raise _Unknown(name, distribution)
-        return self._point[name]
-
-    def suggest_float(self, name: str, low: float, high: float, **more: Any) -> Any:
-        return self._value(name, FloatDistribution(low, high, **more))
-
-    def suggest_int(self, name: str, low: int, high: int, **more: Any) -> Any:
-        return self._value(name, IntDistribution(low, high, **more))
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        return self._value(name, CategoricalDistribution(choices))
-
-
-def values(distribution: BaseDistribution, count: int, whole: bool = False) -> list[Any]:
-    """Return the grid's values of one hyperparameter, rising.
-
-    They are all values, or `count` of a range with more.
-    """
-    if isinstance(distribution, CategoricalDistribution):
-        return list(distribution.choices)
-    assert isinstance(distribution, FloatDistribution | IntDistribution)
-    low, high, step = distribution.low, distribution.high, distribution.step
-    spread = np.exp(np.linspace(log(low), log(high), count)) if distribution.log else np.linspace(low, high, count)
+def _spread(dimension: Real | Integer, count: int) -> Sequence[float]:
+    """Return all values of a range, or `count` of a range with more, rising."""
+    low, high, step = dimension.low, dimension.high, dimension.step
+    spread = np.exp(np.linspace(log(low), log(high), count)) if dimension.log else np.linspace(low, high, count)
     if step is None:
-        floats = [float(value) for value in spread]
-        return [low, *floats[1:-1], high]  # the ends as they are, whatever the logarithm made of them
-    last = round((high - low) / step)
-    if whole or last < count:
-        return [low + index * step for index in range(last + 1)]
-    return [low + index * step for index in dict.fromkeys(round((value - low) / step) for value in spread)]
+        return [low, *spread[1:-1].tolist(), high]  # the ends as they are, whatever the logarithm made of them
+    if dimension.steps < count:
+        return [dimension.after(index) for index in range(dimension.steps + 1)]
+    return [dimension.after(index) for index in dict.fromkeys(round((value - low) / step) for value in spread)]

@@ -135,39 +135,35 @@ def learns(config: Config) -> bool:
 
 def make_sampler(config: Config, number: int, attempt: int = 0, bracket: int = 0) -> BaseSampler:
     """Return the study's sampler, seeded for one trial of a bracket."""
-    with changed_filters():
-        warnings.simplefilter("ignore")  # some are experimental, which nobody here can change
-        return _make(config, number, attempt, bracket)
-
-
-def _make(config: Config, number: int, attempt: int, bracket: int) -> BaseSampler:
     import optuna
 
     seed = streams.seed_of(config.seed, "suggest", number, attempt)
-    match config.sampler:
-        case "random":
-            return optuna.samplers.RandomSampler(seed=seed)
-        case "gp":
-            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=config.generation)
-        case "bruteforce":
-            return optuna.samplers.BruteForceSampler(seed=seed)
-        case "grid":
-            from .grid import Grid
+    with changed_filters():
+        warnings.simplefilter("ignore")  # some are experimental, which nobody here can change
+        match config.sampler:
+            case "random":
+                return optuna.samplers.RandomSampler(seed=seed)
+            case "gp":
+                return optuna.samplers.GPSampler(seed=seed, n_startup_trials=config.generation)
+            case "bruteforce":
+                return optuna.samplers.BruteForceSampler(seed=seed)
+            case "grid":
+                from .grid import Grid
 
-            return Grid(config, number, attempt)
-        case "cmaes":
-            from .cmaes import CMAES
+                return Grid(config, number, attempt)
+            case "cmaes":
+                from .cmaes import CMAES
 
-            return CMAES(seed, config.generation)
-        case "qmc":
-            from .qmc import QMC
+                return CMAES(seed, config.generation)
+            case "qmc":
+                from .qmc import QMC
 
-            return QMC(config, number, attempt)
-        case "nsgaii" | "nsgaiii":
-            from .nsga import NSGAII, NSGAIII
+                return QMC(config, number, attempt)
+            case "nsgaii" | "nsgaiii":
+                from .nsga import NSGAII, NSGAIII
 
-            genetic = NSGAII if config.sampler == "nsgaii" else NSGAIII
-            return genetic(bracket, population_size=config.generation, seed=seed)
-    from .tpe import TPE
+                genetic = NSGAII if config.sampler == "nsgaii" else NSGAIII
+                return genetic(bracket, population_size=config.generation, seed=seed)
+        from .tpe import TPE
 
-    return TPE(seed=seed, n_startup_trials=config.generation)
+        return TPE(seed=seed, n_startup_trials=config.generation)

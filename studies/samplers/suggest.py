@@ -52,30 +52,28 @@ def suggest(
         segments: of several objectives, results that tell more than the scores.
         optuna_params: hyperparameters in Optuna's names, kept between calls for the same study.
     """
-    with _quiet():
-        return _suggest(config, plan, _study(config, trials, plan, segments, optuna_params), check)
-
-
-def _suggest(
-    config: Config, plan: Plan, study: optuna.Study, check: Callable[[Mapping[str, Any]], object]
-) -> list[dict[str, Any]]:
     assert plan.ask is not None
-    cohort = config.cohort if KNOWN[config.sampler].structures else 1
+    sampler = KNOWN[config.sampler]
+    cohort = config.cohort if sampler.structures else 1
     suggestions: list[dict[str, Any]] = []
-    for index, number in enumerate(plan.ask):
-        values = _defaults(config.searched, check) if number == 0 and KNOWN[config.sampler].defaults else None
-        if values is None:
-            leader = suggestions[index - index % cohort] if index % cohort else None
-            values = _draw(config, study, plan.bracket, number, leader, check)
-        suggestions.append(values)
+    with quiet(optuna.logging.ERROR):
+        study = optuna.create_study(directions=["maximize"] * len(objectives_of(config)))
+        if sampler.learns:
+            study.add_trials(history(config, trials, plan.seen, segments, optuna_params))
+        for index, number in enumerate(plan.ask):
+            values = _defaults(config.searched, check) if number == 0 and sampler.defaults else None
+            if values is None:
+                leader = suggestions[index - index % cohort] if index % cohort else None
+                values = _draw(config, study, plan.bracket, number, leader, check)
+            suggestions.append(values)
     return suggestions
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence Optuna about experimental features, studies in memory, and random draws."""
+def quiet(verbosity: int) -> Iterator[None]:
+    """Silence Optuna below a level, and about experimental features."""
     before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    optuna.logging.set_verbosity(verbosity)
     try:
         with changed_filters():
             warnings.simplefilter("ignore")
@@ -108,7 +106,7 @@ def history(
             continue
         scores = seen[trial.number]
         if trial.number not in optuna_params:
-            values_of = params(space, {name: value for name, value in trial.params.items() if name in known})
+            values_of = params(space, {name: trial.params[name] for name in trial.params.keys() & known})
             ordered = {name: values_of[name] for name in spread if name in values_of}  # as they are suggested
             optuna_params[trial.number] = ordered
         names = optuna_params[trial.number]
@@ -129,15 +127,6 @@ def history(
             )
         )
     return frozen
-
-
-def _study(
-    config: Config, trials: Iterable[Trial], plan: Plan, segments: Iterable[Segment], optuna_params: OptunaParams | None
-) -> optuna.Study:
-    study = optuna.create_study(directions=["maximize"] * len(objectives_of(config)))
-    if KNOWN[config.sampler].learns:
-        study.add_trials(history(config, trials, plan.seen, segments, optuna_params))
-    return study
 
 
 def _draw(
