@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib import import_module
 from itertools import islice
 
 from ..redact import printable
-from .commands import lineage, look, policy, train, tune, upkeep, worker
-from .commands.options import FAILED, USAGE, Parser
+from .commands.options import FAILED, USAGE
+from .parser import make_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit status."""
     arguments = make_parser().parse_args(_join_names(sys.argv[1:] if argv is None else argv))
-    run = arguments.run  # each command's parser names the function that runs it
     if arguments.debug:
-        return int(run(arguments))
+        return _run(arguments)
     try:
-        return int(run(arguments))
+        return _run(arguments)
     except KeyboardInterrupt:
         return _say("stopped", 130)
     except BrokenPipeError:  # of `rekindle trials x | head`
@@ -31,24 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _explain(error)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
-    parser = Parser(
-        prog="rekindle",
-        description="Hyperparameter optimization for reinforcement learning, where every trial can be stopped and "
-        "resumed exactly.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"rekindle {version('rekindle')}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    tune.add_parser(commands)
-    train.add_parser(commands)
-    worker.add_parser(commands)
-    look.add_parsers(commands)
-    lineage.add_parsers(commands)
-    upkeep.add_parsers(commands)
-    policy.add_parsers(commands)
-    return parser
+def _run(arguments: Namespace) -> int:
+    """Import the module of the command, and run its function."""
+    module, _, function = arguments.run.partition(".")
+    return int(getattr(import_module(f".commands.{module}", __package__), function)(arguments))
 
 
 def _explain(error: Exception) -> int:

@@ -9,6 +9,7 @@ stay within the range that is searched. Categories have no scale: only resamplin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from ...spaces import flatten
@@ -22,14 +23,12 @@ from ..study.config import Config
 UP, DOWN = 1.2, 0.8
 LINEAR = 0.1  # of a range, or of a standard deviation: half of 1.2 - 1
 ATTEMPTS = 20  # at values that go together
+Choose = Callable[[str, Dimension], Value]  # the value of one hyperparameter
+Check = Callable[[Mapping[str, Any]], object]  # raises ValueError for values that do not go together
 
 
 def explore(
-    config: Config,
-    params: Mapping[str, Any],
-    generation: int,
-    member: int,
-    check: Callable[[Mapping[str, Any]], object] = lambda values: None,
+    config: Config, params: Mapping[str, Any], generation: int, member: int, check: Check = lambda values: None
 ) -> dict[str, Any]:
     """Return the hyperparameters of a new branch, by dotted name.
 
@@ -42,24 +41,32 @@ def explore(
         member: its place in the population.
         check: raises ValueError for values that do not go together; after 20 such changes nothing is changed.
     """
-    for attempt in range(ATTEMPTS):
-        names = (config.seed, "explore", generation, member, attempt)
 
-        def choose(path: str, dimension: Dimension, names: tuple[int | str, ...] = names) -> Value:
+    def attempt(number: int) -> Choose:
+        def choose(path: str, dimension: Dimension) -> Value:
             if path in params and path not in config.options["perturb"]:
                 return params[path]
-            u = float(streams.uniform(streams.key(*names, path), 0)[0])
+            key = streams.key(config.seed, "explore", generation, member, number, path)
+            u = float(streams.uniform(key, 0)[0])
             if path not in params or config.options["explore"] == "resample":
                 return dimension.at(u)
             return perturbed(dimension, params[path], up=u < 0.5)
 
-        values = {**config.fixed, **flatten(config.searched.decide(choose))}
-        try:
+        return choose
+
+    return first_valid(config, attempt, params, check)
+
+
+def first_valid(
+    config: Config, attempt: Callable[[int], Choose], parent: Mapping[str, Any], check: Check
+) -> dict[str, Any]:
+    """Return the first of ATTEMPTS choices that passes the check, or the parent's."""
+    for number in range(ATTEMPTS):
+        values = {**config.fixed, **flatten(config.searched.decide(attempt(number)))}
+        with suppress(ValueError):
             check(values)
-        except ValueError:
-            continue
-        return values
-    return dict(params)
+            return values
+    return dict(parent)
 
 
 def perturbed(dimension: Dimension, value: Any, up: bool) -> Value:
@@ -72,14 +79,14 @@ def perturbed(dimension: Dimension, value: Any, up: bool) -> Value:
         return dimension.after(index + step if 0 <= index + step <= last else max(0, min(index - step, last)))
     if isinstance(dimension, NearOne):
         return _within(dimension, 1 - (1 - value) * (UP if up else DOWN))
-    if isinstance(dimension, Integer):
-        return _whole_step(dimension, value, up)
-    if isinstance(dimension, Real):
-        moved = _moved(value, up, dimension.log, dimension.high - dimension.low)
+    if isinstance(dimension, Integer | Real):
+        moved = _within(dimension, _moved(value, up, dimension.log, dimension.high - dimension.low))
         if dimension.step is None:
-            return _within(dimension, moved)
-        steps = round((_within(dimension, moved) - dimension.low) / dimension.step)
-        return dimension.after(_other(steps, round((value - dimension.low) / dimension.step), up, dimension.steps))
+            return moved
+        steps, before = (round((each - dimension.low) / dimension.step) for each in (moved, value))
+        if steps == before:
+            steps += 1 if up else -1
+        return dimension.after(min(max(steps, 0), dimension.steps))
     if isinstance(dimension, Normal):
         return _moved(value, up, dimension.log, dimension.std)
     return value
@@ -93,19 +100,3 @@ def _moved(value: float, up: bool, log: bool, scale: float) -> float:
 
 def _within(dimension: Range, value: float) -> float:
     return min(max(value, dimension.low), dimension.high)
-
-
-def _whole_step(dimension: Integer, value: int, up: bool) -> int:
-    moved = _moved(value, up, dimension.log, dimension.high - dimension.low)
-    steps = round((_within(dimension, moved) - dimension.low) / dimension.step)
-    return dimension.after(_other(steps, (value - dimension.low) // dimension.step, up, dimension.steps))
-
-
-def _other(steps: int, before: int, up: bool, last: int) -> int:
-    """Return a number of steps that differs from the one before.
-
-    It is within 0 and `last`, and the same only if there is no room.
-    """
-    if steps == before:
-        steps += 1 if up else -1
-    return min(max(steps, 0), last)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Kernel, Matern, WhiteKernel
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
 from threadpoolctl import threadpool_limits
 
 from ...tasks.runtime.warning_filters import changed_filters
@@ -22,43 +22,20 @@ Array = NDArray[np.float64]
 NOISE = 0.1  # of the variance of what is learned, at first
 
 
-class On(Kernel):  # type: ignore[misc]  # scikit-learn has no types
-    """A kernel of some columns of the points."""
-
-    def __init__(self, kernel: Any, columns: list[int]):
-        self.kernel, self.columns = kernel, columns
+class OfPoint(RBF):  # type: ignore[misc]  # scikit-learn has no types
+    """A squared exponential of all columns but the last."""
 
     def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Any:  # noqa: N803 - its names
         """Return the kernel of all pairs, in scikit-learn's form."""
-        columns = X[:, self.columns], None if Y is None else Y[:, self.columns]
-        return self.kernel(*columns, eval_gradient=eval_gradient)
+        return super().__call__(X[:, :-1], None if Y is None else Y[:, :-1], eval_gradient)
 
-    def diag(self, X: Array) -> Any:  # noqa: N803 - its names
-        """Return the kernel of each point and itself."""
-        return self.kernel.diag(X[:, self.columns])
 
-    def is_stationary(self) -> bool:
-        """Return whether the kernel depends on differences only."""
-        return bool(self.kernel.is_stationary())
+class OfTime(Matern):  # type: ignore[misc]
+    """A Matern kernel of the last column."""
 
-    @property
-    def hyperparameters(self) -> Any:
-        """The kernel's hyperparameters."""
-        return self.kernel.hyperparameters
-
-    @property
-    def theta(self) -> Any:
-        """The logarithms of the hyperparameters that are fitted."""
-        return self.kernel.theta
-
-    @theta.setter
-    def theta(self, theta: Any) -> None:
-        self.kernel.theta = theta
-
-    @property
-    def bounds(self) -> Any:
-        """The bounds of theta."""
-        return self.kernel.bounds
+    def __call__(self, X: Array, Y: Array | None = None, eval_gradient: bool = False) -> Any:  # noqa: N803 - its names
+        """Return the kernel of all pairs, in scikit-learn's form."""
+        return super().__call__(X[:, -1:], None if Y is None else Y[:, -1:], eval_gradient)
 
 
 class GaussianProcess:
@@ -71,10 +48,9 @@ class GaussianProcess:
 
     def __init__(self, points: Array, values: Array):
         self.size, self._points, self._values = len(points), points, values
-        *space, time = range(points.shape[1])
         # An exponential of the time is (1 - omega)^(|t - t'| / 2) with length 2 / -log(1 - omega).
-        kernel = ConstantKernel(1.0, (0.01, 100.0)) * On(RBF(0.5, (0.05, 5.0)), space)
-        kernel = kernel * On(Matern(10.0, (0.5, 1000.0), nu=0.5), [time]) + WhiteKernel(NOISE, (1e-4, 10.0))
+        kernel = ConstantKernel(1.0, (0.01, 100.0)) * OfPoint(0.5, (0.05, 5.0))
+        kernel = kernel * OfTime(10.0, (0.5, 1000.0), nu=0.5) + WhiteKernel(NOISE, (1e-4, 10.0))
         with _quietly():
             self._process = GaussianProcessRegressor(kernel, normalize_y=True).fit(points, values)
 

@@ -49,7 +49,7 @@ class Halving:
         self._trials: dict[int, Trial] = {}
         self._segments: dict[tuple[int, int], Segment] = {}
         self._retired = 0  # number of first brackets in which nothing changes any more; their rows are forgotten
-        self._scores = _Scores(len(self.rungs)) if learns(config) else None
+        self._scores: list[ScoreHistory] = []  # of the retired brackets, if the sampler learns
 
     def _make_brackets(self) -> Sequence[Bracket]:
         return [Bracket(numbers) for numbers in self.config.brackets]
@@ -134,10 +134,9 @@ class Halving:
 
         Nothing changes in it any more.
         """
-        numbers = self.brackets[g].numbers
-        if self._scores is not None:
-            self._scores.keep(g, self._scores_of(g))
-        for number in numbers:
+        if learns(self.config):
+            self._scores.append(self._scores_of(g))
+        for number in self.brackets[g].numbers:
             del self._trials[number]
             for rung in range(len(self.rungs)):
                 self._segments.pop((number, rung), None)
@@ -146,11 +145,13 @@ class Halving:
     def _seen(self, asked: int) -> ScoreHistory:
         """Return the scores that suggestions of a bracket may depend on.
 
-        They are empty if the sampler does not learn.
+        Of the bracket r before it these are the scores of the first r rungs. They are empty if the sampler does not
+        learn.
         """
-        if self._scores is None:
+        if not learns(self.config):
             return {}
-        return self._scores.until(asked, {h: self._scores_of(h) for h in range(self._retired, asked)})
+        scores = [*self._scores, *(self._scores_of(h) for h in range(self._retired, asked))]
+        return {number: each[: asked - h] for h, of_one in enumerate(scores) for number, each in of_one.items()}
 
     def _scores_of(self, g: int) -> ScoreHistory:
         """Return the scores of an open bracket's trials, rung by rung."""
@@ -160,34 +161,3 @@ class Halving:
             rows = (self._segments.get((number, rung)) for rung in rungs)
             scores[number] = [(row.epochs, score_of(row)) for row in rows if row and row.state == "done"]
         return scores
-
-
-class _Scores:
-    """Scores of retired brackets.
-
-    The further back a bracket is, the more of its rungs are visible.
-    """
-
-    def __init__(self, rungs: int):
-        self.rungs = rungs
-        self._retired: dict[int, ScoreHistory] = {}
-        self._whole: ScoreHistory = {}  # of the first brackets, which all that are still to be asked see to the top
-        self._joined = 0  # how many these are
-
-    def keep(self, bracket: int, scores: ScoreHistory) -> None:
-        """Keep the scores of the next retired bracket."""
-        self._retired[bracket] = scores
-
-    def until(self, asked: int, still_open: dict[int, ScoreHistory]) -> ScoreHistory:
-        """Return the scores that are visible to a bracket.
-
-        Of the bracket r before it these are the scores of the first r rungs.
-        """
-        while self._joined in self._retired and asked - self._joined >= self.rungs:
-            self._whole |= self._retired.pop(self._joined)
-            self._joined += 1
-        visible = dict(self._whole)
-        for h in range(self._joined, asked):
-            scores = self._retired.get(h) or still_open[h]
-            visible |= {number: each[: asked - h] for number, each in scores.items()}
-        return visible

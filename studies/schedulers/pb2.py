@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...spaces import flatten
 from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension
 from ...spaces.ranges import Integer, NearOne, Normal, Real
@@ -32,7 +31,7 @@ from ...tasks.rng import streams
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import BadConfig, Config
 from ..study.plan import Branch
-from .explore import ATTEMPTS
+from .explore import Check, Choose, first_valid
 from .seeds import collapse
 
 if TYPE_CHECKING:
@@ -93,12 +92,7 @@ class PB2:
         self._continuing = [trial for trial in last if trial.attrs.get("member", trial.number) not in taken]
         self._process: GaussianProcess | None = None
 
-    def explore(
-        self,
-        branch: Branch,
-        parent: Mapping[str, Any],
-        check: Callable[[Mapping[str, Any]], object] = lambda values: None,
-    ) -> dict[str, Any]:
+    def explore(self, branch: Branch, parent: Mapping[str, Any], check: Check = lambda values: None) -> dict[str, Any]:
         """Return the hyperparameters of a branch, by dotted name.
 
         Args:
@@ -116,26 +110,21 @@ class PB2:
         self._born[number] = Trial(number, "", values, {"member": branch.member})
         return values
 
-    def _choose(
-        self, member: int, parent: Mapping[str, Any], pending: Array, check: Callable[[Mapping[str, Any]], object]
-    ) -> dict[str, Any]:
+    def _choose(self, member: int, parent: Mapping[str, Any], pending: Array, check: Check) -> dict[str, Any]:
         bound = self._bound(pending)
-        for attempt in range(ATTEMPTS):
-            point = self._maximize(bound, (self.config.seed, "explore", self.generation, member), attempt)
-            chosen = dict(zip(self.names, point, strict=True))
 
-            def decide(path: str, dimension: Dimension, chosen: Mapping[str, float] = chosen) -> Value:
+        def attempt(number: int) -> Choose:
+            point = self._maximize(bound, (self.config.seed, "explore", self.generation, member), number)
+            chosen = dict(zip(self.names, point.tolist(), strict=True))
+
+            def choose(path: str, dimension: Dimension) -> Value:
                 if path in chosen and path in parent:
-                    return dimension.at(float(chosen[path]))
+                    return dimension.at(chosen[path])
                 return parent[path] if path in parent else dimension.at(0.5)
 
-            values = {**self.config.fixed, **flatten(self.config.searched.decide(decide))}
-            try:
-                check(values)
-            except ValueError:
-                continue
-            return values
-        return dict(parent)
+            return choose
+
+        return first_valid(self.config, attempt, parent, check)
 
     def _bound(self, pending: Array) -> Callable[[Array], Array]:
         """Return the upper confidence bound of the change.

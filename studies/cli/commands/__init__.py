@@ -1,5 +1,5 @@
 """Commands of the command line, one module per command or small family.
 
-Each module adds its options to the parser (`add_parser`) and runs what they ask for. How results look belongs to
-`cli.output`; what a study does belongs to the packages below `cli`.
+The options are in `cli.parser`, which names the function of each command. How results look belongs to `cli.output`;
+what a study does belongs to the packages below `cli`.
 """

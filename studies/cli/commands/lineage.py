@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from ....tasks.identity import uid_of
+from ....tasks.registry import task_of
+from ...engine import branching
+from ...engine.lineage import lineage
+from ...workers.training import TaskStorage
+from ..output import tables
 from ..output.terminal import new_console, note, print_json
 from . import options
 from .storage import existing_store, whole_uid
 from .train import fit_task
 
 
-def add_parsers(commands: Any) -> None:
-    """Add the commands."""
-    text = "train a task's whole lineage again and compare digests"
-    options.add_uid(options.add_command(commands, "replay", text, replay))
-    text = "continue from a stored checkpoint with other hyperparameters"
-    parser = options.add_command(commands, "fork", text, fork)
-    options.add_uid(parser)
-    parser.add_argument(
-        "--at", type=options.positive, required=True, metavar="EPOCH", help="epoch of the checkpoint to start from"
-    )
-    parser.add_argument("--set", **options.ASSIGNMENTS, help="a changed hyperparameter; may be repeated")
-    options.add_use_previous(parser)
-
-
 def replay(arguments: argparse.Namespace) -> int:
     """Train a lineage again; 0 if the last digest is reproduced."""
-    from ...engine import branching
-
     errors = new_console(stderr=True)
     with existing_store(arguments) as store:
         uid = whole_uid(store, arguments.uid)
@@ -52,21 +41,14 @@ def replay(arguments: argparse.Namespace) -> int:
 
 def fork(arguments: argparse.Namespace) -> int:
     """Train a branch of a task with other hyperparameters, equally long."""
-    from ....tasks.identity import uid_of
-    from ....tasks.registry import task_of
-    from ...engine.branching import fork_identity, return_at, state_at
-    from ...engine.lineage import lineage
-    from ...workers.training import TaskStorage
-    from ..output import tables
-
     with existing_store(arguments) as store:
         uid = whole_uid(store, arguments.uid)
         [row] = store.tasks([uid])
-        source, start = state_at(store, lineage(store, uid), arguments.at, row.epochs)
-        identity, changed = fork_identity(source.identity, options.expand_files(arguments.set), start.digest)
+        source, start = branching.state_at(store, lineage(store, uid), arguments.at, row.epochs)
+        identity, changed = branching.fork_identity(source.identity, options.expand_files(arguments.set), start.digest)
         new = uid_of(identity)
         store.branch(new, identity, start)
-        before = return_at(store, uid, row.epochs)
+        before = branching.return_at(store, uid, row.epochs)
         task = task_of(identity, storage=TaskStorage(store, arguments.use_previous))
         try:
             result = fit_task(task, row.epochs, new_console(stderr=True))

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
+from ...storage.locks.owner import Owner
+from ..output import tables
+from ..output.json_views import status_json, study_json, task_json
 from ..output.terminal import new_console, note, print_json
-from . import options
 from .storage import existing_store, whole_uid
 
 LEARNING_CURVE = ("epoch", "env_steps", "episode_return", "return", "loss", "approx_kl", "entropy")
 
 
-def add_parsers(commands: Any) -> None:
-    """Add the commands."""
-    options.add_command(commands, "status", "all studies of a storage", status)
-    parser = options.add_command(commands, "trials", "the trials of a study, rung by rung", trials)
-    parser.add_argument("study", metavar="STUDY")
-    text = "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
-    options.add_uid(options.add_command(commands, "show", text, show))
-
-
 def status(arguments: argparse.Namespace) -> int:
     """Print all studies of a storage."""
-    from ..output import tables
-    from ..output.json_views import status_json
-
     with existing_store(arguments) as store:
         result = status_json(store)
     if arguments.json:
@@ -43,9 +34,6 @@ def status(arguments: argparse.Namespace) -> int:
 
 def trials(arguments: argparse.Namespace) -> int:
     """Print the trials of a study."""
-    from ..output import tables
-    from ..output.json_views import study_json
-
     with existing_store(arguments) as store:
         study = study_json(store, arguments.study)
     if arguments.json:
@@ -60,9 +48,6 @@ def trials(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """Print everything that is stored of one task."""
-    from ..output import tables
-    from ..output.json_views import task_json
-
     with existing_store(arguments) as store:
         task = task_json(store, whole_uid(store, arguments.uid))
     if arguments.json:
@@ -87,8 +72,6 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _event_row(event: Mapping[str, Any]) -> dict[str, Any]:
-    from datetime import datetime
-
     row: dict[str, Any] = {"time": f"{datetime.fromtimestamp(event['time']).astimezone():%Y-%m-%d %H:%M:%S}"}
     row |= {name: event[name] for name in ("kind", "epochs") if name in event}
     more = {name: event[name] for name in event if name not in ("time", "kind", "epochs", "owner", "token")}
@@ -100,7 +83,5 @@ def _event_row(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _process(owner: str) -> str:
-    from ...storage.locks.owner import Owner
-
     parsed = Owner.parse(owner)
     return f"{parsed.pid} on {parsed.host}"

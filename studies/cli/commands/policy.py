@@ -11,49 +11,22 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ....tasks.checkpoint.state import unpack
+from ....tasks.checkpoint.storage import POLICY_PREFIX
+from ....tasks.task import Task
+from ....tasks.warm_start import is_policy
+from ...engine.lineage import lineage, restore, retrain
+from ...storage.stored_policies import NoPolicy, checkpoint_of
+from ...study.objectives import AGGREGATES
+from ..output import tables
 from ..output.terminal import new_console, print_json
-from . import options
 from .storage import existing_store, whole_uid
-
-if TYPE_CHECKING:
-    from ....tasks.task import Task
-
-
-def add_parsers(commands: Any) -> None:
-    """Add the commands."""
-    parser = options.add_command(commands, "evaluate", "the return of a stored checkpoint", evaluate)
-    _add_checkpoint(parser)
-    parser.add_argument("--episodes", type=int, default=20, metavar="N", help="number of episodes (default: 20)")
-    parser.add_argument(
-        "--stochastic",
-        action="store_true",
-        help="sample actions as training does, with the same random numbers each time",
-    )
-    parser.add_argument(
-        "--record",
-        type=Path,
-        metavar="FILE",
-        help="write observations and actions to a file such as demo.npz, for rekindle train --demonstrations",
-    )
-    text = "write the networks of a stored checkpoint, which cannot be resumed"
-    parser = options.add_command(commands, "export-policy", text, export_policy)
-    _add_checkpoint(parser)
-    parser.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")
-
-
-def _add_checkpoint(parser: options.Parser) -> None:
-    parser.add_argument(
-        "checkpoint", metavar="UID", help="or UID@EPOCH, or UID@best; without an epoch, the last checkpoint"
-    )
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print statistics of evaluation returns on seeds reserved for evaluation."""
-    from ...study.objectives import AGGREGATES
-
     task, greedy = _task(arguments), not arguments.stochastic
     returns = task.returns(arguments.episodes, greedy)
     spread = {"min": min(returns), "max": max(returns), "std": statistics.pstdev(returns)}
@@ -97,12 +70,6 @@ def export_policy(arguments: argparse.Namespace) -> int:
 
 def _task(arguments: argparse.Namespace) -> Task:
     """Return the task as it was at the checkpoint, without a storage."""
-    from ....tasks.checkpoint.state import unpack
-    from ....tasks.checkpoint.storage import POLICY_PREFIX
-    from ....tasks.warm_start import is_policy
-    from ...engine.lineage import lineage, restore, retrain
-    from ...storage.stored_policies import NoPolicy, checkpoint_of
-
     with existing_store(arguments) as store:
         uid, saved = checkpoint_of(store, arguments.checkpoint, whole_uid)
         if uid.startswith(POLICY_PREFIX):
@@ -116,8 +83,6 @@ def _task(arguments: argparse.Namespace) -> Task:
 
 
 def _print(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
-    from ..output import tables
-
     if arguments.json:
         return print_json(result)
     new_console().print(tables.pairs_table(arguments.checkpoint, result))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ...engine.optuna_mirror import UID as MIRROR
+from ...storage.sql.retry import RetryPolicy
+from ...storage.store import Store
 from ..output.terminal import new_console, note
-
-if TYPE_CHECKING:
-    from ...storage.store import Store
 
 
 def existing_store(arguments: argparse.Namespace, first: bool = False) -> Store:
@@ -32,9 +31,6 @@ def open_store(arguments: argparse.Namespace, first: bool = False) -> Store:
 
     `first` waits for a database that does not answer from the start, too.
     """
-    from ...storage.sql.retry import RetryPolicy
-    from ...storage.store import Store
-
     say = None if getattr(arguments, "quiet", False) else partial(note, new_console(stderr=True))
     retry = RetryPolicy(arguments.patience, full=True, first=first, say=say)
     return Store(arguments.storage, retry=retry, lease_seconds=getattr(arguments, "lease", 60.0))
@@ -42,8 +38,6 @@ def open_store(arguments: argparse.Namespace, first: bool = False) -> Store:
 
 def whole_uid(store: Store, start: str) -> str:
     """Return the one uid with this prefix; ValueError without exactly one."""
-    from ...engine.optuna_mirror import UID as MIRROR
-
     uids = [task.uid for task in store.tasks() if not task.uid.startswith(MIRROR)]
     matches = [uid for uid in uids if uid.startswith(start)]
     if start in matches or len(matches) == 1:

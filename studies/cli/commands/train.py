@@ -5,43 +5,25 @@ from __future__ import annotations
 import argparse
 import shlex
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...orion.trial import is_under_orion
+from rich.console import Console
+
+from ....tasks import load
+from ....tasks.identity import TaskIdentity
+from ....tasks.runtime.observers import EpochEvent, NoImprovement
+from ....tasks.task import Task
+from ...study.config import parse_epochs
+from ...study.objectives import RETURN
+from ...workers.training import TaskStorage
+from ..output import tables
 from ..output.terminal import epoch_line, new_console, note, print_json
-from . import options, under_orion
+from . import options, warm_start
 from .storage import open_store
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ....tasks.runtime.observers import EpochEvent, NoImprovement
-    from ....tasks.task import Task
-
-
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = options.add_command(commands, "train", "train one task; rerun to resume", train)
-    options.add_task(parser, "epochs in all", "27", "set a hyperparameter; the others have their defaults")
-    parser.add_argument(
-        "--no-better",
-        metavar="METRIC:N",
-        help="stop early, once a metric of the task, such as episode_return, has not risen for N epochs",
-    )
-    options.add_training(parser)
 
 
 def train(arguments: argparse.Namespace) -> int:
-    """Train or resume one task; under Orion, one of its trials."""
-    if is_under_orion():
-        return under_orion.run(arguments)
-    from ....tasks import load
-    from ....tasks.identity import TaskIdentity
-    from ...study.config import parse_epochs
-    from ...workers.training import TaskStorage
-    from ..output import tables
-    from . import warm_start
-
+    """Train or resume one task."""
     warm_start.check_options(arguments)
     algorithm = load(arguments.task)
     low, epochs, _ = parse_epochs(arguments.epochs)
@@ -74,8 +56,6 @@ def train(arguments: argparse.Namespace) -> int:
 
 def _stopping_rule(text: str | None) -> NoImprovement | None:
     """Return the rule of --no-better."""
-    from ....tasks.runtime.observers import NoImprovement
-
     if text is None:
         return None
     metric, _, number = text.rpartition(":")
@@ -86,8 +66,6 @@ def _stopping_rule(text: str | None) -> NoImprovement | None:
 
 def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> dict[str, Any]:
     """Train a task, report progress, and return the result for JSON."""
-    from ...study.objectives import RETURN
-
     if task.epochs > epochs:
         raise ValueError(
             f"training only goes forward, but {task} has done {task.epochs} epochs and {epochs} were asked for; "

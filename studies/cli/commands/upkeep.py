@@ -17,38 +17,22 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...redact import printable
+from ...storage.store import Store
+from ...upkeep.exporting import export_study
+from ...upkeep.fsck import check, repair
+from ...upkeep.gc import gc as collect
+from ...upkeep.importing import import_study
+from ...upkeep.shrinking import shrink
 from ..output.terminal import print_json
-from .options import FAILED, add_command
+from .options import FAILED
 from .storage import existing_store, open_store
-
-if TYPE_CHECKING:
-    from ...storage.store import Store
-
-
-def add_parsers(commands: Any) -> None:
-    """Add the commands."""
-    parser = add_command(commands, "fsck", "examine a storage for orphaned, damaged and inconsistent data", fsck)
-    parser.add_argument(
-        "--repair", action="store_true", help="repair what can be repaired, except what a process holds"
-    )
-    parser = add_command(commands, "gc", "list the checkpoints that nothing needs any more; drop them with --yes", gc)
-    parser.add_argument("--study", action="append", metavar="NAME", help="of this study only; may be repeated")
-    parser.add_argument("--yes", action="store_true", help="drop them")
-    parser = add_command(commands, "export", "write a study, with all that it trained, to one file", export)
-    parser.add_argument("study", metavar="STUDY")
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser = add_command(commands, "import", "read a study from a file that `rekindle export` wrote", load)
-    parser.add_argument("file", type=Path, metavar="FILE")
 
 
 def fsck(arguments: argparse.Namespace) -> int:
     """Examine and repair the storage; 1 if anything wrong is left."""
-    from ...upkeep.fsck import check, repair
-
     with existing_store(arguments) as store:
         findings = check(store)
         repairs = repair(store, findings) if arguments.repair else []
@@ -79,9 +63,6 @@ def fsck(arguments: argparse.Namespace) -> int:
 
 def gc(arguments: argparse.Namespace) -> int:
     """List unneeded checkpoints, and drop them with --yes."""
-    from ...upkeep.gc import gc as collect
-    from ...upkeep.shrinking import shrink
-
     with existing_store(arguments) as store:
         garbage = collect(store, studies=arguments.study, dry_run=not arguments.yes)
         shrunk = shrink(store) if arguments.yes else None
@@ -115,8 +96,6 @@ def gc(arguments: argparse.Namespace) -> int:
 
 def export(arguments: argparse.Namespace) -> int:
     """Write a study to a file."""
-    from ...upkeep.exporting import export_study
-
     with existing_store(arguments) as store:
         done = export_study(store, arguments.study, arguments.file)
     return _transferred(arguments, store, done.to_json(), "written to")
@@ -124,8 +103,6 @@ def export(arguments: argparse.Namespace) -> int:
 
 def load(arguments: argparse.Namespace) -> int:
     """Read a study from a file."""
-    from ...upkeep.importing import import_study
-
     if not arguments.file.is_file():  # before a database is made
         raise ValueError(f"there is no file {arguments.file}; `rekindle export STUDY FILE` writes one")
     with open_store(arguments) as store:
@@ -134,7 +111,6 @@ def load(arguments: argparse.Namespace) -> int:
 
 
 def _transferred(arguments: argparse.Namespace, store: Store, done: Mapping[str, Any], how: str) -> int:
-
     size = os.path.getsize(arguments.file)
     if arguments.json:
         return print_json({"storage": store.url, "file": str(arguments.file), "bytes": size, **done})

@@ -10,12 +10,13 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ....spaces import unflatten
 from ....tasks.checkpoint.storage import policy_uid
 from ....tasks.identity import TaskIdentity
 from ....tasks.signals.demonstrations import Demonstrations, split_start
+from ....tasks.task import Task
 from ....tasks.warm_start import WarmStart
 from ...errors import UnknownStudy
 from ...storage.branches import Start
@@ -23,9 +24,6 @@ from ...storage.store import Store
 from ...storage.stored_policies import begun, find, load_policy, put_policy
 from ...study.config import BadConfig, Config
 from .storage import database_exists, existing_store, whole_uid
-
-if TYPE_CHECKING:
-    from ....tasks.task import Task
 
 Say = Callable[[str], None]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE
+from rich.console import JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -32,6 +33,14 @@ def number(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
+def _table(title: str, columns: Iterable[str] = (), left: Container[str] = (), **more: Any) -> Table:
+    """Return an empty table in the style of all, whose numbers are on the right."""
+    table = Table(title=title, title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False, **more)
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
+    return table
+
+
 def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5) -> Table:
     """Return a table of the best trials and their searched hyperparameters."""
     study = harmless(study)
@@ -39,13 +48,11 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5
     best = rank(study["trials"], objectives)[:limit]
     title = f"best trials of {study['study']}"
     if len(objectives) > 1:
-        best, title = _front(study), f"Pareto front of {study['study']}"
+        by_number = {trial["number"]: trial for trial in study["trials"]}
+        best, title = [by_number[number] for number in study["front"]], f"Pareto front of {study['study']}"
     if objectives != DEFAULT:
         title += ": " + ", ".join(f"{direction} {name}" for name, direction in objectives.items())
-    table = Table(title=title, title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False)
-    table.add_column("trial", no_wrap=True)
-    for trial in best:
-        table.add_column(str(trial["number"]), justify="right", no_wrap=True)
+    table = _table(title, ["trial", *(str(trial["number"]) for trial in best)], left=["trial"])
     for name in objectives:
         values = ((trial["objectives"] or trial)[name] for trial in best)
         table.add_row(name, *(Text(_measured(value), "bold green") for value in values))
@@ -58,12 +65,6 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5
     return table
 
 
-def _front(study: Mapping[str, Any]) -> list[Json]:
-    """Return the trials of the Pareto front."""
-    by_number = {trial["number"]: trial for trial in study["trials"]}
-    return [by_number[number] for number in study["front"]]
-
-
 def _measured(value: float) -> str:
     """Format an objective briefly."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
@@ -72,26 +73,17 @@ def _measured(value: float) -> str:
 def trials_table(study: Json) -> Table:
     """Return a table of all trials with their results at each rung."""
     study = harmless(study)
-    table = Table(
-        title=f"{study['study']}: {study['task']} on {study['env']['id']}, seed {study['seed']}",
-        title_style="bold",
-        header_style="bold",
-        box=SIMPLE,
-        pad_edge=False,
+    branches = any(trial["branch"] for trial in study["trials"])
+    rungs = [f"{'' if rung else 'epoch '}{epochs}" for rung, epochs in enumerate(study["rungs"])]
+    others = [name for name in study["objectives"] if name != RETURN]
+    several = ["front"] if len(study["objectives"]) > 1 else []
+    origin = "branches from" if branches else "bracket"
+    table = _table(
+        f"{study['study']}: {study['task']} on {study['env']['id']}, seed {study['seed']}",
+        ["trial", origin, "uid", "state", *rungs, *others, *several, "digest"],
+        left=["uid", "state", "front", "digest"],
         collapse_padding=True,  # so that four rungs fit on a terminal
     )
-    branches = any(trial["branch"] for trial in study["trials"])
-    for name in ("trial", "branches from" if branches else "bracket", "uid", "state"):
-        table.add_column(name, justify="left" if name in ("uid", "state") else "right", no_wrap=True)
-    for rung, epochs in enumerate(study["rungs"]):
-        table.add_column(f"{'' if rung else 'epoch '}{epochs}", justify="right", no_wrap=True)
-    others = [name for name in study["objectives"] if name != RETURN]
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    several = len(study["objectives"]) > 1
-    if several:
-        table.add_column("front", no_wrap=True)
-    table.add_column("digest", no_wrap=True)
     colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "running": "yellow"}
     for trial in study["trials"]:
         returns = {row["rung"]: _result(row) for row in trial["rungs"]}
@@ -100,9 +92,9 @@ def trials_table(study: Json) -> Table:
             _origin(trial) if branches else number(trial["bracket"]),
             Text(trial["uid"][:8], "cyan"),
             Text(trial["state"], colors[trial["state"]]),
-            *(returns.get(rung, "") for rung in range(len(study["rungs"]))),
+            *(returns.get(rung, "") for rung in range(len(rungs))),
             *(_measured(trial["objectives"][name]) if trial["objectives"] else "" for name in others),
-            *(["*" if trial["number"] in study["front"] else ""] if several else []),
+            *("*" if trial["number"] in study["front"] else "" for _ in several),
             (trial["digest"] or "")[:12],
         )
     return table
@@ -118,20 +110,10 @@ def status_table(status: Json) -> Table:
     status = harmless(status)
     studies = status["studies"]
     shown = [state for state in STATES if state != "complete" and any(study["counts"][state] for study in studies)]
-    table = Table(
-        title=status["storage"],
-        title_style="bold",
-        header_style="bold",
-        box=SIMPLE,
-        pad_edge=False,
-        collapse_padding=True,
-    )
+    table = _table(status["storage"], collapse_padding=True)
     for name in ("study", "state", "task", "trials", *shown, "rungs", "best return"):
-        table.add_column(
-            name,
-            justify="left" if name in ("study", "state", "task") else "right",
-            no_wrap=name in ("state", "trials", "rungs"),
-        )
+        justify: JustifyMethod = "left" if name in ("study", "state", "task") else "right"
+        table.add_column(name, justify=justify, no_wrap=name in ("state", "trials", "rungs"))
     for study in studies:
         best = study["best"] or {"return": None, "uid": ""}
         front = len(study["front"]) if len(study["objectives"]) > 1 else 1
@@ -150,9 +132,8 @@ def status_table(status: Json) -> Table:
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
     """Return a table of names and values."""
-    title, pairs = harmless(title), harmless(pairs)
-    table = Table(title=title, title_style="bold", title_justify="left", show_header=False, box=SIMPLE, pad_edge=False)
-    for name, value in flatten(pairs).items():
+    table = _table(harmless(title), title_justify="left", show_header=False)
+    for name, value in flatten(harmless(pairs)).items():
         table.add_row(name, number(value))
     return table
 
@@ -160,13 +141,8 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
 def rows_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
     """Return a table with a row for each mapping."""
     rows = harmless(rows)
-    table = Table(
-        title=title, title_style="bold", title_justify="left", header_style="bold", box=SIMPLE, pad_edge=False
-    )
-    for name in columns:
-        table.add_column(
-            name, justify="left" if any(isinstance(row.get(name), str) for row in rows) else "right", no_wrap=True
-        )
+    left = [name for name in columns if any(isinstance(row.get(name), str) for row in rows)]
+    table = _table(title, columns, left, title_justify="left")
     for row in rows:
         table.add_row(*(number(row[name]) if name in row else "" for name in columns))
     return table

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console
+
+from ....tasks.runtime.observers import EpochEvent
 from ...redact import printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ....tasks.runtime.observers import EpochEvent
-
 
 FORMAT = 1  # raised when a name in the JSON changes its meaning or is removed; new names do not raise it
 
 
 def new_console(stderr: bool = False) -> Console:
     """Return a console on stdout or stderr."""
-    from rich.console import Console
-
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal:
         console.width = 200  # tables in files and pipes have no terminal to fit

@@ -1,0 +1,381 @@
+"""All commands and their options.
+
+It imports nothing slow: the module of a command is imported once the command runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..orion.trial import is_under_orion, storage_url
+from ..workers import URL_VARIABLE
+from .commands.options import USAGE
+
+DEFAULT_URL = "sqlite:///rekindle.db"
+MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may be repeated
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message on stderr and exit."""
+        print(f"rekindle: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        sys.exit(USAGE)
+
+
+def make_parser() -> Parser:
+    """Return the parser of all commands."""
+    parser = Parser(
+        prog="rekindle",
+        description="Hyperparameter optimization for reinforcement learning, where every trial can be stopped and "
+        "resumed exactly.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"rekindle {version('rekindle')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    _add_tune(commands)
+    _add_train(commands)
+    _add_worker(commands)
+    _add_readers(commands)
+    _add_lineage(commands)
+    _add_upkeep(commands)
+    _add_policy(commands)
+    return parser
+
+
+def _command(commands: Any, name: str, text: str, run: str, json: bool = True) -> Parser:
+    """Add a command with the options that all commands have.
+
+    `run` is the function that runs it, "module.function" in `commands`.
+    """
+    parser: Parser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+    )
+    parser.set_defaults(run=run)
+    option(
+        parser,
+        "--storage URL",
+        f"sqlite:///file.db or postgresql://user:password@host/name (default: ${URL_VARIABLE}, or {DEFAULT_URL})",
+        default=os.environ.get(URL_VARIABLE) or storage_url() or DEFAULT_URL,
+    )
+    option(
+        parser, "--patience SECONDS", "how long to wait for a database that is busy, full or unreachable", default=600
+    )
+    if json:
+        option(parser, "--json", "print the result as JSON")
+    option(parser, "--debug", "print the traceback of an error")
+    return parser
+
+
+def option(parser: argparse._ActionsContainer, form: str, text: str, **more: Any) -> None:
+    """Add an option "--name PLACEHOLDER", or a flag "--name".
+
+    The placeholder decides the type, unless `more` has one. A default is added to the text, unless that names it.
+    """
+    name, _, placeholder = form.partition(" ")
+    value = {"metavar": placeholder, "type": TYPES.get(placeholder, str)} if placeholder else {"action": "store_true"}
+    if more.get("default", []) != [] and "(default" not in text:
+        text += " (default: %(default)s)"
+    parser.add_argument(name, help=text, **(value | more))
+
+
+def positive(text: str) -> int:
+    """Parse an integer of at least 1."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of at least 1, but got {text!r}")
+    return value
+
+
+def nonnegative(text: str) -> int:
+    """Parse an integer of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, but got {text!r}")
+    return int(text)
+
+
+def amount(text: str) -> float:
+    """Parse a number above 0."""
+    value = float(text) if text.replace(".", "", 1).isdecimal() else 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, such as 1 or 0.5, but got {text!r}")
+    return value
+
+
+def seed(text: str) -> int:
+    """Parse a seed."""
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**63 - 1, but got {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Parse a finite duration."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be seconds, a number of at least 0, but got {text!r}")
+    return value
+
+
+def retention(text: str) -> str:
+    """Check which checkpoints to keep."""
+    from ...tasks.checkpoint.retention import snapshots
+
+    try:
+        snapshots(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+TYPES = {"N": positive, "SECONDS": seconds, "EPOCH": positive, "MODE": retention}  # of values, by placeholder
+
+
+def _add_tune(commands: Any) -> None:
+    parser = _command(commands, "tune", "search for good hyperparameters; rerun to resume", "tune.tune")
+    add = partial(option, parser)
+    _add_task(
+        parser,
+        "low:high[:base], such as 1:27: train every trial for low epochs, the best 1/base of them base times as long, "
+        "and so on up to high; base is 3 unless given",
+        "1:27",
+        "fix a hyperparameter instead of searching it",
+    )
+    add(
+        "--search NAME",
+        "search this hyperparameter, and leave those that are not named at their defaults; may be repeated "
+        "(default: search all that --set does not fix)",
+        **MANY,
+    )
+    add(
+        "--prior NAME=PRIOR",
+        "search this hyperparameter over a range of your own, even one that is not searched by default: "
+        "uniform(0, 1), loguniform(1e-5, 1e-3), uniform(1, 9, discrete=True), near_one(0.9, 0.999), ordinal(32, 64), "
+        "choices('adam', 'sgd'), normal(0, 1), maybe(PRIOR); may be repeated",
+        **MANY,
+    )
+    add("--trials N", "number of configurations in all (default: 16; with a grid, all of its points)")
+    add("--study NAME", "name of the study (default: TASK-ENV)")
+    add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)")
+    add(
+        "--sampler NAME",
+        "a sampler of Optuna: tpe, random, gp, cmaes, qmc, nsgaii, nsgaiii, bruteforce or grid (default: tpe; "
+        "random for a population)",
+    )
+    add(
+        "--grid-points N",
+        "with --sampler grid: points of each range including both ends, evenly spaced or evenly on the range's "
+        "log scale; of a list of values, all are used (default: 5)",
+    )
+    add(
+        "--objective NAME",
+        "return; return_median, return_iqm or return_top_quartile, of the same episodes; model_size, the number "
+        "of parameters, minimized; env_steps_per_second, measured on this machine and not reproducible; or a metric "
+        "that the task reports with its direction, such as episode_length:minimize; may be repeated, for a Pareto "
+        "front (default: return)",
+        **MANY,
+    )
+    add("--generation N", "trials suggested at a time; asha keeps this many ready or in training", default=8)
+    add("--cohort N", "consecutive trials that share their structure, so that they train as one batch", default=4)
+    add("--seeds N", "seeds per configuration", default=1)
+    add("--aggregate NAME", "aggregate of the seeds' returns: mean, median, iqm or top_quartile", default="mean")
+    add(
+        "--racing",
+        "race seeds: start each configuration with two of its --seeds, add one at a time, and drop "
+        "configurations that a Friedman test rules out",
+    )
+    _add_schedulers(parser)
+    _add_backends(parser)
+    _add_lease(parser)
+    _add_training(parser)
+
+
+def _add_schedulers(parser: Parser) -> None:
+    option(
+        parser,
+        "--scheduler NAME",
+        "halving; hyperband, whose brackets start on different rungs; asha, which promotes a trial as soon as it "
+        "is among the best that have finished its rung, so that no worker waits, but promotions depend on timing (each "
+        "trial's own result does not); none, which trains every trial to the end; or pbt, which trains a population "
+        "to --epochs whose members copy and change each other's hyperparameters",
+        default="halving",
+    )
+    add_of_population = partial(option, parser.add_argument_group("with --scheduler pbt"))
+    add_of_population("--population N", "members", default=8)
+    add_of_population("--interval EPOCHS", "epochs per generation", type=positive, default=3)
+    add_of_population(
+        "--exploit HOW",
+        "truncation: each member of the worst fifth copies one of the best fifth; tournament: each member copies "
+        "a randomly drawn one that is better",
+        default="truncation",
+    )
+    add_of_population(
+        "--explore HOW",
+        "perturb: raise or lower copied values by a fifth; resample: draw new values; pb2: choose values by a "
+        "bandit with a Gaussian process of score improvements",
+        default="perturb",
+    )
+    add_of_population(
+        "--perturb NAME", "a hyperparameter that is explored; may be repeated (default: all that are searched)", **MANY
+    )
+
+
+def _add_backends(parser: Parser) -> None:
+    parser.add_argument(
+        "--engine",
+        default="processes",
+        choices=("processes", "ray"),
+        help="where workers run: as processes on this machine, or with Ray on all machines of a cluster (default: "
+        "%(default)s)",
+    )
+    add_of_ray = partial(option, parser.add_argument_group("with --engine ray"))
+    add_of_ray(
+        "--address HOST:PORT",
+        "address of a Ray cluster, whose machines must reach the storage (default: $RAY_ADDRESS, or a new Ray "
+        "instance on this machine)",
+    )
+    add_of_ray("--cpus-per-worker N", "CPUs that Ray reserves for each (default: 1)", type=amount)
+    add_of_ray("--gpus-per-worker N", "GPUs that Ray reserves for each (default: none)", type=amount)
+
+
+def _add_train(commands: Any) -> None:
+    run = "under_orion.run" if is_under_orion() else "train.train"
+    parser = _command(commands, "train", "train one task; rerun to resume", run)
+    _add_task(parser, "epochs in all", "27", "set a hyperparameter; the others have their defaults")
+    option(
+        parser,
+        "--no-better METRIC:N",
+        "stop early, once a metric of the task, such as episode_return, has not risen for N epochs",
+    )
+    _add_training(parser)
+
+
+def _add_worker(commands: Any) -> None:
+    text = "join a study, from any machine that reaches its storage"
+    parser = _command(commands, "worker", text, "worker.worker", json=False)
+    add = partial(option, parser)
+    add("--study NAME", "name of the study", required=True)
+    add("--workers N", "number of workers that share the study (default: as many as hold trials)", default=1)
+    add("--quiet", "print nothing but errors")
+    add("--with-parent", argparse.SUPPRESS)  # stop when stdin ends
+    _add_lease(parser)
+    _add_env_processes(parser)
+    _add_use_previous(parser)
+
+
+def _add_readers(commands: Any) -> None:
+    _command(commands, "status", "all studies of a storage", "look.status")
+    parser = _command(commands, "trials", "the trials of a study, rung by rung", "look.trials")
+    parser.add_argument("study", metavar="STUDY")
+    text = "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
+    _add_uid(_command(commands, "show", text, "look.show"))
+
+
+def _add_lineage(commands: Any) -> None:
+    text = "train a task's whole lineage again and compare digests"
+    _add_uid(_command(commands, "replay", text, "lineage.replay"))
+    text = "continue from a stored checkpoint with other hyperparameters"
+    parser = _command(commands, "fork", text, "lineage.fork")
+    _add_uid(parser)
+    option(parser, "--at EPOCH", "epoch of the checkpoint to start from", required=True)
+    option(parser, "--set NAME=VALUE", "a changed hyperparameter; may be repeated", **MANY)
+    _add_use_previous(parser)
+
+
+def _add_upkeep(commands: Any) -> None:
+    parser = _command(commands, "fsck", "examine a storage for orphaned, damaged and inconsistent data", "upkeep.fsck")
+    option(parser, "--repair", "repair what can be repaired, except what a process holds")
+    text = "list the checkpoints that nothing needs any more; drop them with --yes"
+    parser = _command(commands, "gc", text, "upkeep.gc")
+    parser.add_argument("--study", action="append", metavar="NAME", help="of this study only; may be repeated")
+    option(parser, "--yes", "drop them")
+    parser = _command(commands, "export", "write a study, with all that it trained, to one file", "upkeep.export")
+    parser.add_argument("study", metavar="STUDY")
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser = _command(commands, "import", "read a study from a file that `rekindle export` wrote", "upkeep.load")
+    parser.add_argument("file", type=Path, metavar="FILE")
+
+
+def _add_policy(commands: Any) -> None:
+    parser = _command(commands, "evaluate", "the return of a stored checkpoint", "policy.evaluate")
+    add = partial(option, parser)
+    _add_checkpoint(parser)
+    add("--episodes N", "number of episodes", type=int, default=20)
+    add("--stochastic", "sample actions as training does, with the same random numbers each time")
+    add(
+        "--record FILE",
+        "write observations and actions to a file such as demo.npz, for rekindle train --demonstrations",
+        type=Path,
+    )
+    text = "write the networks of a stored checkpoint, which cannot be resumed"
+    parser = _command(commands, "export-policy", text, "policy.export_policy")
+    _add_checkpoint(parser)
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")
+
+
+def _add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
+    """Add the arguments that define tasks."""
+    add = partial(option, parser)
+    parser.add_argument("task", metavar="TASK", help="the algorithm, such as ppo")
+    parser.add_argument("env", metavar="ENV", help="a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON")
+    add("--epochs EPOCHS", epochs, default=default)
+    add("--seed N", "seed of all randomness", type=seed, default=0)
+    text = f"{setting}; may be repeated; @FILE reads them from JSON as `rekindle show --json` prints it"
+    add("--set NAME=VALUE", text, **MANY)
+
+
+def _add_training(parser: Parser) -> None:
+    """Add options of commands that train new tasks."""
+    add = partial(option, parser)
+    _add_env_processes(parser)
+    add(
+        "--warm-start POLICY",
+        "copy network weights from a task (UID, UID@EPOCH or UID@best) or a file (.safetensors, .npz or .npy); "
+        "they are stored, so that a rerun does not need the source",
+    )
+    add("--partial", "with --warm-start: copy the weights that fit, and report the others")
+    add(
+        "--demonstrations FILE",
+        "demonstrations written by `rekindle evaluate --record FILE`, for tasks that learn from them (--set "
+        "cloning.use=true, --set gail.use=true); they are stored as a warm start is",
+    )
+    add(
+        "--snapshots MODE",
+        "checkpoints to keep: latest (two); best (also the one with the best return, evaluated after each "
+        "epoch), or best:5 (after each fifth); every:5 (also those of each fifth epoch); all; no; or how many of the "
+        "latest; no result depends on it (default: latest)",
+    )
+    _add_use_previous(parser)
+
+
+def _add_lease(parser: Parser) -> None:
+    option(parser, "--lease SECONDS", "how long a silent worker keeps its trials from other workers", default=60)
+
+
+def _add_env_processes(parser: Parser) -> None:
+    text = "processes that step slow environments; no result depends on it (default: 0, the trainer's own process)"
+    option(parser, "--env-processes N", text, type=nonnegative, default=0)
+
+
+def _add_use_previous(parser: Parser) -> None:
+    option(parser, "--use-previous", "replace a damaged checkpoint by the last sound one, or by a fresh start")
+
+
+def _add_uid(parser: Parser) -> None:
+    parser.add_argument("uid", metavar="UID", help="as `rekindle trials` prints it; a unique prefix is enough")
+
+
+def _add_checkpoint(parser: Parser) -> None:
+    text = "or UID@EPOCH, or UID@best; without an epoch, the last checkpoint"
+    parser.add_argument("checkpoint", metavar="UID", help=text)
