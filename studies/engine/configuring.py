@@ -196,6 +196,7 @@ def make_population(
     structure = space.structure(algorithm(env, seed=seed).init(**(fixed or {})).hyperparameters or {})
     decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
     decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False and name not in priors}
+    options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES)}
     config = make_config(
         algorithm,
         env,
@@ -203,11 +204,12 @@ def make_population(
         epochs=[interval, max(interval, epochs)],
         seed=seed,
         fixed=unflatten({**flatten(fixed or {}), **decided}),
+        priors=priors,
         sampler="random",
         scheduler="pbt",
         generation=population,
         cohort=population,
-        priors=priors,
+        options=options,
     )
     maybes = [name for name, dimension in config.searched.flat().items() if isinstance(dimension, Maybe)]
     searched = config.searched.fix({name + ENABLED: True for name in maybes})
@@ -216,13 +218,7 @@ def make_population(
         choose("what is perturbed", name, config.open)
     if not config.open:
         raise BadConfig("a population needs something to explore, but every hyperparameter is fixed; leave one open")
-    options |= {
-        "exploit": choose("exploit", exploit, EXPLOITS),
-        "explore": choose("explore", explore, EXPLORES),
-        "perturb": list(perturb) or config.open,
-    }
-    config = replace(config, options=options)
-    check_sampler(config)
+    config = replace(config, options={**options, "perturb": list(perturb) or config.open})
     check_pb2(config)
     return config
 

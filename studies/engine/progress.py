@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -57,7 +57,7 @@ def look(store: Store, name: str) -> Snapshot:
 
 
 class StudyProgress:
-    """Maker of snapshots, each at the cost of the changed rows."""
+    """Maker of snapshots, which reads only the changed rows."""
 
     def __init__(self, store: Store, name: str):
         self.store, self.rows = store, StudyRows(store, name)
@@ -66,8 +66,6 @@ class StudyProgress:
     def _reset(self) -> None:
         """Count all rows."""
         self._entrants = self.rows.scheduler.entrants()
-        self._states: dict[int, str] = {}  # of trials, from their rows
-        self._counts: Counter[str] = Counter()  # of trials, by state
         self._epochs: dict[int, int] = {}  # by trial: epochs trained
         self._finished: set[tuple[int, int]] = set()  # segments
         self._rungs = [0] * len(self.rows.config.rungs)  # finished segments on each rung
@@ -87,11 +85,8 @@ class StudyProgress:
         held = self._held()
         config, complete = self.rows.config, self.rows.plan().complete
         trials = max(len(self.rows.trials), config.trials[-1] * seeds_of(config))
-        counts = self._counts.copy()
-        counts += Counter(
-            {TRAINING: len(held), WAITING: counts["running"] - len(held), OPEN: trials - len(self.rows.trials)}
-        )
-        del counts["running"]
+        counts = Counter(trial.state for trial in self.rows.trials.values())
+        counts |= {TRAINING: len(held), WAITING: counts["running"] - len(held), OPEN: trials - len(self.rows.trials)}
         best = self._best
         return Snapshot(
             config,
@@ -110,13 +105,7 @@ class StudyProgress:
 
     def _count(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
         """Count rows that are new or have changed."""
-        changed = set()
-        for trial in trials:
-            if (before := self._states.get(trial.number)) is not None:
-                self._counts[before] -= 1
-            self._states[trial.number] = trial.state
-            self._counts[trial.state] += 1
-            changed.add(trial.number)
+        changed = {trial.number for trial in trials}
         scored = []
         for row in segments:
             key = (row.number, row.rung)
@@ -126,23 +115,17 @@ class StudyProgress:
                 self._rungs[row.rung] += 1
                 scored.append(row)
         self._measure(changed)
-        candidates = [row for row in self._configurations(scored) if row.state == "done"]
-        candidates += [self._best] if self._best else []
+        config, seeds = self.rows.config, seeds_of(self.rows.config)
+        replicates = {(row.configuration * seeds + n, row.rung) for row in scored for n in range(seeds)}
+        scored = collapse(config, [], [self.rows.segments[key] for key in replicates & self.rows.segments.keys()])[1]
+        candidates = [row for row in scored if row.state == "done"] + ([self._best] if self._best else [])
         self._best = max(candidates, key=lambda row: (row.score, row.epochs, -row.number), default=None)
-
-    def _configurations(self, rows: Sequence[Segment]) -> Sequence[Segment]:
-        """Return the segments of the configurations of these replicates."""
-        seeds = seeds_of(self.rows.config)
-        if seeds == 1:
-            return rows
-        keys = {(row.number - row.replicate + n, row.rung) for row in rows for n in range(seeds)}
-        return collapse(self.rows.config, [], [self.rows.segments[k] for k in keys if k in self.rows.segments])[1]
 
     def _held(self) -> set[int]:
         """Return the trials under a lease, after reading how far they are."""
         uids = self.store.held()
-        running = (number for number, _ in self.rows.ready if self._states[number] == "running")
-        held = {number for number in running if self.rows.trials[number].uid in uids}
+        trials = (self.rows.trials[number] for number, _ in self.rows.ready)
+        held = {trial.number for trial in trials if trial.state == "running" and trial.uid in uids}
         self._measure(held | self._trained)
         self._trained = held
         return held
@@ -151,28 +134,21 @@ class StudyProgress:
         """Read how many epochs trials have trained."""
         trials = [self.rows.trials[number] for number in numbers]
         reached = self.store.reached([trial.uid for trial in trials])
+        rungs, segments = self.rows.config.rungs, self.rows.segments
         for trial in trials:
-            target = max((row.epochs for row in self._segments_of(trial.number)), default=0)
-            done = max(0, min(reached.get(trial.uid, 0), target) - _inherited(trial))
+            target = max((epochs for rung, epochs in enumerate(rungs) if (trial.number, rung) in segments), default=0)
+            inherited = int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0  # by a branch
+            done = max(0, min(reached.get(trial.uid, 0), target) - inherited)
             more = done - self._epochs.get(trial.number, 0)
             self._epochs[trial.number] = done
             self._done += more
             self._env_steps += more * int(trial.params.get("epoch_steps", 0))
 
-    def _segments_of(self, number: int) -> Iterator[Segment]:
-        rungs = range(len(self.rows.config.rungs))
-        return (self.rows.segments[number, rung] for rung in rungs if (number, rung) in self.rows.segments)
-
     def _state(self, number: int, held: Collection[int]) -> str:
-        state = self._states.get(number, OPEN)
+        state = self.rows.trials[number].state if number in self.rows.trials else OPEN
         return (TRAINING if number in held else WAITING) if state == "running" else state
 
     def _epochs_total(self) -> int:
         rungs = self.rows.config.rungs
         added = [high - low for low, high in zip((0, *rungs), rungs, strict=False)]
         return sum(n * more for n, more in zip(self._entrants, added, strict=True))
-
-
-def _inherited(trial: Trial) -> int:
-    """Return the epochs that a branch inherits."""
-    return int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import flatten, unflatten
+from ..schedulers.explore import explore
+from ..schedulers.pb2 import PB2
 from ..schedulers.racing import at_once
 from ..schedulers.seeds import collapse, seeds_of
 from ..storage.branches import Start
@@ -166,13 +168,9 @@ class StudyRunner:
         """Return the rows of branches, after their tasks got their first checkpoints."""
         config, parents = self.config, [self.rows.trials[branch.start.number].params for branch in branches]
         if branches and config.options["explore"] == "pb2":
-            from ..schedulers.pb2 import PB2
-
             bandit = PB2(config, self.rows.trials.values(), self.rows.segments.values(), branches)
             values = [bandit.explore(*each, self._identity) for each in zip(branches, parents, strict=True)]
         else:
-            from ..schedulers.explore import explore
-
             values = [
                 explore(config, parent, branch.generation, branch.member, self._identity)
                 for branch, parent in zip(branches, parents, strict=True)

@@ -84,9 +84,13 @@ class Halving:
         plan.complete = self._retired == len(self.brackets)
         return plan
 
+    def bracket_of(self, number: int) -> int:
+        """Return the index of a trial's bracket."""
+        return bisect_right(self._starts, number) - 1
+
     def priority(self, segment: Segment) -> tuple[int, int]:
         """Sort the segments first that the next suggestions wait for."""
-        g = bisect_right(self._starts, segment.number) - 1
+        g = self.bracket_of(segment.number)
         return g + segment.rung - self.brackets[g].rung, segment.number
 
     def entrants(self) -> list[int]:

@@ -94,34 +94,20 @@ class PBT:
         """
         living = [member for member, row in enumerate(results) if row.state == "done"]
         ranked = sorted(living, key=lambda member: (-score_of(results[member]), results[member].number))
+        size, truncates = len(self.population), self.config.options["exploit"] == "truncation"
+        elite = min(-(-size * int(100 * FRACTION) // 100), max(1, size // 2))  # how many are copied, and at most copy
+        spared = max(0, elite - (size - len(ranked)))  # failed members are among the worst already
         parents: dict[int, int] = {}
         for member, row in enumerate(results):
-            if row.state == "failed":
-                candidates = ranked[: self._elite] if self._truncates else ranked
-            elif self._truncates:
-                candidates = ranked[: self._elite] if member in ranked[len(ranked) - self._spared(ranked) :] else []
+            if truncates:
+                copies = row.state == "failed" or member in ranked[len(ranked) - spared :]
+                candidates = ranked[:elite] if copies else []
             else:
-                candidates = [other for other in living if other != member]
+                candidates = ranked if row.state == "failed" else [other for other in living if other != member]
             parent = self._pick(candidates, generation, member)
             if parent is not None and (row.state == "failed" or score_of(results[parent]) > score_of(row)):
                 parents[member] = parent
         return parents
-
-    @property
-    def _truncates(self) -> bool:
-        return bool(self.config.options["exploit"] == "truncation")
-
-    @property
-    def _elite(self) -> int:
-        """The number of members that are copied, and at most copy."""
-        return min(-(-len(self.population) * int(100 * FRACTION) // 100), max(1, len(self.population) // 2))
-
-    def _spared(self, ranked: list[int]) -> int:
-        """Return the number of living members that copy.
-
-        Failed ones are among the worst already.
-        """
-        return max(0, self._elite - (len(self.population) - len(ranked)))
 
     def _pick(self, candidates: list[int], generation: int, member: int) -> int | None:
         if not candidates:

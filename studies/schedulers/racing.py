@@ -12,7 +12,6 @@ others; samplers and readers see the aggregate of the seeds that they were train
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -85,7 +84,6 @@ class RacingScheduler(SeedScheduler):
     def __init__(self, config: Config, scheduler: Halving):
         super().__init__(config, scheduler)
         self.halving = scheduler
-        self._starts = [bracket.numbers.start for bracket in scheduler.brackets]
         self._entrants: dict[RaceKey, set[int]] = {}
         self._wanted: dict[RaceKey, Race] = {}  # races that want rows
         self._eliminated: set[int] = set()  # configurations that lost their last race
@@ -98,7 +96,7 @@ class RacingScheduler(SeedScheduler):
         """
         keys: set[RaceKey] = set()
         for number, rung in rungs:
-            key = bisect_right(self._starts, number) - 1, rung
+            key = self.halving.bracket_of(number), rung
             self._entrants.setdefault(key, set()).add(number)
             keys.add(key)
         return [row for key in sorted(keys) for row in self._run(key)]

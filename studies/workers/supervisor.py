@@ -77,19 +77,8 @@ class WorkerProcess:
     def __init__(self, url: str, study: str, workers: int, extra: Sequence[str] = ()):
         # The URL may hold a password, and everybody can read a command line.
         environment = {**os.environ, URL_VARIABLE: url, "OMP_NUM_THREADS": "1"}
-        command = [
-            sys.executable,
-            "-m",
-            "rekindle.studies.cli",
-            "worker",
-            "--study",
-            study,
-            "--workers",
-            str(workers),
-            "--quiet",
-            "--with-parent",
-            *extra,
-        ]
+        command = [sys.executable, "-m", "rekindle.studies.cli", "worker", "--quiet", "--with-parent"]
+        command += ["--study", study, "--workers", str(workers), *extra]
         # In a new session, so that Ctrl-C reaches the parent only, which asks each worker once.
         self.process = subprocess.Popen(
             command,

@@ -70,7 +70,7 @@ class Training:
             for item in self.items:
                 if (task := self.tasks.get(item.trial.uid)) is not None and task.bad is None:
                     results += self._result(item, self._retrain(item) if item.trial.uid in ahead else task)
-            self._finish(results)
+            write_held(lambda held: self.store.finish_segments(self.runner.name, held), results, self._drop)
             self.failed = {
                 uid: task.bad
                 for uid, task in self.tasks.items()
@@ -129,10 +129,6 @@ class Training:
         metrics = [(segment.epochs, measured or {RETURN: score})]
         lease = self.storage.leases[task.uid]
         return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured)]
-
-    def _finish(self, results: Sequence[Result]) -> None:
-        """Write all results but those of members whose leases are lost."""
-        write_held(lambda held: self.store.finish_segments(self.runner.name, held), results, self._drop)
 
     def _retrain(self, item: ReadySegment) -> Task:
         """Retrain a task whose stored checkpoint lies beyond this segment.

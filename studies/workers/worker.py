@@ -137,10 +137,8 @@ class Worker:
         self, group: Mapping[str, ReadySegment], uids: Sequence[str], limit: int
     ) -> Iterator[list[Claimed]]:
         """Claim segments that are still ready; release them at the end."""
-        claimed = [
-            Claimed(group[lease.uid], lease, history)
-            for lease, history in self.store.claim(self.study, uids, limit=limit)
-        ]
+        found = self.store.claim(self.study, uids, limit=limit)
+        claimed = [Claimed(group[lease.uid], lease, history) for lease, history in found]
         try:
             still_open = self.runner.ready() if claimed else ()
             own = [each for each in claimed if (each.item.segment.number, each.item.segment.rung) in still_open]
@@ -261,23 +259,19 @@ class StopSignals:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def run_worker(
-    store: Store,
-    study: str,
-    *,
-    workers: int,
-    use_previous: bool,
-    with_parent: bool,
-    env_processes: int = 0,
-    say: Callable[[str], None] = lambda text: None,
-) -> int:
-    """Run a worker process, and return its exit status."""
+def run_worker(store: Store, study: str, *, with_parent: bool, **options: Any) -> int:
+    """Run a worker process, and return its exit status.
+
+    Args:
+        store: holds the study.
+        study: its name.
+        with_parent: whether to stop when stdin ends.
+        options: those of `Worker`.
+    """
     with StopSignals(with_parent) as signals:
         store.wait_until(lambda: signals.asked is not None or Interrupts.asked())
         try:
-            worker = Worker(
-                store, study, workers=workers, use_previous=use_previous, env_processes=env_processes, say=say
-            )
+            worker = Worker(store, study, **options)
             worker.runner.check()
             if worker.run(lambda: signals.asked is not None):
                 return 0

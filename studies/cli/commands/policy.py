@@ -35,19 +35,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.record is not None:
         demonstrations = task.record(arguments.episodes, greedy)
         others |= {"record": str(demonstrations.save(arguments.record)), "steps": demonstrations.steps}
-    return _print(
-        arguments,
-        {
-            "uid": task.uid,
-            "epochs": task.epochs,
-            "episodes": arguments.episodes,
-            "deterministic": greedy,
-            "return": mean,
-            **others,
-            **spread,
-            "digest": task.digest,
-        },
-    )
+    measured = {"episodes": arguments.episodes, "deterministic": greedy, "return": mean, **others, **spread}
+    return _print(arguments, task, measured)
 
 
 def export_policy(arguments: argparse.Namespace) -> int:
@@ -55,17 +44,7 @@ def export_policy(arguments: argparse.Namespace) -> int:
     task = _task(arguments)
     file = task.save_policy(arguments.file)
     count = sum(tensor.numel() for tensor in task.parameters())
-    return _print(
-        arguments,
-        {
-            "uid": task.uid,
-            "epochs": task.epochs,
-            "file": str(file),
-            "bytes": file.stat().st_size,
-            "parameters": count,
-            "digest": task.digest,
-        },
-    )
+    return _print(arguments, task, {"file": str(file), "bytes": file.stat().st_size, "parameters": count})
 
 
 def _task(arguments: argparse.Namespace) -> Task:
@@ -82,7 +61,8 @@ def _task(arguments: argparse.Namespace) -> Task:
         return restore(saved)
 
 
-def _print(arguments: argparse.Namespace, result: dict[str, Any]) -> int:
+def _print(arguments: argparse.Namespace, task: Task, found: dict[str, Any]) -> int:
+    result = {"uid": task.uid, "epochs": task.epochs, **found, "digest": task.digest}
     if arguments.json:
         return print_json(result)
     new_console().print(tables.pairs_table(arguments.checkpoint, result))

@@ -37,8 +37,7 @@ def train(arguments: argparse.Namespace) -> int:
     cold = TaskIdentity.of(algorithm, env, arguments.seed, values)  # wrong values are reported before a database exists
     errors = new_console(stderr=True)
     with open_store(arguments) as store:
-        if warm_start.is_given(arguments):
-            values["start"] = warm_start.start_one(store, make(), cold, arguments, partial(note, errors))
+        values["start"] = warm_start.start_one(store, make(), cold, arguments, partial(note, errors))
         storage = TaskStorage(store, arguments.use_previous)
         task = make(storage=storage, env_processes=arguments.env_processes).init(**values)
         try:

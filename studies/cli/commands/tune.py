@@ -6,7 +6,6 @@ import argparse
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -70,29 +69,15 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
         fixed = dict(unflatten(flatten(others) | flatten(fixed)))
     chosen = seed_options(arguments.seeds, arguments.aggregate, arguments.racing)
     chosen |= objective_options(arguments.objective)
-    chosen |= {} if arguments.grid_points is None else {"grid_points": arguments.grid_points}
+    given = {name: getattr(arguments, name) for name in ("grid_points", "snapshots")}
+    chosen |= {name: value for name, value in given.items() if value is not None}
     if arguments.scheduler == "pbt":
         names = ("interval", "population", "seed", "exploit", "explore", "perturb", "sampler")
         values = {name: getattr(arguments, name) for name in names} | chosen
-        config = make_population(algorithm, env, epochs=epochs[1], fixed=fixed, priors=priors, **values)
-    else:
-        config = make_config(
-            algorithm,
-            env,
-            trials=arguments.trials,
-            epochs=epochs,
-            seed=arguments.seed,
-            fixed=fixed,
-            priors=priors,
-            sampler=arguments.sampler or "tpe",
-            scheduler=arguments.scheduler,
-            generation=arguments.generation,
-            cohort=arguments.cohort,
-            options=chosen,
-        )
-    if arguments.snapshots is None:
-        return config
-    return replace(config, options={**config.options, "snapshots": arguments.snapshots})
+        return make_population(algorithm, env, epochs=epochs[1], fixed=fixed, priors=priors, **values)
+    values = {name: getattr(arguments, name) for name in ("trials", "seed", "scheduler", "generation", "cohort")}
+    values |= {"sampler": arguments.sampler or "tpe", "options": chosen}
+    return make_config(algorithm, env, epochs=epochs, fixed=fixed, priors=priors, **values)
 
 
 def _priors(assignments: Sequence[str]) -> dict[str, str]:
@@ -116,9 +101,9 @@ def _check_backend(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--engine ray needs Ray: pip install 'rekindle[ray]' ({error})") from error
         reachable(arguments.storage, arguments.address)
         return
-    values = {"--address": arguments.address, "--cpus-per-worker": arguments.cpus_per_worker}
-    values["--gpus-per-worker"] = arguments.gpus_per_worker
-    if names := [name for name, value in values.items() if value is not None]:
+    only_with_ray = ("address", "cpus_per_worker", "gpus_per_worker")
+    names = [f"--{name.replace('_', '-')}" for name in only_with_ray if getattr(arguments, name) is not None]
+    if names:
         raise ValueError(f"{' and '.join(names)} say what Ray gives a worker; add --engine ray")
 
 

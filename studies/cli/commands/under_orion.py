@@ -83,16 +83,13 @@ def _train(arguments: argparse.Namespace) -> Results:
     cold = TaskIdentity.of(algorithm, env, arguments.seed, values)  # wrong values are reported before a database exists
     retry = RetryPolicy(arguments.patience, full=True, say=say)
     with Store(arguments.storage, retry=retry) as store:
-        warm = None
-        if warm_start.is_given(arguments):
-            warm = warm_start.start_one(store, make(), cold, arguments, say)
         return train(
             lambda storage: make(storage=storage),
             values,
             epochs,
             store,
             parent=_parent(),
-            warm=warm,
+            warm=warm_start.start_one(store, make(), cold, arguments, say),
             use_previous=arguments.use_previous,
             at_epoch_end=at_epoch_end,
         )

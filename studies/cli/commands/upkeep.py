@@ -68,18 +68,11 @@ def gc(arguments: argparse.Namespace) -> int:
         shrunk = shrink(store) if arguments.yes else None
     size, count = sum(each.size for each in garbage), sum(len(each.epochs) for each in garbage)
     if arguments.json:
-        tasks = [each.to_json() for each in garbage]
-        file = {"file": shrunk.to_json() if shrunk else None} if arguments.yes else {}
-        return print_json(
-            {
-                "storage": store.url,
-                "dry_run": not arguments.yes,
-                "bytes": size,
-                "checkpoints": count,
-                "tasks": tasks,
-                **file,
-            }
-        )
+        result = {"storage": store.url, "dry_run": not arguments.yes, "bytes": size, "checkpoints": count}
+        result["tasks"] = [each.to_json() for each in garbage]
+        if arguments.yes:
+            result["file"] = shrunk.to_json() if shrunk else None
+        return print_json(result)
     for each in garbage:
         trials = ", ".join(f"trial {number} of {study} ({state})" for study, number, state in each.trials)
         trials = trials or "a policy that nothing starts from"

@@ -74,13 +74,15 @@ def _stored_steps(arguments: argparse.Namespace) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argparse.Namespace, say: Say) -> str:
+def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argparse.Namespace, say: Say) -> str | None:
     """Store what a task starts from, and return its digest.
 
-    If the source is gone, return what the same task started from before.
+    Return None for a task without a warm start. If the source is gone, return what the same task started from before.
 
     The task is not initialized yet, and the identity is the task's without a start.
     """
+    if not is_given(arguments):
+        return None
     texts = arguments.warm_start, arguments.demonstrations
     known = {digest: identity.starting(digest).uid for digest in begun(store, *texts)}
     stored = {row.uid for row in store.tasks(list(known.values()))}

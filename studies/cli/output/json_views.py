@@ -17,8 +17,7 @@ from ...storage.retention import reasons
 from ...storage.rows import Segment, Trial
 from ...storage.studies import SEGMENT_STATES
 from ...study.config import Config
-from ...study.objectives import DEFAULT, objectives_of, point, ranking, undominated, value_of
-from ...study.objectives import RETURN as RETURN
+from ...study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated, value_of
 
 if TYPE_CHECKING:
     from ...storage.store import Store
@@ -37,7 +36,7 @@ def trial_json(trial: Trial, own: Sequence[Segment]) -> Json:
         "bracket": trial.attrs.get("bracket"),
         "rung": max((row.rung for row in own), default=None),
         "member": trial.attrs.get("member"),
-        "branch": _branch(trial),
+        "branch": {"trial": trial.attrs["parent"], **trial.attrs["start"]} if "start" in trial.attrs else None,
         "epochs": last.epochs if last else 0,
         "return": _return(last) if last else None,
         "objectives": last.objectives if last else None,
@@ -54,14 +53,6 @@ def trial_json(trial: Trial, own: Sequence[Segment]) -> Json:
 def _return(row: Segment) -> float | None:
     """Return the evaluation return, the score of a sole objective."""
     return value_of(row.objectives, RETURN) if row.objectives else row.score
-
-
-def _branch(trial: Trial) -> Json | None:
-    """Return the trial and the state that a trial branches from."""
-    if "start" not in trial.attrs:
-        return None
-    start = trial.attrs["start"]
-    return {"trial": trial.attrs["parent"], "uid": start["uid"], "epochs": start["epochs"], "digest": start["digest"]}
 
 
 def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:
@@ -103,19 +94,18 @@ def study_json(store: Store, name: str) -> Json:
     configurations = _trials_json(trials, segments)
     if seeds_of(config) > 1:
         _add_seeds(config, configurations, replicates, rows)
-    objectives = objectives_of(config)
-    best = front(configurations, objectives)
-    return {
-        **_head(config, name),
-        "state": "complete" if plan(config, replicates, rows).complete else "running",
-        "counts": {state: sum(trial.state == state for trial in trials) for state in STATES},
-        "brackets": max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
-        "progress": _progress(config, Counter((row.rung, row.state) for row in rows)),
-        "spared": _skipped_trainings(configurations) if is_racing(config) else 0,
-        "best": next(iter(best), None),
-        "front": [trial["number"] for trial in best],
-        "trials": configurations,
-    }
+    best = front(configurations, objectives_of(config))
+    overview = _overview(
+        config,
+        name,
+        complete=plan(config, replicates, rows).complete,
+        counts={state: sum(trial.state == state for trial in trials) for state in STATES},
+        brackets=max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
+        segments=Counter((row.rung, row.state) for row in rows),
+        spared=_skipped_trainings(configurations) if is_racing(config) else 0,
+        best=best,
+    )
+    return {**overview, "trials": configurations}
 
 
 def summary_json(store: Store, name: str) -> Json:
@@ -126,23 +116,35 @@ def summary_json(store: Store, name: str) -> Json:
     totals, objectives = store.totals(name), objectives_of(config)
     counts = {state: totals.trials.get(state, 0) for state in STATES}
     best = front([trial_json(*row) for row in store.longest(name, best=len(objectives) == 1)], objectives)
-    return {
-        **_head(config, name),
-        "state": "running" if counts["running"] or sum(counts.values()) < config.trials[-1] else "complete",
-        "counts": counts,
-        "brackets": totals.brackets,
-        "progress": _progress(config, totals.segments),
-        "spared": 0,
-        "best": next(iter(best), None),
-        "front": [trial["number"] for trial in best],
-    }
+    complete = not counts["running"] and sum(counts.values()) >= config.trials[-1]
+    return _overview(config, name, complete, counts, totals.brackets, totals.segments, best)
 
 
-def _head(config: Config, name: str) -> Json:
-    """Return the fields of a study's configuration."""
+def _overview(
+    config: Config,
+    name: str,
+    complete: bool,
+    counts: Mapping[str, int],
+    brackets: int,
+    segments: Mapping[tuple[int, str], int],
+    best: Sequence[Json],
+    spared: int = 0,
+) -> Json:
+    """Return a study without its trials.
+
+    Args:
+        config: the study's.
+        name: the study's.
+        complete: whether nothing is left to do.
+        counts: of trials by state.
+        brackets: number of those that have begun.
+        segments: number of trainings by rung and state.
+        best: the Pareto front, the best in the first objective first.
+        spared: number of trainings that racing saved.
+    """
     return {
         "study": name,
-        "state": None,
+        "state": "complete" if complete else "running",
         "task": config.task,
         "env": config.env,
         "seed": config.seed,
@@ -154,15 +156,16 @@ def _head(config: Config, name: str) -> Json:
         "fixed": dict(config.fixed),
         "trials_total": config.trials[-1],
         "objectives": objectives_of(config),
+        "counts": counts,
+        "brackets": brackets,
+        "progress": [
+            {"rung": rung, "epochs": epochs, **{state: segments.get((rung, state), 0) for state in SEGMENT_STATES}}
+            for rung, epochs in enumerate(config.rungs)
+        ],
+        "spared": spared,
+        "best": next(iter(best), None),
+        "front": [trial["number"] for trial in best],
     }
-
-
-def _progress(config: Config, segments: Mapping[tuple[int, str], int]) -> list[Json]:
-    """Return the numbers of ready, done and failed segments per rung."""
-    return [
-        {"rung": rung, "epochs": epochs, **{state: segments.get((rung, state), 0) for state in SEGMENT_STATES}}
-        for rung, epochs in enumerate(config.rungs)
-    ]
 
 
 def _trials_json(trials: Sequence[Trial], segments: Sequence[Segment]) -> list[Json]:
