@@ -44,7 +44,13 @@ class StudyRows:
         if changes is None:
             return None
         config = Config.from_json(changes.config, self.name)
-        self._update(changes)
+        if changes.whole:
+            self.trials, self.segments, self.ready = {}, {}, set()
+        self.trials |= {trial.number: trial for trial in changes.trials}
+        for row in changes.segments:
+            key = (row.number, row.rung)
+            self.segments[key] = row
+            (self.ready.add if row.state == "ready" else self.ready.discard)(key)
         if changes.whole or config != self.config:
             self.config = config
             self.scheduler = scheduler(config)
@@ -53,15 +59,6 @@ class StudyRows:
             self.scheduler.observe(changes.trials, changes.segments)
         self.revision, self._plan = changes.revision, None
         return changes
-
-    def _update(self, changes: Changes) -> None:
-        if changes.whole:
-            self.trials, self.segments, self.ready = {}, {}, set()
-        self.trials |= {trial.number: trial for trial in changes.trials}
-        for row in changes.segments:
-            key = (row.number, row.rung)
-            self.segments[key] = row
-            (self.ready.add if row.state == "ready" else self.ready.discard)(key)
 
     def plan(self) -> Plan:
         """Return the plan that follows from the rows, as last read."""

@@ -14,7 +14,6 @@ own samplers share; if a version of Optuna moves it, the import fails.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,7 +59,9 @@ class CMAES(BaseSampler):
             return {}
         cube = _SearchSpaceTransform(search_space, transform_0_1=True)
         optimizer = self._optimizer(cube)
-        for population in self._populations(study, optimizer.population_size):
+        trials, size = _complete(study), optimizer.population_size
+        for start in range(0, len(trials) - size + 1, size):
+            population = trials[start : start + size]
             # Only the order counts to CMA-ES: of more epochs before of fewer, and among equals by score.
             ranked = sorted(population, key=lambda each: (each.last_step or 0, each.value, -each.number), reverse=True)
             optimizer.tell([(cube.transform(each.params), float(rank)) for rank, each in enumerate(ranked)])
@@ -85,11 +86,6 @@ class CMAES(BaseSampler):
             seed=self.seed,
             population_size=max(self.population_size, 4 + math.floor(3 * math.log(dimensions))),
         )
-
-    def _populations(self, study: Study, size: int) -> Iterator[list[FrozenTrial]]:
-        trials = _complete(study)
-        for start in range(0, len(trials) - size + 1, size):
-            yield trials[start : start + size]
 
 
 def _complete(study: Study) -> list[FrozenTrial]:

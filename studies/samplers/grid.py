@@ -102,7 +102,7 @@ def _grid(priors: str, count: int, seed: int) -> Sequence[Point]:
 
 
 def _extended(points: Iterable[Point], row: Row, values: Sequence[Value]) -> Iterator[Point]:
-    """Yield each point with each value of one more dimension, where it applies."""
+    """Yield each point with each value of one more dimension."""
     for point in points:
         if row.applies(point):
             yield from ({**point, row.path: value} for value in values)
@@ -124,7 +124,7 @@ def _values(dimension: Dimension, count: int) -> Sequence[Value]:
 
 
 def _spread(dimension: Real | Integer, count: int) -> Sequence[float]:
-    """Return all values of a range, or `count` of a range with more, rising."""
+    """Return all values of a range, or `count` of them, rising."""
     low, high, step = dimension.low, dimension.high, dimension.step
     spread = np.exp(np.linspace(log(low), log(high), count)) if dimension.log else np.linspace(low, high, count)
     if step is None:

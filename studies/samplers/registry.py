@@ -84,7 +84,11 @@ def check_sampler(config: Config) -> None:
             f"{config.generation}"
         )
     if config.sampler == "grid":
-        _check_grid(config)
+        if (points := grid_size(config)) < config.trials[-1]:
+            raise BadConfig(
+                f"a grid is trained once, but it has {points} points and there are to be {config.trials[-1]} "
+                "trials; leave --trials out, or take more --grid-points"
+            )
     elif "grid_points" in config.options:
         raise BadConfig(
             f"--grid-points says how fine a grid is, but the sampler is {config.sampler}; add --sampler grid"
@@ -110,14 +114,6 @@ def grid_size(config: Config) -> int:
             f"{MOST_GRID_POINTS:,}, but got {points_of(config)}"
         )
     return len(grid(config))
-
-
-def _check_grid(config: Config) -> None:
-    if (points := grid_size(config)) < config.trials[-1]:
-        raise BadConfig(
-            f"a grid is trained once, but it has {points} points and there are to be {config.trials[-1]} "
-            "trials; leave --trials out, or take more --grid-points"
-        )
 
 
 def _endless(config: Config) -> Iterable[str]:

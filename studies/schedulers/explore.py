@@ -60,7 +60,7 @@ def explore(
 def first_valid(
     config: Config, attempt: Callable[[int], Choose], parent: Mapping[str, Any], check: Check
 ) -> dict[str, Any]:
-    """Return the first of ATTEMPTS choices that passes the check, or the parent's."""
+    """Return the first choice that passes the check, or the parent's."""
     for number in range(ATTEMPTS):
         values = {**config.fixed, **flatten(config.searched.decide(attempt(number)))}
         with suppress(ValueError):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from importlib.util import find_spec
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -90,7 +91,13 @@ class PB2:
         taken = {branch.member for branch in branches} | {trial.attrs["member"] for trial in self._born.values()}
         last = (self._trials[n] for n, rung in sorted(self._rows) if rung == self.generation - 1)
         self._continuing = [trial for trial in last if trial.attrs.get("member", trial.number) not in taken]
-        self._process: GaussianProcess | None = None
+
+    @cached_property
+    def _process(self) -> GaussianProcess:
+        """What is learned of the data."""
+        from .gaussian_process import GaussianProcess  # its package is an extra
+
+        return GaussianProcess(*self._data())
 
     def explore(self, branch: Branch, parent: Mapping[str, Any], check: Check = lambda values: None) -> dict[str, Any]:
         """Return the hyperparameters of a branch, by dotted name.
@@ -131,13 +138,8 @@ class PB2:
 
         It is a function of points (N, D).
         """
-        if self._process is None:
-            from .gaussian_process import GaussianProcess
-
-            self._process = GaussianProcess(*self._data())
-        process = self._process
+        process, deviation = self._process, self._process.deviation(pending)
         width = math.sqrt(C1 * math.log(max(math.e, C2 * process.size)))
-        deviation = process.deviation(pending)
 
         def bound(points: Array) -> Array:
             at = np.column_stack([points, np.full(len(points), float(self.generation))])
@@ -219,9 +221,7 @@ def quantile(dimension: Dimension, value: Any) -> float:
             u = (dimension.index(value, "the value") + 0.5) / len(values)
         case Integer(log=True, low=low, high=high):
             u = _between(math.log(value), math.log(low - 0.5), math.log(high + 0.5))
-        case Integer(low=low, step=step):
-            u = ((value - low) // step + 0.5) / (dimension.steps + 1)
-        case Real(step=float() as step, low=low):
+        case Integer(low=low, step=step) | Real(low=low, step=float() as step):
             u = (round((value - low) / step) + 0.5) / (dimension.steps + 1)
         case Real(log=True, low=low, high=high):
             u = _between(math.log(value), math.log(low), math.log(high)) if value > 0 else 0.0

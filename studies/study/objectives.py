@@ -159,9 +159,9 @@ def best_first(config: Config, rows: Iterable[Segment]) -> list[Segment]:
     """Sort finished results from best to worst; ties to lower numbers."""
     done = sorted((row for row in rows if row.state == "done"), key=lambda row: row.number)
     objectives = objectives_of(config)
-    if len(objectives) == 1:
-        return sorted(done, key=lambda row: -score_of(row))
-    return [done[index] for index in ranking([point(objectives, row.objectives or {}) for row in done])]
+    several = len(objectives) > 1
+    points = [point(objectives, row.objectives or {}) if several else [score_of(row)] for row in done]
+    return [done[index] for index in ranking(points)]
 
 
 def ranking(points: Sequence[Point]) -> list[int]:

@@ -139,7 +139,7 @@ def cluster(
     if entered:
         _enter(address, workers, cpus)
     try:
-        room = _room(cpus, gpus)
+        room = _room(cpus, gpus)  # raises ValueError if there is none
         count = workers or room
         yield count, lambda: RayWorker(cpus, gpus, url, study, count, list(extra))
     finally:
@@ -166,9 +166,8 @@ def _enter(address: str, workers: int | None, cpus: float) -> None:
     own: dict[str, Any] = {}
     if address == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage reports from an instance of ours
-        needed = (
-            math.ceil((workers or 0) * cpus) or None
-        )  # all that are asked for, even beyond the cores of this machine
+        # all that are asked for, even beyond the cores of this machine
+        needed = math.ceil((workers or 0) * cpus) or None
         own = {"num_cpus": needed, "include_dashboard": False}
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:

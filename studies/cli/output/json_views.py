@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...storage.store import Store
 
 Json = dict[str, Any]
+Progress = Mapping[tuple[int, str], int]
 STATES = ("complete", "pruned", "failed", "running")
 
 
@@ -93,19 +94,16 @@ def study_json(store: Store, name: str) -> Json:
     trials, segments = collapse(config, replicates, rows)
     configurations = _trials_json(trials, segments)
     if seeds_of(config) > 1:
-        _add_seeds(config, configurations, replicates, rows)
-    best = front(configurations, objectives_of(config))
-    overview = _overview(
-        config,
-        name,
-        complete=plan(config, replicates, rows).complete,
-        counts={state: sum(trial.state == state for trial in trials) for state in STATES},
-        brackets=max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
-        segments=Counter((row.rung, row.state) for row in rows),
-        spared=_skipped_trainings(configurations) if is_racing(config) else 0,
-        best=best,
-    )
-    return {**overview, "trials": configurations}
+        _add_seeds(configurations, replicates, rows)
+    complete = plan(config, replicates, rows).complete
+    finished, best = Counter((row.rung, row.state) for row in rows), front(configurations, objectives_of(config))
+    return {
+        **_overview(config, name, complete, finished, best),
+        "counts": {state: sum(trial.state == state for trial in trials) for state in STATES},
+        "brackets": max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
+        "spared": _skipped_trainings(configurations) if is_racing(config) else 0,
+        "trials": configurations,
+    }
 
 
 def summary_json(store: Store, name: str) -> Json:
@@ -117,30 +115,14 @@ def summary_json(store: Store, name: str) -> Json:
     counts = {state: totals.trials.get(state, 0) for state in STATES}
     best = front([trial_json(*row) for row in store.longest(name, best=len(objectives) == 1)], objectives)
     complete = not counts["running"] and sum(counts.values()) >= config.trials[-1]
-    return _overview(config, name, complete, counts, totals.brackets, totals.segments, best)
+    overview = _overview(config, name, complete, totals.segments, best)
+    return {**overview, "counts": counts, "brackets": totals.brackets}
 
 
-def _overview(
-    config: Config,
-    name: str,
-    complete: bool,
-    counts: Mapping[str, int],
-    brackets: int,
-    segments: Mapping[tuple[int, str], int],
-    best: Sequence[Json],
-    spared: int = 0,
-) -> Json:
-    """Return a study without its trials.
+def _overview(config: Config, name: str, complete: bool, segments: Progress, best: Sequence[Json]) -> Json:
+    """Return what a study and its summary have in common.
 
-    Args:
-        config: the study's.
-        name: the study's.
-        complete: whether nothing is left to do.
-        counts: of trials by state.
-        brackets: number of those that have begun.
-        segments: number of trainings by rung and state.
-        best: the Pareto front, the best in the first objective first.
-        spared: number of trainings that racing saved.
+    `segments` are numbers of trainings by rung and state, `best` is the Pareto front.
     """
     return {
         "study": name,
@@ -156,13 +138,11 @@ def _overview(
         "fixed": dict(config.fixed),
         "trials_total": config.trials[-1],
         "objectives": objectives_of(config),
-        "counts": counts,
-        "brackets": brackets,
         "progress": [
             {"rung": rung, "epochs": epochs, **{state: segments.get((rung, state), 0) for state in SEGMENT_STATES}}
             for rung, epochs in enumerate(config.rungs)
         ],
-        "spared": spared,
+        "spared": 0,
         "best": next(iter(best), None),
         "front": [trial["number"] for trial in best],
     }
@@ -175,9 +155,7 @@ def _trials_json(trials: Sequence[Trial], segments: Sequence[Segment]) -> list[J
     return [trial_json(trial, by_trial.get(trial.number, [])) for trial in trials]
 
 
-def _add_seeds(
-    config: Config, configurations: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]
-) -> None:
+def _add_seeds(configurations: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]) -> None:
     """Add its replicates to each configuration."""
     of_configuration: dict[int, list[Json]] = {}
     for trial, values in zip(trials, _trials_json(trials, segments), strict=True):

@@ -13,8 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.progress import OPEN, TRAINING, WAITING, Snapshot
-from ...engine.progress import StudyProgress as StudyProgress
-from ...engine.progress import look as look
 
 WINDOW = 8.0  # seconds over which speed is measured
 LINE_EVERY = 5.0  # seconds between two lines where there is no terminal

@@ -34,7 +34,7 @@ def number(value: Any) -> str:
 
 
 def _table(title: str, columns: Iterable[str] = (), left: Container[str] = (), **more: Any) -> Table:
-    """Return an empty table in the style of all, whose numbers are on the right."""
+    """Return an empty table with its columns."""
     table = Table(title=title, title_style="bold", header_style="bold", box=SIMPLE, pad_edge=False, **more)
     for name in columns:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=True)
