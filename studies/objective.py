@@ -108,14 +108,13 @@ class Objective:
 
     def _check_directions(self, trial: optuna.Trial) -> None:
         study = getattr(trial, "study", None)  # a FixedTrial has none
-        directions = (
-            [direction.name.lower() for direction in study.directions] if study else [*self.objectives.values()]
-        )
-        if directions != [*self.objectives.values()]:
-            expected = ", ".join(f"{direction} {name}" for name, direction in self.objectives.items())
+        expected = [*self.objectives.values()]
+        directions = [direction.name.lower() for direction in study.directions] if study else expected
+        if directions != expected:
+            own = ", ".join(f"{direction} {name}" for name, direction in self.objectives.items())
             raise ValueError(
-                f"Objective: the directions of the study must be those of the objectives ({expected}), but they are "
-                f"{', '.join(directions)}; make it with optuna.create_study(directions={[*self.objectives.values()]})"
+                f"Objective: the directions of the study must be those of the objectives ({own}), but they are "
+                f"{', '.join(directions)}; make it with optuna.create_study(directions={expected})"
             )
 
     def _measure(self, task: Task, value: float, values: dict[str, Any]) -> list[float]:

@@ -94,7 +94,7 @@ class PB2:
 
     @cached_property
     def _process(self) -> GaussianProcess:
-        """What is learned of the data."""
+        """The posterior of the changes, fitted once."""
         from .gaussian_process import GaussianProcess  # its package is an extra
 
         return GaussianProcess(*self._data())

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...tasks.checkpoint.retention import RETURN as RETURN
 from ..errors import DamagedRow
 from ..storage.rows import Segment, score_of
 from .config import BadConfig, Config, choose
@@ -47,7 +48,6 @@ AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
 }
 
 
-RETURN = "return"  # the metric under which an evaluation is stored with its epoch
 MODEL_SIZE, SPEED = "model_size", "env_steps_per_second"
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 DEFAULT = {RETURN: MAXIMIZE}
