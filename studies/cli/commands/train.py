@@ -1,19 +1,27 @@
-"""``rekindle train``: train or resume one task."""
+"""``rekindle train``: train or resume one task, alone or as a trial of Orion's."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from rich.console import Console
 
+from ....spaces import Space, flatten, unflatten
 from ....tasks import load
 from ....tasks.identity import TaskIdentity
 from ....tasks.runtime.observers import EpochEvent, NoImprovement
 from ....tasks.task import Task
-from ...study.config import parse_epochs
+from ...orion.trial import Results, say, whole
+from ...orion.trial import train as train_trial
+from ...storage.branches import Start
+from ...storage.sql.retry import RetryPolicy
+from ...storage.store import Store
+from ...study.config import check_epochs, parse_epochs
 from ...study.objectives import RETURN
 from ...workers.training import TaskStorage
 from ..output import tables
@@ -24,22 +32,17 @@ from .storage import open_store
 
 def train(arguments: argparse.Namespace) -> int:
     """Train or resume one task."""
-    warm_start.check_options(arguments)
-    algorithm = load(arguments.task)
     low, epochs, _ = parse_epochs(arguments.epochs)
     if low != epochs:
         raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {arguments.epochs}")
     until = _stopping_rule(arguments.no_better)
-    env = options.parse_env(arguments.env)
-    make = partial(algorithm, env, seed=arguments.seed, snapshots=arguments.snapshots)
+    algorithm = load(arguments.task)
     values = algorithm.learner.hyperparameters.parse(*options.expand_files(arguments.set))
-    values = warm_start.with_demonstrated_steps(values, arguments)
-    cold = TaskIdentity.of(algorithm, env, arguments.seed, values)  # wrong values are reported before a database exists
+    make, values, cold = _prepare(arguments, algorithm, values)
     errors = new_console(stderr=True)
     with open_store(arguments) as store:
         values["start"] = warm_start.start_one(store, make(), cold, arguments, partial(note, errors))
-        storage = TaskStorage(store, arguments.use_previous)
-        task = make(storage=storage, env_processes=arguments.env_processes).init(**values)
+        task = make(storage=TaskStorage(store, arguments.use_previous)).init(**values)
         try:
             result = fit_task(task, epochs, errors, until)
         finally:
@@ -51,6 +54,63 @@ def train(arguments: argparse.Namespace) -> int:
     out.print(tables.pairs_table(str(task), {**head, **result["hyperparameters"]}))
     out.print(f"[cyan]rekindle show {task.uid[:8]} --storage {shlex.quote(store.url)}[/]", soft_wrap=True)
     return 0
+
+
+def _prepare(
+    arguments: argparse.Namespace, algorithm: type[Task], values: dict[str, Any]
+) -> tuple[Callable[..., Task], dict[str, Any], TaskIdentity]:
+    """Return the task's maker, all its hyperparameters, and its identity without a start.
+
+    Raises:
+        ValueError: they are wrong; that is reported before a database exists.
+    """
+    warm_start.check_options(arguments)
+    values = warm_start.with_demonstrated_steps(values, arguments)
+    env, seed = options.parse_env(arguments.env), arguments.seed
+    make = partial(algorithm, env, seed=seed, env_processes=arguments.env_processes, snapshots=arguments.snapshots)
+    return make, values, TaskIdentity.of(algorithm, env, seed, values)
+
+
+def train_for_orion(arguments: argparse.Namespace, parent: Start | None) -> Results:
+    """Train one trial of Orion's, which may start from where its parent ended."""
+    algorithm, epochs = load(arguments.task), _orion_epochs(arguments.epochs)
+    space = algorithm.learner.hyperparameters
+    values = _applying(space, space.parse(*options.expand_files(arguments.set)))
+    make, values, cold = _prepare(arguments, algorithm, values)
+
+    def at_epoch_end(event: EpochEvent) -> None:
+        say(epoch_line(event, epochs, "episode_return", RETURN))
+
+    with Store(arguments.storage, retry=RetryPolicy(arguments.patience, full=True, say=say)) as store:
+        return train_trial(
+            lambda storage: make(storage=storage),
+            values,
+            epochs,
+            store,
+            parent=parent,
+            warm=warm_start.start_one(store, make(), cold, arguments, say),
+            use_previous=arguments.use_previous,
+            at_epoch_end=at_epoch_end,
+        )
+
+
+def _orion_epochs(text: str) -> int:
+    with suppress(ValueError, OverflowError):
+        return check_epochs([whole(float(text))])[0]
+    low, high, _ = parse_epochs(text)
+    if low != high:
+        raise ValueError(
+            f"under Orion a trial has one number of epochs, such as --epochs~'fidelity({low}, {high})' "
+            f"gives it, but got --epochs {text}"
+        )
+    return high
+
+
+def _applying(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop values that do not apply, as Orion knows no conditions."""
+    flat = flatten(values)
+    applying = flatten(space.decide(lambda path, dimension: flat.get(path, dimension.default)))
+    return unflatten({path: value for path, value in flat.items() if path in applying})
 
 
 def _stopping_rule(text: str | None) -> NoImprovement | None:

@@ -18,7 +18,7 @@ from rekindle import PPO, fidelity
 from rekindle.spaces import SpaceError
 from rekindle.spaces.drivers import to_orion
 from rekindle.studies import cli
-from rekindle.studies.cli.commands import under_orion as orion_trial
+from rekindle.studies.cli.commands.train import _orion_epochs
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
 from rekindle.studies.storage.store import Store
@@ -322,7 +322,7 @@ def test_what_passes_is_tried_again_under_orion_and_what_does_not_is_broken(
 
 def test_epochs_without_a_number_are_refused_under_orion(under_orion: Path) -> None:
     with pytest.raises(ValueError, match=r"fidelity\(1, 27\)"):
-        orion_trial._epochs("1:27")
+        _orion_epochs("1:27")
 
 
 def test_the_orion_command_hunts_and_promotes(sqlite_url: str, tmp_path: Path) -> None:
