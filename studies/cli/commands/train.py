@@ -1,4 +1,4 @@
-"""``rekindle train``: train or resume one task, alone or as a trial of Orion's."""
+"""``rekindle train``: train or resume one task, or an Orion trial."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def train(arguments: argparse.Namespace) -> int:
 def _prepare(
     arguments: argparse.Namespace, algorithm: type[Task], values: dict[str, Any]
 ) -> tuple[Callable[..., Task], dict[str, Any], TaskIdentity]:
-    """Return the task's maker, all its hyperparameters, and its identity without a start.
+    """Return the task's maker, its hyperparameters, and its identity before a start.
 
     Raises:
         ValueError: they are wrong; that is reported before a database exists.
@@ -72,7 +72,7 @@ def _prepare(
 
 
 def train_for_orion(arguments: argparse.Namespace, parent: Start | None) -> Results:
-    """Train one trial of Orion's, which may start from where its parent ended."""
+    """Train one trial of Orion's, from where its parent ended if any."""
     algorithm, epochs = load(arguments.task), _orion_epochs(arguments.epochs)
     space = algorithm.learner.hyperparameters
     values = _applying(space, space.parse(*options.expand_files(arguments.set)))
