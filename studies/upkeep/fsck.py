@@ -11,10 +11,9 @@ examined in bounded memory while others work on it. Tasks held by a living proce
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Set
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -22,70 +21,56 @@ from sqlalchemy import Connection
 from ...tasks.checkpoint.manifests import read_manifest
 from ...tasks.errors import TaskError
 from ..errors import StoreError
-from ..storage.sql.schema import CHUNK, blob, checkpoint, checkpoint_blob
+from ..storage.sql.schema import blob, checkpoint, checkpoint_blob
 from ..storage.store import Store
 from . import fsck_rows, fsck_trials
 from .findings import Finding as Finding
 from .fsck_repair import repair as repair
 
-BATCH = 32 << 20  # bytes of blobs that are in memory at once
-LONGEST = 16 << 20  # bytes of one blob that are
+LONGEST = 16 << 20  # bytes of a blob that are in memory at once
+PAGE = 50  # rows that one transaction reads
 BYTES = "blob"  # SQLite's name of what is stored as bytes
+T = TypeVar("T", bound=tuple[Any, ...])
 
 
 def check(store: Store) -> list[Finding]:
     """Return the findings of a database, in an order suited to repair."""
     findings: list[Finding] = []
-    parts = [_file, *fsck_rows.CHECKS, *fsck_trials.CHECKS]
-    for part in parts:
+    for part in (_file, *fsck_rows.CHECKS, *fsck_trials.CHECKS):
         try:
-            findings += store.database.read(part)
+            findings += store.database.read(partial(_listed, part=part))
         except StoreError as error:
             findings.append(Finding("table", part.__name__.strip("_"), f"{error}"))
-    bad: set[str] = set()
     try:
-        for finding in _blobs(store):
-            findings.append(finding)
-            bad |= {finding.key[0]} if finding.kind == "blob" else set()
-        findings += _checkpoints(store, bad)
-        findings += store.database.read(_orphans)
+        of_blobs = list(_blobs(store))
+        findings += of_blobs
+        findings += _checkpoints(store, {finding.key[0] for finding in of_blobs if finding.kind == "blob"})
+        findings += store.database.read(partial(_listed, part=_orphans))
     except StoreError as error:
         findings.append(Finding("table", "checkpoints", f"{error}"))
     return findings
 
 
-def _file(connection: Connection) -> list[Finding]:
-    """Return SQLite's own findings in its file.
+def _listed(connection: Connection, part: Callable[[Connection], Iterable[Finding]]) -> list[Finding]:
+    return list(part(connection))
+
+
+def _file(connection: Connection) -> Iterator[Finding]:
+    """Yield SQLite's own findings in its file.
 
     PostgreSQL verifies checksums of its pages.
     """
-    if connection.dialect.name != "sqlite":
-        return []
-    lines = connection.exec_driver_sql("PRAGMA quick_check(20)").scalars()
-    return [Finding("file", "the database file", str(line)) for line in lines if line != "ok"]
+    if connection.dialect.name == "sqlite":
+        for line in connection.exec_driver_sql("PRAGMA quick_check(20)").scalars():
+            if line != "ok":
+                yield Finding("file", "the database file", str(line))
 
 
-def _blobs(store: Store) -> Iterator[Finding]:
-    """Yield the blobs with wrong bytes."""
-    last = ""
-    while rows := store.database.read(partial(_sizes, after=last)):
-        small: list[str] = []
-        total = 0
-        for digest, size, length, kind in rows:
-            last = digest
-            if kind != BYTES:
-                yield Finding("blob", f"blob {digest[:12]}", f"SQLite has its bytes as {kind}", (digest,))
-                continue
-            if length > LONGEST:
-                digest_found = store.database.read(partial(hash_long, digest=digest))
-                yield from _compared(digest, digest_found, size, length)
-                continue
-            if total + length > BATCH:
-                yield from _hash_small(store, small)
-                small, total = [], 0
-            small.append(digest)
-            total += length
-        yield from _hash_small(store, small)
+def _in_pages(store: Store, read: Callable[..., list[T]], last: Any) -> Iterator[T]:
+    """Yield the rows after ``last``, which is the first column, a page in a transaction."""
+    while page := store.database.read(partial(read, after=last)):
+        yield from page
+        last = page[-1][0]
 
 
 def _stored_as(connection: Connection, column: sa.Column[Any]) -> sa.ColumnElement[str]:
@@ -96,77 +81,76 @@ def _stored_as(connection: Connection, column: sa.Column[Any]) -> sa.ColumnEleme
     return sa.func.typeof(column) if connection.dialect.name == "sqlite" else sa.literal(BYTES)
 
 
-def _sizes(connection: Connection, after: str) -> list[tuple[str, int, int, str]]:
+class _Blob(NamedTuple):
+    digest: str
+    size: int
+    length: int
+    kind: str  # what its data are stored as
+    actual: str  # the sha256 of its data
+
+
+def _blobs(store: Store) -> Iterator[Finding]:
+    """Yield the blobs with wrong bytes."""
+    for row in _in_pages(store, _blob_rows, ""):
+        kind, wrong = "blob", ""
+        if row.kind != BYTES:
+            wrong = f"SQLite has its bytes as {row.kind}"
+        elif row.actual != row.digest and row.size in (-1, row.length):
+            wrong = f"its {row.length} bytes have another"
+        elif row.actual != row.digest:
+            wrong = f"it has {row.length} of its {row.size} bytes"
+        elif row.size != row.length:
+            kind, wrong = "blob-size", f"it is given as {row.size}, and there are {row.length}"
+        if wrong:
+            yield Finding(kind, f"blob {row.digest[:12]}", wrong, (row.digest,))
+
+
+def _blob_rows(connection: Connection, after: str) -> list[_Blob]:
     length, kind = sa.func.coalesce(sa.func.length(blob.c.data), 0), _stored_as(connection, blob.c.data)
     query = sa.select(blob.c.digest, blob.c.size, length, kind).where(blob.c.digest > after)
-    rows = connection.execute(query.order_by(blob.c.digest).limit(CHUNK))
-    return [(row[0], row[1], row[2], row[3]) for row in rows]
+    rows = connection.execute(query.order_by(blob.c.digest).limit(PAGE)).all()
+    return [_Blob._make((*row, _sha256(connection, row.digest) if row[3] == BYTES else "")) for row in rows]
 
 
-def _hash_small(store: Store, digests: list[str]) -> Iterator[Finding]:
-    columns = (blob.c.digest, blob.c.size, blob.c.data)
-    query = sa.select(*columns).where(blob.c.digest.in_(digests)).order_by(blob.c.digest)
-
-    def hashed(connection: Connection) -> list[tuple[str, str, int, int]]:
-        rows = connection.execute(query)
-        return [(name, hashlib.sha256(data or b"").hexdigest(), size, len(data or b"")) for name, size, data in rows]
-
-    for row in store.database.read(hashed) if digests else []:
-        yield from _compared(*row)
-
-
-def hash_long(connection: Connection, digest: str) -> str:
-    """Return the sha256 of a blob that is read in pieces."""
-    hashed, start = hashlib.sha256(), 1
-    while True:
+def _sha256(connection: Connection, digest: str) -> str:
+    """Return the sha256 of a blob's data, which are read in pieces."""
+    hashed, start, data = hashlib.sha256(), 1, None
+    while data is None or len(data) == LONGEST:
         part = sa.func.substr(blob.c.data, start, LONGEST, type_=blob.c.data.type)
-        data = connection.scalar(sa.select(part).where(blob.c.digest == digest))
-        if not data:
-            return hashed.hexdigest()
+        data = connection.scalar(sa.select(part).where(blob.c.digest == digest)) or b""
         hashed.update(data)
         start += len(data)
-
-
-def _compared(digest: str, actual: str, size: int, length: int) -> Iterator[Finding]:
-    if actual != digest:
-        wrong = f"its {length} bytes have another" if size in (-1, length) else f"it has {length} of its {size} bytes"
-        yield Finding("blob", f"blob {digest[:12]}", wrong, (digest,))
-    elif size != length:
-        yield Finding("blob-size", f"blob {digest[:12]}", f"it is given as {size}, and there are {length}", (digest,))
+    return hashed.hexdigest()
 
 
 def _checkpoints(store: Store, bad: Set[str]) -> Iterator[Finding]:
     """Yield the checkpoints that cannot be loaded."""
-    last = 0
-    while rows := store.database.read(partial(_heads, after=last)):
-        for row in rows:
-            last = row.id
-            if wrong := _wrong(row, bad):
-                yield Finding("checkpoint", f"task {row.uid} at {row.epochs} epochs", wrong, (row.uid, row.id))
+    for row in _in_pages(store, _heads, 0):
+        if wrong := _wrong(row, bad):
+            yield Finding("checkpoint", f"task {row.uid} at {row.epochs} epochs", wrong, (row.uid, row.id, wrong))
 
 
-@dataclass
-class _Head:
+class _Head(NamedTuple):
     id: int
     uid: str
     epochs: int
     digest: str
     kind: str  # what the manifest is stored as
     manifest: bytes | None
-    named: set[str] = field(default_factory=set)  # digests of its blobs, as its rows name them
-    stored: set[str] = field(default_factory=set)  # those of them that are there
+    named: set[str]  # digests of its blobs, as its rows name them
+    stored: set[str]  # those of them that are there
 
 
 def _heads(connection: Connection, after: int) -> list[_Head]:
     c, named = checkpoint.c, checkpoint_blob.c
     kind = _stored_as(connection, c.manifest)
     manifest = sa.case((kind == BYTES, c.manifest))
-    query = sa.select(c.id, c.uid, c.epochs, c.digest, kind, manifest).where(c.id > after).order_by(c.id).limit(50)
-    heads = {row.id: _Head(*row) for row in connection.execute(query)}
+    query = sa.select(c.id, c.uid, c.epochs, c.digest, kind, manifest).where(c.id > after).order_by(c.id).limit(PAGE)
+    heads = {row.id: _Head._make((*row, set(), set())) for row in connection.execute(query)}
     links = sa.select(named.checkpoint, named.digest, blob.c.digest).join_from(checkpoint_blob, blob, isouter=True)
     for id, digest, stored in connection.execute(links.where(named.checkpoint.in_(heads))):
         heads[id].named.add(digest)
-        heads[id].stored |= {stored} - {None}
+        heads[id].stored.update({stored} - {None})
     return list(heads.values())
 
 
@@ -188,10 +172,8 @@ def _wrong(row: _Head, bad: Set[str]) -> str:
     return f"{len(damaged)} of its blobs are damaged, {damaged[0][:12]} the first" if damaged else ""
 
 
-def _orphans(connection: Connection) -> list[Finding]:
+def _orphans(connection: Connection) -> Iterator[Finding]:
     named = sa.exists().where(checkpoint_blob.c.digest == blob.c.digest)
     query = sa.select(blob.c.digest, sa.func.length(blob.c.data)).where(~named).order_by(blob.c.digest)
-    return [
-        Finding("orphan", f"blob {digest[:12]}", f"no checkpoint names its {size} bytes", (digest,))
-        for digest, size in connection.execute(query)
-    ]
+    for digest, size in connection.execute(query):
+        yield Finding("orphan", f"blob {digest[:12]}", f"no checkpoint names its {size} bytes", (digest,))

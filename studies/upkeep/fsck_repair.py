@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -24,7 +23,6 @@ from .locking import last_epochs, lock_if_free
 
 HELD = "a living process holds the task; it is repaired when that has ended"
 GONE = "it is no longer so"
-Cure = Callable[..., str]  # of a connection and the finding: "" once it is done, or why it was not
 
 
 def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
@@ -34,122 +32,108 @@ def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
     repairs = []
     for finding in repairable:
         try:
-            note = store.database.write(partial(_CURES[finding.kind], finding=finding))
+            note = store.database.write(partial(_cure, finding=finding))
         except StoreError as error:
             note = f"{error}"
         repairs.append(Repair(finding, note in ("", GONE), note))
     return repairs
 
 
-def _lease(connection: Connection, finding: Finding) -> str:
-    uid, token = finding.key
+def _cure(connection: Connection, finding: Finding) -> str:
+    """Cure a finding; return "" once it is done, or why it was not."""
+    if finding.kind in _OF_TASKS and not lock_if_free(connection, finding.key[0]):
+        return HELD
+    return "" if _CURES[finding.kind](connection, *finding.key) else GONE
+
+
+def _lease(connection: Connection, uid: str, token: int) -> bool:
     held = (task.c.uid == uid) & (task.c.lease_epoch == token) & task.c.lease_owner.is_not(None)
-    if connection.scalar(sa.select(task.c.uid).where(held)) is None:
-        return GONE
-    return "" if lock_if_free(connection, uid) else HELD
+    return connection.scalar(sa.select(task.c.uid).where(held)) is not None and lock_if_free(connection, uid)
 
 
-def _unreachable(connection: Connection, finding: Finding) -> str:
-    name, *key = finding.key
+def _unreachable(connection: Connection, name: str, *key: str | int) -> int:
     table = metadata.tables[name]
     if table is checkpoint:
         connection.execute(checkpoint_blob.delete().where(checkpoint_blob.c.checkpoint == key[0]))
     if table is trial:
         connection.execute(segment.delete().where(segment.c.study == key[0], segment.c.number == key[1]))
     same = sa.and_(*(column == value for column, value in zip(table.primary_key.columns, key, strict=True)))
-    return "" if connection.execute(table.delete().where(same)).rowcount else GONE
+    return connection.execute(table.delete().where(same)).rowcount
 
 
-def _blob(connection: Connection, finding: Finding) -> str:
-    connection.execute(blob.update().where(blob.c.digest == finding.key[0]).values(size=-1))
-    return ""
+def _blob(connection: Connection, digest: str) -> int:
+    return connection.execute(blob.update().where(blob.c.digest == digest).values(size=-1)).rowcount
 
 
-def _size(connection: Connection, finding: Finding) -> str:
+def _size(connection: Connection, digest: str) -> int:
     length = sa.func.length(blob.c.data)
-    connection.execute(blob.update().where(blob.c.digest == finding.key[0]).values(size=length))
-    return ""
+    return connection.execute(blob.update().where(blob.c.digest == digest).values(size=length)).rowcount
 
 
-def _checkpoint(connection: Connection, finding: Finding) -> str:
-    uid, id = finding.key
-    if not lock_if_free(connection, uid):
-        return HELD
+def _checkpoint(connection: Connection, uid: str, id: int, wrong: str) -> bool:
     query = sa.select(checkpoint.c.id, checkpoint.c.epochs).where(checkpoint.c.uid == uid).order_by(checkpoint.c.id)
     epochs = {row.id: row.epochs for row in connection.execute(query)}
     if id not in epochs:
-        return GONE
+        return False
     drop(connection, [id])
-    if id != max(epochs):  # training has gone on from there; a later one, if damaged as well, has its own finding
-        return ""
-    sound = epochs.get(max(epochs.keys() - {id}, default=0), 0)
-    go_back(connection, uid, sound, [])
-    add_events(connection, [(uid, "repaired", {"epochs": sound, "damage": [finding.what]})])
-    return ""
+    if id == max(epochs):  # else training has gone on from there; a later one, if damaged, has its own finding
+        sound = epochs.get(max(epochs.keys() - {id}, default=0), 0)
+        go_back(connection, uid, sound, [])
+        add_events(connection, [(uid, "repaired", {"epochs": sound, "damage": [wrong]})])
+    return True
 
 
-def _epochs(connection: Connection, finding: Finding) -> str:
-    if not lock_if_free(connection, finding.key[0]):
-        return HELD
-    last_epochs(connection, finding.key[0])
-    return ""
+def _epochs(connection: Connection, uid: str) -> bool:
+    last_epochs(connection, uid)
+    return True
 
 
-def _identity(connection: Connection, finding: Finding) -> str:
-    uid = finding.key[0]
-    if not lock_if_free(connection, uid):
-        return HELD
+def _identity(connection: Connection, uid: str) -> int:
     connection.execute(metric.delete().where(metric.c.uid == uid))
     connection.execute(event.delete().where(event.c.uid == uid))
     empty = (task.c.uid == uid) & task.c.identity.is_(None) & ~sa.exists().where(checkpoint.c.uid == uid)
-    return "" if connection.execute(task.delete().where(empty)).rowcount else GONE
+    return connection.execute(task.delete().where(empty)).rowcount
 
 
-def _metrics(connection: Connection, finding: Finding) -> str:
-    uid = finding.key[0]
-    if not lock_if_free(connection, uid):
-        return HELD
-    connection.execute(metric.delete().where(metric.c.uid == uid, metric.c.epoch > last_epochs(connection, uid)))
-    return ""
+def _metrics(connection: Connection, uid: str) -> int:
+    later = metric.c.epoch > last_epochs(connection, uid)
+    return connection.execute(metric.delete().where(metric.c.uid == uid, later)).rowcount
 
 
-def _segment(key: tuple[Any, ...]) -> Any:
-    return sa.and_(segment.c.study == key[0], segment.c.number == key[1], segment.c.rung == key[2])
-
-
-def _reopen(connection: Connection, finding: Finding) -> str:
-    study_rows.revise(connection, finding.key[0], rewrite=True)
-    values = {"state": "ready", "score": None, "digest": None, "objectives": None}
-    connection.execute(segment.update().where(_segment(finding.key)).values(**values))
-    name, number, _ = finding.key
+def _reopen(connection: Connection, name: str, number: int, rung: int) -> int:
+    study_rows.revise(connection, name, rewrite=True)
     ended = (trial.c.study == name) & (trial.c.number == number) & trial.c.state.in_(["complete", "pruned"])
     connection.execute(trial.update().where(ended).values(state="running", finished=None))
-    return ""
+    values = {"state": "ready", "score": None, "digest": None, "objectives": None}
+    return connection.execute(segment.update().where(_segment(name, number, rung)).values(**values)).rowcount
 
 
-def _close(connection: Connection, finding: Finding) -> str:
-    study_rows.revise(connection, finding.key[0], rewrite=True)
-    gone = connection.execute(segment.delete().where(_segment(finding.key), segment.c.state == "ready"))
-    return "" if gone.rowcount else GONE
+def _close(connection: Connection, name: str, number: int, rung: int) -> int:
+    study_rows.revise(connection, name, rewrite=True)
+    ready = _segment(name, number, rung) & (segment.c.state == "ready")
+    return connection.execute(segment.delete().where(ready)).rowcount
 
 
-def _fail(connection: Connection, finding: Finding) -> str:
-    name, number = finding.key
+def _segment(name: str, number: int, rung: int) -> sa.ColumnElement[bool]:
+    return (segment.c.study == name) & (segment.c.number == number) & (segment.c.rung == rung)
+
+
+def _fail(connection: Connection, name: str, number: int) -> int:
     study_rows.revise(connection, name, rewrite=True)
     running = (trial.c.study == name) & (trial.c.number == number) & (trial.c.state == "running")
     values = {"state": "failed", "error": "its segment failed; the reason is not on record", "finished": Now()}
-    return "" if connection.execute(trial.update().where(running).values(**values)).rowcount else GONE
+    return connection.execute(trial.update().where(running).values(**values)).rowcount
 
 
-def _orphan(connection: Connection, finding: Finding) -> str:
+def _orphan(connection: Connection, digest: str) -> int:
     named = sa.exists().where(checkpoint_blob.c.digest == blob.c.digest)
-    gone = connection.execute(blob.delete().where(blob.c.digest == finding.key[0], ~named))
-    return "" if gone.rowcount else GONE
+    return connection.execute(blob.delete().where(blob.c.digest == digest, ~named)).rowcount
 
 
-# In the order of repair: leases first, so that the tasks of dead processes are free; what hangs on others after those;
-# orphans at the end.
-_CURES: dict[str, Cure] = {
+# Functions of a connection and the finding's key; they return a true value if there was something to cure. In the order
+# of repair: leases first, so that the tasks of dead processes are free; what hangs on others after those; orphans at
+# the end.
+_CURES: dict[str, Callable[..., int]] = {
     "lease": _lease,
     "unreachable": _unreachable,
     "blob": _blob,
@@ -163,3 +147,4 @@ _CURES: dict[str, Cure] = {
     "trial-failed": _fail,
     "orphan": _orphan,
 }
+_OF_TASKS = {"checkpoint", "task-epochs", "task-identity", "metrics"}  # cured only while no process trains the task

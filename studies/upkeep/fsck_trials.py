@@ -22,25 +22,21 @@ from .findings import Finding
 ENDED = ("complete", "pruned", "failed")
 
 
-def _configurations(connection: Connection) -> list[Finding]:
-    findings = []
+def _configurations(connection: Connection) -> Iterator[Finding]:
     for name, text in connection.execute(sa.select(study.c.name, sa.type_coerce(study.c.config, sa.Text))):
         try:
             Config.from_json(parse_json(text), name)
         except (StoreError, ValueError) as error:
-            findings.append(Finding("study", f"study {name!r}", f"{error}", (name,)))
-    return findings
+            yield Finding("study", f"study {name!r}", f"{error}", (name,))
 
 
-def _trials(connection: Connection) -> list[Finding]:
+def _trials(connection: Connection) -> Iterator[Finding]:
     """Check study by study.
 
     The rows of one study at a time are in memory.
     """
-    findings: list[Finding] = []
     for name in connection.scalars(sa.select(trial.c.study).distinct().order_by(trial.c.study)).all():
-        findings += _study(connection, name)
-    return findings
+        yield from _study(connection, name)
 
 
 def _objectives_of_study(connection: Connection, name: str) -> frozenset[str]:
@@ -99,21 +95,16 @@ def _trial(key: tuple[str, int], label: str, state: str, rows: list[Segment]) ->
             yield Finding("segment-open", where, f"its trial is {state}", place_of)
 
 
-def _digests(connection: Connection) -> list[Finding]:
+def _digests(connection: Connection) -> Iterator[Finding]:
     """Find segments whose task has another state at the same epochs."""
     c, s, t = checkpoint.c, segment.c, trial.c
     same = (s.study == t.study) & (s.number == t.number) & (s.state == "done") & s.digest.is_not(None)
     query = sa.select(s.study, s.number, s.rung, s.epochs, s.digest, c.digest).join_from(trial, segment, same)
     query = query.join(checkpoint, (c.uid == t.uid) & (c.epochs == s.epochs)).where(c.digest != s.digest)
-    return [
-        Finding(
-            "segment-digest",
-            f"segment {rung} of trial {number} of study {name!r}",
-            f"after {epochs} epochs its digest is {own[:12]}, and the task's {stored[:12]}",
-            (name, number, rung),
-        )
-        for name, number, rung, epochs, own, stored in connection.execute(query.order_by(s.study, s.number, s.rung))
-    ]
+    for name, number, rung, epochs, own, stored in connection.execute(query.order_by(s.study, s.number, s.rung)):
+        where = f"segment {rung} of trial {number} of study {name!r}"
+        wrong = f"after {epochs} epochs its digest is {own[:12]}, and the task's {stored[:12]}"
+        yield Finding("segment-digest", where, wrong, (name, number, rung))
 
 
 CHECKS = (_configurations, _trials, _digests)

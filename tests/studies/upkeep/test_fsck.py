@@ -319,7 +319,6 @@ def test_the_memory_that_it_takes_does_not_grow_with_the_blobs(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size, batch = 1 << 18, 1 << 20
-    monkeypatch.setattr(fsck, "BATCH", batch)
     with Store(sqlite_url) as store:
         for number in range(64):  # 16 MiB
             data = bytes([number]) * size
