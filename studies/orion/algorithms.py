@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...spaces import Space
 from ...spaces.dimension import Maybe
+from ...spaces.errors import near
 from ...spaces.ranges import Fidelity
 from .trial import whole
 
@@ -37,7 +37,7 @@ def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int 
     if name.lower() not in classes:
         raise ValueError(
             f"Orion has no algorithm {name!r} installed; it has {', '.join(sorted(classes))}"
-            f"{_hint(name.lower(), classes)}"
+            f"{near(name.lower(), classes)}"
         )
     known = inspect.signature(classes[name.lower()].__init__).parameters
     if name.lower() in _MULTI_FIDELITY and not isinstance(epochs, Fidelity):
@@ -114,8 +114,3 @@ def _reachable(prior: re.Match[str]) -> str:
     while math.exp(math.log(high)) > high:
         high = math.nextafter(high, low)
     return f"loguniform({low!r}, {high!r}, precision=None)"  # and no default, which could be an end
-
-
-def _hint(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), 1)
-    return f"; did you mean {close[0]}?" if close else ""

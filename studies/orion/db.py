@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from ..errors import StoreError, StoreLocked
 from ..storage.sql import database as sql
 from .documents import Document, DocumentError
-from .tables import VERSION, Collections, DuplicateKey, UnknownIndex, create_tables, schema_version
+from .tables import VERSION, Asked, Collections, DuplicateKey, UnknownIndex, create_tables, schema_version
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # orion 0.2.7 imports pkg_resources, which warns of its own end
@@ -129,13 +129,9 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         """Add an index unless it exists; create the collection."""
         pairs = [(keys, self.ASCENDING)] if isinstance(keys, str) else list(keys)
         name = "_".join(f"{field}_{-1 if order == self.DESCENDING else 1}" for field, order in pairs)
-        if [field for field, _ in pairs] == ["_id"] or self._has_index(collection_name, name):
-            return
-        fields = [field for field, _ in pairs]
-        self.transact(lambda collections: collections.ensure_index(collection_name, name, fields, unique))
-
-    def _has_index(self, collection: str, name: str) -> bool:
-        return self._run("read", lambda collections: name in collections.indexes(collection))
+        if name not in {"_id_1", "_id_-1", *self.index_information(collection_name)}:
+            fields = [field for field, _ in pairs]
+            self.transact(lambda collections: collections.ensure_index(collection_name, name, fields, unique))
 
     def index_information(self, collection_name: str) -> dict[str, bool]:
         """Return the names of all indexes, and whether each is unique.
@@ -149,7 +145,7 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         """Remove an index; DatabaseError if none has this name."""
         self.transact(lambda collections: collections.drop_index(collection_name, name))
 
-    def write(self, collection_name: str, data: Any, query: Mapping[str, Any] | None = None) -> int:
+    def write(self, collection_name: str, data: Any, query: Asked = None) -> int:
         """Insert documents, or update those that match; return their number.
 
         With a query, set keys of all documents that match it.
@@ -162,18 +158,12 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
             document["_id"] = number
         return len(documents)
 
-    def read(
-        self, collection_name: str, query: Mapping[str, Any] | None = None, selection: Mapping[str, Any] | None = None
-    ) -> list[Document]:
+    def read(self, collection_name: str, query: Asked = None, selection: Asked = None) -> list[Document]:
         """Return the documents that match, in the order of their insertion."""
         return self._run("read", lambda collections: collections.find(collection_name, query, selection))
 
     def read_and_write(
-        self,
-        collection_name: str,
-        query: Mapping[str, Any],
-        data: Mapping[str, Any],
-        selection: Mapping[str, Any] | None = None,
+        self, collection_name: str, query: Asked, data: Mapping[str, Any], selection: Asked = None
     ) -> Document | None:
         """Set keys of the first document that matches and return it.
 
@@ -181,11 +171,11 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
         """
         return self.transact(lambda collections: collections.update_first(collection_name, query, data, selection))
 
-    def count(self, collection_name: str, query: Mapping[str, Any] | None = None) -> int:
+    def count(self, collection_name: str, query: Asked = None) -> int:
         """Count the documents that match."""
         return self._run("read", lambda collections: collections.count(collection_name, query))
 
-    def remove(self, collection_name: str, query: Mapping[str, Any] | None) -> int:
+    def remove(self, collection_name: str, query: Asked) -> int:
         """Delete the documents that match; return their number."""
         return self.transact(lambda collections: collections.remove(collection_name, query))
 

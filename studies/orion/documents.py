@@ -10,15 +10,16 @@ calls.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from operator import ge, gt, le, lt
 from typing import Any
+
+from ...spaces.errors import near
 
 Document = dict[str, Any]
 
@@ -169,9 +170,6 @@ def lookup(document: Mapping[str, Any], key: str) -> Any:
     return MISSING
 
 
-Condition = tuple[str, str, Any]  # dotted key, operator, value
-
-
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     def test(held: Any, asked: Any) -> bool:
         try:
@@ -193,40 +191,40 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def conditions(query: Mapping[str, Any] | None) -> list[Condition]:
-    """Return a query as conditions that must all hold.
+class Query:
+    """A query as conditions that must all hold; None for all documents.
 
     ``{"a.b": 1, "c": {"$lte": 2}}`` has two.
     """
-    return list(_conditions(query or {}, ""))
+
+    def __init__(self, query: Mapping[str, Any] | None):
+        self.conditions = list(_conditions(query or {}, ""))
+
+    def matches(self, document: Document) -> bool:
+        """Return whether all conditions hold.
+
+        None, not even $ne, holds of a missing key (as in Orion's own database).
+        """
+        held = ((lookup(document, key), operator, value) for key, operator, value in self.conditions)
+        return all(each is not MISSING and OPERATORS[operator](each, value) for each, operator, value in held)
 
 
-def _conditions(query: Mapping[str, Any], path: str) -> Iterable[Condition]:
+def _conditions(query: Mapping[str, Any], path: str) -> Iterator[tuple[str, str, Any]]:
+    """Yield the dotted key, operator and value of each condition."""
     for key, value in query.items():
         *parents, last = key.split(".")
         name = ".".join(filter(None, [path, *parents]))
         if last.startswith("$"):
             if last not in OPERATORS:
-                near = difflib.get_close_matches(last, OPERATORS, n=1)
                 raise DocumentError(
-                    f"a query knows the operators {', '.join(OPERATORS)}, but got {last!r} at "
-                    f"{name!r}{f'; did you mean {near[0]}?' if near else ''}"
+                    f"a query knows the operators {', '.join(OPERATORS)}, but got {last!r} at {name!r}"
+                    f"{near(last, OPERATORS)}"
                 )
             yield name, last, value
         elif isinstance(value, Mapping) and value:
             yield from _conditions(value, f"{path}.{key}" if path else key)
         else:
             yield f"{path}.{key}" if path else key, "$eq", value
-
-
-def matches(document: Document, asked: Sequence[Condition]) -> bool:
-    """Return whether all conditions hold.
-
-    None, not even $ne, holds of a missing key (as in Orion's own database).
-    """
-    return all(
-        (held := lookup(document, key)) is not MISSING and OPERATORS[op](held, value) for key, op, value in asked
-    )
 
 
 def select(document: Document, selection: Mapping[str, Any] | None) -> Document:

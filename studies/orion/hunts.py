@@ -212,21 +212,21 @@ def hunt(
         search = changeable(task(env, seed=seed, **fixed).get_space(), search)
     objective = OrionObjective(task, env, storage=storage, epochs=epochs, seed=seed, search=search, **fixed)
     client = _experiment(name, objective, storage, chosen, max_trials)
-    work = {
-        "n_workers": workers,
-        "max_trials": max_trials,
-        "max_broken": max(3, max_trials),
-        "trial_arg": "trial",
-        "on_error": _on_error,
-        "prepare_trial": _no_directory,
-        "idle_timeout": idle_timeout,
-    }
     try:
         with client.tmp_executor("poolexecutor" if workers > 1 else "singleexecutor", n_workers=workers):
             while True:
                 before = _states(client)
                 try:
-                    client.workon(objective, **work)
+                    client.workon(
+                        objective,
+                        n_workers=workers,
+                        max_trials=max_trials,
+                        max_broken=max(3, max_trials),
+                        trial_arg="trial",
+                        on_error=_on_error,
+                        prepare_trial=_no_directory,
+                        idle_timeout=idle_timeout,
+                    )
                     return client
                 except LazyWorkers:
                     if _states(client) == before and not _others_train(client):

@@ -11,29 +11,20 @@ import pickle
 from collections.abc import Collection
 from typing import Any
 
-_DATA = frozenset(
-    {
-        ("builtins", "set"),
-        ("builtins", "frozenset"),
-        ("collections", "OrderedDict"),
-        ("collections", "defaultdict"),
-        ("datetime", "datetime"),
-        ("datetime", "timedelta"),
-        ("numpy", "dtype"),
-        ("numpy", "ndarray"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "scalar"),
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy.core.multiarray", "scalar"),
-        ("orion.algo.hyperband.hyperband", "BudgetTuple"),
-        ("orion.algo.pbt.pbt", "LineageNode"),
-        ("orion.algo.pbt.pbt", "Lineages"),
-        ("orion.core.utils.tree", "TreeNode"),
-        ("orion.core.worker.trial", "Trial"),
-        ("orion.core.worker.trial", "Trial.Param"),
-        ("orion.core.worker.trial", "Trial.Result"),
-    }
-)
+_DATA = {
+    "builtins": {"set", "frozenset"},
+    "collections": {"OrderedDict", "defaultdict"},
+    "datetime": {"datetime", "timedelta"},
+    "numpy": {"dtype", "ndarray"},
+    "numpy._core.multiarray": {"_reconstruct", "scalar"},
+    "numpy.core.multiarray": {"_reconstruct", "scalar"},
+    "orion.algo.hyperband.hyperband": {"BudgetTuple"},
+    "orion.algo.pbt.pbt": {"LineageNode", "Lineages"},
+    "orion.core.utils.tree": {"TreeNode"},
+    "orion.core.worker.trial": {"Trial", "Trial.Param", "Trial.Result"},
+}
+# What a damaged pickle raises; LookupError, AttributeError and ImportError are those of its names.
+_DAMAGES = (pickle.UnpicklingError, EOFError, ValueError, TypeError, AssertionError, MemoryError, RecursionError)
 
 
 class UnreadableState(Exception):
@@ -54,18 +45,7 @@ def load_state(data: bytes | None, trusted: Collection[str] = ()) -> Any:
         return None
     try:
         return _Reader(bytes(data), trusted).load()
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        ImportError,
-        MemoryError,
-        RecursionError,
-        AssertionError,
-    ) as error:
+    except (*_DAMAGES, LookupError, AttributeError, ImportError) as error:
         raise UnreadableState(
             f"the state of an algorithm must be what Orion wrote, but it is damaged: {error}"
         ) from error
@@ -77,7 +57,7 @@ class _Reader(pickle.Unpickler):
         self._trusted = trusted
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _DATA or f"{module}:{name}" in self._trusted:
+        if name in _DATA.get(module, ()) or f"{module}:{name}" in self._trusted:
             return super().find_class(module, name)
         raise UnreadableState(
             f"the state of an algorithm is made of numbers, arrays and trials, but this one names {module}:{name}. If "

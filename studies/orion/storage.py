@@ -141,7 +141,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
             return None
         trial = Trial(**document)
         self._hold(trial)
-        if experiment.working_dir and _trains_with_rekindle(experiment):
+        if experiment.working_dir and _runs_rekindle(experiment.metadata):
             # Orion would copy the directory of the trial's parent, or call the trial broken if that is on another
             # machine, or was temporary and is gone. All that the trial needs of its parent is in the database.
             trial.exp_working_dir = experiment.working_dir
@@ -209,7 +209,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         validate_status(was)
         row = {"experiment": trial.experiment, "id": trial.id, "status": was}
         if was == "reserved":
-            row = _owned(trial) if is_ours(trial.worker) else _query_with_unchanged_heartbeat(trial)
+            row = _owned(trial) | ({} if is_ours(trial.worker) else {"heartbeat": trial.heartbeat})
         token = new_token() if status == "reserved" else trial.worker
         beat = heartbeat if isinstance(heartbeat, datetime) else None  # Orion's client gives a number of seconds
 
@@ -253,7 +253,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         reserved = self._fetch_trials({"experiment": experiment.id, "status": "reserved"})
         reserved = [trial for trial in reserved if trial.worker not in self._held_rows.rows()]
         if not reserved:
-            return []
+            return reserved
         before = self._db.now() - timedelta(seconds=orion.core.config.worker.heartbeat * _LOST_BEATS)
         return [trial for trial in reserved if is_silent(_last_sign(trial), trial.worker, before)]
 
@@ -284,13 +284,7 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
 
 def _has_program(rows: Collections, experiment: Any) -> bool:
     """Return whether ``orion hunt`` runs ``rekindle train`` for this experiment id."""
-    return any(
-        _runs_rekindle(document.get("metadata") or {}) for document in rows.find("experiments", {"_id": experiment})
-    )
-
-
-def _trains_with_rekindle(experiment: Any) -> bool:
-    return _runs_rekindle(experiment.metadata)
+    return any(_runs_rekindle(found.get("metadata") or {}) for found in rows.find("experiments", {"_id": experiment}))
 
 
 def _runs_rekindle(metadata: Mapping[str, Any]) -> bool:
@@ -302,11 +296,6 @@ def _runs_rekindle(metadata: Mapping[str, Any]) -> bool:
 def _owned(trial: Trial) -> Document:
     """Return the query of a trial that is still its worker's."""
     return {"experiment": trial.experiment, "id": trial.id, "status": "reserved", "worker": trial.worker}
-
-
-def _query_with_unchanged_heartbeat(trial: Trial) -> Document:
-    """Return the query of a worker's trial without a newer heartbeat."""
-    return {**_owned(trial), "heartbeat": trial.heartbeat}
 
 
 def _last_sign(trial: Trial) -> datetime | None:

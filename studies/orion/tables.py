@@ -13,33 +13,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Index,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-)
+from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, Table, Text
 
 from ..storage.sql.database import insert
-from .documents import (
-    Condition,
-    Document,
-    DocumentError,
-    assign,
-    conditions,
-    decode,
-    encode,
-    index_text,
-    key_text,
-    matches,
-    select,
-)
+from ..storage.sql.schema import chunks
+from .documents import Document, DocumentError, Query, assign, decode, encode, index_text, key_text, select
 
 VERSION = 1
 COLUMNS = ("experiment", "id", "status", "heartbeat", "name", "version")
@@ -63,8 +41,8 @@ _documents = Table(
     Column("key", _text, nullable=False),  # the _id
     *(Column(name, _text) for name in COLUMNS),
     Column("body", Text, nullable=False),
-    Column("blob", LargeBinary),
-    UniqueConstraint("collection", "key"),
+    Column("blob", sa.LargeBinary),
+    sa.UniqueConstraint("collection", "key"),
     Index("rk_orion_document_status", "collection", "experiment", "status", "number"),
     Index("rk_orion_document_id", "collection", "experiment", "id", "status"),
     Index("rk_orion_document_name", "collection", "name"),
@@ -78,6 +56,9 @@ _keys = Table(
     Column("number", BigInteger, nullable=False),
     Index("rk_orion_key_number", "collection", "number"),
 )
+
+
+Asked = Mapping[str, Any] | None  # a query or projection of Orion's; None for everything
 
 
 class DuplicateKey(Exception):
@@ -147,23 +128,21 @@ class Collections:
             self._connection.execute(_one(sa.update(_collections), collection).values(last=largest))
         return numbers
 
-    def find(
-        self, collection: str, query: Mapping[str, Any] | None = None, selection: Mapping[str, Any] | None = None
-    ) -> list[Document]:
+    def find(self, collection: str, query: Asked = None, selection: Asked = None) -> list[Document]:
         """Return the documents that match, in the order of their insertion."""
         return [select(row.document, selection) for row in self._rows(collection, query)]
 
-    def count(self, collection: str, query: Mapping[str, Any] | None = None) -> int:
+    def count(self, collection: str, query: Asked = None) -> int:
         """Count the documents that match.
 
         They are not read where the indexed columns decide.
         """
-        where, exact = _where(collection, conditions(query))
+        where, exact = _where(collection, Query(query))
         if exact:
             return self._connection.scalar(sa.select(sa.func.count()).select_from(_documents).where(*where)) or 0
         return sum(1 for _ in self._rows(collection, query, with_blobs=False))
 
-    def update(self, collection: str, query: Mapping[str, Any] | None, data: Mapping[str, Any]) -> int:
+    def update(self, collection: str, query: Asked, data: Mapping[str, Any]) -> int:
         """Set keys of all that match; return their number."""
         rows = list(self._rows(collection, query, lock="all"))
         for row in rows:
@@ -171,11 +150,7 @@ class Collections:
         return len(rows)
 
     def update_first(
-        self,
-        collection: str,
-        query: Mapping[str, Any] | None,
-        data: Mapping[str, Any],
-        selection: Mapping[str, Any] | None = None,
+        self, collection: str, query: Asked, data: Mapping[str, Any], selection: Asked = None
     ) -> Document | None:
         """Set keys of the first that matches and return it, or None.
 
@@ -192,11 +167,10 @@ class Collections:
         for _ in self._rows(collection, query, lock="all", with_blobs=False):
             pass
 
-    def remove(self, collection: str, query: Mapping[str, Any] | None) -> int:
+    def remove(self, collection: str, query: Asked) -> int:
         """Delete all that match; return their number."""
         numbers = [row.number for row in self._rows(collection, query, lock="all", with_blobs=False)]
-        for start in range(0, len(numbers), 500):
-            some = numbers[start : start + 500]
+        for some in chunks(numbers):
             for table in (_keys, _documents):
                 where = (table.c.collection == collection, table.c.number.in_(some))
                 self._connection.execute(sa.delete(table).where(*where))
@@ -249,13 +223,7 @@ class Collections:
         return row.last, _unique(json.loads(row.indexes))
 
     def _rows(
-        self,
-        collection: str,
-        query: Mapping[str, Any] | None,
-        *,
-        lock: str = "",
-        first: bool = False,
-        with_blobs: bool = True,
+        self, collection: str, query: Asked, *, lock: str = "", first: bool = False, with_blobs: bool = True
     ) -> Iterator[_Row]:
         """Yield the rows that match.
 
@@ -266,7 +234,7 @@ class Collections:
             first: the caller takes the first row only; where SQL alone decides, no other is read or locked.
             with_blobs: whether bytes are read.
         """
-        asked = conditions(query)
+        asked = Query(query)
         where, exact = _where(collection, asked)
         table = _documents.c
         chosen = sa.select(table.number, table.body, table.blob.is_not(None).label("with_blob"))
@@ -276,16 +244,15 @@ class Collections:
             chosen = chosen.with_for_update(skip_locked=lock == "free")
         if first and exact:
             chosen = chosen.limit(1)
-        needs_bytes = any(isinstance(value, bytes) for _, _, value in asked)
+        needs_bytes = any(isinstance(value, bytes) for _, _, value in asked.conditions)
         for number, body, with_blob in self._connection.execute(chosen).all():
             document = decode(body, self._blob(collection, number) if with_blob and needs_bytes else None)
             if "_id" not in document:
                 raise DocumentError(f"document {number} of {collection} has no _id: it is damaged")
-            if not matches(document, asked):
-                continue
-            if with_blob and with_blobs:
-                document = decode(body, self._blob(collection, number))
-            yield _Row(number, document)
+            if asked.matches(document):
+                if with_blob and with_blobs:
+                    document = decode(body, self._blob(collection, number))
+                yield _Row(number, document)
 
     def _blob(self, collection: str, number: int) -> bytes:
         where = (_documents.c.collection == collection, _documents.c.number == number)
@@ -346,18 +313,14 @@ def _columns(document: Document) -> tuple[dict[str, Any], Document]:
     return {"key": key, **copied, "body": text, "blob": blob or None}, body
 
 
-def _where(collection: str, asked: Sequence[Condition]) -> tuple[list[sa.ColumnElement[bool]], bool]:
+def _where(collection: str, asked: Query) -> tuple[list[sa.ColumnElement[bool]], bool]:
     """Return SQL that every matching row satisfies, and whether no other does."""
+    columns = {"_id": _documents.c.key} | {name: _documents.c[name] for name in COLUMNS}
     where: list[sa.ColumnElement[bool]] = [_documents.c.collection == collection]
-    exact = True
-    for key, operator, value in asked:
-        column = _documents.c["key" if key == "_id" else key] if key in (*COLUMNS, "_id") else None
-        clause = None if column is None else _clause(column, operator, value)
-        if clause is None:
-            exact = False
-        else:
-            where.append(clause)
-    return where, exact
+    for key, operator, value in asked.conditions:
+        clause = _clause(columns[key], operator, value) if key in columns else None
+        where += [] if clause is None else [clause]
+    return where, len(where) == 1 + len(asked.conditions)
 
 
 def _clause(column: sa.ColumnElement[Any], operator: str, value: Any) -> sa.ColumnElement[bool] | None:

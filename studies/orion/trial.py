@@ -75,65 +75,44 @@ def train(
         Diverged: the reason is also kept with the task.
         Stopped: after SIGTERM.
     """
-    start = warm
-    if parent is not None:
-        from ..orion.trial_rows import start_of
-
-        start = start_of(store, make(None).init(**values).identity.to_json(), parent)
-    while True:
-        try:
-            return _train_once(make, {**values, "start": start}, epochs, store, use_previous, at_epoch_end)
-        except _Passing as passing:
-            say(f"tried again in {passing.pause:.0f} s: {passing}")
-            time.sleep(passing.pause)
-
-
-class _Passing(Exception):
-    """A transient failure, whose trial is retried after a pause."""
-
-    def __init__(self, error: Exception, pause: float):
-        super().__init__(f"{type(error).__name__}: {' '.join(str(error).split())}")
-        self.pause = pause
-
-
-def _train_once(
-    make: Make,
-    values: Mapping[str, Any],
-    epochs: int,
-    store: Store,
-    use_previous: bool,
-    at_epoch_end: Callable[[EpochEvent], None],
-) -> Results:
     from ...tasks.checkpoint.retention import RETURN
     from ...tasks.errors import Diverged
     from ..workers.waiting import open_when_free
+    from .trial_rows import start_of
 
     def evaluate(event: EpochEvent) -> None:
         if event.epoch == epochs:
             event.metrics[RETURN] = event.task.evaluate()
         at_epoch_end(event)
 
-    start = values["start"]
-    with open_when_free(lambda: make(_storage(store, start, use_previous)), values) as task:
-        resumed = task.epochs
-        try:
-            # The stored task may be trained further than this trial: train again up to here, without the storage.
-            if task.epochs > epochs and start is None:
-                task, resumed = make(None).init(**values), 0
-            elif task.epochs > epochs:
-                from ..engine.lineage import lineage, retrain
+    start = warm
+    if parent is not None:
+        start = start_of(store, make(None).init(**values).identity.to_json(), parent)
+    while True:
+        with open_when_free(lambda: make(_storage(store, start, use_previous)), {**values, "start": start}) as task:
+            resumed = task.epochs
+            try:
+                # The stored task may be trained further than this trial: train again up to here, without the storage.
+                if task.epochs > epochs and start is None:
+                    task, resumed = make(None).init(**values), 0
+                elif task.epochs > epochs:
+                    from ..engine.lineage import lineage, retrain
 
-                task, resumed = retrain(lineage(store, task.uid), epochs, evaluate), 0
-            metrics = task.fit(epochs, evaluate)
-        except Diverged as error:
-            _keep_reason(store, task, error)
-            raise
-        except Exception as error:  # an environment may raise anything; nothing is swallowed
-            if (pause := _pause(store, task, error)) is None:
+                    task, resumed = retrain(lineage(store, task.uid), epochs, evaluate), 0
+                metrics = task.fit(epochs, evaluate)
+            except Diverged as error:  # Orion's trial has no field for the reason
+                reason = {"error": f"{type(error).__name__}: {error}"}
+                _write_event(store, task, task.epochs, "broken", reason)
                 raise
-            raise _Passing(error, pause) from error
-        score = metrics[RETURN] if RETURN in metrics else task.evaluate()
-        return results(score, uid=task.uid, resumed=resumed, epochs=task.epochs, digest=task.digest)
+            except Exception as error:  # an environment may raise anything; nothing is swallowed
+                if (pause := _pause(store, task, error)) is None:
+                    raise
+                failure = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            else:
+                score = metrics[RETURN] if RETURN in metrics else task.evaluate()
+                return results(score, uid=task.uid, resumed=resumed, epochs=task.epochs, digest=task.digest)
+        say(f"tried again in {pause:.0f} s: {failure}")
+        time.sleep(pause)
 
 
 def _storage(store: Store, start: str | None, use_previous: bool) -> Storage:
@@ -149,8 +128,6 @@ def _pause(store: Store, task: Task, error: Exception) -> float | None:
 
     The failure is noted with the task.
     """
-    from ...tasks.checkpoint.storage import Write
-    from ..errors import StoreError
     from ..failures import FAILED, classify, decide, note
     from ..storage.failure_history import FailureHistory
 
@@ -158,27 +135,18 @@ def _pause(store: Store, task: Task, error: Exception) -> float | None:
         return None
     tried = store.histories([task.uid]).get(task.uid, FailureHistory()).failed
     decision = decide(error, tried[classify(error)])
-    with suppress(StoreError):
-        [row] = store.tasks([task.uid])
-        with store.open(task.uid, task.identity.to_json()) as lease:
-            store.save([Write(lease, row.epochs, events=[(FAILED, note(error, decision, row.epochs))])])
+    epochs = store.reached([task.uid]).get(task.uid, 0)
+    _write_event(store, task, epochs, FAILED, note(error, decision, epochs))
     return decision.pause if decision.retry else None
 
 
-def _keep_reason(store: Store, task: Task, error: Exception) -> None:
-    """Note with the task why its trial is broken.
-
-    Orion's trial has no field for the reason.
-    """
+def _write_event(store: Store, task: Task, epochs: int, kind: str, data: dict[str, Any]) -> None:
+    """Note an event with a task, if the database can be written and the task is free."""
     from ...tasks.checkpoint.storage import Write
     from ..errors import StoreError
 
-    with suppress(StoreError):
-        lease = store.open(task.uid, task.identity.to_json())
-        try:
-            store.save([Write(lease, task.epochs, events=[("broken", {"error": f"{type(error).__name__}: {error}"})])])
-        finally:
-            lease.release()
+    with suppress(StoreError), store.open(task.uid, task.identity.to_json()) as lease:
+        store.save([Write(lease, epochs, events=[(kind, data)])])
 
 
 def whole(epochs: float) -> int:

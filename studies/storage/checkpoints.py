@@ -6,8 +6,9 @@ A blob is named by its sha256, and verified when it is fetched.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -16,22 +17,22 @@ from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ..errors import DamagedCheckpoint
 from .retention import drop
 from .sql.database import Database, insert
-from .sql.schema import CHUNK, Now, blob, checkpoint, checkpoint_blob, event, metric, task
+from .sql.schema import Now, blob, checkpoint, checkpoint_blob, chunks, event, metric, task
 
 
-def put_blobs(connection: Connection, blobs: Mapping[str, Mapping[str, bytes]]) -> None:
-    """Store the blobs that are missing or known to be damaged.
+def put_blobs(connection: Connection, names: Iterable[str], data_of: Callable[[str], bytes]) -> None:
+    """Store the blobs of these digests that are missing or known to be damaged.
 
-    ``blobs`` gives for each digest the mapping with its bytes; others are not asked for, as making them costs.
+    Only these are asked for their bytes, as making them costs.
     """
     stored: dict[str, int] = {}
-    digests = sorted(blobs)  # in one order everywhere, so that two writers cannot wait for each other
-    for i in range(0, len(digests), CHUNK):
-        query = sa.select(blob.c.digest, blob.c.size).where(blob.c.digest.in_(digests[i : i + CHUNK]))
+    digests = sorted(names)  # in one order everywhere, so that two writers cannot wait for each other
+    for some in chunks(digests):
+        query = sa.select(blob.c.digest, blob.c.size).where(blob.c.digest.in_(some))
         stored.update((digest, size) for digest, size in connection.execute(query))
     for digest in digests:
         if stored.get(digest, -1) < 0:
-            data = blobs[digest][digest]
+            data = data_of(digest)
             new = insert(connection, blob).values(digest=digest, size=len(data), data=data)
             same = {"size": new.excluded.size, "data": new.excluded.data}
             connection.execute(new.on_conflict_do_update(index_elements=["digest"], set_=same))
@@ -46,13 +47,15 @@ def put_checkpoint(connection: Connection, write: Write, token: int) -> None:
             f"a digest is the sha256 of its manifest, but task {write.lease.uid} gave {write.digest} for {digest}"
         )
     row = {"uid": write.lease.uid, "epochs": write.epochs, "digest": digest, "manifest": write.manifest}
-    new = checkpoint.insert().values(**row, lease_epoch=token, created=Now()).returning(checkpoint.c.id)
-    id = connection.execute(new).scalar_one()
+    add_checkpoint(connection, write.blobs, {**row, "lease_epoch": token, "created": Now()})
     connection.execute(task.update().where(task.c.uid == write.lease.uid).values(epochs=write.epochs))
-    if write.blobs:
-        connection.execute(
-            checkpoint_blob.insert(), [{"checkpoint": id, "digest": name} for name in sorted(write.blobs)]
-        )
+
+
+def add_checkpoint(connection: Connection, names: Iterable[str], row: Mapping[str, Any]) -> None:
+    """Add the row of a checkpoint, and the names of its blobs."""
+    id = connection.execute(checkpoint.insert().values(row).returning(checkpoint.c.id)).scalar_one()
+    if named := [{"checkpoint": id, "digest": digest} for digest in sorted(names)]:
+        connection.execute(checkpoint_blob.insert(), named)
 
 
 def put_metrics(connection: Connection, rows: Iterable[tuple[str, int, Metrics]]) -> None:

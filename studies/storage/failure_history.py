@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from ..failures import FAILED, KILLED, RETRY_RULES, Decision, Killed, decide
 from .locks.fencing import TAKEOVER, free_among
 from .locks.owner import Owner
-from .sql.schema import CHUNK, Now, event, task
+from .sql.schema import CHUNK, Now, chunks, event, task
 
 EXCUSED = 16  # deaths at most that count as the machines', not the trial's
 
@@ -81,10 +81,10 @@ def claimable(
     """
     enough = len(uids) if limit is None else 2 * limit
     first: list[str] = []
-    for i in range(0, len(uids), CHUNK):
+    for some in chunks(uids):
         if len(first) < enough:
-            free = free_among(connection, uids[i : i + CHUNK])
-            first += [uid for uid in uids[i : i + CHUNK] if uid in free]
+            free = free_among(connection, some)
+            first += [uid for uid in some if uid in free]
     first = first[:enough]
     known = histories(connection, first)
     due = [uid for uid in first if uid not in known or not known[uid].retry_in]
@@ -94,11 +94,13 @@ def claimable(
 
 
 def histories(connection: Connection, uids: Collection[str]) -> dict[str, FailureHistory]:
-    """Return the histories of the tasks that had failures."""
+    """Return the failures of tasks since their last new epoch.
+
+    Tasks without failures are left out.
+    """
     by_uid: dict[str, FailureHistory] = {}
-    names = sorted(uids)
-    for i in range(0, len(names), CHUNK):
-        _read(connection, names[i : i + CHUNK], by_uid)
+    for some in chunks(sorted(uids)):
+        _read(connection, some, by_uid)
     for uid, history in by_uid.items():
         if (RETRY_RULES[KILLED].times or 0) < history.killed:
             history.other_deaths = _count_other_deaths(connection, uid, history)

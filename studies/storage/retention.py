@@ -13,7 +13,7 @@ from ...tasks.checkpoint.storage import Metrics
 from . import branches
 from .branches import BRANCH, BRANCHED
 from .rows import CheckpointRow, Event
-from .sql.schema import CHUNK, blob, checkpoint, checkpoint_blob, event, metric
+from .sql.schema import blob, checkpoint, checkpoint_blob, chunks, event, metric
 
 INIT = "init"  # the event of every opening, which says what the task keeps
 
@@ -56,8 +56,8 @@ def drop(connection: Connection, checkpoints: Iterable[int]) -> None:
     connection.execute(checkpoint_blob.delete().where(named))
     connection.execute(checkpoint.delete().where(checkpoint.c.id.in_(ids)))
     elsewhere = sa.exists().where(checkpoint_blob.c.digest == blob.c.digest)
-    for i in range(0, len(digests), CHUNK):
-        connection.execute(blob.delete().where(blob.c.digest.in_(digests[i : i + CHUNK]), ~elsewhere))
+    for some in chunks(digests):
+        connection.execute(blob.delete().where(blob.c.digest.in_(some), ~elsewhere))
 
 
 def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics], events: Sequence[Event]) -> list[str]:

@@ -152,13 +152,14 @@ class Changes:
 class Result:
     """Result of training to the end of a segment.
 
-    ``lease`` is that of the segment's task, ``metrics`` are (epoch, metrics), to be added to those of their epochs.
+    ``lease`` is that of the segment's task, ``metrics`` are (epoch, metrics), to be added to those of their epochs. A
+    failed segment has no score.
     """
 
     lease: Lease
     number: int
     rung: int
-    score: float
+    score: float | None
     digest: str | None = None
     metrics: Sequence[tuple[int, Metrics]] = ()
     objectives: Mapping[str, float] | None = None

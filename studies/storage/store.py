@@ -18,14 +18,14 @@ import contextlib
 import math
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Self
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection
 
-from ...tasks.checkpoint.storage import Metrics, Saved, Write
+from ...tasks.checkpoint.storage import Saved, Write
 from ..errors import StoreError, TaskBusy
 from ..failures import FAILED
 from . import branches
@@ -37,15 +37,26 @@ from .failure_history import FailureHistory, claimable, histories
 from .locks import fencing, planning_lock
 from .locks.leases import HeldLeases, StoreLease, held_here
 from .retention import Keep, prune
-from .rows import Changes, CheckpointRow, Event, Result, Segment, Study, TaskRow, Trial
+from .rows import Result, Segment, Study, Trial
 from .sql import schema, sqlite_guard
 from .sql.database import Database
 from .sql.events import add_events
 from .sql.retry import RetryPolicy
-from .studies import Totals
 
 KEEP = Keep()
 PLANNING_SECONDS = 30.0
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _reading(query: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Store, P], T]:
+    """Return the method that runs a query in a transaction of its own."""
+
+    @wraps(query)
+    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.database.read(lambda connection: query(connection, *args, **kwargs))
+
+    return method
 
 
 class Store:
@@ -145,7 +156,7 @@ class Store:
 
         def work(connection: Connection) -> None:
             fencing.fence(connection, leases, self.lease_seconds)
-            put_blobs(connection, blobs)
+            put_blobs(connection, blobs, lambda name: blobs[name][name])
             put_metrics(connection, [(write.lease.uid, *row) for write in writes for row in write.metrics])
             kept = [(write, lease) for write, lease in zip(writes, leases, strict=True) if write.manifest is not None]
             for write, lease in kept:
@@ -165,55 +176,20 @@ class Store:
         """
         return Reader(self.database, uid).last(epochs, digest)
 
-    def tasks(self, uids: Collection[str] | None = None) -> list[TaskRow]:
-        """Return the tasks (all, or those given), the oldest first."""
-        return self.database.read(lambda connection: task_rows.tasks(connection, uids))
-
-    def count_tasks(self, without: Sequence[str]) -> int:
-        """Count the tasks whose uids begin with none of these."""
-        return self.database.read(lambda connection: task_rows.count_tasks(connection, without))
-
-    def reached(self, uids: Collection[str]) -> dict[str, int]:
-        """Return the last checkpoints' epochs, by uid, of the tasks that exist."""
-        return self.database.read(lambda connection: task_rows.reached(connection, uids))
-
-    def trials_of(self, uid: str) -> list[tuple[str, Trial]]:
-        """Return the trials that train a task, each with its study's name."""
-        return self.database.read(lambda connection: task_rows.trials_of(connection, uid))
-
-    def held(self) -> set[str]:
-        """Return the uids of tasks that have owners, alive or dead."""
-        return self.database.read(task_rows.held)
-
-    def holders(self) -> dict[str, str]:
-        """Return the owners, by uid, that are not known to be dead.
-
-        A process is given as ``host:boot:pid:started``.
-        """
-        return self.database.read(task_rows.holders)
+    tasks = _reading(task_rows.tasks)
+    count_tasks = _reading(task_rows.count_tasks)
+    reached = _reading(task_rows.reached)
+    trials_of = _reading(task_rows.trials_of)
+    checkpoints = _reading(task_rows.checkpoints)
+    metrics = _reading(metrics_until)
+    events = _reading(task_rows.events)
+    histories = _reading(histories)
+    held = _reading(task_rows.held)
+    holders = _reading(task_rows.holders)
 
     def workers(self) -> list[str]:
         """Return the processes that hold leases and are not known dead."""
         return sorted(set(self.holders().values()))
-
-    def checkpoints(self, uid: str) -> list[CheckpointRow]:
-        """Return the checkpoints of a task, the oldest first."""
-        return self.database.read(lambda connection: task_rows.checkpoints(connection, uid))
-
-    def metrics(self, uid: str) -> list[tuple[int, Metrics]]:
-        """Return (epoch, metrics) of a task, in order."""
-        return self.database.read(lambda connection: metrics_until(connection, uid))
-
-    def events(self, uid: str) -> list[Event]:
-        """Return the events of a task, the oldest first."""
-        return self.database.read(lambda connection: task_rows.events(connection, uid))
-
-    def histories(self, uids: Collection[str]) -> dict[str, FailureHistory]:
-        """Return the failures of tasks since their last new epoch.
-
-        Tasks without failures are left out.
-        """
-        return self.database.read(lambda connection: histories(connection, uids))
 
     def branch(self, uid: str, identity: Mapping[str, Any], start: Start) -> bool:
         """Create a task that starts from a state of another one.
@@ -234,13 +210,13 @@ class Store:
         """
         return self.database.write(lambda connection: study_rows.change_study(connection, name, change))
 
-    def study(self, name: str) -> Study:
-        """Return a study; UnknownStudy names those that exist."""
-        return self.database.read(lambda connection: study_rows.get_study(connection, name))
-
-    def studies(self) -> list[Study]:
-        """Return all studies, the oldest first."""
-        return self.database.read(study_rows.studies)
+    study = _reading(study_rows.get_study)
+    studies = _reading(study_rows.studies)
+    changes = _reading(study_rows.changes)
+    trials = _reading(study_rows.trials)
+    segments = _reading(study_rows.segments)
+    totals = _reading(study_rows.totals)
+    longest = _reading(study_rows.longest)
 
     def add_rows(
         self,
@@ -291,32 +267,6 @@ class Store:
         seconds = min(self.lease_seconds, PLANNING_SECONDS)
         return self.database.write(lambda connection: planning_lock.acquire(connection, study, revision, seconds))
 
-    def changes(self, study: str, since: int = -1) -> Changes | None:
-        """Return the changes of a study since a revision, or None.
-
-        Since -1 everything is new.
-        """
-        return self.database.read(lambda connection: study_rows.changes(connection, study, since))
-
-    def trials(self, study: str) -> list[Trial]:
-        """Return the trials of a study, by number."""
-        return self.database.read(lambda connection: study_rows.trials(connection, study))
-
-    def segments(self, study: str) -> list[Segment]:
-        """Return the segments of a study, by number and rung."""
-        return self.database.read(lambda connection: study_rows.segments(connection, study))
-
-    def totals(self, study: str) -> Totals:
-        """Return the progress of a study, counted by the database."""
-        return self.database.read(lambda connection: study_rows.totals(connection, study))
-
-    def longest(self, study: str, *, best: bool = False) -> list[tuple[Trial, list[Segment]]]:
-        """Return the longest trained trials with a result, with all their segments.
-
-        With ``best`` only those with the highest score, several if they are equal.
-        """
-        return self.database.read(lambda connection: study_rows.longest(connection, study, best=best))
-
     def finish_segments(self, study: str, results: Sequence[Result]) -> None:
         """End segments with their scores, all or none, under their tasks' leases.
 
@@ -334,17 +284,7 @@ class Store:
                 merge_metrics(connection, each.lease.uid, each.metrics)
             revision = study_rows.revise(connection, study)  # late: others wait for the study from here on
             for each in results:
-                study_rows.finish_segment(
-                    connection,
-                    study,
-                    each.number,
-                    each.rung,
-                    "done",
-                    each.score,
-                    each.digest,
-                    revision,
-                    each.objectives,
-                )
+                study_rows.finish_segment(connection, study, each, revision)
 
         self.database.write(work)
 
@@ -360,7 +300,7 @@ class Store:
         def work(connection: Connection) -> None:
             fencing.fence(connection, leases, self.lease_seconds)
             revision = study_rows.revise(connection, study)
-            study_rows.finish_segment(connection, study, number, rung, "failed", None, None, revision)
+            study_rows.finish_segment(connection, study, Result(lease, number, rung, None), revision)
             study_rows.finish_trials(connection, study, [number], "failed", error, revision)
             add_events(connection, [(lease.uid, FAILED, note)] if note else [])
 

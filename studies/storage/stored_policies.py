@@ -43,20 +43,9 @@ def put_policy(store: Store, task: Task, name: str) -> str:
     while not any(event.kind == STORED and event.data.get("source") == name for event in store.events(uid)):
         try:
             with store.open(uid, {"policy": packed.digest}) as lease:
-                manifest = None if store.checkpoints(uid) else packed.manifest
-                store.save(
-                    [
-                        Write(
-                            lease,
-                            0,
-                            manifest,
-                            packed.blobs,
-                            packed.digest if manifest else None,
-                            events=[(STORED, note)],
-                            keep=Keep(latest=None),
-                        )
-                    ]
-                )
+                manifest, digest = (None, None) if store.checkpoints(uid) else (packed.manifest, packed.digest)
+                events, keep = [(STORED, note)], Keep(latest=None)
+                store.save([Write(lease, 0, manifest, packed.blobs, digest, events=events, keep=keep)])
         except TaskBusy:  # another process stores the same; nothing can start from it before it has
             time.sleep(POLL)
     return packed.digest

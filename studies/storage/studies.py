@@ -13,20 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ..errors import DamagedRow, ResultMismatch, StudyMismatch, UnknownStudy
 from ..redact import masked
-from .rows import Changes, Segment, Study, Trial
+from .rows import Changes, Result, Segment, Study, Trial
 from .sql.database import insert
-from .sql.schema import CHUNK, Now, segment, study, trial
+from .sql.schema import Now, chunks, segment, study, trial
 
 _STUDY = (study.c.name, study.c.config, study.c.created)
-_TRIAL = tuple(column for column in trial.c if column.name not in ("study", "revision"))
-_SEGMENT = tuple(column for column in segment.c if column.name not in ("study", "revision"))
 TRIAL_STATES = ("running", "complete", "pruned", "failed")
 SEGMENT_STATES = ("ready", "done", "failed")
 
@@ -43,7 +41,7 @@ def change_study(
     if connection.execute(query).one_or_none() is None:
         new = insert(connection, study).values(name=name, config=dict(change(None)), created=Now())
         connection.execute(new.on_conflict_do_nothing())
-    stored = Study(**connection.execute(query).one()._mapping)
+    stored = Study(*connection.execute(query).one())
     config = dict(change(stored.config))
     if stored.config != config:
         values = {"config": config, "revision": study.c.revision + 1}
@@ -78,9 +76,8 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
 
 def studies(connection: Connection) -> list[Study]:
     """Return all studies, the oldest first."""
-    return [
-        Study(**row._mapping) for row in connection.execute(sa.select(*_STUDY).order_by(study.c.created, study.c.name))
-    ]
+    query = sa.select(*_STUDY).order_by(study.c.created, study.c.name)
+    return [Study(*row) for row in connection.execute(query)]
 
 
 def get_study(connection: Connection, name: str) -> Study:
@@ -88,7 +85,7 @@ def get_study(connection: Connection, name: str) -> Study:
     row = connection.execute(sa.select(*_STUDY).where(study.c.name == name)).one_or_none()
     if row is None:
         raise _unknown(connection, name)
-    return Study(**row._mapping)
+    return Study(*row)
 
 
 def _unknown(connection: Connection, name: str) -> UnknownStudy:
@@ -113,7 +110,7 @@ def revise(connection: Connection, name: str, *, rewrite: bool = False) -> int:
     return int(revision)
 
 
-def changes(connection: Connection, name: str, since: int) -> Changes | None:
+def changes(connection: Connection, name: str, since: int = -1) -> Changes | None:
     """Return the changes of a study since a revision, or None.
 
     Since -1 everything is new.
@@ -149,10 +146,6 @@ def add_segments(connection: Connection, name: str, segments: Iterable[Segment],
         connection.execute(insert(connection, segment).on_conflict_do_nothing(), rows)
 
 
-def _read_seeds(connection: Connection, name: str) -> int:
-    return _seeds(connection.scalar(sa.select(study.c.config).where(study.c.name == name)) or {})
-
-
 def _seeds(config: Mapping[str, Any]) -> int:
     """Return the number of replicates of each configuration of a study."""
     options = config.get("options")
@@ -160,24 +153,45 @@ def _seeds(config: Mapping[str, Any]) -> int:
     return seeds if isinstance(seeds, int) and seeds > 0 else 1
 
 
-def trials(
-    connection: Connection, name: str, since: int = -1, of: Any = None, *, seeds: int | None = None
-) -> list[Trial]:
+Row = TypeVar("Row", Trial, Segment)
+
+
+def _read(
+    connection: Connection, table: sa.Table, row_type: type[Row], name: str, since: int, of: Any, seeds: int
+) -> list[Row]:
+    columns = [column for column in table.c if column.name not in ("study", "revision")]
+    query = sa.select(*columns).where(table.c.study == name).order_by(*table.primary_key)
+    if since >= 0:
+        query = query.where(table.c.revision > since)
+    if of is not None:
+        query = query.where(table.c.number.in_(of))
+    seeds = seeds or _seeds(connection.scalar(sa.select(study.c.config).where(study.c.name == name)) or {})
+    return [row_type(**row._mapping, seeds=seeds) for row in connection.execute(query)]
+
+
+def trials(connection: Connection, name: str, since: int = -1, of: Any = None, seeds: int = 0) -> list[Trial]:
     """Return the trials of a study, by number.
 
     Only trials after the revision ``since`` are read, with numbers that ``of`` selects. ``seeds`` is the number of
-    replicates of each configuration, read if it is not known.
+    replicates of each configuration, read if it is 0.
     """
-    query = sa.select(*_TRIAL).where(trial.c.study == name).order_by(trial.c.number)
-    if since >= 0:
-        query = query.where(trial.c.revision > since)
-    if of is not None:
-        query = query.where(trial.c.number.in_(of))
-    seeds = seeds or _read_seeds(connection, name)
-    rows = [Trial(**row._mapping, seeds=seeds) for row in connection.execute(query)]
+    rows = _read(connection, trial, Trial, name, since, of, seeds)
     for row in rows:
         if row.state not in TRIAL_STATES:
             raise _contradictory(f"trial {row.number} of study {name!r}", row.state, None)
+    return rows
+
+
+def segments(connection: Connection, name: str, since: int = -1, of: Any = None, seeds: int = 0) -> list[Segment]:
+    """Return the segments of a study, by number and rung.
+
+    Only segments after the revision ``since`` are read, with numbers that ``of`` selects. ``seeds`` is the number of
+    replicates of each configuration, read if it is 0.
+    """
+    rows = _read(connection, segment, Segment, name, since, of, seeds)
+    for row in rows:
+        if row.state not in SEGMENT_STATES or (row.state == "done") != (row.score is not None):
+            raise _contradictory(f"segment {row.rung} of trial {row.number} of study {name!r}", row.state, row.score)
     return rows
 
 
@@ -188,55 +202,21 @@ def _contradictory(name: str, state: str, score: float | None) -> DamagedRow:
     )
 
 
-def segments(
-    connection: Connection, name: str, since: int = -1, of: Any = None, *, seeds: int | None = None
-) -> list[Segment]:
-    """Return the segments of a study, by number and rung.
-
-    Only segments after the revision ``since`` are read, with numbers that ``of`` selects. ``seeds`` is the number of
-    replicates of each configuration, read if it is not known.
-    """
-    query = sa.select(*_SEGMENT).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
-    if since >= 0:
-        query = query.where(segment.c.revision > since)
-    if of is not None:
-        query = query.where(segment.c.number.in_(of))
-    seeds = seeds or _read_seeds(connection, name)
-    rows = [Segment(**row._mapping, seeds=seeds) for row in connection.execute(query)]
-    for row in rows:
-        if row.state not in SEGMENT_STATES or (row.state == "done") != (row.score is not None):
-            raise _contradictory(f"segment {row.rung} of trial {row.number} of study {name!r}", row.state, row.score)
-    return rows
-
-
-def finish_segment(
-    connection: Connection,
-    name: str,
-    number: int,
-    rung: int,
-    state: str,
-    score: float | None,
-    digest: str | None,
-    revision: int,
-    objectives: Mapping[str, float] | None = None,
-) -> None:
+def finish_segment(connection: Connection, name: str, result: Result, revision: int) -> None:
     """End a ready segment.
 
     The same result again changes nothing; another one raises ResultMismatch.
     """
-    which = sa.and_(segment.c.study == name, segment.c.number == number, segment.c.rung == rung)
-    values = {"state": state, "score": score, "digest": digest, "objectives": objectives and dict(objectives)}
-    if score is not None and math.isnan(score):
-        raise ValueError(
-            f"a score is a number, but segment {rung} of trial {number} of study {name!r} got NaN; "
-            "fail the trial instead"
-        )
+    label = f"segment {result.rung} of trial {result.number} of study {name!r}"
+    if result.score is not None and math.isnan(result.score):
+        raise ValueError(f"a score is a number, but {label} got NaN; fail the trial instead")
+    which = sa.and_(segment.c.study == name, segment.c.number == result.number, segment.c.rung == result.rung)
+    state, objectives = "failed" if result.score is None else "done", result.objectives and dict(result.objectives)
+    values = {"state": state, "score": result.score, "digest": result.digest, "objectives": objectives}
     ready = segment.update().where(which, segment.c.state == "ready")
-    done = connection.execute(ready.values(**values, revision=revision))
-    if not done.rowcount:
+    if not connection.execute(ready.values(**values, revision=revision)).rowcount:
         columns = [segment.c[name] for name in values]
-        row = connection.execute(sa.select(*columns).where(which)).one_or_none()
-        _same_again(f"segment {rung} of trial {number} of study {name!r}", row, values)
+        _same_again(label, connection.execute(sa.select(*columns).where(which)).one_or_none(), values)
 
 
 def finish_trials(
@@ -249,9 +229,7 @@ def finish_trials(
     Passwords in the error are masked.
     """
     values = {"state": state, "error": error and masked(error), "finished": Now(), "revision": revision}
-    known = sorted(set(numbers))
-    for i in range(0, len(known), CHUNK):
-        some = known[i : i + CHUNK]
+    for some in chunks(sorted(set(numbers))):
         which = sa.and_(trial.c.study == name, trial.c.number.in_(some))
         ended = connection.execute(trial.update().where(which, trial.c.state == "running").values(**values)).rowcount
         if ended == len(some):
@@ -299,10 +277,10 @@ def totals(connection: Connection, name: str) -> Totals:
     )
 
 
-def longest(connection: Connection, name: str, *, best: bool) -> list[tuple[Trial, list[Segment]]]:
+def longest(connection: Connection, name: str, *, best: bool = False) -> list[tuple[Trial, list[Segment]]]:
     """Return the longest trained trials with a result, with all their segments.
 
-    With ``best`` only those with the highest score.
+    With ``best`` only those with the highest score, several if they are equal.
     """
     s = segment.c
     done = (s.study == name) & (s.state == "done")

@@ -10,10 +10,10 @@ from sqlalchemy import Connection
 from . import studies as study_rows
 from .locks.owner import Owner
 from .rows import CheckpointRow, Event, TaskRow, Trial
-from .sql.schema import CHUNK, Now, blob, checkpoint, checkpoint_blob, event, task, trial
+from .sql.schema import Now, blob, checkpoint, checkpoint_blob, chunks, event, task, trial
 
 
-def tasks(connection: Connection, uids: Collection[str] | None) -> list[TaskRow]:
+def tasks(connection: Connection, uids: Collection[str] | None = None) -> list[TaskRow]:
     """Return the tasks (all, or those given), the oldest first."""
     c = task.c
     columns = (c.uid, c.identity, c.lease_owner, c.lease_epoch, c.lease_expires - Now(), c.epochs, c.created)
@@ -31,12 +31,9 @@ def count_tasks(connection: Connection, without: Sequence[str]) -> int:
 
 def reached(connection: Connection, uids: Collection[str]) -> dict[str, int]:
     """Return the epochs of the tasks' last checkpoints, by uid."""
-    c, known = task.c, list(uids)
-    epochs_of: dict[str, int] = {}
-    for i in range(0, len(known), CHUNK):
-        query = sa.select(c.uid, c.epochs).where(c.uid.in_(known[i : i + CHUNK]))
-        epochs_of.update((uid, epochs) for uid, epochs in connection.execute(query))
-    return epochs_of
+    columns = sa.select(task.c.uid, task.c.epochs)
+    found = (connection.execute(columns.where(task.c.uid.in_(some))) for some in chunks(list(uids)))
+    return {row.uid: row.epochs for rows in found for row in rows}
 
 
 def held(connection: Connection) -> set[str]:
@@ -54,7 +51,10 @@ def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
 
 
 def holders(connection: Connection) -> dict[str, str]:
-    """Return the owners, by uid, that are not known to be dead."""
+    """Return the owners, by uid, that are not known to be dead.
+
+    A process is given as ``host:boot:pid:started``.
+    """
     owned = sa.select(task.c.uid, task.c.lease_owner).where(task.c.lease_owner >= "", task.c.lease_expires > Now())
     owners = {uid: str(owner) for uid, owner in connection.execute(owned)}
     dead = {owner for owner in set(owners.values()) if Owner.parse(owner).is_dead()}

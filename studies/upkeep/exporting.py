@@ -28,7 +28,13 @@ from ..storage import studies as study_rows
 from ..storage.sql.schema import blob, checkpoint, checkpoint_blob, event, metric, segment, study, task, trial
 from ..storage.store import Store
 
-PIECE = 1 << 20  # bytes that are hashed at a time
+# Columns that a file has of each row of a task; a checkpoint's number and the blobs that it names follow from them.
+COLUMNS = {
+    task: ("uid", "identity", "epochs", "created"),
+    checkpoint: ("uid", "epochs", "digest", "manifest", "created"),
+    metric: ("uid", "epoch", "data"),
+    event: ("uid", "created", "kind", "data"),
+}
 Row = dict[str, Any]
 
 
@@ -72,18 +78,10 @@ def export_study(store: Store, name: str, path: Path) -> Transferred:
             with copy.database.sqlite() as connection:
                 connection.execute("VACUUM INTO ?", (str(whole),))
         with whole.open("r+b") as file:
-            digest = sha256_of(iter(lambda: file.read(PIECE), b""))
+            digest = hashlib.file_digest(file, "sha256").digest()
             file.write(digest)
         os.replace(whole, path)
     return done
-
-
-def sha256_of(pieces: Iterable[bytes]) -> bytes:
-    """Return the SHA-256 of bytes that are given piece by piece."""
-    hashed = hashlib.sha256()
-    for piece in pieces:
-        hashed.update(piece)
-    return hashed.digest()
 
 
 def _copy(source: Connection, target: Connection, name: str) -> Transferred:
@@ -97,23 +95,20 @@ def _copy(source: Connection, target: Connection, name: str) -> Transferred:
     _insert(target, segment, [{"study": name, **row} for row in segments])
     uids = sorted({row["uid"] for row in trials})  # sorted here: databases collate texts differently
     free = {"lease_epoch": 0, "lease_expires": 0.0}
-    tasks = _insert(target, task, ({**row, **free} for row in _rows(source, task, uids, _TASK)))
+    tasks = _insert(target, task, ({**row, **free} for row in rows_of(source, task, uids)))
     checkpoints, blobs = _copy_states(source, target, uids)
     for uid in uids:
-        _insert(target, metric, _rows(source, metric, [uid], ("uid", "epoch", "data")))
-        events = _rows(source, event, [uid], ("uid", "created", "kind", "data"))
+        _insert(target, metric, rows_of(source, metric, [uid]))
+        events = rows_of(source, event, [uid])
         _insert(target, event, ({**row, "data": _without_passwords(row["data"])} for row in events))
     return Transferred(name, len(trials), tasks, checkpoints, blobs)
 
 
-_TASK = ("uid", "identity", "epochs", "created")
-
-
-def _rows(source: Connection, table: sa.Table, uids: Iterable[str], names: Iterable[str]) -> Iterator[Row]:
-    columns = [table.c[name] for name in names]
+def rows_of(source: Connection, table: sa.Table, uids: Iterable[str]) -> Iterator[Row]:
+    """Yield the rows of tasks in a table, in the order of its keys, with the columns that a file has."""
     for uid in uids:
-        query = sa.select(*columns).where(table.c.uid == uid).order_by(*table.primary_key.columns)
-        for row in source.execute(query):
+        query = sa.select(*(table.c[name] for name in COLUMNS[table])).where(table.c.uid == uid)
+        for row in source.execute(query.order_by(*table.primary_key)):
             yield dict(row._mapping)
 
 
@@ -152,10 +147,9 @@ def _without_passwords(value: Any) -> Any:
 
 def _copy_states(source: Connection, target: Connection, uids: Iterable[str]) -> tuple[int, int]:
     """Copy checkpoints and their blobs, each checked; return the numbers of both."""
-    names = ("uid", "epochs", "digest", "manifest", "created")
     copied: set[str] = set()
     count = 0
-    for row in _rows(source, checkpoint, uids, names):
+    for row in rows_of(source, checkpoint, uids):
         check_digest(f"a manifest of task {row['uid']}", row["digest"], row["manifest"])
         named = sorted(read_manifest(row["manifest"]).blobs())
         for digest in named:

@@ -12,7 +12,7 @@ study names it or a task starts from it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from ...tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ..storage import branches
 from ..storage.retention import Keep, asked_for, drop
 from ..storage.sql.events import add_events
-from ..storage.sql.schema import CHUNK, Now, blob, checkpoint, checkpoint_blob, event, metric, study, trial
+from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, chunks, event, metric, study, trial
 from ..storage.store import Store
 from ..storage.studies import get_study
 from .fsck_rows import COLLECTED
@@ -199,13 +199,9 @@ def _freed_bytes(connection: Connection, ids: Sequence[int], gone: Sequence[int]
     c, size = checkpoint_blob.c, 0
     digests = set(connection.scalars(sa.select(c.digest).where(c.checkpoint.in_(ids))))
     leaving = {*ids, *gone}
-    for some in _chunks(sorted(digests)):
+    for some in chunks(sorted(digests)):
         others = sa.select(c.digest, c.checkpoint).where(c.digest.in_(some))
         used = {row.digest for row in connection.execute(others) if row.checkpoint not in leaving}
         lengths = sa.select(blob.c.digest, sa.func.length(blob.c.data)).where(blob.c.digest.in_(some))
         size += sum(length for digest, length in connection.execute(lengths) if digest not in used)
     return size
-
-
-def _chunks(names: Sequence[str]) -> Iterable[Sequence[str]]:
-    return (names[i : i + CHUNK] for i in range(0, len(names), CHUNK))

@@ -13,7 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,17 +24,18 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from ...tasks.checkpoint.manifests import read_manifest
 from ..errors import IdentityMismatch, StoreError, StudyMismatch, TaskBusy, UnknownStudy
 from ..storage import studies as study_rows
-from ..storage.checkpoints import put_blobs
+from ..storage.checkpoints import add_checkpoint, put_blobs
 from ..storage.locks.owner import Owner
 from ..storage.rows import Segment, Study, Trial
 from ..storage.sql.columns import Double, Integer, Text
 from ..storage.sql.database import insert
-from ..storage.sql.schema import blob, checkpoint, checkpoint_blob, event, metric, segment, study, task, trial
+from ..storage.sql.schema import blob, checkpoint, event, metric, segment, study, task, trial
 from ..storage.store import Store
 from ..study.config import Config
-from .exporting import PIECE, Row, Transferred, check_digest, sha256_of
+from .exporting import COLUMNS, Row, Transferred, check_digest, rows_of
 from .fsck import check
 from .locking import last_epochs, lock_if_free
 
@@ -64,7 +67,7 @@ def import_study(store: Store, path: Path) -> Transferred:
             with Store(f"sqlite:///{copy}") as source:
                 own = _check(source)
                 trials, segments = source.trials(own.name), source.segments(own.name)
-                uids = source.database.read(_uids)
+                uids, blobs = source.database.read(_contents)
         except StoreError as error:
             raise _bad(path, str(error).replace(str(copy), path.name)) from None
         Config.from_json(own.config, own.name)
@@ -73,9 +76,8 @@ def import_study(store: Store, path: Path) -> Transferred:
             new = checkpoints = 0
             for uid in uids:
                 rows = source.database.read(partial(_read_task, uid=uid))
-                checkpoints += len(rows["checkpoints"])
-                new += store.database.write(partial(_task, blobs=_Blobs(source), rows=rows, where=path))
-            blobs = len(_Blobs(source))
+                checkpoints += len(rows[checkpoint])
+                new += store.database.write(partial(_task, data_of=partial(_blob, source), rows=rows, where=path))
         store.database.write(lambda connection: _import_study(connection, own, trials, segments))
     return Transferred(own.name, len(trials), len(uids), checkpoints, blobs, new)
 
@@ -93,19 +95,15 @@ def _copy(path: Path, target: Path) -> None:
     BadArchive unless the file is one, with the digest of its bytes at its end.
     """
     try:
-        with path.open("rb") as file, target.open("wb") as copy:
-            left = path.stat().st_size - DIGEST
-
-            def pieces() -> Iterator[bytes]:
-                nonlocal left
-                while left > 0 and (piece := file.read(min(PIECE, left))):
-                    left -= len(piece)
-                    copy.write(piece)
-                    yield piece
-
-            whole = sha256_of(pieces()) == file.read(DIGEST)
-            file.seek(0)
+        shutil.copyfile(path, target)
+        with target.open("r+b") as file:
             start = file.read(16)
+            file.seek(max(file.seek(0, os.SEEK_END) - DIGEST, 0))
+            end = file.tell()
+            digest = file.read()
+            file.truncate(end)
+            file.seek(0)
+            whole = hashlib.file_digest(file, "sha256").digest() == digest
     except OSError as error:
         raise BadArchive(f"cannot read {path}: {error.strerror or error}; check the path and the rights") from None
     if start.startswith(b"PK\x03\x04"):
@@ -158,48 +156,24 @@ def _is_valid(column: sa.Column[Any], value: Any) -> bool:
     return "\0" not in value and (not is_name or 0 < len(value) <= LONGEST_NAME)  # PostgreSQL keeps no NUL
 
 
-def _uids(connection: Connection) -> list[str]:
-    return sorted(connection.scalars(sa.select(task.c.uid)))
+def _contents(connection: Connection) -> tuple[list[str], int]:
+    """Return the uids of a file's tasks, and the number of its blobs."""
+    count = sa.select(sa.func.count()).select_from(blob)
+    return sorted(connection.scalars(sa.select(task.c.uid))), connection.scalar(count) or 0
 
 
-def _read_task(connection: Connection, uid: str) -> dict[str, list[Row]]:
-    """Return the rows of a task, by what they are."""
-    columns = {
-        "task": (task, ("uid", "identity", "created")),
-        "checkpoints": (checkpoint, ("id", "uid", "epochs", "digest", "manifest", "created")),
-        "metrics": (metric, ("uid", "epoch", "data")),
-        "events": (event, ("uid", "created", "kind", "data")),
-    }
-    by_kind = {}
-    for kind, (table, names) in columns.items():
-        query = sa.select(*(table.c[name] for name in names)).where(table.c.uid == uid)
-        rows = connection.execute(query.order_by(*table.primary_key.columns))
-        by_kind[kind] = [dict(row._mapping) for row in rows]
-    blobs = sa.select(checkpoint_blob.c.digest).order_by(checkpoint_blob.c.digest)
-    for row in by_kind["checkpoints"]:
-        row["blobs"] = connection.scalars(blobs.where(checkpoint_blob.c.checkpoint == row.pop("id"))).all()
-    return by_kind
+def _read_task(connection: Connection, uid: str) -> dict[sa.Table, list[Row]]:
+    """Return the rows of a task by table."""
+    return {table: list(rows_of(connection, table, [uid])) for table in COLUMNS}
 
 
-class _Blobs(Mapping[str, bytes]):
-    """Blobs of a file by digest, each checked when it is read."""
-
-    def __init__(self, source: Store):
-        self.database = source.database
-
-    def __getitem__(self, digest: str) -> bytes:
-        query = sa.select(blob.c.data).where(blob.c.digest == digest)
-        data = self.database.read(lambda connection: connection.scalar(query))
-        check_digest(f"blob {digest[:12]}", digest, data)
-        assert data is not None
-        return data
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.database.read(lambda connection: connection.scalars(sa.select(blob.c.digest)).all()))
-
-    def __len__(self) -> int:
-        count = sa.select(sa.func.count()).select_from(blob)
-        return self.database.read(lambda connection: connection.scalar(count)) or 0
+def _blob(source: Store, digest: str) -> bytes:
+    """Return a blob of a file, checked when it is read."""
+    query = sa.select(blob.c.data).where(blob.c.digest == digest)
+    data = source.database.read(lambda connection: connection.scalar(query))
+    check_digest(f"blob {digest[:12]}", digest, data)
+    assert data is not None
+    return data
 
 
 def _compare(connection: Connection, own: Study, trials: list[Trial], segments: list[Segment]) -> bool:
@@ -241,14 +215,16 @@ def _difference(key: str, before: Row | None, after: Row | None) -> str:
     return f"{key} differs in {', '.join(names)}"
 
 
-def _task(connection: Connection, blobs: _Blobs, rows: Mapping[str, list[Row]], where: Path) -> int:
+def _task(
+    connection: Connection, data_of: Callable[[str], bytes], rows: Mapping[sa.Table, list[Row]], where: Path
+) -> int:
     """Store one task, or the rows of it that the database lacks.
 
     Return the number of new checkpoints.
     """
-    [row] = rows["task"]
+    [row] = rows[task]
     uid = row["uid"]
-    new = insert(connection, task).values(**row, lease_epoch=0, lease_expires=0, epochs=0)
+    new = insert(connection, task).values({**row, "lease_epoch": 0, "lease_expires": 0, "epochs": 0})
     fresh = connection.execute(new.on_conflict_do_nothing().returning(task.c.uid)).first() is not None
     stored = connection.execute(sa.select(task).where(task.c.uid == uid)).one()
     if None not in (stored.identity, row["identity"]) and _same(stored.identity) != _same(row["identity"]):
@@ -256,7 +232,7 @@ def _task(connection: Connection, blobs: _Blobs, rows: Mapping[str, list[Row]], 
             f"a uid belongs to one task, but task {uid} of {where} has another identity than "
             "the one in the database; import the file into another database"
         )
-    missing = _missing(connection, uid, rows["checkpoints"], where)
+    missing = _missing(connection, uid, rows[checkpoint], where)
     nameless = stored.identity is None and row["identity"] is not None
     if (missing or fresh or nameless) and not lock_if_free(connection, uid):
         holder = Owner.parse(stored.lease_owner or "")
@@ -264,19 +240,16 @@ def _task(connection: Connection, blobs: _Blobs, rows: Mapping[str, list[Row]], 
     if nameless:
         connection.execute(task.update().where(task.c.uid == uid).values(identity=row["identity"]))
     for each in missing:
-        names = each.pop("blobs")
-        put_blobs(connection, dict.fromkeys(names, blobs))
-        added = checkpoint.insert().values(**each, lease_epoch=0).returning(checkpoint.c.id)
-        id = connection.execute(added).scalar_one()
-        if names:
-            connection.execute(checkpoint_blob.insert(), [{"checkpoint": id, "digest": name} for name in names])
+        names = read_manifest(each["manifest"]).blobs()
+        put_blobs(connection, names, data_of)
+        add_checkpoint(connection, names, {**each, "lease_epoch": 0})
     if missing:
         last_epochs(connection, uid)
-    if rows["metrics"]:
-        connection.execute(insert(connection, metric).on_conflict_do_nothing(), rows["metrics"])
+    if rows[metric]:
+        connection.execute(insert(connection, metric).on_conflict_do_nothing(), rows[metric])
     known = connection.scalar(sa.select(event.c.id).where(event.c.uid == uid).limit(1))
-    if known is None and rows["events"]:
-        connection.execute(event.insert(), rows["events"])
+    if known is None and rows[event]:
+        connection.execute(event.insert(), rows[event])
     return len(missing)
 
 
@@ -299,7 +272,7 @@ def _missing(connection: Connection, uid: str, rows: list[Row], where: Path) -> 
                 "import the file into another database"
             )
     last = max(stored, default=-1)
-    return [dict(row) for row in rows if row["epochs"] > last]
+    return [row for row in rows if row["epochs"] > last]
 
 
 def _import_study(connection: Connection, own: Study, trials: list[Trial], segments: list[Segment]) -> None:

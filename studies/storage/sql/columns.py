@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,33 +23,27 @@ class _Checked(sa.TypeDecorator[Any]):
     SQLite lets a file hold any type anywhere.
     """
 
-    python_types: type | tuple[type, ...]
+    python_types: tuple[type, ...]
 
     def result_processor(self, dialect: sa.Dialect, coltype: object) -> Any:
-        return (
-            _check(self.python_types)
-            if dialect.name == "sqlite"
-            else self.impl_instance.result_processor(dialect, coltype)
-        )
+        if dialect.name == "sqlite":
+            return self._check
+        return self.impl_instance.result_processor(dialect, coltype)
 
-
-def _check(types: type | tuple[type, ...]) -> Callable[[Any], Any]:
-    def check(value: Any) -> Any:
-        if value is None or isinstance(value, types):
+    def _check(self, value: Any) -> Any:
+        if value is None or isinstance(value, self.python_types):
             return value
-        names = " or ".join(each.__name__ for each in (types if isinstance(types, tuple) else (types,)))
+        names = " or ".join(each.__name__ for each in self.python_types)
         raise DamagedRow(
             f"a column of type {names} must hold that, but one holds {str(value)[:40]!r}, which is a "
             f"{type(value).__name__}; restore the database from a copy"
         )
 
-    return check
-
 
 class Integer(_Checked):
     """A whole number."""
 
-    impl, cache_ok, python_types = sa.Integer, True, int
+    impl, cache_ok, python_types = sa.Integer, True, (int,)
 
 
 class Double(_Checked):
@@ -62,13 +55,13 @@ class Double(_Checked):
 class Text(_Checked):
     """A text."""
 
-    impl, cache_ok, python_types = sa.Text, True, str
+    impl, cache_ok, python_types = sa.Text, True, (str,)
 
 
 class LargeBinary(_Checked):
     """Bytes; never a number, as bytes(2**40) would be a terabyte of zeros."""
 
-    impl, cache_ok, python_types = sa.LargeBinary, True, bytes
+    impl, cache_ok, python_types = sa.LargeBinary, True, (bytes,)
 
 
 class Json(sa.TypeDecorator[Any]):

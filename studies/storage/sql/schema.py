@@ -6,7 +6,8 @@ Everything is data: identities, parameters, metrics and events are JSON text, st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Column, Connection, ForeignKey, Index, MetaData, Table
@@ -16,10 +17,11 @@ from .columns import Attributes, Double, Integer, Json, LargeBinary, Numbers, Te
 from .columns import Now as Now
 
 VERSION = 4
-CHUNK = 500  # values in one IN (...)
+CHUNK = 500  # rows at a time
 _LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
 
 
+T = TypeVar("T")
 metadata = MetaData()
 BLOB_IN_USE = "rk_blob_in_use"  # the constraint that a blob may not be dropped while a checkpoint names it
 
@@ -130,6 +132,12 @@ segment = Table(
     sa.ForeignKeyConstraint(["study", "number"], ["rk_trial.study", "rk_trial.number"]),
     Index("rk_segment_revision", "study", "revision"),
 )
+
+
+def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield a few of the values at a time, for one IN (...)."""
+    return (values[i : i + CHUNK] for i in range(0, len(values), CHUNK))
+
 
 Migration = Callable[[Connection], None]
 

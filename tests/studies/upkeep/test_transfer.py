@@ -102,7 +102,7 @@ def test_an_import_that_was_interrupted_is_run_again(store: Store, file: Path, m
     real = importing._task
 
     def interrupted(connection: Any, rows: Any, **more: Any) -> int:
-        if rows["task"][0]["uid"] == uid(2):
+        if rows[task][0]["uid"] == uid(2):
             raise KeyboardInterrupt
         return real(connection, rows=rows, **more)
 
