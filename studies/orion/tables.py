@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, Table, Text
 
-from ..storage.sql.database import insert
-from ..storage.sql.schema import chunks
+from ..storage.sql.writes import chunks, insert
 from .documents import Document, DocumentError, Query, assign, decode, encode, index_text, key_text, select
 
 VERSION = 1

@@ -13,9 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from .sql.database import insert
-from .sql.events import add_events
 from .sql.schema import Now, checkpoint, checkpoint_blob, event, task
+from .sql.writes import add_events, add_task
 
 BRANCH, BRANCHED = "branch", "branched"  # events of the new task, and of the one that it starts from
 
@@ -39,10 +38,7 @@ def create_branch(connection: Connection, uid: str, identity: Mapping[str, Any],
 
     The same again changes nothing. If the state is not stored any more, the task is created without a checkpoint.
     """
-    new = insert(connection, task).values(
-        uid=uid, identity=dict(identity), lease_epoch=0, lease_expires=0, epochs=0, created=Now()
-    )
-    connection.execute(new.on_conflict_do_nothing())
+    add_task(connection, uid, dict(identity))
     noted = sa.select(event.c.id).where(event.c.uid == uid, event.c.kind == BRANCH).limit(1)
     if connection.scalar(noted) is None:
         at = {"epochs": start.epochs, "state": start.digest}

@@ -15,9 +15,10 @@ from sqlalchemy import Connection
 
 from ...tasks.checkpoint.storage import Metrics, Saved, Write
 from ..errors import DamagedCheckpoint
-from .retention import drop
-from .sql.database import Database, insert
-from .sql.schema import Now, blob, checkpoint, checkpoint_blob, chunks, event, metric, task
+from .retention import drop, metrics_at
+from .sql.database import Database
+from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task
+from .sql.writes import chunks, insert
 
 
 def put_blobs(connection: Connection, names: Iterable[str], data_of: Callable[[str], bytes]) -> None:
@@ -79,9 +80,7 @@ def merge_metrics(connection: Connection, uid: str, rows: Sequence[tuple[int, Me
     """Add metrics to those of the same epochs."""
     if not rows:
         return
-    where = sa.and_(metric.c.uid == uid, metric.c.epoch.in_([epoch for epoch, _ in rows]))
-    query = sa.select(metric.c.epoch, metric.c.data).where(where)
-    known = {row.epoch: row.data for row in connection.execute(query)}
+    known = metrics_at(connection, uid, [epoch for epoch, _ in rows])
     merged = [(epoch, {**known.get(epoch, {}), **data}) for epoch, data in rows]
     put_metrics(connection, [(uid, epoch, data) for epoch, data in merged if known.get(epoch) != data])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
@@ -15,7 +16,8 @@ from sqlalchemy import Connection
 from ..failures import FAILED, KILLED, RETRY_RULES, Decision, Killed, decide
 from .locks.fencing import TAKEOVER, free_among
 from .locks.owner import Owner
-from .sql.schema import CHUNK, Now, chunks, event, task
+from .sql.schema import CHUNK, Now, event, task
+from .sql.writes import chunks
 
 EXCUSED = 16  # deaths at most that count as the machines', not the trial's
 
@@ -133,9 +135,7 @@ def _count_other_deaths(connection: Connection, uid: str, history: FailureHistor
     return len(died - history.dead_owners - {history.last})
 
 
-def _count(
-    history: FailureHistory, row: sa.Row[tuple[int, str, str, dict[str, object], float, int, str | None]]
-) -> None:
+def _count(history: FailureHistory, row: sa.Row[Any]) -> None:
     kind = str(row.data.get("kind"))
     if row.kind == TAKEOVER:
         if not row.data.get("alive"):

@@ -13,7 +13,8 @@ from ...tasks.checkpoint.storage import Metrics
 from . import branches
 from .branches import BRANCH, BRANCHED
 from .rows import CheckpointRow, Event
-from .sql.schema import blob, checkpoint, checkpoint_blob, chunks, event, metric
+from .sql.schema import blob, checkpoint, checkpoint_blob, event, metric
+from .sql.writes import chunks
 
 INIT = "init"  # the event of every opening, which says what the task keeps
 
@@ -33,13 +34,13 @@ def prune(connection: Connection, uids: Collection[str], keep: Keep) -> None:
         last, _ = of_task[-1]
         kept = dict(row for row in of_task[:-1] if row[0] < last) | dict(of_task[-1:])
         gone |= {id for _, id in of_task} - set(kept.values())
-        gone |= {kept[epochs] for epochs in keep.dropped(kept, _measured(connection, uid, kept, keep))}
+        measured = metrics_at(connection, uid, kept) if keep.best else {}
+        gone |= {kept[epochs] for epochs in keep.dropped(kept, measured)}
     drop(connection, gone - branches.kept_checkpoints(connection, uids) if gone else gone)
 
 
-def _measured(connection: Connection, uid: str, epochs: Collection[int], keep: Keep) -> dict[int, Metrics]:
-    if not keep.best:
-        return {}
+def metrics_at(connection: Connection, uid: str, epochs: Collection[int]) -> dict[int, Metrics]:
+    """Return the metrics of a task at these epochs, by epoch."""
     query = sa.select(metric.c.epoch, metric.c.data).where(metric.c.uid == uid, metric.c.epoch.in_(epochs))
     return {row.epoch: row.data for row in connection.execute(query)}
 

@@ -40,8 +40,8 @@ from .retention import Keep, prune
 from .rows import Result, Segment, Study, Trial
 from .sql import schema, sqlite_guard
 from .sql.database import Database
-from .sql.events import add_events
 from .sql.retry import RetryPolicy
+from .sql.writes import add_events
 
 KEEP = Keep()
 PLANNING_SECONDS = 30.0
@@ -151,21 +151,20 @@ class Store:
 
         LeaseLost names every task that is lost.
         """
-        leases = _checked(write.lease for write in writes)
+        leases: list[Any] = [write.lease for write in writes]
         blobs = {name: write.blobs for write in writes if write.manifest is not None for name in write.blobs}
+        kept = [(write, lease) for write, lease in zip(writes, leases, strict=True) if write.manifest is not None]
 
         def work(connection: Connection) -> None:
-            fencing.fence(connection, leases, self.lease_seconds)
             put_blobs(connection, blobs, lambda name: blobs[name][name])
             put_metrics(connection, [(write.lease.uid, *row) for write in writes for row in write.metrics])
-            kept = [(write, lease) for write, lease in zip(writes, leases, strict=True) if write.manifest is not None]
             for write, lease in kept:
                 put_checkpoint(connection, write, lease.token)
             for keep in {write.keep or self.keep for write, _ in kept}:
                 prune(connection, {lease.uid for write, lease in kept if (write.keep or self.keep) == keep}, keep)
             add_events(connection, [(write.lease.uid, *row) for write in writes for row in write.events])
 
-        self.database.write(work)
+        self._write_held(leases, work)
 
     # Tasks, for everybody
 
@@ -276,17 +275,15 @@ class Store:
             ResultMismatch: a segment is finished already, with another score, digest or objective.
             LeaseLost: a lease was lost; the error names every such task.
         """
-        leases = _checked(result.lease for result in results)
 
         def work(connection: Connection) -> None:
-            fencing.fence(connection, leases, self.lease_seconds)
             for each in results:
                 merge_metrics(connection, each.lease.uid, each.metrics)
             revision = study_rows.revise(connection, study)  # late: others wait for the study from here on
             for each in results:
                 study_rows.finish_segment(connection, study, each, revision)
 
-        self.database.write(work)
+        self._write_held([each.lease for each in results], work)
 
     def fail_trial(
         self, lease: StoreLease, study: str, number: int, rung: int, error: str, note: Mapping[str, Any] | None = None
@@ -295,16 +292,14 @@ class Store:
 
         The traceback is stored. ``note`` is the content of the event (``failures.note``).
         """
-        leases = _checked([lease])
 
         def work(connection: Connection) -> None:
-            fencing.fence(connection, leases, self.lease_seconds)
             revision = study_rows.revise(connection, study)
             study_rows.finish_segment(connection, study, Result(lease, number, rung, None), revision)
             study_rows.finish_trials(connection, study, [number], "failed", error, revision)
             add_events(connection, [(lease.uid, FAILED, note)] if note else [])
 
-        self.database.write(work)
+        self._write_held([lease], work)
 
     # Life
 
@@ -400,26 +395,28 @@ class Store:
         self._go_back(lease, 0, "discarded", {}, [])
 
     def _go_back(self, lease: StoreLease, epochs: int, kind: str, note: Mapping[str, Any], bad: Sequence[str]) -> None:
-        leases = _checked([lease])
 
         def work(connection: Connection) -> None:
-            fencing.fence(connection, leases, self.lease_seconds)
             go_back(connection, lease.uid, epochs, bad)
             add_events(connection, [(lease.uid, kind, {"epochs": epochs, **note})])
 
-        self.database.write(work)
+        self._write_held([lease], work)
+
+    def _write_held(self, leases: Sequence[Any], work: Callable[[Connection], None]) -> None:
+        """Write in one transaction, under leases that this process holds until it ends."""
+        for lease in leases:
+            lease.check()
+
+        def fenced(connection: Connection) -> None:
+            fencing.fence(connection, leases, self.lease_seconds)
+            work(connection)
+
+        self.database.write(fenced)
 
     def _after_fork(self) -> None:
         """Start without leases: the parent keeps them, the thread and the connections."""
         self._held = HeldLeases(self._renew, self.lease_seconds / 4)
         self.database.connect()
-
-
-def _checked(leases: Iterable[Any]) -> list[StoreLease]:
-    checked = list(leases)
-    for lease in checked:
-        lease.check()
-    return checked
 
 
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()

@@ -21,8 +21,8 @@ from sqlalchemy import Connection
 from ..errors import DamagedRow, ResultMismatch, StudyMismatch, UnknownStudy
 from ..redact import masked
 from .rows import Changes, Result, Segment, Study, Trial
-from .sql.database import insert
-from .sql.schema import Now, chunks, segment, study, trial
+from .sql.schema import Now, segment, study, trial
+from .sql.writes import chunks, insert
 
 _STUDY = (study.c.name, study.c.config, study.c.created)
 TRIAL_STATES = ("running", "complete", "pruned", "failed")

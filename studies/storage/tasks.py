@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 from . import studies as study_rows
 from .locks.owner import Owner
 from .rows import CheckpointRow, Event, TaskRow, Trial
-from .sql.schema import Now, blob, checkpoint, checkpoint_blob, chunks, event, task, trial
+from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, task, trial
+from .sql.writes import chunks
 
 
 def tasks(connection: Connection, uids: Collection[str] | None = None) -> list[TaskRow]:

@@ -15,8 +15,8 @@ from ..errors import StoreError
 from ..storage import studies as study_rows
 from ..storage.checkpoints import go_back
 from ..storage.retention import drop
-from ..storage.sql.events import add_events
 from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metadata, metric, segment, task, trial
+from ..storage.sql.writes import add_events
 from ..storage.store import Store
 from .findings import Finding, Repair
 from .locking import last_epochs, lock_if_free

@@ -22,9 +22,9 @@ from sqlalchemy import Connection
 
 from ...tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ..storage import branches
-from ..storage.retention import Keep, asked_for, drop
-from ..storage.sql.events import add_events
-from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, chunks, event, metric, study, trial
+from ..storage.retention import Keep, asked_for, drop, metrics_at
+from ..storage.sql.schema import Now, blob, checkpoint, checkpoint_blob, event, study, trial
+from ..storage.sql.writes import add_events, chunks
 from ..storage.store import Store
 from ..storage.studies import get_study
 from .fsck_rows import COLLECTED
@@ -189,8 +189,7 @@ def _checkpoints_to_keep(connection: Connection, uid: str, epochs: dict[int, int
     if keep is None:
         return set()
     newest = {epochs[id]: id for id in sorted(epochs)}  # of two at the same epochs the later one counts
-    rows = connection.execute(sa.select(metric.c.epoch, metric.c.data).where(metric.c.uid == uid))
-    measured = {row.epoch: row.data for row in rows if row.epoch in newest} if keep.best else {}
+    measured = metrics_at(connection, uid, newest) if keep.best else {}
     return {newest[epoch] for epoch in newest.keys() - keep.dropped(newest, measured)}
 
 

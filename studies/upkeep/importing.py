@@ -31,8 +31,8 @@ from ..storage.checkpoints import add_checkpoint, put_blobs
 from ..storage.locks.owner import Owner
 from ..storage.rows import Segment, Study, Trial
 from ..storage.sql.columns import Double, Integer, Text
-from ..storage.sql.database import insert
 from ..storage.sql.schema import blob, checkpoint, event, metric, segment, study, task, trial
+from ..storage.sql.writes import add_task, insert
 from ..storage.store import Store
 from ..study.config import Config
 from .exporting import COLUMNS, Row, Transferred, check_digest, rows_of
@@ -224,8 +224,7 @@ def _task(
     """
     [row] = rows[task]
     uid = row["uid"]
-    new = insert(connection, task).values({**row, "lease_epoch": 0, "lease_expires": 0, "epochs": 0})
-    fresh = connection.execute(new.on_conflict_do_nothing().returning(task.c.uid)).first() is not None
+    fresh = add_task(connection, uid, row["identity"], row["created"]) is not None
     stored = connection.execute(sa.select(task).where(task.c.uid == uid)).one()
     if None not in (stored.identity, row["identity"]) and _same(stored.identity) != _same(row["identity"]):
         raise IdentityMismatch(

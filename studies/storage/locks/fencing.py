@@ -10,9 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ...errors import IdentityMismatch, LeaseLost, TaskBusy
-from ..sql.database import insert
-from ..sql.events import add_events
 from ..sql.schema import Now, task
+from ..sql.writes import add_events, add_task
 from .leases import StoreLease, held_here
 from .owner import Owner
 
@@ -34,10 +33,7 @@ def take(
         TaskBusy: a living process holds the lease.
         IdentityMismatch: the uid belongs to another identity.
     """
-    new = insert(connection, task).values(
-        uid=uid, identity=identity, lease_epoch=0, lease_expires=0, epochs=0, created=Now()
-    )
-    connection.execute(new.on_conflict_do_nothing())
+    add_task(connection, uid, identity)
     row = connection.execute(sa.select(task, _left).where(task.c.uid == uid).with_for_update()).one()
     check_identity(uid, row.identity, identity)
     why = why_free(uid, row.lease_owner, row.lease_epoch, row.seconds)

@@ -41,13 +41,6 @@ _NETWORK = {
 _BUSY_SECONDS = 5.0  # how long the database itself waits for a lock before it gives up, and we try again
 
 
-def insert(connection: Connection, table: sa.Table) -> Any:
-    """Return an INSERT with on_conflict_do_nothing and on_conflict_do_update, for either database."""
-    from sqlalchemy.dialects import postgresql, sqlite
-
-    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
-
-
 class Database:
     """Runner of functions of a connection as transactions.
 

@@ -6,8 +6,7 @@ Everything is data: identities, parameters, metrics and events are JSON text, st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable
 
 import sqlalchemy as sa
 from sqlalchemy import Column, Connection, ForeignKey, Index, MetaData, Table
@@ -21,15 +20,19 @@ CHUNK = 500  # rows at a time
 _LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
 
 
-T = TypeVar("T")
 metadata = MetaData()
+
+
+def _table(name: str, *parts: sa.schema.SchemaItem) -> Table:
+    return Table(name, metadata, *parts)
+
+
 BLOB_IN_USE = "rk_blob_in_use"  # the constraint that a blob may not be dropped while a checkpoint names it
 
-schema = Table("rk_schema", metadata, Column("version", Integer, nullable=False))
+schema = _table("rk_schema", Column("version", Integer, nullable=False))
 
-task = Table(
+task = _table(
     "rk_task",
-    metadata,
     Column("uid", Text, primary_key=True),
     Column("identity", Json),  # null until the task is first opened
     Column("lease_owner", Text),  # null: free
@@ -40,17 +43,15 @@ task = Table(
     Index("rk_task_owner", "lease_owner"),
 )
 
-blob = Table(
+blob = _table(
     "rk_blob",
-    metadata,
     Column("digest", Text, primary_key=True),  # sha256 of data
     Column("size", Integer, nullable=False),  # -1: known to be damaged, to be replaced by whoever has the right bytes
     Column("data", LargeBinary, nullable=False),
 )
 
-checkpoint = Table(
+checkpoint = _table(
     "rk_checkpoint",
-    metadata,
     Column("id", Integer, primary_key=True),
     Column("uid", ForeignKey("rk_task.uid"), nullable=False),
     Column("epochs", Integer, nullable=False),
@@ -61,25 +62,22 @@ checkpoint = Table(
     Index("rk_checkpoint_uid", "uid", "epochs"),
 )
 
-checkpoint_blob = Table(
+checkpoint_blob = _table(
     "rk_checkpoint_blob",
-    metadata,
     Column("checkpoint", ForeignKey("rk_checkpoint.id"), primary_key=True),
     Column("digest", ForeignKey("rk_blob.digest", name=BLOB_IN_USE), primary_key=True),
     Index("rk_checkpoint_blob_digest", "digest"),
 )
 
-metric = Table(
+metric = _table(
     "rk_metric",
-    metadata,
     Column("uid", ForeignKey("rk_task.uid"), primary_key=True),
     Column("epoch", Integer, primary_key=True),
     Column("data", Numbers, nullable=False),
 )
 
-event = Table(
+event = _table(
     "rk_event",
-    metadata,
     Column("id", Integer, primary_key=True),
     Column("uid", ForeignKey("rk_task.uid"), nullable=False),
     Column("created", Double, nullable=False),
@@ -88,9 +86,8 @@ event = Table(
     Index("rk_event_uid", "uid"),
 )
 
-study = Table(
+study = _table(
     "rk_study",
-    metadata,
     Column("name", Text, primary_key=True),
     Column("config", Json, nullable=False),
     Column("created", Double, nullable=False),
@@ -100,9 +97,8 @@ study = Table(
     Column("planner_until", Double),  # when they do so themselves
 )
 
-trial = Table(
+trial = _table(
     "rk_trial",
-    metadata,
     Column("study", ForeignKey("rk_study.name"), primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("uid", Text, nullable=False),
@@ -117,9 +113,8 @@ trial = Table(
     Index("rk_trial_uid", "uid"),
 )
 
-segment = Table(
+segment = _table(
     "rk_segment",
-    metadata,
     Column("study", Text, primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("rung", Integer, primary_key=True),
@@ -132,12 +127,6 @@ segment = Table(
     sa.ForeignKeyConstraint(["study", "number"], ["rk_trial.study", "rk_trial.number"]),
     Index("rk_segment_revision", "study", "revision"),
 )
-
-
-def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield a few of the values at a time, for one IN (...)."""
-    return (values[i : i + CHUNK] for i in range(0, len(values), CHUNK))
-
 
 Migration = Callable[[Connection], None]
 
