@@ -16,6 +16,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from operator import ge, gt, le, lt
 from typing import Any
 
@@ -52,7 +53,7 @@ def decode(text: str, blob: bytes | None) -> Document:
     Without the blob, each bytes value is empty.
     """
     try:
-        document = _untag(json.loads(text), blob)
+        document = json.loads(text, object_hook=partial(_untag, blob=blob))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DocumentError(
             f"a stored document must be the JSON that was written, but it is damaged: {error}"
@@ -90,19 +91,13 @@ def _tag(value: Any, path: str, blob: bytearray) -> Any:
     )
 
 
-def _untag(value: Any, blob: bytes | None) -> Any:
-    if isinstance(value, list):
-        return [_untag(item, blob) for item in value]
-    if not isinstance(value, dict):
+def _untag(value: Document, blob: bytes | None) -> Any:
+    """Return the value of an object whose own values are untagged already."""
+    if len(value) != 1:
         return value
-    if len(value) == 1:
-        [(tag, content)] = value.items()
-        if tag.startswith("$"):
-            return _untag_one(tag, content, blob)
-    return {key: _untag(item, blob) for key, item in value.items()}
-
-
-def _untag_one(tag: str, content: Any, blob: bytes | None) -> Any:
+    [(tag, content)] = value.items()
+    if not tag.startswith("$"):
+        return value
     if tag == "$datetime":
         return datetime.fromisoformat(content)
     if tag == "$float":
@@ -110,9 +105,9 @@ def _untag_one(tag: str, content: Any, blob: bytes | None) -> Any:
             raise DocumentError(f"no number is written {content!r}")
         return float(content)
     if tag == "$tuple":
-        return tuple(_untag(item, blob) for item in content)
+        return tuple(content)
     if tag == "$map":
-        return {_untag(key, blob): _untag(item, blob) for key, item in content}
+        return dict(content)
     if tag == "$bytes":
         start, end = content
         if blob is None:

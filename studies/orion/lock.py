@@ -1,4 +1,6 @@
-"""Lock on the algorithm of an Orion experiment, with unreported results.
+"""Rows of Orion's database that a process holds, and the lock on an experiment's algorithm.
+
+A row is held by a token, and a thread renews its heartbeat.
 
 Orion's workers take turns: lock the algorithm's row, read its state, suggest or observe trials, write the state back.
 Here the lock is a lease with its holder's token. A result that a worker wrote is noted as untold until a state that has
@@ -9,16 +11,19 @@ observed it is written; if the worker is killed in between, the next holder of t
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
+from ..storage.locks.leases import Heartbeat
+from ..storage.locks.owner import Owner
 from .db import RekindleSQL
 from .documents import Document
-from .held_rows import HeldRows, is_ours, is_silent, new_token
 from .state import UnreadableState, dump_state, load_state
 from .tables import Collections
 
@@ -30,6 +35,83 @@ from orion.storage.base import LockAcquisitionTimeout, LockedAlgorithmState  # i
 _RANDOM = random.SystemRandom()  # an environment may use the global stream
 
 log = logging.getLogger(__name__)
+
+
+class HeldRows:
+    """Rows of Orion's database that this process holds by tokens.
+
+    A thread sets their heartbeats as long as they name its tokens.
+
+    A forked child starts without rows: its parent lives and keeps all of them.
+    """
+
+    def __init__(self, database: RekindleSQL):
+        self._database = database
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._rows: dict[str, tuple[str, Document]] = {}
+        self._heartbeat: Heartbeat | None = None
+
+    def rows(self) -> dict[str, tuple[str, Document]]:
+        """Return the collection and the query of each row, by token."""
+        if self._pid != os.getpid():
+            self._start()
+        return self._rows
+
+    def hold(self, token: str, collection: str, row: Document, seconds: float) -> None:
+        """Renew a row's heartbeat from now on.
+
+        The first call decides the seconds between two heartbeats.
+        """
+        self.rows()[token] = (collection, row)
+        if self._heartbeat is None:
+            self._heartbeat = Heartbeat(self._beat, seconds)
+
+    def drop(self, token: str | None) -> None:
+        """Stop renewing a row."""
+        self.rows().pop(token or "", None)
+
+    def drop_all(self, collection: str) -> None:
+        """Stop renewing the rows of a collection."""
+        for token in [token for token, held in self.rows().items() if held[0] == collection]:
+            self.drop(token)
+
+    def touch(self, collection: str, row: Document) -> int:
+        """Set the heartbeat of the rows that match; return their number."""
+        return self._database.transact(lambda rows: rows.update(collection, row, {"heartbeat": rows.now()}))
+
+    def _beat(self) -> None:
+        for token, (collection, row) in list(self._rows.items()):
+            try:
+                if not self.touch(collection, row):
+                    self._rows.pop(token, None)
+            except DatabaseError as error:  # it may come back before others call this process dead
+                log.warning("no sign of life could be given for %s: %s", token, error)
+
+
+def new_token() -> str:
+    """Return a token: a name of this process and of one holding."""
+    return f"{Owner.current()}#{uuid.uuid4().hex[:16]}"
+
+
+def is_ours(token: Any) -> bool:
+    """Return whether this process made the token."""
+    return str(token).partition("#")[0] == str(Owner.current())
+
+
+def is_dead(token: Any) -> bool:
+    """Return whether the process that made the token has certainly ended.
+
+    A process on another machine gives False.
+    """
+    return Owner.parse(str(token).partition("#")[0]).is_dead()
+
+
+def is_silent(heartbeat: Any, token: Any, before: datetime) -> bool:
+    """Return whether a row's holder ended, or is silent since ``before``."""
+    return not isinstance(heartbeat, datetime) or heartbeat <= before or is_dead(token)
 
 
 class AlgorithmLockLost(LockAcquisitionTimeout):  # type: ignore[misc]  # orion has no types

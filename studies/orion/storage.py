@@ -18,8 +18,7 @@ from typing import Any
 
 from .db import RekindleSQL
 from .documents import Document
-from .held_rows import HeldRows, is_ours, is_silent, new_token
-from .lock import AlgorithmLock
+from .lock import AlgorithmLock, HeldRows, is_ours, is_silent, new_token
 from .tables import Collections
 from .trial_rows import is_to_be_tried_again
 

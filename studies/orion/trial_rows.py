@@ -14,16 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import StoreError
 from ..failures import KILLED, RETRY_RULES
 from ..storage.branches import Start
 from ..storage.sql.database import Database
+from ..storage.store import Store
 from .tables import Collections, schema_version
-
-if TYPE_CHECKING:
-    from ..storage.store import Store
 
 SECONDS = 60.0  # for which a busy database is retried
 ATTEMPTS = "attempts"  # the collection

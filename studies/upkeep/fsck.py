@@ -23,7 +23,7 @@ from ...tasks.errors import TaskError
 from ..errors import StoreError
 from ..storage.sql.schema import blob, checkpoint, checkpoint_blob
 from ..storage.store import Store
-from . import fsck_rows, fsck_trials
+from . import fsck_rows
 from .findings import Finding as Finding
 from .fsck_repair import repair as repair
 
@@ -36,7 +36,7 @@ T = TypeVar("T", bound=tuple[Any, ...])
 def check(store: Store) -> list[Finding]:
     """Return the findings of a database, in an order suited to repair."""
     findings: list[Finding] = []
-    for part in (_file, *fsck_rows.CHECKS, *fsck_trials.CHECKS):
+    for part in (_file, *fsck_rows.CHECKS):
         try:
             findings += store.database.read(partial(_listed, part=part))
         except StoreError as error:

@@ -58,6 +58,7 @@ class Garbage:
         epochs: of the checkpoints that go.
         kept: epochs of those that stay.
         size: bytes of the blobs that only they name, as seen task by task.
+        ids: of the checkpoints that go.
     """
 
     uid: str
@@ -65,6 +66,7 @@ class Garbage:
     epochs: Sequence[int]
     kept: Sequence[int]
     size: int
+    ids: Sequence[int]
 
     def to_json(self) -> dict[str, Any]:
         """Return the garbage as JSON."""
@@ -87,17 +89,15 @@ def gc(
     uids = store.database.read(lambda connection: _uids(connection, studies))
     run = store.database.read if dry_run else store.database.write
     garbage: list[Garbage] = []
-    # In a dry run a blob counts as freed by the last task that would drop it: ``gone`` are the checkpoints before.
-    gone: list[int] = []
     collectors = [partial(_collect_task, uid=uid, rules=rules) for uid in uids]
     if studies is None:
         collectors += [partial(_collect_stored_policy, uid=uid) for uid in store.database.read(_old_policies)]
+    # In a dry run a blob counts as freed by the last task that would drop it: ``gone`` are the checkpoints before.
+    gone: list[int] = []
     for collect in collectors:
-        garbage_of_task, ids = run(partial(collect, gone=gone, dry_run=dry_run))
-        if garbage_of_task is not None:
-            garbage.append(garbage_of_task)
-        if dry_run:
-            gone += ids
+        found = run(partial(collect, gone=gone, dry_run=dry_run))
+        garbage += found
+        gone += [id for each in found for id in each.ids] if dry_run else []
     return garbage
 
 
@@ -112,13 +112,13 @@ def _uids(connection: Connection, studies: Collection[str] | None) -> list[str]:
 
 def _collect_task(
     connection: Connection, uid: str, rules: GcRules, gone: Sequence[int], dry_run: bool
-) -> tuple[Garbage | None, list[int]]:
-    """Drop the checkpoints that one task need not keep.
+) -> list[Garbage]:
+    """Drop the checkpoints that one task need not keep, if any, and return them.
 
-    Return them, and their ids. In a dry run nothing is dropped.
+    In a dry run nothing is dropped.
     """
     if not lock_if_free(connection, uid, dry_run=dry_run):
-        return None, []
+        return []
     c = checkpoint.c
     epochs = {row.id: row.epochs for row in connection.execute(sa.select(c.id, c.epochs).where(c.uid == uid))}
     t = trial.c
@@ -131,7 +131,7 @@ def _collect_task(
             needed |= _checkpoints_to_keep(connection, uid, epochs, asked_for(connection, uid))
     ids = sorted(epochs.keys() - needed)
     if not ids:
-        return None, []
+        return []
     size = _freed_bytes(connection, ids, gone)
     if not dry_run:
         drop(connection, ids)
@@ -139,7 +139,7 @@ def _collect_task(
         note = {"epochs": [epochs[id] for id in ids], "until": max(epochs.values()), "bytes": size}
         add_events(connection, [(uid, COLLECTED, note)])
     kept = [epochs[id] for id in sorted(needed)]
-    return Garbage(uid, trials, [epochs[id] for id in ids], kept, size), ids
+    return [Garbage(uid, trials, [epochs[id] for id in ids], kept, size, ids)]
 
 
 def _old_policies(connection: Connection) -> list[str]:
@@ -152,27 +152,25 @@ def _old_policies(connection: Connection) -> list[str]:
     return list(connection.scalars(old.distinct().order_by(c.uid)))
 
 
-def _collect_stored_policy(
-    connection: Connection, uid: str, gone: Sequence[int], dry_run: bool
-) -> tuple[Garbage | None, list[int]]:
+def _collect_stored_policy(connection: Connection, uid: str, gone: Sequence[int], dry_run: bool) -> list[Garbage]:
     """Drop a policy that no task starts from.
 
     Its events are dropped too, so that the policy is stored again if needed.
     """
     if not lock_if_free(connection, uid, dry_run=dry_run):
-        return None, []
+        return []
     named = {
         policy_uid(str(_nested(config, "options", "warm_start")))
         for config in connection.scalars(sa.select(study.c.config))
     }
     if uid in named or branches.kept_checkpoints(connection, [uid]):
-        return None, []
+        return []
     ids = list(connection.scalars(sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid)))
     size = _freed_bytes(connection, ids, gone)
     if not dry_run:
         drop(connection, ids)
         connection.execute(event.delete().where(event.c.uid == uid))
-    return Garbage(uid, [], [0] * len(ids), [], size), ids
+    return [Garbage(uid, [], [0] * len(ids), [], size, ids)]
 
 
 def _nested(form: Any, *names: str) -> Any:

@@ -11,19 +11,13 @@ import os
 import time
 
 
-class FileClock:
-    """Seconds since 1970 by the clock of a file's file system.
+def file_time(path: str) -> float:
+    """Return the seconds since 1970 by the clock of a file's file system.
 
-    Every reading touches the file and returns its modification time; if the file cannot be touched, the time by this
-    process's clock.
+    The file is touched and its modification time returned; if it cannot be touched, the time by this process's clock.
     """
-
-    def __init__(self, path: str):
-        self.path = path
-
-    def __call__(self) -> float:
-        try:
-            os.utime(self.path)  # by its name: to open and close it would drop SQLite's locks on it
-            return os.stat(self.path).st_mtime
-        except OSError:
-            return time.time()
+    try:
+        os.utime(path)  # by its name: to open and close it would drop SQLite's locks on it
+        return os.stat(path).st_mtime
+    except OSError:
+        return time.time()

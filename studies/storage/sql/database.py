@@ -13,6 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from ...errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
 from ...redact import masked, masked_url
-from .clock import FileClock
+from .clock import file_time
 from .columns import NOW_SQLITE
 from .retry import Backoff, RetryPolicy
 from .schema import BLOB_IN_USE
@@ -53,7 +54,7 @@ class Database:
     def __init__(self, url: str, retry: float | RetryPolicy, stall: float = 60.0):
         self.url = _checked(url)
         self.name = masked_url(self.url.render_as_string(hide_password=True))
-        self.retry, self.stall = RetryPolicy.of(retry), stall
+        self.retry, self.stall = retry if isinstance(retry, RetryPolicy) else RetryPolicy(float(retry)), stall
         self._answered = False
         self._thread = threading.local()
         self.connect()
@@ -157,7 +158,7 @@ def _prepare_sqlite(connection: Any, record: object) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
     path = connection.execute("PRAGMA database_list").fetchone()[2]
-    connection.create_function(NOW_SQLITE, 0, FileClock(path))
+    connection.create_function(NOW_SQLITE, 0, partial(file_time, path))
 
 
 def _begin_sqlite(connection: Connection) -> None:

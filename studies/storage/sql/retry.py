@@ -37,11 +37,6 @@ class RetryPolicy:
     say: Callable[[str], None] | None = None
     stop: Callable[[], bool] = _never
 
-    @classmethod
-    def of(cls, retry: float | RetryPolicy) -> RetryPolicy:
-        """Return a policy of plain seconds."""
-        return retry if isinstance(retry, RetryPolicy) else cls(float(retry))
-
     def silent(self, seconds: float) -> RetryPolicy:
         """Return the policy of a background thread: other seconds, and no notification."""
         return replace(self, seconds=seconds, say=None)

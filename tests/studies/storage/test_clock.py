@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from rekindle.studies.storage.sql.clock import FileClock
+from rekindle.studies.storage.sql.clock import file_time
 from rekindle.studies.storage.store import Store
 from skewed import skewed
 
@@ -55,7 +55,7 @@ def test_a_process_whose_clock_is_wrong_by_an_hour_takes_and_holds_leases_like_a
 
 
 def test_the_clock_of_a_file_that_may_not_be_touched_is_the_process(tmp_path: Path) -> None:
-    assert abs(FileClock(str(tmp_path / "nothing"))() - time.time()) < 1
+    assert abs(file_time(str(tmp_path / "nothing")) - time.time()) < 1
     assert not (tmp_path / "nothing").exists()
 
 
@@ -63,7 +63,6 @@ def test_the_clock_of_a_file_moves_with_it(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"content")
     os.utime(path, (0, 0))
-    clock = FileClock(str(path))
-    assert abs(clock() - time.time()) < 1
-    assert clock() <= clock()
+    assert abs(file_time(str(path)) - time.time()) < 1
+    assert file_time(str(path)) <= file_time(str(path))
     assert path.read_bytes() == b"content"
