@@ -97,9 +97,9 @@ class RekindleSQL(Database):  # type: ignore[misc]  # orion has no types
             self._url, self.host = opened.url.render_as_string(hide_password=False), opened.name
             with _gate:
                 version = opened.read(schema_version)
-                if version is None:
+                if not version:
                     opened.write(create_tables)
-        if version not in (None, VERSION):
+        if version not in (0, VERSION):
             opened.close()
             raise DatabaseError(
                 f"this Rekindle knows version {VERSION} of the tables rk_orion_*, but those in "

@@ -29,11 +29,7 @@ class DocumentError(ValueError):
     """A document, query or projection cannot be stored, read or understood."""
 
 
-class _Missing:
-    """The value of a key that a document lacks."""
-
-
-MISSING = _Missing()
+MISSING: Any = object()  # the value of a key that a document lacks
 
 
 def encode(document: Mapping[str, Any]) -> tuple[str, bytes]:

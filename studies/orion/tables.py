@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Index, MetaData, String, Table, Text
 
+from ..storage.sql.schema import version_of
 from ..storage.sql.writes import chunks, insert
 from .documents import Document, DocumentError, Query, assign, decode, encode, index_text, key_text, select
 
@@ -84,11 +85,9 @@ def create_tables(connection: Connection) -> None:
     connection.execute(insert(connection, _schema).values(version=VERSION).on_conflict_do_nothing())
 
 
-def schema_version(connection: Connection) -> int | None:
-    """Return the version of the tables, or None if none exist."""
-    if not sa.inspect(connection).has_table(_schema.name):
-        return None
-    return connection.scalar(sa.select(sa.func.max(_schema.c.version)))
+def schema_version(connection: Connection) -> int:
+    """Return the version of Orion's tables, 0 if none exist."""
+    return version_of(connection, _schema)
 
 
 class Collections:

@@ -40,7 +40,7 @@ def parent_of(url: str, experiment: Any, trial: str) -> Start | None:
     NoParent if the trial, its parent, or the parent's result is not in this database.
     """
     with closing(Database(url, SECONDS)) as database:
-        if database.read(schema_version) is not None:
+        if database.read(schema_version):
             known, start = database.read(lambda connection: _look(Collections(connection), experiment, trial))
             if known:
                 return start
@@ -90,7 +90,7 @@ def start_of(store: Store, identity: Mapping[str, Any], parent: Start | None) ->
 def note_failure(url: str, experiment: Any, trial: str) -> None:
     """Note in Orion's database that the trial failed, and was not killed."""
     with closing(Database(url, SECONDS)) as database:
-        if database.read(schema_version) is not None:
+        if database.read(schema_version):
             database.write(lambda connection: _set(Collections(connection), experiment, trial, {"failed": True}))
 
 

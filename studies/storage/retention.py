@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -69,18 +69,18 @@ def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics]
     keep = _last_mode([event.data for event in events if event.kind == INIT]) or Keep()
     best = keep.ranked({row.epochs: metrics.get(row.epochs, {}) for row in checkpoints})[: keep.best]
     branched = {event.data.get("state"): event for event in events if event.kind in (BRANCH, BRANCHED)}
-    return [
-        ", ".join(
-            [
-                *(["latest"] if row is checkpoints[-1] else []),
-                *([f"best {keep.metric}, {metrics[row.epochs][keep.metric]:.5g}"] if row.epochs in best else []),
-                *([f"every {keep.spaced} epochs"] if keep.is_spaced(row.epochs) else []),
-                *([_branch(branched[row.digest])] if row.digest in branched else []),
-            ]
-        )
-        or "before the latest"
-        for row in checkpoints
-    ]
+
+    def of(row: CheckpointRow) -> Iterator[str]:
+        if row is checkpoints[-1]:
+            yield "latest"
+        if row.epochs in best:
+            yield f"best {keep.metric}, {metrics[row.epochs][keep.metric]:.5g}"
+        if keep.is_spaced(row.epochs):
+            yield f"every {keep.spaced} epochs"
+        if (event := branched.get(row.digest)) is not None:
+            yield f"what {'it' if event.kind == BRANCH else str(event.data.get('to'))[:8]} started from"
+
+    return [", ".join(of(row)) or "before the latest" for row in checkpoints]
 
 
 def asked_for(connection: Connection, uid: str) -> Keep | None:
@@ -98,9 +98,3 @@ def _last_mode(inits: Sequence[Mapping[str, Any]]) -> Keep | None:
         return Keep(**mode) if isinstance(mode, dict) else None
     except (TypeError, ValueError):  # written by another version
         return None
-
-
-def _branch(event: Event) -> str:
-    if event.kind == BRANCH:
-        return "what it started from"
-    return f"what {str(event.data.get('to'))[:8]} started from"

@@ -125,7 +125,7 @@ class Store:
             if claimed.identity is None and identity is not None:
                 self.database.write(lambda connection: fencing.identify(connection, uid, identity))
             return claimed
-        return self._hold(self.database.write(lambda connection: self._take(connection, uid, identity, {})))
+        return self._held.add(self.database.write(lambda connection: self._take(connection, uid, identity, {})))
 
     def claim(
         self, study: str, uids: Iterable[str], limit: int | None = None
@@ -143,7 +143,7 @@ class Store:
             count = len(free) if limit is None else limit - len(leases)
             first, free = free[:count], free[count:]
             taken = self.database.write(partial(self._take_free, uids=first, study=study))
-            leases += (self._hold(taken[uid]) for uid in first if uid in taken)
+            leases += (self._held.add(taken[uid]) for uid in first if uid in taken)
         return [(lease, failures.get(lease.uid)) for lease in leases]
 
     def save(self, writes: Sequence[Write]) -> None:
@@ -341,10 +341,6 @@ class Store:
         """
         token, known = fencing.take(connection, uid, identity, self.lease_seconds, note)
         return StoreLease(self, uid, token, known)
-
-    def _hold(self, lease: StoreLease) -> StoreLease:
-        self._held.add(lease)
-        return lease
 
     def _renew(self) -> None:
         leases = sorted(self._held.all(), key=lambda lease: lease.uid)

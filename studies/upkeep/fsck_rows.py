@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ..errors import StoreError
-from ..storage.locks.fencing import why_free
+from ..storage.locks.fencing import HOLDER, why_free
 from ..storage.locks.owner import Owner
 from ..storage.retention import INIT
 from ..storage.rows import Segment
 from ..storage.sql.columns import Json, parse_json
-from ..storage.sql.schema import BLOB_IN_USE, Now, checkpoint, event, metadata, metric, segment, study, task, trial
+from ..storage.sql.schema import BLOB_IN_USE, checkpoint, event, metadata, metric, segment, study, task, trial
 from ..study.config import Config
 from ..study.objectives import DEFAULT, objectives_of
 from .findings import Finding
@@ -48,9 +48,8 @@ def _json(connection: Connection) -> Iterator[Finding]:
 
 
 def _leases(connection: Connection) -> Iterator[Finding]:
-    c = task.c
-    query = sa.select(c.uid, c.lease_owner, c.lease_epoch, c.lease_expires - Now()).where(c.lease_owner.is_not(None))
-    for uid, text, token, seconds in connection.execute(query.order_by(c.uid)):
+    query = sa.select(*HOLDER).where(task.c.lease_owner.is_not(None)).order_by(task.c.uid)
+    for uid, text, token, seconds in connection.execute(query):
         owner = Owner.parse(text)
         why = "is dead" if owner.is_dead() else f"fell silent {-seconds:.0f} s ago" if seconds <= 0 else ""
         if why:
@@ -90,9 +89,8 @@ def _metrics(connection: Connection) -> Iterator[Finding]:
     """
     c = task.c
     over = (metric.c.uid == c.uid) & (metric.c.epoch > sa.func.coalesce(_last(), 0))
-    lease = (c.uid, c.lease_owner, c.lease_epoch, c.lease_expires)
-    query = sa.select(*lease[:3], c.lease_expires - Now(), sa.func.count(), sa.func.max(metric.c.epoch))
-    query = query.join_from(task, metric, over).group_by(*lease).order_by(c.uid)
+    query = sa.select(*HOLDER, sa.func.count(), sa.func.max(metric.c.epoch)).join_from(task, metric, over)
+    query = query.group_by(c.uid, c.lease_owner, c.lease_epoch, c.lease_expires).order_by(c.uid)
     for *held, count, epoch in connection.execute(query).all():
         uid = held[0]
         if why_free(*held) is not None and epoch > _collected(connection, uid) and not _keeps_none(connection, uid):

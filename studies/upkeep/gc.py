@@ -159,10 +159,7 @@ def _collect_stored_policy(connection: Connection, uid: str, gone: Sequence[int]
     """
     if not lock_if_free(connection, uid, dry_run=dry_run):
         return []
-    named = {
-        policy_uid(str(_nested(config, "options", "warm_start")))
-        for config in connection.scalars(sa.select(study.c.config))
-    }
+    named = {policy_uid(str(_warm_start(config))) for config in connection.scalars(sa.select(study.c.config))}
     if uid in named or branches.kept_checkpoints(connection, [uid]):
         return []
     ids = list(connection.scalars(sa.select(checkpoint.c.id).where(checkpoint.c.uid == uid)))
@@ -173,14 +170,10 @@ def _collect_stored_policy(connection: Connection, uid: str, gone: Sequence[int]
     return [Garbage(uid, [], [0] * len(ids), [], size, ids)]
 
 
-def _nested(form: Any, *names: str) -> Any:
-    """Return a nested value of JSON from anywhere.
-
-    Return None if the value does not exist.
-    """
-    for name in names:
-        form = form.get(name) if isinstance(form, Mapping) else None
-    return form
+def _warm_start(config: Mapping[str, Any]) -> Any:
+    """Return the policy that a study starts from, or None; any program may have written the configuration."""
+    options = config.get("options")
+    return options.get("warm_start") if isinstance(options, Mapping) else None
 
 
 def _checkpoints_to_keep(connection: Connection, uid: str, epochs: dict[int, int], keep: Keep | None) -> set[int]:

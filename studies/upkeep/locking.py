@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ..storage.locks.fencing import why_free
+from ..storage.locks.fencing import HOLDER, why_free
 from ..storage.sql.schema import Now, checkpoint, task
 
 
@@ -16,14 +16,12 @@ def lock_if_free(connection: Connection, uid: str, dry_run: bool = False) -> boo
     from a process that died or fell silent; should that process wake up, it is refused. With ``dry_run`` nothing is
     locked or ended.
     """
-    c = task.c
-    query = sa.select(c.uid, c.lease_owner, c.lease_epoch, (c.lease_expires - Now()).label("seconds"))
-    query = query.where(c.uid == uid)
+    query = sa.select(*HOLDER).where(task.c.uid == uid)
     row = connection.execute(query if dry_run else query.with_for_update()).one_or_none()
     if row is None or why_free(*row) is None:
         return False
     if not dry_run and row.lease_owner is not None:
-        connection.execute(task.update().where(c.uid == uid).values(lease_owner=None, lease_expires=Now()))
+        connection.execute(task.update().where(task.c.uid == uid).values(lease_owner=None, lease_expires=Now()))
     return True
 
 

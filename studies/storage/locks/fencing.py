@@ -17,6 +17,7 @@ from .owner import Owner
 
 TAKEOVER = "takeover"  # the event of a lease that its last owner did not release
 _left = (task.c.lease_expires - Now()).label("seconds")
+HOLDER = (task.c.uid, task.c.lease_owner, task.c.lease_epoch, _left)  # what why_free is asked about
 
 
 def take(
@@ -69,8 +70,7 @@ def free_among(connection: Connection, uids: Collection[str]) -> set[str]:
 
     A task that does not exist yet is free.
     """
-    held = sa.select(task.c.uid, task.c.lease_owner, task.c.lease_epoch, _left).where(task.c.lease_owner.is_not(None))
-    rows = connection.execute(held.where(task.c.uid.in_(uids)))
+    rows = connection.execute(sa.select(*HOLDER).where(task.c.lease_owner.is_not(None), task.c.uid.in_(uids)))
     return set(uids) - {row.uid for row in rows if why_free(*row) is None}
 
 

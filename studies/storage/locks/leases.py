@@ -120,13 +120,14 @@ class HeldLeases:
         self._tokens: dict[str, int] = {}  # of what is held, and of leases that were dropped without release
         self._heartbeat: Heartbeat | None = None
 
-    def add(self, lease: StoreLease) -> None:
-        """Add a new lease, and start the heartbeat unless it runs."""
+    def add(self, lease: StoreLease) -> StoreLease:
+        """Add a new lease, and start the heartbeat unless it runs; return the lease."""
         with self._lock:
             self._held[lease.uid] = lease
             self._tokens[lease.uid] = lease.token
             if self._heartbeat is None:
                 self._heartbeat = Heartbeat(self._beat, self._seconds)
+        return lease
 
     def all(self) -> list[StoreLease]:
         """Return the leases."""

@@ -66,7 +66,8 @@ class Backoff:
         if not (passing or (policy.full and isinstance(problem, StoreFull))) or not (answered or policy.first):
             raise problem
         if self.seconds + self.pause > policy.seconds or policy.stop():
-            raise self._timed_out(problem)
+            waited = self.seconds
+            raise problem if waited < SAY_AFTER else type(problem)(f"{problem} (waited for {waited:.0f} s)")
         if policy.say is not None and time.monotonic() >= self._say_at:
             left = policy.seconds - self.seconds
             policy.say(f"waiting for the database, for {left:.0f} s more at most: {problem}")
@@ -80,8 +81,3 @@ class Backoff:
         """Notify of the end of the wait, if the wait was notified."""
         if self._said and self.policy.say is not None:
             self.policy.say(f"the database is back after {self.seconds:.0f} s")
-
-    def _timed_out(self, problem: StoreError) -> StoreError:
-        if self.seconds < SAY_AFTER:
-            return problem
-        return type(problem)(f"{problem} (waited for {self.seconds:.0f} s)")

@@ -150,7 +150,6 @@ _REVISIONS = _statements(
     "CREATE INDEX rk_trial_uid ON rk_trial (uid)",
     "CREATE INDEX rk_segment_revision ON rk_segment (study, revision)",
 )
-_OBJECTIVES = _statements("ALTER TABLE rk_segment ADD COLUMN objectives TEXT")
 
 
 def _planners(connection: Connection) -> None:
@@ -160,14 +159,18 @@ def _planners(connection: Connection) -> None:
 
 
 # The n-th turns schema n + 1 into n + 2; append only, never change one.
-MIGRATIONS: tuple[Migration, ...] = (_REVISIONS, _OBJECTIVES, _planners)
+MIGRATIONS: tuple[Migration, ...] = (
+    _REVISIONS,
+    _statements("ALTER TABLE rk_segment ADD COLUMN objectives TEXT"),
+    _planners,
+)
 
 
-def version_of(connection: Connection) -> int:
+def version_of(connection: Connection, table: Table = schema) -> int:
     """Return the version of the tables, 0 if none exist."""
-    if not sa.inspect(connection).has_table(schema.name):
+    if not sa.inspect(connection).has_table(table.name):
         return 0
-    return connection.execute(sa.select(sa.func.max(schema.c.version))).scalar() or 0
+    return connection.scalar(sa.select(sa.func.max(table.c.version))) or 0
 
 
 def check(version: int, where: str) -> None:

@@ -46,9 +46,8 @@ def _violations(connection: Connection, kind: str, name: str, sql: str, rootpage
     else:
         if re.search(r"\bCHECK\b", sql, re.IGNORECASE):
             yield "checks its rows with an expression"
-        for column in connection.execute(
-            sa.text("SELECT hidden, dflt_value FROM pragma_table_xinfo(:name)"), {"name": name}
-        ):
+        query = sa.text("SELECT hidden, dflt_value FROM pragma_table_xinfo(:name)")
+        for column in connection.execute(query, {"name": name}):
             if column.hidden:
                 yield "has a column that is computed"
             if column.dflt_value is not None and not _PLAIN.fullmatch(str(column.dflt_value)):
