@@ -156,9 +156,10 @@ def _seeds(config: Mapping[str, Any]) -> int:
 Row = TypeVar("Row", Trial, Segment)
 
 
-def _read(
-    connection: Connection, table: sa.Table, row_type: type[Row], name: str, since: int, of: Any, seeds: int
+def read_rows(
+    connection: Connection, table: sa.Table, row: type[Row], name: str, since: int = -1, of: Any = None, seeds: int = 0
 ) -> list[Row]:
+    """Return the rows of a study in a table, unchecked; see `trials`."""
     columns = [column for column in table.c if column.name not in ("study", "revision")]
     query = sa.select(*columns).where(table.c.study == name).order_by(*table.primary_key)
     if since >= 0:
@@ -166,7 +167,7 @@ def _read(
     if of is not None:
         query = query.where(table.c.number.in_(of))
     seeds = seeds or _seeds(connection.scalar(sa.select(study.c.config).where(study.c.name == name)) or {})
-    return [row_type(**row._mapping, seeds=seeds) for row in connection.execute(query)]
+    return [row(**found._mapping, seeds=seeds) for found in connection.execute(query)]
 
 
 def trials(connection: Connection, name: str, since: int = -1, of: Any = None, seeds: int = 0) -> list[Trial]:
@@ -175,7 +176,7 @@ def trials(connection: Connection, name: str, since: int = -1, of: Any = None, s
     Only trials after the revision ``since`` are read, with numbers that ``of`` selects. ``seeds`` is the number of
     replicates of each configuration, read if it is 0.
     """
-    rows = _read(connection, trial, Trial, name, since, of, seeds)
+    rows = read_rows(connection, trial, Trial, name, since, of, seeds)
     for row in rows:
         if row.state not in TRIAL_STATES:
             raise _contradictory(f"trial {row.number} of study {name!r}", row.state, None)
@@ -188,7 +189,7 @@ def segments(connection: Connection, name: str, since: int = -1, of: Any = None,
     Only segments after the revision ``since`` are read, with numbers that ``of`` selects. ``seeds`` is the number of
     replicates of each configuration, read if it is 0.
     """
-    rows = _read(connection, segment, Segment, name, since, of, seeds)
+    rows = read_rows(connection, segment, Segment, name, since, of, seeds)
     for row in rows:
         if row.state not in SEGMENT_STATES or (row.state == "done") != (row.score is not None):
             raise _contradictory(f"segment {row.rung} of trial {row.number} of study {name!r}", row.state, row.score)

@@ -19,6 +19,7 @@ from ..storage.retention import INIT
 from ..storage.rows import Segment
 from ..storage.sql.columns import Json, parse_json
 from ..storage.sql.schema import BLOB_IN_USE, checkpoint, event, metadata, metric, segment, study, task, trial
+from ..storage.studies import read_rows
 from ..study.config import Config
 from ..study.objectives import DEFAULT, objectives_of
 from .findings import Finding
@@ -170,11 +171,9 @@ def _objectives_of_study(connection: Connection, name: str) -> frozenset[str]:
 
 def _study(connection: Connection, name: str) -> Iterator[Finding]:
     objectives = _objectives_of_study(connection, name)
-    columns = [column for column in segment.c if column.name not in ("study", "revision")]
-    query = sa.select(*columns).where(segment.c.study == name).order_by(segment.c.number, segment.c.rung)
     rows: dict[int, list[Segment]] = {}
-    for row in connection.execute(query):
-        rows.setdefault(row.number, []).append(Segment(**row._mapping))
+    for row in read_rows(connection, segment, Segment, name, seeds=1):
+        rows.setdefault(row.number, []).append(row)
     has_task = sa.exists().where(task.c.uid == trial.c.uid)
     trials = sa.select(trial.c.number, trial.c.uid, trial.c.state, has_task).where(trial.c.study == name)
     for number, uid, state, known in connection.execute(trials.order_by(trial.c.number)):
