@@ -7,11 +7,11 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from ...spaces import Space
 from ...spaces.dimension import Maybe
-from ...spaces.errors import near
 from ...spaces.ranges import Fidelity
 from .trial import whole
 
@@ -35,9 +35,9 @@ def algorithm_config(algorithm: str | Mapping[str, Any], seed: int, epochs: int 
     [(name, options)] = config.items()
     classes = {key: kind for key, kind in algo_factory.get_classes().items() if _is_installed(kind)}
     if name.lower() not in classes:
+        close = [f"; did you mean {each}?" for each in get_close_matches(name.lower(), classes, 1)]
         raise ValueError(
-            f"Orion has no algorithm {name!r} installed; it has {', '.join(sorted(classes))}"
-            f"{near(name.lower(), classes)}"
+            f"Orion has no algorithm {name!r} installed; it has {', '.join(sorted(classes))}{''.join(close)}"
         )
     known = inspect.signature(classes[name.lower()].__init__).parameters
     if name.lower() in _MULTI_FIDELITY and not isinstance(epochs, Fidelity):
