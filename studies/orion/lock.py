@@ -1,4 +1,4 @@
-"""Rows of Orion's database that a process holds, and the lock on an experiment's algorithm.
+"""Rows of Orion's database held by a process, and algorithms' locks.
 
 A row is held by a token, and a thread renews its heartbeat.
 

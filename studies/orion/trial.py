@@ -141,7 +141,10 @@ def _pause(store: Store, task: Task, error: Exception) -> float | None:
 
 
 def _write_event(store: Store, task: Task, epochs: int, kind: str, data: dict[str, Any]) -> None:
-    """Note an event with a task, if the database can be written and the task is free."""
+    """Note an event with a task.
+
+    Nothing happens if the database cannot be written, or another process holds the task.
+    """
     from ...tasks.checkpoint.storage import Write
     from ..errors import StoreError
 

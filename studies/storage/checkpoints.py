@@ -22,7 +22,7 @@ from .sql.writes import chunks, insert
 
 
 def put_blobs(connection: Connection, names: Iterable[str], data_of: Callable[[str], bytes]) -> None:
-    """Store the blobs of these digests that are missing or known to be damaged.
+    """Store the named blobs that are missing or known to be damaged.
 
     Only these are asked for their bytes, as making them costs.
     """

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 def _reading(query: Callable[Concatenate[Connection, P], T]) -> Callable[Concatenate[Store, P], T]:
-    """Return the method that runs a query in a transaction of its own."""
+    """Return the method that runs a query in its own transaction."""
 
     @wraps(query)
     def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -399,7 +399,7 @@ class Store:
         self._write_held([lease], work)
 
     def _write_held(self, leases: Sequence[Any], work: Callable[[Connection], None]) -> None:
-        """Write in one transaction, under leases that this process holds until it ends."""
+        """Write in one transaction, under leases held until it ends."""
         for lease in leases:
             lease.check()
 

@@ -105,7 +105,10 @@ def _copy(source: Connection, target: Connection, name: str) -> Transferred:
 
 
 def rows_of(source: Connection, table: sa.Table, uids: Iterable[str]) -> Iterator[Row]:
-    """Yield the rows of tasks in a table, in the order of its keys, with the columns that a file has."""
+    """Yield tasks' rows of a table with the columns of a file.
+
+    They are in the order of the table's keys.
+    """
     for uid in uids:
         query = sa.select(*(table.c[name] for name in COLUMNS[table])).where(table.c.uid == uid)
         for row in source.execute(query.order_by(*table.primary_key)):

@@ -67,7 +67,10 @@ def _file(connection: Connection) -> Iterator[Finding]:
 
 
 def _in_pages(store: Store, read: Callable[..., list[T]], last: Any) -> Iterator[T]:
-    """Yield the rows after ``last``, which is the first column, a page in a transaction."""
+    """Yield rows, of which each transaction reads a page.
+
+    ``last`` is a value of the first column; rows after it are read.
+    """
     while page := store.database.read(partial(read, after=last)):
         yield from page
         last = page[-1][0]

@@ -40,7 +40,7 @@ def repair(store: Store, findings: Iterable[Finding]) -> list[Repair]:
 
 
 def _cure(connection: Connection, finding: Finding) -> str:
-    """Cure a finding; return "" once it is done, or why it was not."""
+    """Cure a finding; return why it was not done, or ""."""
     if finding.kind in _OF_TASKS and not lock_if_free(connection, finding.key[0]):
         return HELD
     return "" if _CURES[finding.kind](connection, *finding.key) else GONE

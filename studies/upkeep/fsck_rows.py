@@ -1,4 +1,4 @@
-"""Checks of rows: leases, epochs and metrics of tasks, lost rows, contradictory trials and segments.
+"""Checks of tasks, lost rows, and contradictory trials and segments.
 
 Rows are checked here and not by constraints of the tables, which older databases lack and SQLite cannot add to them.
 """
@@ -111,7 +111,7 @@ def _keeps_none(connection: Connection, uid: str) -> bool:
 
 
 def _notes(connection: Connection, uid: str, kind: str) -> list[dict[str, Any]]:
-    """Return the data of a task's events of one kind; unreadable data as none."""
+    """Return the data of a task's events; {} if unreadable."""
     query = sa.select(sa.type_coerce(event.c.data, sa.Text)).where(event.c.uid == uid, event.c.kind == kind)
     notes = []
     for text in connection.scalars(query.order_by(event.c.id)):

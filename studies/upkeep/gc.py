@@ -113,9 +113,9 @@ def _uids(connection: Connection, studies: Collection[str] | None) -> list[str]:
 def _collect_task(
     connection: Connection, uid: str, rules: GcRules, gone: Sequence[int], dry_run: bool
 ) -> list[Garbage]:
-    """Drop the checkpoints that one task need not keep, if any, and return them.
+    """Drop the checkpoints that one task need not keep.
 
-    In a dry run nothing is dropped.
+    Return them, if any. In a dry run nothing is dropped.
     """
     if not lock_if_free(connection, uid, dry_run=dry_run):
         return []
@@ -171,7 +171,10 @@ def _collect_stored_policy(connection: Connection, uid: str, gone: Sequence[int]
 
 
 def _warm_start(config: Mapping[str, Any]) -> Any:
-    """Return the policy that a study starts from, or None; any program may have written the configuration."""
+    """Return the policy that a study starts from, or None.
+
+    Any program may have written the configuration.
+    """
     options = config.get("options")
     return options.get("warm_start") if isinstance(options, Mapping) else None
 

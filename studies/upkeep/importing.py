@@ -157,7 +157,7 @@ def _is_valid(column: sa.Column[Any], value: Any) -> bool:
 
 
 def _contents(connection: Connection) -> tuple[list[str], int]:
-    """Return the uids of a file's tasks, and the number of its blobs."""
+    """Return the uids of tasks, and the number of blobs."""
     count = sa.select(sa.func.count()).select_from(blob)
     return sorted(connection.scalars(sa.select(task.c.uid))), connection.scalar(count) or 0
 

@@ -20,12 +20,12 @@ def insert(connection: Connection, table: sa.Table) -> Any:
 
 
 def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield a few of the values at a time, for one IN (...)."""
+    """Yield some of the values at a time, for one IN (...)."""
     return (values[i : i + CHUNK] for i in range(0, len(values), CHUNK))
 
 
 def add_task(connection: Connection, uid: str, identity: Mapping[str, Any] | None, created: float | None = None) -> Any:
-    """Create a free task without checkpoints unless it exists; return its uid if it is new."""
+    """Create a task unless it exists; return its uid if it is new."""
     values = {"uid": uid, "identity": identity, "created": Now() if created is None else created}
     new = insert(connection, task).values(**values, lease_epoch=0, lease_expires=0, epochs=0)
     return connection.scalar(new.on_conflict_do_nothing().returning(task.c.uid))
