@@ -121,7 +121,7 @@ class HeldLeases:
         self._heartbeat: Heartbeat | None = None
 
     def add(self, lease: StoreLease) -> StoreLease:
-        """Add a new lease and return it; start the heartbeat unless it runs."""
+        """Add a lease and return it; start the heartbeat unless it runs."""
         with self._lock:
             self._held[lease.uid] = lease
             self._tokens[lease.uid] = lease.token

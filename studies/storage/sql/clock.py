@@ -14,7 +14,8 @@ import time
 def file_time(path: str) -> float:
     """Return the time by the clock of a file's file system.
 
-    In seconds since 1970. The file is touched and its modification time returned; if it cannot be touched, the time by this process's clock.
+    In seconds since 1970. The file is touched and its modification time returned; if it cannot be touched, the time by
+    this process's clock.
     """
     try:
         os.utime(path)  # by its name: to open and close it would drop SQLite's locks on it

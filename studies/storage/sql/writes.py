@@ -25,7 +25,7 @@ def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def add_task(connection: Connection, uid: str, identity: Mapping[str, Any] | None, created: float | None = None) -> Any:
-    """Create a task unless it exists; return its uid if it is new."""
+    """Create a task unless it exists; return the uid if new."""
     values = {"uid": uid, "identity": identity, "created": Now() if created is None else created}
     new = insert(connection, task).values(**values, lease_epoch=0, lease_expires=0, epochs=0)
     return connection.scalar(new.on_conflict_do_nothing().returning(task.c.uid))
