@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
-from sqlalchemy.dialects import postgresql, sqlite
 
 from .schema import CHUNK, Now, event, task
 
@@ -16,6 +15,8 @@ T = TypeVar("T")
 
 def insert(connection: Connection, table: sa.Table) -> Any:
     """Return an INSERT with on_conflict_do_nothing and on_conflict_do_update, for either database."""
+    from sqlalchemy.dialects import postgresql, sqlite
+
     return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
 
 
