@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .choices import Choice, Fixed
-from .curves import Curve
 from .dimension import Dimension, Maybe
 from .errors import SpaceError, UnknownParameter, near
 from .priors import parse, render
-from .ranges import Fidelity, Integer, Range
+from .ranges import Curve, Fidelity, Integer, Range
 from .space import Space
 from .values import REQUIRED, Value
 

@@ -26,9 +26,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 from .choices import Categorical, Fixed, Ordinal
-from .curves import Curve
 from .dimension import Dimension, Maybe
-from .ranges import Bounds, Fidelity, Integer, NearOne, Normal, Real
+from .ranges import Bounds, Curve, Fidelity, Integer, NearOne, Normal, Real
 
 
 class Common(TypedDict, total=False):

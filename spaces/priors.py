@@ -20,10 +20,9 @@ from typing import Any
 
 from . import dimensions as words
 from .choices import Categorical, Choice, Fixed, Ordinal
-from .curves import Curve
 from .dimension import Dimension, Maybe
 from .errors import SpaceError
-from .ranges import Fidelity, Integer, NearOne, Normal, Range, Real
+from .ranges import Curve, Fidelity, Integer, NearOne, Normal, Range, Real
 from .values import REQUIRED, display
 
 MAX_LENGTH = 20_000

@@ -13,11 +13,10 @@ import numpy as np
 
 from .choices import Choice, Fixed
 from .conditions import Row, Unresolved, rows
-from .curves import Curve
 from .dimension import Dimension, Maybe
 from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, near
 from .priors import parse, render
-from .ranges import Fidelity
+from .ranges import Curve, Fidelity
 from .values import REQUIRED, Nested, Value, display, flatten, identity, read, unflatten
 
 VERSION = 1
@@ -236,9 +235,7 @@ class Space(Mapping[str, "Dimension | Space"]):
         left: dict[str, Dimension] = {}
         for row in self.rows:
             path = row.path
-            decided = [
-                condition for condition in row.conditions if condition.path in known or not condition.is_open(left)
-            ]
+            decided = [c for c in row.conditions if c.path in known or not c.is_open(left)]
             if not all(condition.holds(known) for condition in decided):
                 if path in named or path in enabled:
                     raise row.refusal()
@@ -275,16 +272,9 @@ class Space(Mapping[str, "Dimension | Space"]):
                 raise SpaceError(f"{name} is in the space already")
         return Space(**self._entries, **entries)
 
-    def __add__(self, other: Space) -> Space:
-        return self.extend(**other._entries)
-
     def fidelities(self) -> Space:
         """Return the fidelities alone."""
         return Space._of({path: d for path, d in self._flat.items() if isinstance(d, Fidelity)})
-
-    def without_fidelities(self) -> Space:
-        """Return all but the fidelities."""
-        return Space._of({path: d for path, d in self._flat.items() if not isinstance(d, Fidelity)})
 
     # other forms
 

@@ -123,7 +123,8 @@ class Dialect(NamedTuple):
             value = dimension.check(value, path)
             parameters = self._parameters(path, dimension)
             if not parameters:
-                self._must_be_unasked(path, dimension, value)
+                if not isinstance(dimension, Fidelity) and identity(value) != identity(_unasked(dimension)):
+                    raise OutOfRange(f"{path} = {display(value)} is not searched by {self.driver}: fix() it")
                 continue
             *gate, parameter = parameters
             if gate:
@@ -147,11 +148,6 @@ class Dialect(NamedTuple):
     def refusal(self, path: str, reason: str) -> SpaceError:
         """Return the error for a dimension that this driver cannot express."""
         return SpaceError(f"{path}: {self.driver} cannot express {reason}")
-
-    def _must_be_unasked(self, path: str, dimension: Dimension, value: Value) -> None:
-        unasked = _unasked(dimension)
-        if not isinstance(dimension, Fidelity) and identity(value) != identity(unasked):
-            raise OutOfRange(f"{path} = {display(value)} is not searched by {self.driver}: fix() it")
 
     def _encode(self, parameter: Parameter, value: Value, path: str) -> Value:
         try:

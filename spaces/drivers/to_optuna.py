@@ -14,10 +14,12 @@ from optuna.trial import BaseTrial
 from ..choices import Categorical
 from ..ranges import Integer, Real
 from ..space import Space
-from ..values import Nested, Value
+from ..values import Nested
 from .params import Dialect, Parameter
 
 OPTUNA = Dialect("Optuna", steps=True, fidelities=False)
+params = OPTUNA.encode  # in the form of enqueue_trial and PartialFixedSampler
+from_params = OPTUNA.read  # the values that `suggest` returned
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
@@ -49,25 +51,6 @@ def suggest(space: Space, trial: BaseTrial, fixed: Mapping[str, Any] | None = No
         raise AssertionError(parameter)
 
     return OPTUNA.decode(space, ask, fixed)
-
-
-def params(space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
-    """Return Optuna's parameters for `values` (all, some, or a structure).
-
-    Their form is that of enqueue_trial and PartialFixedSampler.
-
-    Raises:
-        OutOfRange: Optuna does not search a value.
-    """
-    return OPTUNA.encode(space, values)
-
-
-def from_params(space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
-    """Return the values of `space` from the `params` of a trial.
-
-    These are the values that `suggest` returned.
-    """
-    return OPTUNA.read(space, params, fixed)
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:

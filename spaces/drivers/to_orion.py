@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from ..choices import Categorical
 from ..ranges import Fidelity, Integer, Normal, Real
 from ..space import Space
-from ..values import Nested, Value
+from ..values import Value
 from .params import Dialect, Parameter
 
 ORION = Dialect("Orion", steps=False, fidelities=True)
+params = ORION.encode  # in the form of `ExperimentClient.insert`
+from_params = ORION.read  # from a trial's, nested or flat
 
 
 def priors(space: Space) -> dict[str, str]:
@@ -33,19 +34,6 @@ def priors(space: Space) -> dict[str, str]:
         raise ORION.refusal(str(others[0]), "a second fidelity")
     defaults = ORION.defaults(space)
     return {name: _prior(parameter, defaults) for name, parameter in ORION.parameters(space).items()}
-
-
-def params(space: Space, values: Mapping[str, Any]) -> dict[str, Value]:
-    """Return Orion's parameters for `values`, all or some.
-
-    Their form is that of `ExperimentClient.insert`.
-    """
-    return ORION.encode(space, values)
-
-
-def from_params(space: Space, params: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Nested:
-    """Return the values of `space` from a trial's `params`, nested or flat."""
-    return ORION.read(space, params, fixed)
 
 
 def _prior(parameter: Parameter, defaults: Mapping[str, Value]) -> str:
