@@ -10,36 +10,27 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_HOMES = {
-    "SVPG": ".algorithms.svpg",
-    "SVPGPPO": ".algorithms.svpg",
-    "SVPGPPO2": ".algorithms.svpg",
-    "PPO2": ".algorithms.ppo2",
-    "A2C": ".algorithms.a2c",
-    "DQN": ".algorithms.dqn",
-    "PPO": ".algorithms.ppo",
-    "SAC": ".algorithms.sac.sac",
-    "Task": ".task",
-    "Learner": ".learner",
-    "Cohort": ".cohort",
-    "EpochEvent": ".runtime.observers",
-    "EnvSpec": ".envs",
-    "BadResume": ".errors",
-    "BadResumeGuard": ".runtime.guard",
-    "DamagedState": ".errors",
-    "Demonstrations": ".signals.demonstrations",
-    "Diverged": ".errors",
-    "StateMismatch": ".errors",
-    "Keep": ".checkpoint.retention",
-    "Recording": ".experience.recorded_actions",
-    "Replayed": ".experience.recorded_actions",
-    "Stopped": ".errors",
-    "TaskError": ".errors",
-    "WarmStart": ".warm_start",
-    "ALGORITHMS": ".registry",
-    "load": ".registry",
-    "names": ".registry",
+_NAMES = {
+    ".algorithms.a2c": ["A2C"],
+    ".algorithms.dqn": ["DQN"],
+    ".algorithms.ppo": ["PPO"],
+    ".algorithms.ppo2": ["PPO2"],
+    ".algorithms.sac.sac": ["SAC"],
+    ".algorithms.svpg": ["SVPG", "SVPGPPO", "SVPGPPO2"],
+    ".checkpoint.retention": ["Keep"],
+    ".cohort": ["Cohort"],
+    ".envs": ["EnvSpec"],
+    ".errors": ["BadResume", "DamagedState", "Diverged", "StateMismatch", "Stopped", "TaskError"],
+    ".experience.recorded_actions": ["Recording", "Replayed"],
+    ".learner": ["Learner"],
+    ".registry": ["ALGORITHMS", "load", "names"],
+    ".runtime.guard": ["BadResumeGuard"],
+    ".runtime.observers": ["EpochEvent"],
+    ".signals.demonstrations": ["Demonstrations"],
+    ".task": ["Task"],
+    ".warm_start": ["WarmStart"],
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [*_HOMES]
 
 

@@ -35,10 +35,9 @@ def evaluate(learner: Learner, episodes: int = EVALUATION_EPISODES) -> np.ndarra
     """
     if (known := learner.known_returns()) is not None:
         return known
-    if learner.particles is None:
-        means: np.ndarray = _play(learner, episodes).mean(1)
-        return means
-    return evaluate(learner.particles, episodes).reshape(learner.members, -1).mean(1)
+    returns = evaluate_episodes(learner, episodes).reshape(-1, episodes)
+    means: np.ndarray = returns.mean(1).reshape(learner.members, -1).mean(1)
+    return means
 
 
 def evaluate_episodes(
@@ -56,18 +55,7 @@ def evaluate_episodes(
     """
     if (known := learner.known_returns()) is not None:
         return np.repeat(known[:, None], episodes, 1)
-    members = learner.members
-
-    def by_member(*step: np.ndarray) -> None:
-        assert on_step is not None
-        on_step(*(x.reshape(members, -1, *x.shape[2:]) for x in step))
-
-    returns = _play(learner.particles or learner, episodes, deterministic, by_member if on_step else None)
-    return returns.reshape(members, -1)
-
-
-def _play(learner: Learner, episodes: int, deterministic: bool = True, on_step: OnStep | None = None) -> np.ndarray:
-    """Return the returns of members that act themselves, (P, episodes)."""
+    members, learner = learner.members, learner.particles or learner
     envs = learner.evaluation_envs
     if envs is None or envs.num_envs != episodes:
         seeds = [EVALUATION_SEED] * learner.members
@@ -83,12 +71,12 @@ def _play(learner: Learner, episodes: int, deterministic: bool = True, on_step: 
             break
         actions = act(envs.obs)
         if on_step is not None:
-            on_step(envs.obs, actions, running)
+            on_step(*(x.reshape(members, -1, *x.shape[2:]) for x in (envs.obs, actions, running)))
         step = envs.step(actions)
         returns += step.reward * running
         running &= ~(step.terminated | step.truncated)
     learner.evaluation_envs = envs
-    return returns
+    return returns.reshape(members, -1)
 
 
 def player(learner: Learner, member: int) -> Callable[[Any], Any]:

@@ -29,16 +29,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..spaces import Space, flatten
+from ..spaces import Space, flatten, unflatten
 from .checkpoint.member_state import Part
 from .checkpoint.state import Tree, check_same_form
 from .checkpoint.storage import Metrics
 from .envs import Envs, EnvSpec, make_envs, spaces_of
 from .errors import StateMismatch
 from .experience.normalizers import ObservationNormalizer
+from .experience.rollout import Agent
 from .rng import streams
 from .runtime.episode_window import EpisodeWindow
 from .runtime.metric_means import Tally
+from .signals.demonstrations import Examples
 
 
 def stack_hyperparameters(
@@ -54,16 +56,11 @@ def stack_hyperparameters(
     flat: dict[str, Any] = {**dict.fromkeys(space.flat()), **flatten(values[0])}
     for name in columns[0]:
         flat[name] = torch.tensor([column[name] for column in columns], dtype=torch.float32, device=device).unsqueeze(1)
-    root = SimpleNamespace()
-    for name, value in flat.items():
-        *parents, leaf = name.split(".")
-        node = root
-        for parent in parents:
-            if not hasattr(node, parent):
-                setattr(node, parent, SimpleNamespace())
-            node = getattr(node, parent)
-        setattr(node, leaf, value)
-    return root
+    return _namespace(unflatten(flat))
+
+
+def _namespace(values: Mapping[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(**{name: _namespace(x) if isinstance(x, dict) else x for name, x in values.items()})
 
 
 COUNTERS = ("env_steps", "iterations", "epochs")
@@ -96,28 +93,6 @@ class Policy(Protocol):
         """Copy one member's networks into its target networks, if it has any."""
 
 
-class AgentProtocol(Protocol):
-    """The part of a learner that acts."""
-
-    @property
-    def policy(self) -> Policy:
-        """The members' networks."""
-
-    @property
-    def obs_normalizer(self) -> ObservationNormalizer | None:
-        """The statistics that scale observations, None where they are not scaled."""
-
-    @property
-    def parts(self) -> dict[str, object]:
-        """The parts that may hold state, by name."""
-
-    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function from observations to actions, see `Learner.actor`."""
-
-    def truncate_all(self) -> None:
-        """Forget all running episodes."""
-
-
 class MemberRef(NamedTuple):
     """One member of a learner."""
 
@@ -144,10 +119,10 @@ class Learner:
     hyperparameters: ClassVar[Space]
     parts: ClassVar[tuple[str, ...]] = ()
     scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs",)  # caches, not state
-    agent: AgentProtocol | None = None
+    agent: Agent | None = None
     policy: Policy | None = None
     obs_normalizer: ObservationNormalizer | None = None
-    demonstrations: ParametersByName | None = None
+    demonstrations: Examples | None = None
     particles: Learner | None = None
     num_particles: int = 1
     evaluation_envs: Envs | None = None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .checkpoint.retention import Keep, snapshots
-from .checkpoint.state import Packed, Tree, pack, unpack
+from .checkpoint.state import Packed, Tree, pack
 from .checkpoint.storage import Lease, Metrics, Saved, Storage, Write, policy_uid
 from .errors import TaskError
 from .identity import TaskIdentity, uid_of
@@ -138,12 +138,3 @@ class TaskRecord:
         if packed is None:
             return Write(self.lease, epochs, metrics=new, events=events, keep=self.keep)
         return Write(self.lease, epochs, packed.manifest, packed.blobs, packed.digest, new, events, self.keep)
-
-
-def tree_of(saved: Saved) -> Tree:
-    """Return the tree of a stored checkpoint.
-
-    Raises:
-        DamagedState: its bytes are not those that were written.
-    """
-    return unpack(saved.manifest, saved.fetch)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..spaces import Space, flatten, unflatten
 from .checkpoint.policy_files import write_policy
 from .checkpoint.retention import Keep
-from .checkpoint.state import Packed, Tree, materialized, pack
+from .checkpoint.state import Packed, Tree, materialized, pack, unpack
 from .checkpoint.storage import Metrics, Saved, Storage, Write
 from .cohort import Cohort
 from .envs import EnvSpec
@@ -22,7 +22,7 @@ from .errors import NotInitialized, StateMismatch
 from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes, one_thread, player
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .learner import Learner, MemberRef
-from .record import TaskRecord, tree_of
+from .record import TaskRecord
 from .runtime.guard import BadResumeGuard
 from .runtime.observers import Context, EpochEvent, Until
 from .signals.demonstrations import Demonstrations, EpisodeRecorder
@@ -165,7 +165,7 @@ class Task:
                     f"{self}: {name} was fixed to {self.fixed[name]!r} when the task was made, but init got "
                     f"{values[name]!r}"
                 )
-        demonstrations = None if self.demonstrations is None else Demonstrations.from_source(self.demonstrations)
+        demonstrations = None if self.demonstrations is None else Demonstrations.load(self.demonstrations)
         if demonstrations is not None:
             if "demonstrated_steps" not in self.learner.hyperparameters:
                 raise ValueError(
@@ -223,7 +223,7 @@ class Task:
 
         The first checkpoint of a warm start is a policy. StateMismatch refuses a checkpoint of another task.
         """
-        state = tree_of(saved)
+        state = unpack(saved.manifest, saved.fetch)
         if is_policy(state) and saved.digest == self.identity.start:
             if self.ref is None:
                 self.ref = MemberRef(self._new_learner(), 0)

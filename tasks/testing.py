@@ -350,7 +350,10 @@ def _children_differ(a: Any, b: Any, visited: set[int], path: str) -> Iterator[s
     prefix = f"{path}." if path else ""
     if isinstance(a, Mapping):
         for name in sorted(a.keys() | b.keys(), key=str):
-            yield from _pair(a, b, name, visited, prefix + str(name), name in a and name in b)
+            if name in a and name in b:
+                yield from _differences(a[name], b[name], visited, prefix + str(name))
+            else:
+                yield prefix + str(name)
     elif isinstance(a, list | tuple):
         if len(a) != len(b):
             yield path
@@ -363,10 +366,3 @@ def _children_differ(a: Any, b: Any, visited: set[int], path: str) -> Iterator[s
         left = {name: value for name, value in vars(a).items() if name not in scratch}
         right = {name: value for name, value in vars(b).items() if name not in scratch}
         yield from _children_differ(left, right, visited, path)
-
-
-def _pair(a: Any, b: Any, name: Any, visited: set[int], path: str, both: bool) -> Iterator[str]:
-    if both:
-        yield from _differences(a[name], b[name], visited, path)
-    else:
-        yield path

@@ -36,6 +36,11 @@ def write_policy(path: str | os.PathLike[str], policy: Mapping[str, Tensor], abo
         )
     metadata = {"rekindle": "policy", "contents": LABEL, **{name: str(value) for name, value in about.items()}}
     data = save_safetensors({name: tensor.contiguous() for name, tensor in policy.items()}, metadata)
+    return write_whole(path, data)
+
+
+def write_whole(path: Path, data: bytes) -> Path:
+    """Write a file whole or not at all, and its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -25,8 +25,7 @@ from torch import Tensor
 
 from ..errors import DamagedState, StateMismatch
 from .chunks import CHUNK, Blobs, Chunked, chunk_bytes, chunk_rows, pack_chunked
-from .manifests import FORMAT, check_paths, read_manifest
-from .manifests import canonical_json as canonical_json
+from .manifests import FORMAT, canonical_json, check_paths, read_manifest
 
 Tree = dict[str, Any]
 
@@ -170,14 +169,6 @@ def pack(tree: Mapping[str, Any]) -> Packed:
     tensors = add(save_safetensors(small)) if small else None
     manifest = {"format": FORMAT, "values": values, "segments": chunks, "tensors": tensors}
     return Packed(canonical_json(manifest), Blobs(blobs, known) if known else blobs)
-
-
-def digest(tree: Mapping[str, Any]) -> str:
-    """Return the sha256 over the canonical form of a whole state.
-
-    It is equal for equal bits only.
-    """
-    return pack(tree).digest
 
 
 def unpack(manifest: bytes, fetch: Callable[[str], bytes]) -> Tree:

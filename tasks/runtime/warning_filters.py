@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 _TURN = threading.RLock()
 
 
 @contextmanager
-def changed_filters() -> Iterator[None]:
+def changed_filters(ignored: Mapping[str, type[Warning]] | None = None) -> Iterator[None]:
     """Return `warnings.catch_warnings()` that threads enter in turn.
 
     Of two at once, one would restore the other's filters.
+
+    Args:
+        ignored: the kinds of warnings that are silenced, by patterns of their texts.
     """
     with _TURN, warnings.catch_warnings():
+        for message, kind in (ignored or {}).items():
+            warnings.filterwarnings("ignore", message, kind)
         yield

@@ -11,6 +11,7 @@ file is needed once.
 
 from __future__ import annotations
 
+import io
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -25,11 +26,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checkpoint.member_state import Stacked
+from ..checkpoint.policy_files import write_whole
 from ..envs import EnvSpec, spaces_of
 from ..envs.base.encode import Actions, Observations
 from ..errors import TaskError
 from ..experience.normalizers import ObservationNormalizer
-from ..networks.distributions import Distribution
+from .host import SignalHost
 
 Array = NDArray[Any]
 NAMES = ("observations", "actions", "begins")
@@ -115,23 +117,21 @@ class Demonstrations:
                 f"demonstrations are written as .npz, but got the name {path.name!r}; call it "
                 f"{path.with_suffix('.npz').name}"
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            with open(part, "wb") as file:
-                np.savez_compressed(file, **{name: getattr(self, name) for name in NAMES})
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-        return path
+        data = io.BytesIO()
+        np.savez_compressed(data, **{name: getattr(self, name) for name in NAMES})
+        return write_whole(path, data.getvalue())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file, without running any code of it.
+    def load(cls, path: Any) -> Self:
+        """Read a file, without running any code of it; demonstrations are returned unchanged.
 
         Raises:
             BadDemonstrations: it holds none.
         """
+        if isinstance(path, cls):
+            return path
+        if not isinstance(path, str | os.PathLike):
+            raise BadDemonstrations(f"demonstrations are Demonstrations or a file, but got a {type(path).__name__}")
         if not Path(path).is_file():
             raise BadDemonstrations(
                 f"there is no file {path} with demonstrations; a task that has begun resumes "
@@ -144,15 +144,6 @@ class Demonstrations:
             raise BadDemonstrations(f"{path}: {error}") from None
         except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
             raise BadDemonstrations(f"{path} must be an .npz file of {', '.join(NAMES)}, but: {error}") from None
-
-    @classmethod
-    def from_source(cls, source: Any) -> Self:
-        """Return demonstrations themselves, or those of a file."""
-        if isinstance(source, cls):
-            return source
-        if not isinstance(source, str | os.PathLike):
-            raise BadDemonstrations(f"demonstrations are Demonstrations or a file, but got a {type(source).__name__}")
-        return cls.load(source)
 
     def as_tensors(self, examples: Mapping[str, Tensor], space: gym.Space[Any], where: str) -> dict[str, Tensor]:
         """Return tensors by name, in the form of a member's `examples`.
@@ -202,23 +193,15 @@ class Examples(Stacked):
     They are state, so that no checkpoint needs their file.
     """
 
-    def __init__(
-        self,
-        members: int,
-        steps: int,
-        obs: tuple[tuple[int, ...], torch.dtype],
-        distribution: Distribution,
-        device: torch.device | str,
-    ):
-        """Allocate them; obs: the shape and type of one observation."""
+    def __init__(self, host: SignalHost, steps: int):
+        """Allocate them."""
         self.steps = steps
-        shape, dtype = obs
+        envs, distribution = host.envs, host.agent.policy.distribution
+        kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
+        forms = ((envs.obs_shape, kind), (distribution.action_shape, distribution.action_type), ((), torch.float32))
         self.tensors = {
-            "observations": torch.zeros(members, steps, *shape, dtype=dtype, device=device),
-            "actions": torch.zeros(
-                members, steps, *distribution.action_shape, dtype=distribution.action_type, device=device
-            ),
-            "begins": torch.zeros(members, steps, device=device),
+            name: torch.zeros(host.members, steps, *shape, dtype=dtype, device=host.device)
+            for name, (shape, dtype) in zip(NAMES, forms, strict=True)
         }
 
     def of(self, member: int) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from ..checkpoint.member_state import Stacked
 from ..networks.mlp import MLP, Layers, affine
 from ..rng.draws import Normals
 from ..rng.streams import Bits
-from .trained_networks import perceptron
+from .signal import perceptron
 
 
 class Discriminator:

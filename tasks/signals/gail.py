@@ -33,8 +33,7 @@ from .actions import ActionEncoder
 from .demonstrations import Examples
 from .discriminators import Bottleneck, Discriminator
 from .host import SignalHost
-from .signal import Signal, signal_space
-from .trained_networks import TrainedNetworks, encoder
+from .signal import Signal, TrainedNetworks, encoder, signal_space
 
 
 def gail_space() -> Space:

@@ -138,12 +138,11 @@ class ActiveGuidance(Guidance):
     """Signals, cloning and demonstrations of P members, as one part."""
 
     def __init__(self, host: SignalHost):
-        hp, envs, self.agent = host.hp, host.envs, host.agent
+        hp, self.agent = host.hp, host.agent
         self.gae_lambda: Tensor = hp.gae_lambda
         self.strength: Tensor | None = hp.extrinsic.strength
         if steps := hp.demonstrated_steps:
-            obs = envs.obs_shape, torch.float32 if envs.obs_kind == "vector" else torch.uint8
-            self.examples = Examples(host.members, steps, obs, host.agent.policy.distribution, host.device)
+            self.examples = Examples(host, steps)
         self.signals = [signal(host, self.examples) for signal in SIGNALS if getattr(hp, signal.name).use]
         self.keys = host.keys("signals")
         self.cloning: Cloning | None = None

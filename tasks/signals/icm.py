@@ -21,8 +21,7 @@ from ..experience.returns import average
 from .actions import ActionEncoder
 from .demonstrations import Examples
 from .host import SignalHost
-from .signal import Signal, signal_space
-from .trained_networks import TrainedNetworks, encoder, perceptron
+from .signal import Signal, TrainedNetworks, encoder, perceptron, signal_space
 
 
 def icm_space() -> Space:

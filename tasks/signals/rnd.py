@@ -23,8 +23,7 @@ from ..experience.returns import average
 from ..experience.rollout import Rollout
 from .demonstrations import Examples
 from .host import SignalHost
-from .signal import Signal, signal_space
-from .trained_networks import TrainedNetworks, encoder, perceptron
+from .signal import Signal, TrainedNetworks, encoder, perceptron, signal_space
 
 CLIP = 5.0
 

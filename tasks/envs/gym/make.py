@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +13,13 @@ from ..base.spec import EnvSpec, EnvSpecError
 
 Env = gym.Env[Any, Any]
 
+# Warnings that do not concern the user's program.
+IGNORED = {
+    # Box2D's bindings on import; turned into an error it crashes the interpreter.
+    "builtin type .* has no __module__ attribute": DeprecationWarning,
+    # The spec names a version on purpose.
+    ".*The environment .* is out of date": DeprecationWarning,
+}
 # The extra with the packages of an environment, by the module of its entry point.
 EXTRAS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco", "ale_py": "atari"}
 
@@ -29,7 +33,7 @@ def make_env(spec: EnvSpec) -> Env:
     if spec.id.startswith("ALE/"):
         register_atari(spec)
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
-    with _quiet():
+    with changed_filters(IGNORED):
         try:
             # The checker warns authors, not users, and costs a third of the speed.
             env: Env = gym.make(spec.id, disable_env_checker=True, **limit, **spec.kwargs)
@@ -63,17 +67,6 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
     except TypeError as error:
         raise EnvSpecError(f"{spec.id}: the wrapper {name} cannot be made with {wrapper['kwargs']}: {error}") from error
     return wrapped
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress two warnings that do not concern the user's program."""
-    with changed_filters():
-        # Box2D's bindings on import; turned into an error it crashes the interpreter.
-        warnings.filterwarnings("ignore", "builtin type .* has no __module__ attribute", DeprecationWarning)
-        # The spec names a version on purpose.
-        warnings.filterwarnings("ignore", r".*The environment .* is out of date", DeprecationWarning)
-        yield
 
 
 def register_atari(spec: EnvSpec) -> None:

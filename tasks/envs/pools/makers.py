@@ -6,12 +6,10 @@ them. Gymnasium's come from an id's ``vector_entry_point``; there, every episode
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,31 +19,9 @@ from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.make import register_atari
 
+# EnvPool makes float32 Boxes of float64 bounds, which does not concern the user's program.
+IGNORED = {".*precision lowered by casting": UserWarning}
 RESERVED = frozenset({"num_envs", "batch_size", "num_threads", "seed", "max_num_players", "autoreset_mode"})
-
-
-class RawPool(Protocol):
-    """A pool of M environments.
-
-    Attributes:
-        observation_space, action_space: of one environment.
-    """
-
-    observation_space: Any
-    action_space: Any
-
-    def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
-        """Start episodes; return first observations, and the indices of these."""
-
-    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array]:
-        """Step all environments.
-
-        Returns:
-            Observations, rewards, terminated, truncated, and the indices that they are of.
-        """
-
-    def close(self) -> None:
-        """Free its resources."""
 
 
 def is_pool(spec: EnvSpec) -> bool:
@@ -66,7 +42,7 @@ def make_pool(spec: EnvSpec, seeds: Sequence[int], threads: int) -> RawPool:
     if wrong := sorted(RESERVED & spec.kwargs.keys()):
         raise EnvSpecError(f"{spec.id}: kwargs must leave {', '.join(wrong)} to the task, which sets it")
     try:
-        with _quiet():
+        with changed_filters(IGNORED):
             return MAKERS[prefix](spec, name, seeds, threads)
     except EnvSpecError:
         raise
@@ -74,16 +50,12 @@ def make_pool(spec: EnvSpec, seeds: Sequence[int], threads: int) -> RawPool:
         raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {error}") from error
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with changed_filters():
-        # EnvPool makes float32 Boxes of float64 bounds, which does not concern the user's program.
-        warnings.filterwarnings("ignore", ".*precision lowered by casting", UserWarning)
-        yield
-
-
 class EnvPool:
-    """A pool of EnvPool."""
+    """M environments of EnvPool.
+
+    Attributes:
+        observation_space, action_space: of one environment.
+    """
 
     def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
         try:
@@ -101,19 +73,26 @@ class EnvPool:
         self.observation_space, self.action_space = self.pool.observation_space, self.pool.action_space
 
     def reset(self, indices: Array, seeds: Array) -> tuple[Any, Array]:
+        """Start episodes; return first observations, and the indices of these."""
         obs, info = self.pool.reset(indices)
         return obs, info["env_id"]
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array]:
+        """Step all environments.
+
+        Returns:
+            Observations, rewards, terminated, truncated, and the indices that they are of.
+        """
         obs, reward, terminated, truncated, info = self.pool.step(actions)
         return obs, reward, terminated, truncated, info["env_id"]
 
     def close(self) -> None:
+        """Free its resources."""
         self.pool.close()
 
 
 class VectorEntryPoint:
-    """A pool of an id's vector entry point, e.g. of Atari games."""
+    """M environments of an id's vector entry point, e.g. Atari games; see `EnvPool`."""
 
     def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
         more: dict[str, Any] = dict(spec.kwargs)
@@ -152,4 +131,5 @@ class VectorEntryPoint:
         self.envs.close()
 
 
-MAKERS: Mapping[str, Any] = {"envpool/": EnvPool, "vector/": VectorEntryPoint}
+RawPool = EnvPool | VectorEntryPoint
+MAKERS: Mapping[str, type[RawPool]] = {"envpool/": EnvPool, "vector/": VectorEntryPoint}

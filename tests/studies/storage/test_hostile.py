@@ -33,7 +33,8 @@ from rekindle.studies.upkeep.exporting import export_study
 from rekindle.studies.upkeep.fsck import check, repair
 from rekindle.studies.upkeep.gc import gc
 from rekindle.studies.upkeep.shrinking import shrink
-from rekindle.tasks.checkpoint.state import canonical_json, unpack
+from rekindle.tasks.checkpoint.manifests import canonical_json
+from rekindle.tasks.checkpoint.state import unpack
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.errors import DamagedState, TaskError
 from safetensors.torch import save as save_safetensors

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,19 +15,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rekindle.tasks.checkpoint import state
-from rekindle.tasks.checkpoint.state import (
-    canonical_json,
-    copy,
-    difference,
-    digest,
-    flatten_tree,
-    pack,
-    unflatten_tree,
-    unpack,
-    verified,
-)
+from rekindle.tasks.checkpoint.manifests import canonical_json
+from rekindle.tasks.checkpoint.state import copy, difference, flatten_tree, pack, unflatten_tree, unpack, verified
 from rekindle.tasks.errors import DamagedState, StateMismatch, TaskError
 from safetensors.torch import save
+
+
+def digest(tree: Mapping[str, Any]) -> str:
+    """The digest of a packed tree."""
+    return pack(tree).digest
+
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
 
@@ -151,7 +149,7 @@ def test_the_digest_does_not_depend_on_strides() -> None:
 
 def test_the_digest_is_the_same_in_another_process() -> None:
     tree = "{'x': torch.arange(5.0), 'y': [0.1, None]}"
-    code = f"import torch; from rekindle.tasks.checkpoint import state; print(state.digest({tree}))"
+    code = f"import torch; from rekindle.tasks.checkpoint import state; print(state.pack({tree}).digest)"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert printed == digest({"x": torch.arange(5.0), "y": [0.1, None]})
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rekindle import A2C, Cohort, EnvSpec
-from rekindle.tasks.checkpoint.state import canonical_json
+from rekindle.tasks.checkpoint.manifests import canonical_json
 from rekindle.tasks.envs import EnvSpecError, make_envs
 from rekindle.tasks.envs.base.curriculum import Curriculum
 from rekindle.tasks.envs.gym.envs import GymEnvs

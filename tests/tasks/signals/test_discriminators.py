@@ -15,7 +15,7 @@ from rekindle import PPO
 from rekindle.studies.engine.configuring import open_space
 from rekindle.tasks.signals.discriminators import Bottleneck, input_gradient
 from rekindle.tasks.signals.gail import GAIL, softplus
-from rekindle.tasks.signals.trained_networks import perceptron
+from rekindle.tasks.signals.signal import perceptron
 from signal_learners import built, shown, signals_of
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
