@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
 
 from .dimension import Dimension
 from .errors import OutOfRange, SpaceError, WrongType
 from .ranges import Bounds, Integer, Real, bound
-from .values import REQUIRED, Value, canonical, identity
+from .values import Value, canonical, identity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class Choice(Dimension):
             index = self._indices.get(identity(candidate))
             if index is not None:
                 return index
-        raise self._out_of_range(value, name)
+        raise self._refusal(OutOfRange, value, name)
 
     def after(self, steps: int) -> Value:
         """Return the value a number of steps after the first.
@@ -85,19 +84,13 @@ class Ordinal(Choice):
     def expects(self) -> str:
         return super().expects + (f", or {self._accepted.expects}" if self.accept else "")
 
-    @property
-    def searched(self) -> Self:
-        return replace(self, accept=None, default=REQUIRED, search=True)
-
     def check(self, value: object, name: str) -> Value:
         if self.accept is None:
             return super().check(value, name)
         try:
             return self._accepted.check(value, name)
-        except WrongType:
-            raise self._wrong_type(value, name) from None
-        except OutOfRange:
-            raise self._out_of_range(value, name) from None
+        except (WrongType, OutOfRange) as error:
+            raise self._refusal(type(error), value, name) from None
 
     @cached_property
     def _accepted(self) -> Integer | Real:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from .errors import OutOfRange, SpaceError, WrongType
 from .values import REQUIRED, Default, Value, canonical, display, identity
@@ -37,11 +37,6 @@ class Dimension:
         """The law for values, as error messages say it."""
         raise NotImplementedError
 
-    @property
-    def searched(self) -> Self:
-        """This dimension without the wider range for users."""
-        return self
-
     def leaves_out(self, value: Value) -> bool:
         """Return whether identities leave this value out."""
         return self.silent and self.default is not REQUIRED and identity(value) == identity(self.default)
@@ -64,11 +59,8 @@ class Dimension:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
-    def _out_of_range(self, value: object, name: str) -> OutOfRange:
-        return OutOfRange(f"{name} must be {self.expects}, not {display(value)}")
-
-    def _wrong_type(self, value: object, name: str) -> WrongType:
-        return WrongType(f"{name} must be {self.expects}, not {display(value)}")
+    def _refusal(self, kind: type[SpaceError], value: object, name: str) -> SpaceError:
+        return kind(f"{name} must be {self.expects}, not {display(value)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +92,8 @@ class Maybe(Dimension):
             return None
         try:
             return self.dimension.check(value, name)
-        except WrongType:
-            raise self._wrong_type(value, name) from None
-        except OutOfRange:
-            raise self._out_of_range(value, name) from None
+        except (WrongType, OutOfRange) as error:
+            raise self._refusal(type(error), value, name) from None
 
     def at(self, u: float) -> Value:
         return None if u < 0.5 else self.dimension.at(2 * u - 1)

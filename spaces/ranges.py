@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Self
 
 from .dimension import Dimension
-from .errors import OutOfRange, SpaceError
+from .errors import OutOfRange, SpaceError, WrongType
 from .values import REQUIRED, Value, canonical, display
 
 Bounds = tuple[float, float]
@@ -23,7 +22,7 @@ class Number(Dimension):
     def check(self, value: object, name: str) -> float:
         number = canonical(value, name)
         if isinstance(number, bool) or not isinstance(number, (int, float)):
-            raise self._wrong_type(value, name)
+            raise self._refusal(WrongType, value, name)
         return _float(number, name)
 
 
@@ -53,15 +52,11 @@ class Range(Number):
     def expects(self) -> str:
         return "a number in [{}, {}]".format(*self._accepted)
 
-    @property
-    def searched(self) -> Self:
-        return replace(self, accept=None, default=REQUIRED, search=True)
-
     def check(self, value: object, name: str) -> float:
         number = super().check(value, name)
         low, high = self._accepted
         if not low <= number <= high:
-            raise self._out_of_range(value, name)
+            raise self._refusal(OutOfRange, value, name)
         return number
 
     @property
@@ -100,7 +95,7 @@ class Real(Range):
             return number
         nearest = self.after(round((number - self.low) / self.step))
         if not math.isclose(number, nearest, rel_tol=1e-9, abs_tol=1e-9 * self.step):
-            raise self._out_of_range(value, name)
+            raise self._refusal(OutOfRange, value, name)
         return nearest
 
     def at(self, u: float) -> float:
@@ -154,9 +149,9 @@ class Integer(Range):
     def check(self, value: object, name: str) -> int:
         number = super().check(value, name)
         if not float(number).is_integer():
-            raise self._wrong_type(value, name)
+            raise self._refusal(WrongType, value, name)
         if (int(number) - self.low) % self.step:
-            raise self._out_of_range(value, name)
+            raise self._refusal(OutOfRange, value, name)
         return int(number)
 
     def at(self, u: float) -> int:
@@ -222,7 +217,7 @@ class Normal(Number):
     def check(self, value: object, name: str) -> float:
         number = super().check(value, name)
         if self.log and number <= 0:
-            raise self._out_of_range(value, name)
+            raise self._refusal(OutOfRange, value, name)
         return number
 
     def at(self, u: float) -> float:
@@ -259,9 +254,9 @@ class Fidelity(Number):
     def check(self, value: object, name: str) -> int:
         number = super().check(value, name)
         if not float(number).is_integer():
-            raise self._wrong_type(value, name)
+            raise self._refusal(WrongType, value, name)
         if not self.low <= number <= self.high:
-            raise self._out_of_range(value, name)
+            raise self._refusal(OutOfRange, value, name)
         return int(number)
 
     def at(self, u: float) -> int:
@@ -306,18 +301,18 @@ class Curve(Dimension):
     def check(self, value: object, name: str) -> list[Value]:
         points = canonical(value, name)
         if not isinstance(points, list) or not points:
-            raise self._wrong_type(value, name)
+            raise self._refusal(WrongType, value, name)
         if any(not isinstance(point, list) or len(point) != 2 for point in points):
-            raise self._wrong_type(value, name)
+            raise self._refusal(WrongType, value, name)
         try:
             checked = [(bound(x), bound(y)) for x, y in points]
         except OutOfRange:
-            raise self._out_of_range(value, name) from None
+            raise self._refusal(OutOfRange, value, name) from None
         except SpaceError:
-            raise self._wrong_type(value, name) from None
+            raise self._refusal(WrongType, value, name) from None
         rising = all(a < b for (a, _), (b, _) in pairwise(checked))
         if checked[0][0] < 0 or not rising or not all(self.low <= y <= self.high for _, y in checked):
-            raise self._out_of_range(value, name)
+            raise self._refusal(OutOfRange, value, name)
         return [[x, y] for x, y in checked]
 
     def at(self, u: float) -> Value:

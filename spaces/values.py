@@ -111,7 +111,7 @@ def _leaves(nested: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
             yield f"{prefix}{name}", value
 
 
-def unflatten(flat: Mapping[str, Any]) -> Nested:
+def unflatten(flat: Mapping[str, Any], separator: str = ".") -> Nested:
     """Return {'optimizer': {'lr': 1}} for {'optimizer.lr': 1}.
 
     Raises:
@@ -119,7 +119,7 @@ def unflatten(flat: Mapping[str, Any]) -> Nested:
     """
     nested: Nested = {}
     for path, value in flat.items():
-        *groups, leaf = path.split(".")
+        *groups, leaf = path.split(separator)
         node = nested
         for group in groups:
             node = node.setdefault(group, {})

@@ -23,11 +23,26 @@ EVALUATION_EPISODES = 20
 EVALUATION_STEPS = 100_000  # an episode of an environment without a time limit is truncated here
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread.
+
+    Sums of large arrays round differently on two; cores are used through processes.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def evaluation_keys(members: int, purpose: str) -> streams.Bits:
     """Return the keys (P,) of a stream that evaluation alone uses."""
     return streams.keys([EVALUATION_SEED] * members, "evaluation", purpose)
 
 
+@one_thread()
 def evaluate(learner: Learner, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
     """Return each member's mean return (P,) of greedy episodes.
 
@@ -40,6 +55,7 @@ def evaluate(learner: Learner, episodes: int = EVALUATION_EPISODES) -> np.ndarra
     return means
 
 
+@one_thread()
 def evaluate_episodes(
     learner: Learner, episodes: int = EVALUATION_EPISODES, deterministic: bool = True, on_step: OnStep | None = None
 ) -> np.ndarray:
@@ -89,24 +105,10 @@ def player(learner: Learner, member: int) -> Callable[[Any], Any]:
     batch = np.empty((learner.members, 1, *observations.shape), observations.dtype)
     greedy = learner.actor(1)
 
+    @one_thread()
     def act(observation: Any) -> Any:
         for row in batch:  # the other members' actions are thrown away
             observations.write(observation, row[0])
-        with one_thread():
-            return actions.decode(greedy(batch)[member])[0]
+        return actions.decode(greedy(batch)[member])[0]
 
     return act
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread.
-
-    Sums of large arrays round differently on two; cores are used through processes.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

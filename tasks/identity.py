@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 
@@ -17,22 +17,11 @@ from ..spaces import Space
 from .checkpoint.manifests import canonical_json
 from .envs import EnvSpec
 from .errors import StateMismatch
-from .learner import Learner, check_counters
+from .learner import check_counters
 
 EnvLike = str | EnvSpec | Mapping[str, Any]
 STATE_FORMAT = 1
 STATE_PARTS = ("format", "identity", "structure", "learner")
-
-
-class Algorithm(Protocol):
-    """A task's class, see `Task`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def learner(self) -> type[Learner]: ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +48,7 @@ class TaskIdentity:
 
     @classmethod
     def of(
-        cls, algorithm: Algorithm, env: EnvLike, seed: int, values: Mapping[str, Any], start: str | None = None
+        cls, algorithm: type[Any], env: EnvLike, seed: int, values: Mapping[str, Any], start: str | None = None
     ) -> Self:
         """Return the identity of a task of this class, without making one.
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any
 
 from ..spaces import unflatten
+from ..spaces.errors import near
 from .errors import StateMismatch
 from .learner import Learner
 
@@ -58,10 +58,7 @@ def load(name: str) -> type[Any]:
         except (ImportError, AttributeError) as error:
             raise ValueError(f"the task {name!r}, {offer}, cannot be imported: {error}") from error
         return _checked(offered, name, offer)
-    near = get_close_matches(name, names(), n=1)
-    raise ValueError(
-        f"a task must be one of {', '.join(names())}, but got {name!r}" + (f"; did you mean {near[0]}?" if near else "")
-    )
+    raise ValueError(f"a task must be one of {', '.join(names())}, but got {name!r}{near(name, names())}")
 
 
 def task_of(identity: Mapping[str, Any], **options: Any) -> Any:

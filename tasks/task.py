@@ -479,8 +479,7 @@ class Task:
         if not deterministic:
             return statistics.fmean(self.returns(episodes, deterministic))
         learner, member = self._evaluated(episodes)
-        with one_thread():
-            return float(evaluate(learner, episodes)[member])
+        return float(evaluate(learner, episodes)[member])
 
     def returns(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> list[float]:
         """Return the return of each episode that `evaluate` averages.
@@ -488,16 +487,14 @@ class Task:
         Of SVPG they are those of one particle after another.
         """
         learner, member = self._evaluated(episodes)
-        with one_thread():
-            returns: list[float] = evaluate_episodes(learner, episodes, deterministic)[member].tolist()
+        returns: list[float] = evaluate_episodes(learner, episodes, deterministic)[member].tolist()
         return returns
 
     def record(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> Demonstrations:
         """Return observations and actions of evaluation episodes, as demonstrations."""
         learner, member = self._evaluated(episodes)
         recorder = EpisodeRecorder(member, learner.envs.action_space)
-        with one_thread():
-            evaluate_episodes(learner, episodes, deterministic, recorder)
+        evaluate_episodes(learner, episodes, deterministic, recorder)
         return recorder.demonstrations()
 
     def _evaluated(self, episodes: int) -> MemberRef:

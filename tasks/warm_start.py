@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .checkpoint.policy_files import read_policy
-from .checkpoint.state import Tree, check_fits, unpack
+from .checkpoint.state import Tree, unpack
 from .checkpoint.storage import Saved
 from .errors import StateMismatch
 from .learner import Learner
@@ -70,14 +70,6 @@ class LoadReport:
         return ", ".join(parts) or "nothing loaded"
 
 
-@runtime_checkable
-class HasPolicy(Protocol):
-    """A task with a policy."""
-
-    def policy(self) -> dict[str, Tensor]:
-        """Return its policy, see `Task.policy`."""
-
-
 def networks_of(learner: Learner, member: int) -> dict[str, Tensor]:
     """Return one member's network parameters by name, of all its particles; views."""
     if learner.particles is not None:
@@ -117,7 +109,13 @@ def adopt(learner: Learner, member: int, policy: Mapping[str, Tensor]) -> None:
     """
     demonstrations = demonstrations_of(learner, member)
     own = {**policy_of(learner, member), **demonstrations}
-    check_fits(policy, own, learner.algorithm())
+    for name, tensor in policy.items():
+        if name not in own or not isinstance(tensor, Tensor) or own[name].shape != tensor.shape:
+            have = tuple(own[name].shape) if name in own else "none"
+            raise StateMismatch(
+                f"{learner.algorithm()}: the policy that it starts from has {name} of shape "
+                f"{tuple(getattr(tensor, 'shape', ()))}, but the task has {have}"
+            )
     for name, tensor in policy.items():
         own[name].copy_(tensor)
     if learner.particles is not None:
@@ -209,13 +207,13 @@ def _misfits(report: LoadReport) -> str:
     return "; ".join(parts)
 
 
-def parts_of(source: Any, networks: Mapping[str, Tensor], where: str) -> Mapping[str, Any]:
+def parts_of(source: Any, networks: Mapping[str, Tensor], where: str) -> Any:
     """Return a source's parts by name.
 
     Raises:
         ValueError: no policy can be read from it.
     """
-    if isinstance(source, HasPolicy):
+    if hasattr(source, "policy"):  # a task
         return source.policy()
     if isinstance(source, Saved):
         source = unpack(source.manifest, source.fetch)
@@ -228,8 +226,7 @@ def parts_of(source: Any, networks: Mapping[str, Tensor], where: str) -> Mapping
             return source
         task = task_of(source["identity"])
         task.load_state_dict(source)
-        policy: dict[str, Tensor] = task.policy()
-        return policy
+        return task.policy()
     if isinstance(source, Sequence):
         if len(source) != len(networks):
             raise StateMismatch(

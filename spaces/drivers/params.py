@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from ..choices import Categorical, Fixed, Ordinal
@@ -150,8 +151,11 @@ class Dialect(NamedTuple):
         return SpaceError(f"{path}: {self.driver} cannot express {reason}")
 
     def _encode(self, parameter: Parameter, value: Value, path: str) -> Value:
+        searched = parameter.dimension
+        if isinstance(searched, Range):
+            searched = replace(searched, accept=None, default=REQUIRED, search=True)
         try:
-            return parameter.dimension.searched.check(parameter.encode(value), parameter.name)
+            return searched.check(parameter.encode(value), parameter.name)
         except OutOfRange as error:
             raise OutOfRange(f"{path} = {display(value)} is not where {self.driver} searches: {error}") from None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
+
+from ...spaces.errors import near
 
 Metrics = Mapping[str, float]
 RETURN = "return"  # the metric under which an evaluation stands with its epoch
@@ -87,9 +88,7 @@ def snapshots(mode: str | int | Keep) -> Keep | None:
                 return Keep(best=1, every=int(number))
             case "every":
                 return Keep(spaced=int(number))
-    near = get_close_matches(text, MODES, n=1)
     raise ValueError(
         "snapshots must be latest, best, best:EPOCHS (between two evaluations), every:EPOCHS (between two that stay), "
-        f"all, no, or how many of the latest checkpoints to keep, but got {mode!r}"
-        + (f"; did you mean {near[0]}?" if near else "")
+        f"all, no, or how many of the latest checkpoints to keep, but got {mode!r}{near(text, MODES)}"
     )

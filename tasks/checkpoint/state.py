@@ -23,6 +23,7 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
+from ...spaces import unflatten
 from ..errors import DamagedState, StateMismatch
 from .chunks import CHUNK, Blobs, Chunked, chunk_bytes, chunk_rows, pack_chunked
 from .manifests import FORMAT, canonical_json, check_paths, read_manifest
@@ -56,14 +57,7 @@ def flatten_tree(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 
 def unflatten_tree(leaves: Mapping[str, Any]) -> Tree:
     """Return the tree with these leaves."""
-    tree: Tree = {}
-    for path, value in leaves.items():
-        *parents, name = path.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = value
-    return tree
+    return unflatten(leaves, "/")
 
 
 def copy(tree: Mapping[str, Any]) -> Tree:
@@ -106,20 +100,6 @@ def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where
             raise StateMismatch(
                 f"{where}: {path} must be {want.dtype} of shape {tuple(want.shape)}, "
                 f"but got {have.dtype} of shape {tuple(have.shape)}"
-            )
-
-
-def check_fits(policy: Mapping[str, Tensor], own: Mapping[str, Tensor], where: str) -> None:
-    """Raise StateMismatch unless a stored policy's parts are the task's own.
-
-    Shapes must be equal.
-    """
-    for name, tensor in policy.items():
-        if name not in own or not isinstance(tensor, Tensor) or own[name].shape != tensor.shape:
-            have = tuple(own[name].shape) if name in own else "none"
-            raise StateMismatch(
-                f"{where}: the policy that it starts from has {name} of shape "
-                f"{tuple(getattr(tensor, 'shape', ()))}, but the task has {have}"
             )
 
 

@@ -27,9 +27,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from statistics import NormalDist
 from typing import Any
+
+from ....spaces.errors import near
 
 MEASURES = ("reward", "progress")
 Sampler = Callable[[float], float]  # a parameter's value as a function of a number in (0, 1)
@@ -92,9 +93,7 @@ def _criteria(form: Any, where: str) -> Criteria:
     if not isinstance(form, Mapping):
         raise ValueError(f"{where} must be an object, but got {form!r}")
     for name in form.keys() - set(known):
-        near = get_close_matches(name, known, n=1)
-        cure = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"{where} has {', '.join(known)}, but got {name!r}{cure}")
+        raise ValueError(f"{where} has {', '.join(known)}, but got {name!r}{near(name, known)}")
     criteria = Criteria(**form)
     progress = criteria.measure == "progress"
     laws = [

@@ -6,6 +6,7 @@ It compares a used environment with new ones: same seeds, same actions; every ob
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from itertools import zip_longest
@@ -47,17 +48,14 @@ class Restore:
 @cache
 def self_test(spec: EnvSpec) -> Restore:
     """Return the best exact way for this environment, tried once per process."""
-    made: list[Env] = []
+    with ExitStack() as made:
 
-    def new() -> Env:
-        made.append(make_env(spec))
-        return made[-1]
+        def new() -> Env:
+            env = make_env(spec)
+            made.callback(env.close)
+            return env
 
-    try:
         return _compare(new, spec)
-    finally:
-        for env in made:
-            env.close()
 
 
 def _compare(new: Callable[[], Env], spec: EnvSpec) -> Restore:
@@ -101,19 +99,14 @@ def _plan(env: Env, spec: EnvSpec) -> list[Episode]:
 
     They are several, since a trace of the past can depend on their number.
     """
-    actions = _actions(env, spec.id)
+    codec = Actions(env.action_space, spec.id)
+    steps = IMAGE_STEPS if Observations(env.observation_space, spec.id).kind == "image" else STEPS
+    width = int(np.prod(codec.learner_shape))
+    draws = streams.uniform(streams.key("self-test"), np.arange(steps * width))
+    actions = codec.decode(codec.pick(draws.reshape(steps, width)))
     drawn = Curriculum(spec.parameters, [0], "self-test")
     options = [{"options": drawn.options(0, seed)} if spec.parameters else {} for seed in range(EPISODES)]
     return [(seed, actions[: len(actions) // (1 + seed % 3)], options[seed]) for seed in range(EPISODES)]
-
-
-def _actions(env: Env, name: str) -> Array:
-    codec = Actions(env.action_space, name)
-    image = Observations(env.observation_space, name).kind == "image"
-    steps = IMAGE_STEPS if image else STEPS
-    width = int(np.prod(codec.learner_shape))
-    draws = streams.uniform(streams.key("self-test"), np.arange(steps * width))
-    return codec.decode(codec.pick(draws.reshape(steps, width)))
 
 
 def _episode(env: Env, seed: int, actions: Array, options: dict[str, Any]) -> list[Record]:
