@@ -130,9 +130,7 @@ class TaskIdentity:
             perturb: whether it may be of other hyperparameters and another seed.
         """
         if missing := sorted({*STATE_PARTS} - state.keys()):
-            raise StateMismatch(
-                f"{where}: a state must have format, identity, structure and learner, but lacks {', '.join(missing)}"
-            )
+            raise StateMismatch(f"{where}: a state must have {', '.join(STATE_PARTS)}, but lacks {', '.join(missing)}")
         if state["format"] != STATE_FORMAT:
             raise StateMismatch(f"{where}: a state must have format {STATE_FORMAT}, but got {state['format']!r}")
         check_counters(state["learner"], where)

@@ -274,9 +274,8 @@ class Learner:
         check_counters(tree, type(self).__name__)
         counters = tree["counters"]
         if member > 0 and counters["env_steps"] != self.env_steps:
-            raise StateMismatch(
-                f"members must be at the same point, but got {counters['env_steps']} and {self.env_steps} env_steps"
-            )
+            steps = f"{counters['env_steps']} and {self.env_steps} env_steps"
+            raise StateMismatch(f"members must be at the same point, but got {steps}")
         self.env_steps, self.iterations, self.epochs = (counters[name] for name in COUNTERS)
         self.tally.load_member(member, tree["tally"])
         self._at_epoch_start = self.tally.count == 0

@@ -96,8 +96,6 @@ def _special(leaf: Any) -> Any:
         if len(leaf) == 1 and isinstance(text, str):
             return parse(text.encode())
         if len(leaf) > 1 or not isinstance(name, str) or name not in SPECIAL:
-            raise ValueError(
-                f"a value must be a number, a string, null or {{'float': 'nan'}}, but got {str(leaf)[:80]}"
-            )
+            raise ValueError(f"a value must be a number, a string, null or {{'float': 'nan'}}, not {str(leaf)[:80]}")
         return SPECIAL[name]
     return leaf

@@ -86,12 +86,10 @@ def _same(a: Any, b: Any) -> bool:
 def check_same_form(expected: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
     """Raise StateMismatch unless both trees have the same paths, shapes and types."""
     left, right = dict(flatten_tree(expected)), dict(flatten_tree(given))
-    if missing := sorted(left.keys() - right.keys()):
-        raise StateMismatch(f"{where}: the state lacks {', '.join(missing[:5])}{' ...' if len(missing) > 5 else ''}")
-    if unknown := sorted(right.keys() - left.keys()):
-        raise StateMismatch(
-            f"{where}: the state has unknown {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''}"
-        )
+    for fault, names in (("lacks", left.keys() - right.keys()), ("has unknown", right.keys() - left.keys())):
+        if names:
+            some = ", ".join(sorted(names)[:5]) + (" ..." if len(names) > 5 else "")
+            raise StateMismatch(f"{where}: the state {fault} {some}")
     for path, want in left.items():
         want, have = _tensor(want), _tensor(right[path])
         if isinstance(want, Tensor) != isinstance(have, Tensor):

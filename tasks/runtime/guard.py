@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import Protocol, Self
 
 from ..errors import BadResume, StateMismatch, Stopped
@@ -22,9 +21,6 @@ class Guarded(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """Mark the task bad."""
-
-    def __str__(self) -> str:
-        """Return the name of the task in messages."""
 
 
 def is_control_flow(error: BaseException) -> bool:
@@ -55,9 +51,7 @@ class BadResumeGuard:
                 ) from task.bad
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             return
         for task in self.tasks:

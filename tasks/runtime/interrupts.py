@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, ClassVar, Self
 
 from ..errors import Stopped
@@ -39,9 +39,7 @@ class Interrupts:
             self._entered.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         if self in self._entered:
@@ -61,6 +59,4 @@ class Interrupts:
         if self.pending == signal.SIGINT:
             raise KeyboardInterrupt
         if self.pending is not None:
-            raise Stopped(
-                "training was asked to stop by SIGTERM; the state is saved, and the same call resumes from it"
-            )
+            raise Stopped("training was asked to stop by SIGTERM; the state is saved, and the same call resumes it")

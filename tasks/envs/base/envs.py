@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 
 from ...errors import StateMismatch
 from .spec import EnvSpec
-
-if TYPE_CHECKING:
-    import torch
 
 Tree = dict[str, Any]
 Array = NDArray[Any]
@@ -40,11 +37,6 @@ class Episodes:
     count: NDArray[np.int64]
     return_sum: NDArray[np.float64]
     length_sum: NDArray[np.int64]
-
-    @classmethod
-    def none(cls, members: int) -> Episodes:
-        """Return empty tallies."""
-        return cls(np.zeros(members, np.int64), np.zeros(members), np.zeros(members, np.int64))
 
 
 class Envs(ABC):
@@ -154,7 +146,8 @@ class Envs(ABC):
         return tallies
 
     def _clear_episodes(self) -> None:
-        self._tallied = Episodes.none(self.num_members)
+        members = self.num_members
+        self._tallied = Episodes(np.zeros(members, np.int64), np.zeros(members), np.zeros(members, np.int64))
         # (indices on the flat axis, rising; returns; lengths) of finished episodes that are not in the tallies yet.
         self._finished: list[tuple[NDArray[np.int64], Array, Array]] = []
 
@@ -187,7 +180,7 @@ class Envs(ABC):
             column[i] = tree["episodes"][name]
 
 
-def to_tensor(array: Array) -> torch.Tensor:
+def to_tensor(array: Array) -> Any:
     """Return a tensor with a copy of the array."""
     import torch  # here, since an environment process needs none, and it takes a second and 200 MB
 

@@ -51,11 +51,11 @@ class Backend(Protocol):
     def step(self, actions: Array) -> FlatStep:
         """Step every environment; the caller owns the result."""
 
-    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array | None]:
-        """Step through the recorded actions (T, ...) of each index.
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
+        """Step through the recorded actions (T, ...) of each index, one at least.
 
         Returns:
-            The last observations, None without actions.
+            The last observations.
         """
 
     def take(self, indices: Sequence[int]) -> list[Array]:
@@ -101,19 +101,15 @@ class InProcess:
             obs, reward[i], terminated[i], truncated[i], _ = env.step(action)
             write(obs, next_obs[i])
 
-    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array | None]:
-        return [self._replay(self.envs[i], recorded) for i, recorded in zip(indices, actions, strict=True)]
-
-    def _replay(self, env: Env, actions: Array) -> Array | None:
-        if not len(actions):
-            return None
-        for action in actions:
-            obs, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                break
-        out = np.zeros(self.encoder.shape, self.encoder.dtype)
-        self.encoder.write(obs, out)
-        return out
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
+        last = np.zeros((len(indices), *self.encoder.shape), self.encoder.dtype)
+        for i, recorded, out in zip(indices, actions, last, strict=True):
+            for action in recorded:
+                obs, _, terminated, truncated, _ = self.envs[i].step(action)
+                if terminated or truncated:
+                    break
+            self.encoder.write(obs, out)
+        return [*last]
 
     def take(self, indices: Sequence[int]) -> list[Array]:
         return [snapshot.take(self.envs[i]) for i in indices]

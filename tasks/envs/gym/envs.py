@@ -186,12 +186,12 @@ class GymEnvs(Envs):
             self.backend.put(indices, snapshot.from_tree(tree), elapsed)
             self.obs[i] = saved
         else:
-            begins = np.cumsum([0, *elapsed])
-            recorded = [tree["actions"][b : b + n].numpy().copy() for b, n in zip(begins, elapsed, strict=False)]
-            for n, (index, last) in enumerate(zip(indices, self.backend.replay(indices, recorded), strict=True)):
-                self.history[index] = list(recorded[n])
-                if last is not None:
-                    self.obs[i, n] = last
+            recorded = np.split(tree["actions"].numpy().copy(), np.cumsum(elapsed)[:-1])
+            self.history[rows] = [list(actions) for actions in recorded]
+            begun = [n for n in range(self.num_envs) if len(recorded[n])]
+            replayed = self.backend.replay([indices[n] for n in begun], [recorded[n] for n in begun])
+            for n, last in zip(begun, replayed, strict=True):
+                self.obs[i, n] = last
         self.elapsed[rows], self.returns[rows] = elapsed, tree["returns"].numpy()
         for n in range(self.num_envs):
             if self.exact and self.obs[i, n].tobytes() != saved[n].tobytes():

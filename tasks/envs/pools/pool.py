@@ -70,7 +70,7 @@ class Pool:
             self.encoder.write(_row(obs, i), row)
         return out
 
-    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array | None]:
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
         raise NotImplementedError("a pool restarts at each epoch")
 
     def take(self, indices: Sequence[int]) -> list[Array]:

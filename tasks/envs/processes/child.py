@@ -31,7 +31,7 @@ def _serve(channel: Connection, memory: int) -> None:
     try:
         server = _Server(hello, memory)
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
-        send(channel, {"error": _text(error), "spec": isinstance(error, EnvSpecError), "trace": _trace(error)})
+        send(channel, _report(error))
         return
     send(channel, {})
     while True:
@@ -45,7 +45,7 @@ def _serve(channel: Connection, memory: int) -> None:
         except (EOFError, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001 - an environment may raise anything
-            send(channel, {"error": _text(error), "spec": False, "trace": _trace(error)})
+            send(channel, _report(error))
 
 
 class _Server:
@@ -66,8 +66,7 @@ class _Server:
         if kind == "begin":
             return {}, [self.backend.begin(indices, request["seeds"], request["options"], request["fresh"])]
         if kind == "replay":
-            last = self.backend.replay(indices, arrays)
-            return {"moved": [obs is not None for obs in last]}, [obs for obs in last if obs is not None]
+            return {}, self.backend.replay(indices, arrays)
         if kind == "take":
             return {}, self.backend.take(indices)
         assert kind == "put", kind
@@ -75,12 +74,11 @@ class _Server:
         return {}, []
 
 
-def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, EnvSpecError) else f"{type(error).__name__}: {error}"
-
-
-def _trace(error: Exception) -> str:
-    return "".join(traceback.format_exception(error))
+def _report(error: Exception) -> dict[str, Any]:
+    """Return an exception as the parent's `_receive` reads it."""
+    of_spec = isinstance(error, EnvSpecError)
+    text = str(error) if of_spec else f"{type(error).__name__}: {error}"
+    return {"error": text, "spec": of_spec, "trace": "".join(traceback.format_exception(error))}
 
 
 if __name__ == "__main__":

@@ -105,25 +105,16 @@ class Processes:
         self.last_obs = result.obs
         return result
 
-    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array | None]:
-        last: list[Array | None] = [None] * len(indices)
+    def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
         answers = self._ask(indices, lambda rows: ({"kind": "replay"}, [actions[j] for j in rows]))
-        for rows, (content, arrays) in answers:
-            observations = iter(arrays)
-            for j, moved in zip(rows, content["moved"], strict=True):
-                last[j] = next(observations) if moved else None
+        last = _in_order(answers)
         for i, recorded, obs in zip(indices, actions, last, strict=True):
             self.past[i][-1].actions += list(recorded)
-            if obs is not None:
-                self._update_last_obs([i], obs[None])
+            self._update_last_obs([i], obs[None])
         return last
 
     def take(self, indices: Sequence[int]) -> list[Array]:
-        states: list[Array] = [np.empty(0)] * len(indices)
-        for rows, (_, arrays) in self._ask(indices, lambda rows: ({"kind": "take"}, ())):
-            for j, state in zip(rows, arrays, strict=True):
-                states[j] = state
-        return states
+        return _in_order(self._ask(indices, lambda rows: ({"kind": "take"}, ())))
 
     def put(self, indices: Sequence[int], states: Sequence[Array], elapsed: Sequence[int]) -> None:
         snapshots = [(state, int(steps)) for state, steps in zip(states, elapsed, strict=True)]
@@ -234,6 +225,12 @@ class Processes:
     def _update_last_obs(self, indices: Sequence[int], obs: Array) -> None:
         self.last_obs = self.last_obs.copy()  # the learner has the old one
         self.last_obs[list(indices)] = obs
+
+
+def _in_order(answers: list[tuple[list[int], Answer]]) -> list[Array]:
+    """Return the arrays of all processes, in the order of their rows."""
+    arrays = {j: array for rows, (_, found) in answers for j, array in zip(rows, found, strict=True)}
+    return [arrays[j] for j in sorted(arrays)]
 
 
 def _begin_request(episodes: Sequence[_Episode]) -> Request:
