@@ -123,7 +123,9 @@ class Demonstrations:
 
     @classmethod
     def load(cls, path: Any) -> Self:
-        """Read a file, without running any code of it; demonstrations are returned unchanged.
+        """Read a file, without running any code of it.
+
+        Demonstrations are returned unchanged.
 
         Raises:
             BadDemonstrations: it holds none.

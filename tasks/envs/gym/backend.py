@@ -52,7 +52,7 @@ class Backend(Protocol):
         """Step every environment; the caller owns the result."""
 
     def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
-        """Step through the recorded actions (T, ...) of each index, one at least.
+        """Step through recorded actions (T, ...) of each index, one at least.
 
         Returns:
             The last observations.

@@ -92,7 +92,7 @@ class EnvPool:
 
 
 class VectorEntryPoint:
-    """M environments of an id's vector entry point, e.g. Atari games; see `EnvPool`."""
+    """M environments of an id's vector entry point, as `EnvPool`."""
 
     def __init__(self, spec: EnvSpec, name: str, seeds: Sequence[int], threads: int) -> None:
         more: dict[str, Any] = dict(spec.kwargs)

@@ -76,7 +76,7 @@ def run(envs: Envs, seeds: list[int], begin: int, end: int) -> list[str]:
         for i, h in enumerate(hashes):
             for array in seen:
                 h.update(np.ascontiguousarray(array[i]).tobytes())
-    return [h.hexdigest() + state.digest(envs.member_state(i)) for i, h in enumerate(hashes)]
+    return [h.hexdigest() + state.pack(envs.member_state(i)).digest for i, h in enumerate(hashes)]
 
 
 def save(envs: Envs, i: int, folder: Path) -> None:
