@@ -4,48 +4,26 @@ Dimensions, conditions, texts of priors and validation of values belong here. Dr
 torch nowhere.
 """
 
-from .custom_priors import with_priors
-from .dimension import Dimension
-from .dimensions import (
-    categorical,
-    curve,
-    fidelity,
-    fixed,
-    integer,
-    log_real,
-    lognormal,
-    maybe,
-    near_one,
-    normal,
-    ordinal,
-    real,
-)
-from .errors import MissingParameter, OutOfRange, SpaceError, UnknownParameter, WrongType
-from .space import Space
-from .values import REQUIRED, flatten, unflatten
-
-__all__ = [
-    "REQUIRED",
-    "Dimension",
-    "MissingParameter",
-    "OutOfRange",
-    "Space",
-    "SpaceError",
-    "UnknownParameter",
-    "WrongType",
-    "categorical",
-    "curve",
-    "fidelity",
-    "fixed",
-    "flatten",
-    "integer",
-    "log_real",
-    "lognormal",
-    "maybe",
-    "near_one",
-    "normal",
-    "ordinal",
-    "real",
-    "unflatten",
-    "with_priors",
-]
+from .custom_priors import with_priors as with_priors
+from .dimension import Dimension as Dimension
+from .dimensions import categorical as categorical
+from .dimensions import curve as curve
+from .dimensions import fidelity as fidelity
+from .dimensions import fixed as fixed
+from .dimensions import integer as integer
+from .dimensions import log_real as log_real
+from .dimensions import lognormal as lognormal
+from .dimensions import maybe as maybe
+from .dimensions import near_one as near_one
+from .dimensions import normal as normal
+from .dimensions import ordinal as ordinal
+from .dimensions import real as real
+from .errors import MissingParameter as MissingParameter
+from .errors import OutOfRange as OutOfRange
+from .errors import SpaceError as SpaceError
+from .errors import UnknownParameter as UnknownParameter
+from .errors import WrongType as WrongType
+from .space import Space as Space
+from .values import REQUIRED as REQUIRED
+from .values import flatten as flatten
+from .values import unflatten as unflatten

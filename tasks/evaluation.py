@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
@@ -16,6 +17,7 @@ from .envs import make_envs, spaces_of
 from .envs.base.encode import Actions, Observations
 from .learner import Learner
 from .rng import streams
+from .signals.demonstrations import Demonstrations
 
 OnStep = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 EVALUATION_SEED = 0x5EED  # of every trial, so that all are measured on the same episodes; never a training stream
@@ -93,6 +95,18 @@ def evaluate_episodes(
         running &= ~(step.terminated | step.truncated)
     learner.evaluation_envs = envs
     return returns.reshape(members, -1)
+
+
+def record(learner: Learner, member: int, episodes: int, deterministic: bool) -> Demonstrations:
+    """Return one member's evaluation episodes, with actions as the environment takes them."""
+    steps: list[list[np.ndarray]] = []
+    evaluate_episodes(learner, episodes, deterministic, lambda *step: steps.append([x[member].copy() for x in step]))
+    obs, actions, running = (np.stack(x, 1) for x in zip(*steps, strict=True))  # (N, T, ...)
+    begins = np.zeros(running.shape, np.float32)
+    begins[:, 0] = 1
+    if isinstance(space := learner.envs.action_space, gym.spaces.Box):
+        actions = np.clip(actions, space.low, space.high).astype(np.float32)
+    return Demonstrations(obs[running], actions[running], begins[running])
 
 
 def player(learner: Learner, member: int) -> Callable[[Any], Any]:

@@ -319,11 +319,7 @@ def take_epoch_metrics(learner: Learner) -> list[Metrics]:
     rows = []
     for member, means in enumerate(learner.tally.take()):
         updates = learner.updates(member)
-        row = {
-            "env_steps": float(learner.env_steps),
-            **({} if updates is None else {"updates": float(updates)}),
-            **means,
-        }
+        row = {"env_steps": float(learner.env_steps)} | ({} if updates is None else {"updates": float(updates)}) | means
         if count := int(episodes.count[member]):
             row |= {
                 "episodes": float(count),

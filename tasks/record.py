@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .checkpoint.retention import Keep, snapshots
+from .checkpoint.retention import Keep, keep_of
 from .checkpoint.state import Packed, Tree, pack
 from .checkpoint.storage import Lease, Metrics, Saved, Storage, Write, policy_uid
 from .errors import TaskError
@@ -34,7 +34,7 @@ class TaskRecord:
 
     def __init__(self, storage: Storage | None, mode: str | int | Keep | None):
         self.storage = storage
-        self.keep = None if mode is None else snapshots(mode)
+        self.keep = None if mode is None else keep_of(mode)
         self.saves = mode is None or self.keep is not None
         self.lease: Lease | None = None
         self.history: list[tuple[int, Metrics]] = []

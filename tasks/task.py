@@ -19,13 +19,13 @@ from .checkpoint.storage import Metrics, Saved, Storage, Write
 from .cohort import Cohort
 from .envs import EnvSpec
 from .errors import NotInitialized, StateMismatch
-from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes, one_thread, player
+from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes, one_thread, player, record
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .learner import Learner, MemberRef
 from .record import TaskRecord
 from .runtime.guard import BadResumeGuard
 from .runtime.observers import Context, EpochEvent, Until
-from .signals.demonstrations import Demonstrations, EpisodeRecorder
+from .signals.demonstrations import Demonstrations
 from .warm_start import (
     LoadReport,
     WarmStart,
@@ -178,7 +178,7 @@ class Task:
         try:
             policy = None if warm is None and demonstrations is None else self._begin(warm, demonstrations)
             self.uid = uid or self.identity.uid
-            self._open(policy, warm.name if warm else "")
+            self._resume(policy, warm.name if warm else "")
             self.warm_start = self.demonstrations = None  # they are in the state now
         except BaseException:
             self.stored.release()  # so that another try, or another process, finds the task free
@@ -203,7 +203,7 @@ class Task:
         self.ref, self._identity = MemberRef(learner, 0), self.identity.starting(packed.digest)
         return packed
 
-    def _open(self, policy: Packed | None, source: str) -> None:
+    def _resume(self, policy: Packed | None, source: str) -> None:
         """Take the lease and load the last checkpoint, if there is one.
 
         Of a warm start the policy is the first checkpoint.
@@ -490,10 +490,7 @@ class Task:
 
     def record(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> Demonstrations:
         """Return observations and actions of evaluation episodes, as demonstrations."""
-        learner, member = self._evaluated(episodes)
-        recorder = EpisodeRecorder(member, learner.envs.action_space)
-        evaluate_episodes(learner, episodes, deterministic, recorder)
-        return recorder.demonstrations()
+        return record(*self._evaluated(episodes), episodes, deterministic)
 
     def _evaluated(self, episodes: int) -> MemberRef:
         if episodes < 1:

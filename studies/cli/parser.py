@@ -130,10 +130,10 @@ def seconds(text: str) -> float:
 
 def retention(text: str) -> str:
     """Check which checkpoints to keep."""
-    from ...tasks.checkpoint.retention import snapshots
+    from ...tasks.checkpoint.retention import keep_of
 
     try:
-        snapshots(text)
+        keep_of(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text

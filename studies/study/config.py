@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...spaces import Space, flatten, unflatten
 from ...spaces.choices import Fixed
-from ...tasks.checkpoint.retention import snapshots
+from ...tasks.checkpoint.retention import keep_of
 from ..errors import StoreError
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _are_options(value: Any) -> bool:
     if not _is_count(value.get("grid_points", 2), 1, MOST_GRID_POINTS):
         return False
     try:
-        snapshots(value.get("snapshots", "latest"))
+        keep_of(value.get("snapshots", "latest"))
     except ValueError:
         return False
     objectives = value.get("objectives", {"": "maximize"})

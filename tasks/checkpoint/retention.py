@@ -66,7 +66,7 @@ class Keep:
 MODES = {"latest": Keep(), "best": Keep(best=1, every=1), "all": Keep(latest=None), "no": None}
 
 
-def snapshots(mode: str | int | Keep) -> Keep | None:
+def keep_of(mode: str | int | Keep) -> Keep | None:
     """Return the rule of a mode; None keeps nothing.
 
     Args:

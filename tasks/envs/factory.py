@@ -13,7 +13,7 @@ from .classic.envs import ClassicEnvs, is_classic
 from .gym.backend import Backend, InProcess
 from .gym.envs import GymEnvs
 from .gym.make import make_env
-from .gym.selftest import Restore, self_test
+from .gym.selftest import self_test
 from .pools.makers import is_pool
 from .pools.pool import Pool, pool_spaces, pool_test
 from .processes.parent import Processes
@@ -39,13 +39,7 @@ def make_envs(
     spec = EnvSpec.of(spec)
     if is_classic(spec):
         return ClassicEnvs(spec, seeds, num_envs, purpose)
-    return make_gym_envs(spec, seeds, num_envs, purpose, processes, restore_of(spec))
-
-
-def make_gym_envs(
-    spec: EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str, processes: int, restore: Restore
-) -> GymEnvs:
-    """Return environments that are restored in this way."""
+    restore = pool_test(spec) if is_pool(spec) else self_test(spec)  # tried once per process
     spaces, size = spaces_of(spec), len(seeds) * num_envs
 
     def backend() -> Backend:
@@ -72,8 +66,3 @@ def spaces_of(spec: EnvSpec) -> Spaces:
         env.close()
     Observations(spaces.observation, spec.id)
     return spaces
-
-
-def restore_of(spec: EnvSpec) -> Restore:
-    """Return the best exact way to restore it, tried once per process."""
-    return pool_test(spec) if is_pool(spec) else self_test(spec)

@@ -226,31 +226,3 @@ def split_start(start: Mapping[str, Any]) -> tuple[dict[str, Any], Demonstration
     demonstrations = {name.removeprefix(PREFIX): x.numpy() for name, x in start.items() if name.startswith(PREFIX)}
     networks = {name: x for name, x in start.items() if not name.startswith(PREFIX)}
     return networks, Demonstrations(**demonstrations) if demonstrations else None
-
-
-class EpisodeRecorder:
-    """A recorder of one member's parallel episodes, an `on_step` of `evaluate_episodes`."""
-
-    def __init__(self, member: int, space: gym.Space[Any]):
-        """Record this member; space: of the actions."""
-        self.member, self.space = member, space
-        self.steps: list[tuple[Array, Array, Array]] = []
-
-    def __call__(self, obs: Array, actions: Array, running: NDArray[np.bool_]) -> None:
-        """Record one step of all members.
-
-        Args:
-            obs: (P, N, ...).
-            actions: (P, N, ...).
-            running: a mask of running episodes, (P, N).
-        """
-        self.steps.append(tuple(x[self.member].copy() for x in (obs, actions, running)))
-
-    def demonstrations(self) -> Demonstrations:
-        """Return all episodes, with actions as the environment takes them."""
-        obs, actions, running = (np.stack(x, 1) for x in zip(*self.steps, strict=True))  # (N, T, ...)
-        begins = np.zeros(running.shape, np.float32)
-        begins[:, 0] = 1
-        if isinstance(self.space, gym.spaces.Box):
-            actions = np.clip(actions, self.space.low, self.space.high).astype(np.float32)
-        return Demonstrations(obs[running], actions[running], begins[running])

@@ -56,10 +56,7 @@ class Observations:
             begin, end = end, end + spaces.flatdim(leaf)
             parts.append((path, _writer(leaf), slice(begin, end)))
         self.shape = (end,)
-        if len(parts) == 1 and not parts[0][0]:
-            self.write = parts[0][1]
-        else:
-            self.write = _write_parts(parts)
+        self.write = parts[0][1] if len(parts) == 1 and not parts[0][0] else _write_parts(parts)
 
 
 Writer = Callable[[Any, Array], None]

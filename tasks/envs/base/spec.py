@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ...errors import TaskError
-from .lessons import parse
+from .curriculum import parse
 
 
 class EnvSpecError(TaskError, ValueError):
@@ -26,7 +26,7 @@ class EnvSpec:
         kwargs: arguments of the environment, JSON values.
         wrappers: ``{"entry_point": "package.module:Class", "kwargs": {...}}``, innermost first.
         max_episode_steps: the time limit; None keeps the registered one.
-        parameters: options of every reset, by name: numbers, samplers or lessons, see `lessons`.
+        parameters: options of every reset, by name: numbers, samplers or lessons, see `curriculum`.
     """
 
     id: str

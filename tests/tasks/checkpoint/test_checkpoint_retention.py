@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, Cohort, TaskError
-from rekindle.tasks.checkpoint.retention import Keep, snapshots
+from rekindle.tasks.checkpoint.retention import Keep, keep_of
 from rekindle.tasks.checkpoint.state import difference
 
 SMALL: dict[str, Any] = {
@@ -52,7 +52,7 @@ def kept(store: Store, task: PPO) -> list[int]:
     ],
 )
 def test_a_mode_says_what_is_kept(mode: Any, keep: Keep | None) -> None:
-    assert snapshots(mode) == keep
+    assert keep_of(mode) == keep
 
 
 @pytest.mark.parametrize("mode", ["bset", "", 0, -1, True, "best:0", "every:0", "every", "latest:2", "1.5", ":"])
@@ -63,7 +63,7 @@ def test_a_mode_that_means_nothing_is_refused_before_any_training(mode: Any) -> 
 
 def test_a_misspelled_mode_gets_a_hint() -> None:
     with pytest.raises(ValueError, match="got 'bset'; did you mean best"):
-        snapshots("bset")
+        keep_of("bset")
 
 
 def test_the_best_is_told_from_measured_epochs_only_and_the_earlier_of_equals() -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 from rekindle.tasks.checkpoint import state
-from rekindle.tasks.envs import Envs, EnvSpec, EnvSpecError, make_envs
+from rekindle.tasks.envs import Envs, EnvSpec, EnvSpecError, make_envs, spaces_of
 from rekindle.tasks.envs.base.encode import Actions
-from rekindle.tasks.envs.factory import make_gym_envs
+from rekindle.tasks.envs.gym.backend import InProcess
 from rekindle.tasks.envs.gym.envs import GymEnvs, reset_seed
 from rekindle.tasks.envs.gym.selftest import Restore, self_test
 from rekindle.tasks.errors import StateMismatch, UnsupportedSpace
@@ -238,7 +238,8 @@ def test_seeds_of_training_and_evaluation_never_meet() -> None:
 def test_a_state_of_another_mode_is_refused() -> None:
     spec = EnvSpec("own_envs:DictWalk-v0")
     recorded = make_envs(spec, [1], 2).member_state(0)
-    restarting = make_gym_envs(spec, [1], 2, "train", 0, Restore("restart", True, "it is tested"))
+    restore = Restore("restart", True, "it is tested")
+    restarting = GymEnvs(spec, [1], 2, "train", lambda: InProcess(spec, 2), restore, spaces_of(spec))
     with pytest.raises(StateMismatch, match="recorded in replay mode, but this process restores by restart"):
         restarting.load_member(0, recorded)
 
