@@ -5,16 +5,15 @@ Each member is saved and recorded as if it trained alone.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
 import torch
 
 from .checkpoint.retention import RETURN
-from .checkpoint.storage import Metrics, Storage, Write
+from .checkpoint.storage import Metrics, Write
 from .errors import Diverged
 from .evaluation import evaluate, one_thread
 from .identity import TaskIdentity
@@ -120,8 +119,9 @@ class _Run:
         with BadResumeGuard(*self.tasks):
             enough = False
             while not enough and self.learner.epochs < epochs and self.living():
-                with self.mark_unsaveable():
-                    metrics = self.learner.run_epoch(stop=lambda: self.interrupts.pending is not None)
+                self.note_between_steps(False)
+                metrics = self.learner.run_epoch(stop=lambda: self.interrupts.pending is not None)
+                self.note_between_steps(True)
                 if metrics is not None:
                     self.evaluate_for_retention(metrics)
                     try:
@@ -156,13 +156,9 @@ class _Run:
     def living(self) -> list[Member]:
         return [task for task in self.tasks if task.bad is None]
 
-    @contextlib.contextmanager
-    def mark_unsaveable(self) -> Iterator[None]:
+    def note_between_steps(self, whole: bool) -> None:
         for task in self.tasks:
-            task.between_steps = False
-        yield
-        for task in self.tasks:
-            task.between_steps = True
+            task.between_steps = whole
 
     def record(self, metrics: list[Metrics]) -> None:
         """Add the epoch to every member's history; mark diverged members bad."""
@@ -199,12 +195,9 @@ class _Run:
 
     def write(self, tasks: list[Member]) -> None:
         """Write states and new metrics, one transaction for each storage."""
-        by_storage: dict[int, tuple[Storage, list[Write]]] = {}
-        for task in tasks:
-            if (storage := task.stored.storage) is not None:
-                by_storage.setdefault(id(storage), (storage, []))[1].append(task.take_pending_write())
-        for storage, writes in by_storage.values():
-            storage.save(writes)
+        storages = {id(storage): storage for task in tasks if (storage := task.stored.storage) is not None}
+        for storage in storages.values():
+            storage.save([task.take_pending_write() for task in tasks if task.stored.storage is storage])
         for task in tasks:
             task.stored.written = len(task.history)
 

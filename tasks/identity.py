@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -71,14 +71,6 @@ class TaskIdentity:
         learner.check_values_in_env(spec, complete)
         return cls(algorithm.name, algorithm.version, spec, seed, complete, learner.hyperparameters, start)
 
-    def starting(self, start: str) -> TaskIdentity:
-        """Return the same identity with another start.
-
-        Args:
-            start: the digest of the state or policy that the branch starts from.
-        """
-        return replace(self, start=start)
-
     @cached_property
     def values(self) -> dict[str, Any]:
         """The hyperparameters that count for the uid, by dotted name, see `Space.identifying`."""
@@ -113,11 +105,7 @@ class TaskIdentity:
 
     def structural_difference(self, other: TaskIdentity) -> list[str]:
         """Return the names of differences that no cohort allows."""
-        names = [
-            name
-            for name, attribute in (("name", "algorithm"), ("version", "version"), ("env", "env"))
-            if getattr(self, attribute) != getattr(other, attribute)
-        ]
+        names = [name for name in ("algorithm", "version", "env") if getattr(self, name) != getattr(other, name)]
         own, others = self.structural, other.structural
         return names + sorted(k for k in own.keys() | others.keys() if own.get(k, ...) != others.get(k, ...))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -200,7 +201,7 @@ class Task:
                 f"{packed.digest[:12]}; give one of them"
             )
         adopt(learner, 0, beginning)
-        self.ref, self._identity = MemberRef(learner, 0), self.identity.starting(packed.digest)
+        self.ref, self._identity = MemberRef(learner, 0), replace(self.identity, start=packed.digest)
         return packed
 
     def _resume(self, policy: Packed | None, source: str) -> None:
@@ -387,7 +388,7 @@ class Task:
         """
         start = pack(state).digest
         if start != self.identity.start:
-            self._identity = self.identity.starting(start)
+            self._identity = replace(self.identity, start=start)
             self.uid = self.identity.uid
             epochs = state["learner"]["counters"]["epochs"]
             self.stored.branch(state["identity"], epochs, self.uid, self.identity)

@@ -84,7 +84,7 @@ def start_one(store: Store, task: Task, identity: TaskIdentity, arguments: argpa
     if not is_given(arguments):
         return None
     texts = arguments.warm_start, arguments.demonstrations
-    known = {digest: identity.starting(digest).uid for digest in begun(store, *texts)}
+    known = {digest: replace(identity, start=digest).uid for digest in begun(store, *texts)}
     stored = {row.uid for row in store.tasks(list(known.values()))}
     known = {digest: uid for digest, uid in known.items() if uid in stored}
     try:
