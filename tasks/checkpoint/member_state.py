@@ -43,3 +43,27 @@ class Stacked:
         with torch.no_grad():
             for name, tensor in self.tensors.items():
                 tensor[member].copy_(tree[name])
+
+
+class Composite:
+    """A part of several named parts.
+
+    Attributes:
+        parts: by name.
+        tensors: those that must stay finite.
+    """
+
+    def __init__(self, **parts: Part | None):
+        """Store the parts; None is left out."""
+        self.parts = {name: part for name, part in parts.items() if part is not None}
+        stacked = {name: part for name, part in self.parts.items() if isinstance(part, Stacked | Composite)}
+        self.tensors: dict[str, Tensor] = {
+            f"{name}.{path}": x for name, part in stacked.items() for path, x in part.tensors.items()
+        }
+
+    def member_state(self, member: int) -> Tree:
+        return {name: part.member_state(member) for name, part in self.parts.items()}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        for name, part in self.parts.items():
+            part.load_member(member, tree[name])

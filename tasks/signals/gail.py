@@ -68,8 +68,7 @@ class GAIL(Signal):
     name = "gail"
     episodic = True
 
-    def __init__(self, host: SignalHost, examples: Examples | None):
-        super().__init__(host, examples)
+    def build(self, host: SignalHost, examples: Examples | None) -> dict[str, Part | None]:
         hp, shape, batch = self.hp, host.envs.obs_shape, minibatch_size(host.hp)
         assert examples is not None
         self.examples, self.obs_normalizer = examples, host.agent.obs_normalizer
@@ -84,6 +83,7 @@ class GAIL(Signal):
         self.trained = TrainedNetworks([self.encoder, *self.discriminator.networks], host.seeds, host.device)
         self.whitening = ObservationNormalizer(host.members, shape[0]) if len(shape) == 1 else None
         self.draws = Draws(host.keys("gail"), (2, batch))
+        return {"learned": self.trained, "whitening": self.whitening, "bottleneck": self.bottleneck}
 
     def observe(self, rollout: Rollout) -> None:
         if self.whitening is not None:
@@ -129,8 +129,3 @@ class GAIL(Signal):
         if self.bottleneck is not None:
             excess = metrics["information"].detach().unsqueeze(1) - self.hp.information
             self.bottleneck.update_beta(excess, self.hp.beta_lr, active)
-
-    @property
-    def parts(self) -> dict[str, Part]:
-        own: dict[str, Part | None] = {"whitening": self.whitening, "bottleneck": self.bottleneck}
-        return super().parts | {name: part for name, part in own.items() if part is not None}

@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import Dimension, Space, integer, maybe, real
-from ..checkpoint.member_state import Stacked
-from ..checkpoint.state import Tree
+from ..checkpoint.member_state import Composite
 from ..experience.returns import average, gae
 from ..experience.rollout import Rollout, evaluate_values
 from .cloning import Cloning, cloning_space
@@ -134,7 +133,7 @@ class Guidance:
         return {}
 
 
-class ActiveGuidance(Guidance):
+class ActiveGuidance(Guidance, Composite):
     """Signals, cloning and demonstrations of P members, as one part."""
 
     def __init__(self, host: SignalHost):
@@ -145,11 +144,12 @@ class ActiveGuidance(Guidance):
             self.examples = Examples(host, steps)
         self.signals = [signal(host, self.examples) for signal in SIGNALS if getattr(hp, signal.name).use]
         self.keys = host.keys("signals")
-        self.cloning: Cloning | None = None
-        if self.examples is not None and hp.cloning.use:
-            self.cloning = Cloning(host, self.examples)
+        self.cloning = Cloning(host, self.examples) if self.examples is not None and hp.cloning.use else None
         self.row_names = tuple(f"{s.name}.{row}" for s in self.signals for row in ("rewards", "values", "next_values"))
         self.needs_next_obs = bool(self.signals)
+        signals = Composite(**{signal.name: signal for signal in self.signals}) if self.signals else None
+        cloning = None if self.cloning is None else self.cloning.optimizer
+        super().__init__(signals=signals, cloning=cloning, demonstrations=self.examples)
 
     def scale_extrinsic(self, rollout: Rollout) -> Rollout:
         return rollout if self.strength is None else replace(rollout, rewards=rollout.rewards * self.strength)
@@ -225,29 +225,6 @@ class ActiveGuidance(Guidance):
                 parts = {"loss": losses, **parts, "value_loss": error}
                 metrics |= {f"{signal.name}_{part}": x.detach() for part, x in parts.items()}
         return metrics
-
-    @property
-    def parts(self) -> dict[str, Stacked]:
-        """The parts of the state but the signals, by name."""
-        cloning: dict[str, Stacked] = {} if self.cloning is None else {"cloning": self.cloning.optimizer}
-        return cloning if self.examples is None else {**cloning, "demonstrations": self.examples}
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The state that must stay finite."""
-        signals = {f"signals.{s.name}.{name}": x for s in self.signals for name, x in s.tensors.items()}
-        return signals | {f"{part}.{name}": x for part, held in self.parts.items() for name, x in held.tensors.items()}
-
-    def member_state(self, member: int) -> Tree:
-        tree: Tree = {name: part.member_state(member) for name, part in self.parts.items()}
-        signals = {signal.name: signal.member_state(member) for signal in self.signals}
-        return {"signals": signals, **tree} if signals else tree
-
-    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        for signal in self.signals:
-            signal.load_member(member, tree["signals"][signal.name])
-        for name, part in self.parts.items():
-            part.load_member(member, tree[name])
 
 
 def _in_time(x: Tensor, rollout: Rollout) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space, real
+from ..checkpoint.member_state import Part
 from ..experience.returns import average
 from .actions import ActionEncoder
 from .demonstrations import Examples
@@ -36,8 +37,7 @@ class ICM(Signal):
     name = "icm"
     episodic = False
 
-    def __init__(self, host: SignalHost, examples: Examples | None):
-        super().__init__(host, examples)
+    def build(self, host: SignalHost, examples: Examples | None) -> dict[str, Part | None]:
         width = self.hp.width
         self.actions = ActionEncoder(host.envs.action_space, f"ICM on {host.env.id}", host.device)
         self.encoder = encoder("icm", host)
@@ -46,6 +46,7 @@ class ICM(Signal):
         self.forward = perceptron("icm.forward", width + self.actions.size, width, width, layers=1)
         perceptrons = (self.features, self.inverse, self.forward)
         self.trained = TrainedNetworks([self.encoder, *perceptrons], host.seeds, host.device)
+        return {"learned": self.trained}
 
     def _features(self, tensors: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return φ(s) and φ(s'), each (P, B, width)."""

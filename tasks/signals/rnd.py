@@ -39,8 +39,7 @@ class RND(Signal):
     name = "rnd"
     episodic = False
 
-    def __init__(self, host: SignalHost, examples: Examples | None):
-        super().__init__(host, examples)
+    def build(self, host: SignalHost, examples: Examples | None) -> dict[str, Part | None]:
         width, shape = self.hp.width, host.envs.obs_shape
         encoders = {name: encoder(f"rnd.{name}", host) for name in ("target", "predictor")}
         features = encoders["target"].features
@@ -51,6 +50,7 @@ class RND(Signal):
         self.trained = TrainedNetworks([n for pair in self.networks.values() for n in pair], host.seeds, host.device)
         self.whitening = ObservationNormalizer(host.members, shape[0]) if len(shape) == 1 else None
         self.scale = ReturnScale(host.members, host.hp.num_envs, self.hp.gamma.cpu().double().numpy())
+        return {"learned": self.trained, "whitening": self.whitening, "scale": self.scale}
 
     def observe(self, rollout: Rollout) -> None:
         if self.whitening is not None:
@@ -77,11 +77,6 @@ class RND(Signal):
 
     def loss(self, batch: Mapping[str, Tensor], position: int) -> tuple[Tensor, dict[str, Tensor]]:
         return average(self._error(self.trained.leaves, batch["next_obs"]), batch.get("weights")), {}
-
-    @property
-    def parts(self) -> dict[str, Part]:
-        whitening = {} if self.whitening is None else {"whitening": self.whitening}
-        return {**super().parts, "scale": self.scale, **whitening}
 
 
 class ReturnScale(ReturnMoments):

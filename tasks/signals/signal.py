@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import Dimension, Space, categorical, log_real, near_one, ordinal
-from ..checkpoint.member_state import Part, Stacked
-from ..checkpoint.state import Tree
+from ..checkpoint.member_state import Composite, Part, Stacked
 from ..experience.returns import average
 from ..experience.rollout import Rollout
 from ..networks.encoders import Encoder, encoder_for
@@ -114,7 +113,7 @@ def signal_space(lr: float, strength: tuple[float, float, float], **more: Dimens
     )
 
 
-class Signal:
+class Signal(Composite):
     """A reward that P members compute themselves.
 
     Attributes:
@@ -130,9 +129,14 @@ class Signal:
     trained: TrainedNetworks
 
     def __init__(self, host: SignalHost, examples: Examples | None):
-        """Make the critic; examples: the demonstrations, if any."""
+        """Make the critic and the other parts; examples: the demonstrations, if any."""
         self.hp = getattr(host.hp, self.name)
         self.critic = SignalCritic(f"{self.name}.critic", host, self.hp.width)
+        super().__init__(critic=self.critic.trained, **self.build(host, examples))
+
+    def build(self, host: SignalHost, examples: Examples | None) -> dict[str, Part | None]:
+        """Make `trained`, and return the parts of the state beside the critic."""
+        raise NotImplementedError
 
     def observe(self, rollout: Rollout) -> None:
         """Advance the running statistics of observations by a new rollout."""
@@ -165,21 +169,3 @@ class Signal:
             metrics: of that step's loss.
             active: the members to update, (P, 1); None for all.
         """
-
-    @property
-    def parts(self) -> dict[str, Part]:
-        """All state, by name."""
-        return {"learned": self.trained, "critic": self.critic.trained}
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The state that must stay finite."""
-        stacked = {name: part for name, part in self.parts.items() if isinstance(part, Stacked)}
-        return {f"{part}.{name}": x for part, held in stacked.items() for name, x in held.tensors.items()}
-
-    def member_state(self, member: int) -> Tree:
-        return {name: part.member_state(member) for name, part in self.parts.items()}
-
-    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        for name, part in self.parts.items():
-            part.load_member(member, tree[name])

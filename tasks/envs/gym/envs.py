@@ -153,13 +153,8 @@ class GymEnvs(Envs):
             tree["curriculum"] = self.curriculum.member_state(i) | {"options": options}
         if self.mode == "restart":
             return tree
-        tree |= {
-            "episode": to_tensor(self.episode[rows]),
-            "reset_seeds": to_tensor(self.reset_seeds[rows]),
-            "elapsed": to_tensor(self.elapsed[rows]),
-            "returns": to_tensor(self.returns[rows]),
-            "obs": to_tensor(self.obs[i]),
-        }
+        columns = ("episode", "reset_seeds", "elapsed", "returns")
+        tree |= {name: to_tensor(getattr(self, name)[rows]) for name in columns} | {"obs": to_tensor(self.obs[i])}
         if self.mode == "snapshot":
             tree |= snapshot.to_tree(self.backend.take(range(rows.start, rows.stop)))
         else:
