@@ -338,31 +338,26 @@ def _differences(a: Any, b: Any, visited: set[int], path: str = "") -> Iterator[
     elif isinstance(a, bool | int | float | str | bytes | np.generic | None):
         if a != b or type(a) is not type(b):
             yield path
+    elif type(a) is not type(b):
+        yield path
     else:
         visited.add(id(a))
-        yield from _children_differ(a, b, visited, path)
-
-
-def _children_differ(a: Any, b: Any, visited: set[int], path: str) -> Iterator[str]:
-    if type(a) is not type(b):
-        yield path
-        return
-    prefix = f"{path}." if path else ""
-    if isinstance(a, Mapping):
-        for name in sorted(a.keys() | b.keys(), key=str):
-            if name in a and name in b:
-                yield from _differences(a[name], b[name], visited, prefix + str(name))
+        left, right = _contents(a), _contents(b)
+        for name in sorted(left.keys() | right.keys()):
+            below = f"{path}.{name}" if path else name
+            if name in left and name in right:
+                yield from _differences(left[name], right[name], visited, below)
             else:
-                yield prefix + str(name)
-    elif isinstance(a, list | tuple):
-        if len(a) != len(b):
-            yield path
-        for index, (x, y) in enumerate(zip(a, b, strict=False)):
-            yield from _differences(x, y, visited, prefix + str(index))
-    elif hasattr(a, "__dict__") and not type(a).__module__.startswith(
-        ("torch", "numpy", "gymnasium", "mujoco", "Box2D", "builtins")
-    ):
-        scratch = getattr(a, "scratch", ())
-        left = {name: value for name, value in vars(a).items() if name not in scratch}
-        right = {name: value for name, value in vars(b).items() if name not in scratch}
-        yield from _children_differ(left, right, visited, path)
+                yield below
+
+
+def _contents(x: Any) -> dict[str, Any]:
+    """Return the items of a container, or the attributes of an object, by name."""
+    if isinstance(x, Mapping):
+        return {str(name): value for name, value in x.items()}
+    if isinstance(x, list | tuple):
+        return {str(index): value for index, value in enumerate(x)}
+    foreign = type(x).__module__.startswith(("torch", "numpy", "gymnasium", "mujoco", "Box2D", "builtins"))
+    if foreign or not hasattr(x, "__dict__"):
+        return {}
+    return {name: value for name, value in vars(x).items() if name not in getattr(x, "scratch", ())}

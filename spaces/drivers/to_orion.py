@@ -41,10 +41,9 @@ def _prior(parameter: Parameter, defaults: Mapping[str, Value]) -> str:
     # exact values: Orion rounds reals to four digits otherwise, which can lead out of the range
     exact = "" if isinstance(dimension, Integer | Categorical | Fidelity) else ", precision=None"
     match dimension:
-        case Real(low=low, high=high, log=log):
-            text = f"{'loguniform' if log else 'uniform'}({low!r}, {high!r}"
-        case Integer(low=low, high=high, log=log):
-            text = f"{'loguniform' if log else 'uniform'}({low!r}, {high!r}, discrete=True"
+        case Real(low=low, high=high, log=log) | Integer(low=low, high=high, log=log):
+            discrete = ", discrete=True" if isinstance(dimension, Integer) else ""
+            text = f"{'loguniform' if log else 'uniform'}({low!r}, {high!r}{discrete}"
         case Normal(mean=mean, std=std, log=True):
             text = f"lognorm({std!r}, scale={math.exp(mean)!r}"
         case Normal(mean=mean, std=std):
@@ -53,8 +52,7 @@ def _prior(parameter: Parameter, defaults: Mapping[str, Value]) -> str:
             return f"fidelity({low!r}, {high!r}, {base!r})"
         case Categorical(values=values, weights=None):
             text = f"choices({list(values)!r}"
-        case Categorical(values=values, weights=weights):
-            assert weights is not None
+        case Categorical(values=values, weights=[*weights]):
             chances = {value: weight / sum(weights) for value, weight in zip(values, weights, strict=True)}
             text = f"choices({chances!r}"
         case _:

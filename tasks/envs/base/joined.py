@@ -49,11 +49,6 @@ class Joined(spaces.Space[NDArray[np.float32]]):
         self.low, self.high = np.array(low, np.float32), np.array(high, np.float32)
         super().__init__((len(low),), np.float32)
 
-    @property
-    def is_np_flattenable(self) -> bool:
-        """True: rows are arrays of numbers."""
-        return True
-
     def draw(self, uniforms: NDArray[np.float64]) -> NDArray[np.float32]:
         """Return uniform rows for uniform numbers (..., k)."""
         rows = self.low + (self.high.astype(float) - self.low) * uniforms
