@@ -374,7 +374,7 @@ class Task:
             fresh = self._new_learner()
             unknown = sorted(learner_state.keys() - fresh.member_state(0).keys())
             if unknown and strict:
-                raise StateMismatch(f"{self}: the state has unknown {', '.join(unknown)}; strict=False leaves it out")
+                raise StateMismatch(f"{self}: the state has unknown {', '.join(unknown)}; pass strict=False to drop it")
             fresh.load_member(0, {name: part for name, part in learner_state.items() if name not in unknown})
             if perturb and state["identity"] != identity.to_json():
                 self.branch_from(state)
