@@ -93,11 +93,9 @@ def _look_up(key: str, path: str, flat: Mapping[str, Dimension]) -> str:
 
     It is looked up beside the dimension first, then further out.
     """
-    scope = path.split(".")[:-1]
-    while True:
-        name = ".".join([*scope, key])
+    groups = path.split(".")[:-1]
+    for depth in range(len(groups), -1, -1):
+        name = ".".join([*groups[:depth], key])
         if name in flat:
             return name
-        if not scope:
-            raise Unresolved(f"{path} depends on {key}, which is not there{near(key, flat)}")
-        scope.pop()
+    raise Unresolved(f"{path} depends on {key}, which is not there{near(key, flat)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...spaces import Dimension, integer, maybe
-from ..checkpoint.state import Tree
+from ..checkpoint.member_state import Stacked
 
 
 def window_size() -> Dimension:
@@ -21,7 +20,7 @@ def window_size() -> Dimension:
     return maybe(integer(1, 100_000, structural=True), default=None, search=False)
 
 
-class EpisodeWindow:
+class EpisodeWindow(Stacked):
     """Returns and lengths of P members' last `size` episodes.
 
     They are those of training, without any normalization.
@@ -31,6 +30,7 @@ class EpisodeWindow:
         self.size = size
         self.returns, self.lengths = np.zeros((members, size)), np.zeros((members, size))
         self.count = np.zeros((members, 1), np.int64)  # of all episodes so far; the next one's slot is its remainder
+        self.tensors = {name: torch.from_numpy(getattr(self, name)) for name in ("returns", "lengths", "count")}
 
     def add(self, members: NDArray[np.int64], returns: NDArray[Any], lengths: NDArray[Any]) -> None:
         """Add episodes of these members, in the order in which they ended."""
@@ -56,10 +56,3 @@ class EpisodeWindow:
             "recent_return_max": float(returns.max()),
             "recent_return_std": float(returns.std()),
         }
-
-    def member_state(self, member: int) -> Tree:
-        return {name: torch.from_numpy(getattr(self, name)[member].copy()) for name in ("returns", "lengths", "count")}
-
-    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        for name in ("returns", "lengths", "count"):
-            getattr(self, name)[member] = tree[name].numpy()

@@ -167,12 +167,11 @@ class Demonstrations:
                     f"given are {loaded.dtype} of shape {tuple(loaded.shape)}"
                 )
             tensors[name] = loaded.to(own.dtype)
-        low, high = _bounds(space)
         actions = self.actions.reshape(self.steps, -1)
-        if isinstance(space, gym.spaces.Box):
-            clipped = np.clip(actions, low, high).astype(np.float32)  # as the environment clips them
+        if isinstance(space, gym.spaces.Box):  # clipped as the environment does it
+            clipped = np.clip(actions, space.low.reshape(-1), space.high.reshape(-1)).astype(np.float32)
             tensors[f"{PREFIX}actions"] = torch.from_numpy(clipped).reshape(tensors[f"{PREFIX}actions"].shape)
-        elif ((actions < low) | (actions > high)).any():
+        elif ((actions < 0) | (actions >= _choices(space))).any():
             raise BadDemonstrations(
                 f"{where}: demonstrated actions must lie in {space}, counted from 0, but got "
                 f"{actions.min()} to {actions.max()}"
@@ -180,13 +179,11 @@ class Demonstrations:
         return tensors
 
 
-def _bounds(space: gym.Space[Any]) -> tuple[Any, Any]:
-    """Return the bounds of an action's numbers."""
-    if isinstance(space, gym.spaces.Box):
-        return space.low.reshape(-1), space.high.reshape(-1)
+def _choices(space: gym.Space[Any]) -> Any:
+    """Return how many values each number of an action may have."""
     if isinstance(space, gym.spaces.MultiDiscrete):
-        return 0, space.nvec.reshape(-1) - 1
-    return 0, int(getattr(space, "n", 2)) - 1 if isinstance(space, gym.spaces.Discrete) else 1
+        return space.nvec.reshape(-1)
+    return int(space.n) if isinstance(space, gym.spaces.Discrete) else 2
 
 
 class Examples(Stacked):
