@@ -31,26 +31,23 @@ class WrongType(SpaceError):
 
 # What others call their hyperparameters, and what they are called here, where they are spelled differently.
 STABLE_BASELINES3 = """
-    learning_rate optimizer.lr          n_steps num_steps                         n_envs num_envs
-    n_epochs update_epochs              batch_size num_minibatches                clip_range clip_coef
-    clip_range_vf clip_value            use_rms_prop optimizer.name               rms_prop_eps optimizer.eps
-    log_std_init model.std_init         net_arch model.width,model.layers         activation_fn model.activation
-    optimizer_class optimizer.name      exploration_fraction exploration.horizon  train_freq num_steps
-    gradient_steps num_updates          exploration_initial_eps exploration.start ent_coef entropy.alpha
-    replay_buffer_class replay.name     exploration_final_eps exploration.final
-    target_update_interval target_interval                  target_entropy entropy.target,entropy.choice_target
+    learning_rate=optimizer.lr n_steps=num_steps n_envs=num_envs n_epochs=update_epochs batch_size=num_minibatches
+    clip_range=clip_coef clip_range_vf=clip_value use_rms_prop=optimizer.name rms_prop_eps=optimizer.eps
+    log_std_init=model.std_init net_arch=model.width,model.layers activation_fn=model.activation
+    optimizer_class=optimizer.name exploration_fraction=exploration.horizon train_freq=num_steps
+    gradient_steps=num_updates exploration_initial_eps=exploration.start ent_coef=entropy.alpha
+    replay_buffer_class=replay.name exploration_final_eps=exploration.final target_update_interval=target_interval
+    target_entropy=entropy.target,entropy.choice_target
 """
 PYRADO_AND_ML_AGENTS = """
-    num_updates_per_step num_updates    num_init_memory_steps learning_starts     memory_size buffer_size
-    eval_intvl eval_interval            eps_init exploration.start                eps_clip clip_coef
-    lamda gae_lambda                    vfcn_coeff vf_coef                        entropy_coeff ent_coef
-    ent_coeff_init entropy.alpha        learn_ent_coeff entropy.learn             num_epoch update_epochs
-    buffer_init_steps learning_starts   steps_per_update num_steps,num_updates    init_entcoef entropy.alpha
-    hidden_units model.width            num_layers model.layers                   time_horizon num_steps
-    lambd gae_lambda                    normalize normalize_obs
+    num_updates_per_step=num_updates num_init_memory_steps=learning_starts memory_size=buffer_size
+    eval_intvl=eval_interval eps_init=exploration.start eps_clip=clip_coef lamda=gae_lambda vfcn_coeff=vf_coef
+    entropy_coeff=ent_coef ent_coeff_init=entropy.alpha learn_ent_coeff=entropy.learn num_epoch=update_epochs
+    buffer_init_steps=learning_starts steps_per_update=num_steps,num_updates init_entcoef=entropy.alpha
+    hidden_units=model.width num_layers=model.layers time_horizon=num_steps lambd=gae_lambda normalize=normalize_obs
 """
-_WORDS = f"{STABLE_BASELINES3} {PYRADO_AND_ML_AGENTS}".split()
-SYNONYMS = {theirs: ours.split(",") for theirs, ours in zip(_WORDS[::2], _WORDS[1::2], strict=True)}
+_PAIRS = (pair.partition("=") for pair in f"{STABLE_BASELINES3} {PYRADO_AND_ML_AGENTS}".split())
+SYNONYMS = {theirs: ours.split(",") for theirs, _, ours in _PAIRS}
 
 
 def near(name: str, known: Collection[str]) -> str:
