@@ -38,8 +38,7 @@ class Tally:
 
     def __init__(self, members: int):
         self.members, self.count = members, 0
-        self._sums: dict[str, NDArray[np.float64]] = {}
-        self._counts: dict[str, NDArray[np.int64]] = {}  # of the reports that told of it
+        self._sums: dict[str, NDArray[np.float64]] = {}  # (2, P): totals, and numbers of the reports that told of it
         self._unread: list[Report] = []
 
     @torch.no_grad()
@@ -68,36 +67,29 @@ class Tally:
             which = np.stack([everybody if some is None else some for *_, some in reports])
             numbers = np.where(which[:, None], numbers, 0.0)
             for column, name in enumerate(names):
-                total = self._sums.get(name, np.zeros(self.members))
+                totals, counts = self._sums.setdefault(name, np.zeros((2, self.members)))
                 for row in numbers[:, column]:  # one after the other, however many are read at once
-                    total = total + row
-                self._sums[name] = total
-                self._counts[name] = self._counts.get(name, 0) + which.sum(0)
+                    totals += row
+                counts += which.sum(0)
 
     def take(self) -> list[dict[str, float]]:
         """Return each member's means by name, and reset them."""
         self._read()
         means = [
-            {
-                name: float(total[i] / self._counts[name][i])
-                for name, total in self._sums.items()
-                if self._counts[name][i]
-            }
+            {name: float(totals[i] / counts[i]) for name, (totals, counts) in self._sums.items() if counts[i]}
             for i in range(self.members)
         ]
-        self._sums, self._counts, self.count = {}, {}, 0
+        self._sums, self.count = {}, 0
         return means
 
     def member_state(self, member: int) -> Tree:
         self._read()
-        sums = {name: [float(total[member]), int(self._counts[name][member])] for name, total in self._sums.items()}
-        return {"count": self.count, **{name: each for name, each in sums.items() if each[1]}}
+        sums = {name: each[:, member].tolist() for name, each in self._sums.items()}
+        return {"count": self.count, **{name: [total, int(count)] for name, (total, count) in sums.items() if count}}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
         self._read()
         sums = dict(tree)
         self.count = sums.pop("count")
         for name in self._sums.keys() | sums.keys():
-            total, count = sums.get(name, (0.0, 0))
-            self._sums.setdefault(name, np.zeros(self.members))[member] = total
-            self._counts.setdefault(name, np.zeros(self.members, np.int64))[member] = count
+            self._sums.setdefault(name, np.zeros((2, self.members)))[:, member] = sums.get(name, (0.0, 0))
