@@ -129,7 +129,7 @@ class Signal(Composite):
     trained: TrainedNetworks
 
     def __init__(self, host: SignalHost, examples: Examples | None):
-        """Make the critic and the other parts; examples: the demonstrations, if any."""
+        """Make the critic and the parts; examples: the demonstrations, if any."""
         self.hp = getattr(host.hp, self.name)
         self.critic = SignalCritic(f"{self.name}.critic", host, self.hp.width)
         super().__init__(critic=self.critic.trained, **self.build(host, examples))
