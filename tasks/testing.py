@@ -352,7 +352,7 @@ def _differences(a: Any, b: Any, visited: set[int], path: str = "") -> Iterator[
 
 
 def _contents(x: Any) -> dict[str, Any]:
-    """Return the items of a container, or the attributes of an object, by name."""
+    """Return the items of a container, or an object's attributes, by name."""
     if isinstance(x, Mapping):
         return {str(name): value for name, value in x.items()}
     if isinstance(x, list | tuple):
