@@ -61,7 +61,9 @@ for line in sys.stdin:
 
 @dataclass
 class Trained:
-    """What one task was at the ends of its first two epochs, and what it is amid the third.
+    """States of one task at the ends of its first two epochs.
+
+    The task itself is amid its third epoch.
 
     Attributes:
         first, last: its states after one epoch and after two, copied where they were taken and as they are now.
@@ -115,7 +117,7 @@ class VariantSuite:
         }
 
     def trained(self, changes: Mapping[str, Any]) -> Trained:
-        """Return what this variant is when nothing interrupts it; it is trained once."""
+        """Return the uninterrupted training of this variant, made once."""
         key = type(self), json.dumps(flatten(changes), sort_keys=True)
         if key not in _TRAINED:
             for other in [other for other in _TRAINED if other[0] is not type(self)]:
@@ -277,7 +279,7 @@ _TRAINED: dict[tuple[type, str], Trained] = {}  # of one suite at a time
 
 @cache
 def _server() -> subprocess.Popen[str]:
-    """Start the interpreter that continues, in forks of itself, what other processes began."""
+    """Start the interpreter whose forks continue tasks of other processes."""
     command = [sys.executable, "-c", SERVER]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(server.communicate)  # the end of its input is its own
@@ -285,7 +287,7 @@ def _server() -> subprocess.Popen[str]:
 
 
 def fit_what_was_left(folder: str, module: str, name: str, env: str, seed: str, values: str, epochs: str) -> None:
-    """Continue a task from the files of its state and write its digest beside them."""
+    """Continue a task from its files, and write its digest there."""
 
     def read(file: str) -> bytes:
         return (Path(folder) / file).read_bytes()
