@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import gated
 import nursery
 import psutil
 import psycopg
@@ -182,6 +183,13 @@ def child() -> Iterator[Callable[..., Child]]:
     yield start
     for each in children:
         each.end()
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> gated.Gate:
+    """Stops the gated environments of processes that are started in the test."""
+    monkeypatch.setenv(gated.VARIABLE, str(tmp_path / "gate"))
+    return gated.Gate(tmp_path / "gate")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nursery
 import optuna
 import pytest
 import rekindle
@@ -229,8 +230,10 @@ study.optimize(dies, n_trials=1)
 def test_a_trial_whose_process_was_killed_is_retried_by_optunas_heartbeat_and_carries_on(
     sqlite_url: str, trained: list[int]
 ) -> None:
-    child = subprocess.run([sys.executable, "-c", RUN, sqlite_url, os.path.dirname(__file__)], capture_output=True)
-    assert child.returncode == -signal.SIGKILL, child.stderr
+    command = [sys.executable, "-c", RUN, sqlite_url, os.path.dirname(__file__)]
+    with nursery.Popen(command, stderr=subprocess.PIPE) as process:
+        _, errors = process.communicate()
+    assert process.returncode == -signal.SIGKILL, errors
     retry = optuna.storages.RetryHeartbeatStaleTrialCallback()
     storage = optuna.storages.RDBStorage(
         sqlite_url, heartbeat_interval=1, grace_period=3, heartbeat_stale_trial_callback=retry

@@ -117,9 +117,8 @@ def main(descriptor: int) -> None:
             importlib.import_module(name)
         for package in ("spaces", "tasks", "studies"):
             for found in pkgutil.walk_packages([f"{rekindle.__path__[0]}/{package}"], f"rekindle.{package}."):
-                if not found.name.endswith("__main__") and "orion" not in found.name:
+                if not found.name.endswith(("__main__", "ray_workers")) and "orion" not in found.name:
                     importlib.import_module(found.name)
-    sys.path.pop(0)
     gc.collect()
     gc.freeze()
     _serve(socket.socket(fileno=descriptor))

@@ -20,10 +20,9 @@ from studying import TINY
 
 def population(members: int = 5, epochs: int = 6, **options: Any) -> Config:
     fixed = {**TINY, **options.pop("fixed", {})}
+    env = options.pop("env", "CartPole-v1")
     options = {"interval": 2, **options}
-    return make_population(
-        load("ppo"), "CartPole-v1", epochs=epochs, population=members, fixed=unflatten(fixed), **options
-    )
+    return make_population(load("ppo"), env, epochs=epochs, population=members, fixed=unflatten(fixed), **options)
 
 
 def params(config: Config) -> dict[str, Any]:

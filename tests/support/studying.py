@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from gated import Gate
 from rekindle.studies.engine.configuring import make_config
-from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
@@ -43,6 +45,18 @@ def run(url: str, config: Config, name: str = "s", **options: Any) -> dict[str, 
         return bits(store, name)
 
 
+UNDISTURBED: dict[str, dict[str, Any]] = {}
+
+
+def undisturbed(config: Config) -> dict[str, Any]:
+    """What one worker makes of a study in a database of its own; it is trained once for all tests of a process."""
+    key = json.dumps(config.to_json())
+    if key not in UNDISTURBED:
+        with tempfile.TemporaryDirectory() as directory:
+            UNDISTURBED[key] = run(f"sqlite:///{directory}/undisturbed.db", config)
+    return UNDISTURBED[key]
+
+
 def run_by_three(url: str, config: Config, name: str = "s") -> dict[str, Any]:
     """The same with three workers at once."""
     with Store(url) as store:
@@ -67,19 +81,19 @@ def work(url: str, workers: int, name: str = "s") -> None:
     assert through == [True] * workers
 
 
-def run_and_be_killed(
-    url: str, config: Config, goals: tuple[int, int], wait_until: Callable[..., None]
-) -> dict[str, Any]:
-    """The same with two processes: when so many epochs are trained both are killed, and then one of the next two."""
+def run_and_be_killed(url: str, config: Config, gate: Gate, wait_until: Callable[..., None]) -> dict[str, Any]:
+    """The same with two processes of gated environments: both are killed, and then one of the next two."""
     with Store(url) as store:
         start_study(store, "s", config)
-        for goal, victims in zip(goals, (2, 1), strict=True):
+        for steps, victims in ((250, 2), (500, 1)):
+            gate.close(steps)
             crew = [WorkerProcess(url, "s", 2) for _ in range(2)]
-            wait_until(lambda goal=goal: look(store, "s").epochs >= goal)  # type: ignore[misc]
+            wait_until(lambda crew=crew: gate.waiting() & {each.process.pid for each in crew})  # type: ignore[misc]
             for worker in crew[:victims]:
                 worker.process.kill()
                 worker.wait(300)
-                assert worker.status in (-signal.SIGKILL, 0)  # 0: it was through just now
+                assert worker.status == -signal.SIGKILL
+        gate.open()
         wait_until(lambda: crew[1].status is not None)
         crew[1].wait(300)
         assert crew[1].status == 0, list(crew[1].last_words)

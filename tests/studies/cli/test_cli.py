@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import json
+import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,52 +15,63 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import gated
+import nursery
 import optuna
 import psutil
 import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output import json_views as report
 from rekindle.studies.cli.output import tables
-from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.storage.store import Store
 from rich.console import Console
-from studying import TINY, bits, run, tiny
+from studying import TINY, bits, run, tiny, undisturbed
 
-TRIALS, EPOCHS, STEPS = 6, (1, 8, 2), 512  # long enough to be killed in the middle
-CONFIG = functools.partial(tiny, TRIALS, EPOCHS, fixed={"epoch_steps": STEPS})
-TUNE = ["tune", "ppo", "CartPole-v1", "--trials", "6", "--generation", "4", "--cohort", "2", "--study", "s"]
+EPOCHS = (1, 4, 2)
+CONFIG = tiny(4, EPOCHS, env="gated:Gated-v0", generation=2)
+COMMON = ["--trials", "4", "--generation", "2", "--cohort", "2", "--study", "s", "--epochs", "1:4:2"]
 
 
 def settings(values: Mapping[str, Any] = TINY) -> list[str]:
     return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
 
 
-SHORT = [*TUNE, *settings(), "--epochs", "1:4:2"]  # the study that finished_url holds
-LONG = [*TUNE, *settings({**TINY, "epoch_steps": STEPS}), "--epochs", "1:8:2"]
+FINISHED = tiny(4, EPOCHS, generation=2)  # the study that finished_url holds
+TUNE = ["tune", "ppo", "CartPole-v1", *COMMON, *settings()]
 
 
-def start(url: str, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "rekindle.studies.cli", *LONG, "--storage", url, *more]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(url: str, *more: str, real: bool = False) -> subprocess.Popen[str]:
+    """Runs the command on gated environments; in real interpreters all the way, or in forks."""
+    module = ["-m", "rekindle.studies.cli", "tune", "ppo", "gated:Gated-v0", *COMMON, *settings()]
+    path = [str(Path(gated.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return (subprocess.Popen if real else nursery.Popen)(
+        [sys.executable, *module, "--storage", url, *more],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The same study without an interruption, by one worker that is no process of its own."""
-    return run(f"sqlite:///{tmp_path_factory.mktemp('undisturbed') / 'a.db'}", CONFIG())
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("finished") / "store.db"
+    run(f"sqlite:///{path}", FINISHED)
+    return path
 
 
 @pytest.fixture
-def finished_url(sqlite_url: str) -> str:
-    run(sqlite_url, tiny())
-    return sqlite_url
+def finished_url(finished: Path, tmp_path: Path) -> str:
+    shutil.copy(finished, tmp_path / "store.db")
+    return f"sqlite:///{tmp_path / 'store.db'}"
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The workers of a command, which lead sessions of their own."""
     try:
-        return psutil.Process(process.pid).children()
-    except psutil.NoSuchProcess:
+        return [child for child in psutil.Process(process.pid).children() if os.getsid(child.pid) == child.pid]
+    except (psutil.NoSuchProcess, ProcessLookupError):
         return []
 
 
@@ -71,45 +83,44 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str]) -> No
         time.sleep(0.02)
 
 
-def epochs(url: str) -> int:
-    if not Path(url.removeprefix("sqlite:///")).exists():
-        return -1
-    with Store(url) as store:
-        return look(store, "s").epochs if store.studies() else -1
+def is_stuck(process: subprocess.Popen[str], gate: gated.Gate) -> bool:
+    """Whether a worker of a command stands still at the gate, so that the study cannot end."""
+    return bool(gate.waiting() & {worker.pid for worker in workers_of(process)})
 
 
-def test_killed_at_random_moments_a_study_ends_as_if_nothing_had_happened(
-    sqlite_url: str, undisturbed: dict[str, Any]
-) -> None:
+def test_killed_at_random_steps_a_study_ends_as_if_nothing_had_happened(sqlite_url: str, gate: gated.Gate) -> None:
     rng = random.Random(4)
     for everybody in (True, False):
+        gate.close(rng.randint(200, 600))
         process = start(sqlite_url, "--workers", "2")
-        goal = max(epochs(sqlite_url), 0) + rng.randint(1, 12)
-        wait_for(lambda goal=goal: epochs(sqlite_url) >= goal, process)  # type: ignore[misc]
-        time.sleep(rng.uniform(0, 0.1))
+        wait_for(lambda process=process: is_stuck(process, gate), process)  # type: ignore[misc]
         crew = workers_of(process)
         process.kill()
         for worker in crew if everybody else ():
             worker.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
+        gate.open()
         _, alive = psutil.wait_procs(crew, timeout=300)  # those that are not killed end with their parent
         assert alive == []
-    process = start(sqlite_url, "--workers", "2", "--json")
+    process = start(sqlite_url, "--workers", "1", "--json", real=True)
     out, _ = process.communicate()
     assert json.loads(out)["state"] == "complete"
     with Store(sqlite_url) as store:
-        assert bits(store) == undisturbed
+        assert bits(store) == undisturbed(CONFIG)
 
 
-def test_a_killed_worker_is_replaced_and_all_stop_when_asked(sqlite_url: str, undisturbed: dict[str, Any]) -> None:
+def test_a_killed_worker_is_replaced_and_all_stop_when_asked(sqlite_url: str, gate: gated.Gate) -> None:
+    gate.close(250)
     process = start(sqlite_url, "--workers", "2")
-    wait_for(lambda: epochs(sqlite_url) >= 1, process)
-    victim, other = workers_of(process)
+    wait_for(lambda: is_stuck(process, gate) and len(workers_of(process)) == 2, process)
+    victim, other = sorted(workers_of(process), key=lambda worker: worker.pid not in gate.waiting())
     victim.kill()
     wait_for(lambda: victim not in workers_of(process) and len(workers_of(process)) == 2, process)
     crew = workers_of(process)
+    wait_for(lambda: is_stuck(process, gate), process)
     process.terminate()
+    gate.open()
     _, errors = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM
     assert f"worker {victim.pid} was killed by SIGKILL; another one replaces it" in errors
@@ -118,28 +129,28 @@ def test_a_killed_worker_is_replaced_and_all_stop_when_asked(sqlite_url: str, un
     assert not any(worker.is_running() for worker in crew)
     with Store(sqlite_url) as store:
         assert store.workers() == []
-    assert run(sqlite_url, CONFIG()) == undisturbed
+    assert run(sqlite_url, CONFIG) == undisturbed(CONFIG)
 
 
-def test_two_that_start_the_same_study_at_once_share_it_and_one_may_leave(
-    sqlite_url: str, undisturbed: dict[str, Any]
-) -> None:
+def test_two_that_start_the_same_study_at_once_share_it_and_one_may_leave(sqlite_url: str, gate: gated.Gate) -> None:
+    gate.close(250)
     stays, leaves = (start(sqlite_url, "--workers", "1", "--json") for _ in range(2))
-    # With a worker of its own it has begun to listen to signals.
-    wait_for(lambda: epochs(sqlite_url) >= 2 and psutil.Process(leaves.pid).children(), leaves)
+    wait_for(lambda: is_stuck(stays, gate) or is_stuck(leaves, gate), leaves)
+    wait_for(lambda: workers_of(leaves), leaves)  # so that it listens to signals
     leaves.send_signal(signal.SIGINT)
+    gate.open()
     _, errors = leaves.communicate()
     assert (leaves.returncode, "stopped by SIGINT" in errors) == (128 + signal.SIGINT, True)
     out, _ = stays.communicate()
     assert stays.returncode == 0
     assert json.loads(out)["state"] == "complete"
     with Store(sqlite_url) as store:
-        assert bits(store) == undisturbed
+        assert bits(store) == undisturbed(CONFIG)
 
 
 def test_optuna_finds_the_finished_study_in_its_own_tables(finished_url: str, cli: Callable[..., Any]) -> None:
     for _ in range(2):  # the second time there is nothing to add
-        status, out, _ = cli(*SHORT, "--storage", finished_url, "--json")
+        status, out, _ = cli(*TUNE, "--storage", finished_url, "--json")
         assert status == 0
         trials = json.loads(out)["trials"]
         mirrored = optuna.load_study(storage=finished_url, study_name="s")
@@ -151,7 +162,7 @@ def test_optuna_finds_the_finished_study_in_its_own_tables(finished_url: str, cl
 def test_a_study_of_optunas_own_is_left_as_it_is(finished_url: str, cli: Callable[..., Any]) -> None:
     mine = optuna.create_study(storage=finished_url, study_name="s")
     mine.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
-    status, _, errors = cli(*SHORT, "--storage", finished_url)
+    status, _, errors = cli(*TUNE, "--storage", finished_url)
     assert status == 0
     assert "Optuna's tables were left as they are" in errors
     assert len(mine.trials) == 1
@@ -194,7 +205,7 @@ def test_status_shows_every_study(finished_url: str, cli: Callable[..., Any]) ->
     assert status == 0
     assert found.keys() >= {"format", "storage", "studies", "workers", "tasks"}
     [study] = found["studies"]
-    assert (study["study"], study["state"], found["tasks"], found["workers"]) == ("s", "complete", 6, [])
+    assert (study["study"], study["state"], found["tasks"], found["workers"]) == ("s", "complete", 4, [])
     assert "cartpole" in cli("status", "--storage", finished_url)[1].lower()
 
 
@@ -255,9 +266,9 @@ def test_train_carries_on_and_show_tells_the_whole_story(
 
 
 def test_a_complete_study_says_so(finished_url: str, cli: Callable[..., Any]) -> None:
-    status, out, errors = cli(*SHORT, "--storage", finished_url)
+    status, out, errors = cli(*TUNE, "--storage", finished_url)
     assert status == 0
-    assert "study s is complete; rerun with more --trials than 6 to extend it" in errors
+    assert "study s is complete; rerun with more --trials than 4 to extend it" in errors
     assert "best trials of s" in out
     assert "rekindle show" in out
 
@@ -306,7 +317,7 @@ def test_bad_input_is_one_line_with_a_cure_and_leaves_no_database(
         (["trials", "other"], "there is no study 'other'; there are 's'"),
         (["worker", "--study", "other"], "there is no study 'other'"),
         (["show", "zzz"], "begins with 'zzz'"),
-        (["show", ""], "begins 6"),
+        (["show", ""], "begins 4"),
         (["tune", "ppo", "CartPole-v1", "--study", "s", "--seed", "9"], "'s' differs in"),
     ],
 )

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import nursery
 import pytest
 from rekindle.spaces import unflatten
 from rekindle.studies.engine.lineage import lineage, retrain
@@ -137,7 +138,7 @@ def test_a_killed_task_carries_on_without_the_file_with_the_same_bits(
     mine.write_bytes(file.read_bytes())
     arguments = train(sqlite_url, mine, epochs=12, **{"epoch_steps": 256, "cloning.samples_per_update": 64})
     command = [sys.executable, "-m", "rekindle.studies.cli", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with nursery.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert any(line.startswith("epoch 3/") for line in process.stderr)
         process.kill()
@@ -154,7 +155,7 @@ def test_every_trial_of_a_study_is_shown_the_same_and_shares_cohorts(tmp_path: P
     fixed = {name: value for name, value in LEARNING.items() if name not in TINY}
     steps = Demonstrations.load(file).steps
     url = f"sqlite:///{tmp_path / 'a.db'}"
-    config = tiny(trials=3, fixed={**fixed, "demonstrated_steps": steps}, cohort=3, generation=3, epochs=(1, 2, 2))
+    config = tiny(trials=2, fixed={**fixed, "demonstrated_steps": steps}, cohort=3, generation=3, epochs=(1, 2, 2))
     assert "gail.strength" in config.open
     with Store(url) as store:
         task = PPO("CartPole-v1", demonstrations=file).init(**unflatten(LEARNING))

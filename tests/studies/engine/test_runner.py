@@ -14,7 +14,7 @@ from rekindle.studies.errors import StoreError, StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig
 from rekindle.tasks import load
-from studying import run, tiny
+from studying import run, tiny, undisturbed
 
 
 def test_a_study_is_made_once_and_found_again(store: Store) -> None:
@@ -46,7 +46,7 @@ with Store(sys.argv[1]) as store:
         start_study(store, "s", tiny(trials=1))
         processes = [child(code, url) for _ in range(4)]
         assert [each.hear() for each in processes] == ["ready"] * 4
-        for turn in range(25):
+        for turn in range(6):
             before = store.study("s").config["trials"]
             wanted = [10 * turn + place for place in range(2, 6)]
             for each, trials in zip(processes, wanted, strict=True):
@@ -170,17 +170,16 @@ def test_an_unknown_study_is_an_error_that_names_those_there_are(store: Store) -
         StudyRunner(store, "cartpol")
 
 
-def test_an_extended_study_is_the_one_that_was_asked_for_at_once(url: str, tmp_path: Any) -> None:
-    run(url, tiny(trials=4))
-    extended = run(url, tiny(trials=8))
-    at_once = run(f"sqlite:///{tmp_path / 'other.db'}", tiny(trials=8))
-    assert extended == at_once
+def test_an_extended_study_is_the_one_that_was_asked_for_at_once(sqlite_url: str) -> None:
+    run(sqlite_url, tiny(2, (1, 2, 2), generation=2))
+    config = tiny(4, (1, 2, 2), generation=2)
+    assert run(sqlite_url, config) == undisturbed(config)
 
 
 def test_two_studies_with_the_same_trials_train_them_once(url: str) -> None:
-    first = run(url, tiny())
+    first = run(url, tiny(3, (1, 2, 2)))
     with Store(url) as store:
         uids = [task.uid for task in store.tasks()]
-    assert run(url, tiny(), name="t") == first
+    assert run(url, tiny(3, (1, 2, 2)), name="t") == first
     with Store(url) as store:
         assert [task.uid for task in store.tasks()] == uids

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import random
-import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -254,14 +254,14 @@ def test_what_a_sampler_cannot_do_is_said_before_anything_is_trained(monkeypatch
 
 
 @pytest.mark.parametrize("sampler", ["gp", "qmc"])
-def test_a_sampler_without_its_package_is_refused_before_a_study_is_made(sampler: str, tmp_path: Path) -> None:
-    hide = (
-        "import sys; sys.modules['scipy'] = None; from rekindle.studies.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
+def test_a_sampler_without_its_package_is_refused_before_a_study_is_made(
+    sampler: str, tmp_path: Path, cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
     database = tmp_path / "s.db"
     command = ["tune", "ppo", "CartPole-v1", "--sampler", sampler, "--storage", f"sqlite:///{database}"]
-    done = subprocess.run([sys.executable, "-c", hide, *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"sampler {sampler} needs the package scipy" in done.stderr
-    assert f"pip install 'rekindle[{sampler}]'" in done.stderr
+    status, _, errors = cli(*command)
+    assert status == 2
+    assert f"sampler {sampler} needs the package scipy" in errors
+    assert f"pip install 'rekindle[{sampler}]'" in errors
     assert not database.exists()

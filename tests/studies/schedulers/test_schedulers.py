@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from gated import Gate
 from rekindle.studies.cli import main
 from rekindle.studies.cli.output.json_views import study_json, summary_json
 from rekindle.studies.engine.runner import StudyRunner, start_study
@@ -17,28 +17,24 @@ from rekindle.studies.storage.rows import Result, Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
 from rekindle.tasks import load
-from studying import TINY, bits, run, run_and_be_killed, tiny, work
+from studying import TINY, bits, run, run_and_be_killed, tiny, undisturbed, work
 
 BOTH = pytest.mark.parametrize(
-    ("url", "options"), [("sqlite", {}), ("postgresql", {"options": seed_options(2, "mean")})], indirect=["url"]
+    ("url", "trials", "options"),
+    [("sqlite", 8, {}), ("postgresql", 4, {"options": seed_options(2, "mean")})],
+    indirect=["url"],
 )
-
-
-@pytest.fixture
-def other_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'other.db'}"
 
 
 @BOTH
 def test_three_workers_train_the_study_by_hyperband_that_one_trains(
-    url: str, other_url: str, options: dict[str, Any]
+    url: str, trials: int, options: dict[str, Any]
 ) -> None:
-    config = tiny(trials=10, scheduler="hyperband", **options)
-    alone = run(other_url, config)
+    config = tiny(trials=trials, scheduler="hyperband", **options)
     with Store(url) as store:
         start_study(store, "s", config)
         work(url, 3)
-        assert bits(store) == alone
+        assert bits(store) == undisturbed(config)
         shown = study_json(store, "s")
     expected = [(bracket, found.rung) for bracket, found in enumerate(brackets(config)) for _ in found.numbers]
     assert [(trial["bracket"], trial["rungs"][0]["rung"]) for trial in shown["trials"]] == expected
@@ -46,26 +42,29 @@ def test_three_workers_train_the_study_by_hyperband_that_one_trains(
 
 
 def test_a_study_by_hyperband_whose_workers_are_killed_ends_as_if_nothing_had_happened(
-    sqlite_url: str, other_url: str, wait_until: Callable[..., None]
+    sqlite_url: str, gate: Gate, wait_until: Callable[..., None]
 ) -> None:
-    config = tiny(trials=10, scheduler="hyperband", sampler="random", fixed={"epoch_steps": 512})
-    undisturbed = run(other_url, config)
-    assert run_and_be_killed(sqlite_url, config, (3, 11), wait_until) == undisturbed
+    config = tiny(trials=6, scheduler="hyperband", sampler="random", env="gated:Gated-v0")
+    assert run_and_be_killed(sqlite_url, config, gate, wait_until) == undisturbed(config)
 
 
 def test_an_extended_study_by_hyperband_goes_on_with_the_next_bracket(sqlite_url: str) -> None:
-    run(sqlite_url, tiny(trials=9, scheduler="hyperband"))
+    run(sqlite_url, tiny(trials=6, scheduler="hyperband"))
     before = bits_of(sqlite_url)
-    run(sqlite_url, tiny(trials=12, scheduler="hyperband"))
+    run(sqlite_url, tiny(trials=8, scheduler="hyperband"))
     after = bits_of(sqlite_url)
     assert {key: after[key] for key in before} == before
-    assert sorted({key[0] for key in after}) == list(range(12))
+    assert sorted({key[0] for key in after}) == list(range(8))
 
 
 def bits_of(url: str) -> dict[tuple[int, int], tuple[float | None, str | None]]:
     """What came of each segment."""
     with Store(url) as store:
-        return {(row.number, row.rung): (row.score, row.digest) for row in store.segments("s")}
+        return of_segments(store.segments("s"))
+
+
+def of_segments(segments: list[Segment]) -> dict[tuple[int, int], tuple[float | None, str | None]]:
+    return {(row.number, row.rung): (row.score, row.digest) for row in segments}
 
 
 def is_by_asha(config: Config, trials: list[Trial], segments: list[Segment]) -> bool:
@@ -87,40 +86,37 @@ def is_by_asha(config: Config, trials: list[Trial], segments: list[Segment]) -> 
 
 
 @BOTH
-def test_the_trials_of_asha_are_exact_whatever_is_promoted(url: str, other_url: str, options: dict[str, Any]) -> None:
-    config = tiny(trials=12, scheduler="asha", sampler="random", **options)
-    run(other_url, config)
+def test_the_trials_of_asha_are_exact_whatever_is_promoted(url: str, trials: int, options: dict[str, Any]) -> None:
+    config = tiny(trials=trials, scheduler="asha", sampler="random", **options)
     with Store(url) as store:
         start_study(store, "s", config)
         work(url, 3)
-        trials, segments = store.trials("s"), store.segments("s")
-    assert is_by_asha(config, trials, segments)
-    here, there = bits_of(url), bits_of(other_url)
-    assert here.keys() & there.keys() >= {(number, 0) for number in range(12 * seeds_of(config))}
+        assert is_by_asha(config, store.trials("s"), store.segments("s"))
+    here, there = bits_of(url), of_segments(undisturbed(config)["segments"])
+    assert here.keys() & there.keys() >= {(number, 0) for number in range(trials * seeds_of(config))}
     assert {key: here[key] for key in here.keys() & there.keys()} == {
         key: there[key] for key in here.keys() & there.keys()
     }
 
 
 def test_a_study_by_asha_survives_the_death_of_its_workers(
-    sqlite_url: str, other_url: str, wait_until: Callable[..., None]
+    sqlite_url: str, gate: Gate, wait_until: Callable[..., None]
 ) -> None:
-    config = tiny(trials=12, scheduler="asha", sampler="random", fixed={"epoch_steps": 512})
-    run_and_be_killed(sqlite_url, config, (3, 11), wait_until)
+    config = tiny(trials=6, scheduler="asha", sampler="random", env="gated:Gated-v0")
+    run_and_be_killed(sqlite_url, config, gate, wait_until)
     with Store(sqlite_url) as store:
         assert is_by_asha(config, store.trials("s"), store.segments("s"))
-    run(other_url, config)
-    here, there = bits_of(sqlite_url), bits_of(other_url)
+    here, there = bits_of(sqlite_url), of_segments(undisturbed(config)["segments"])
     assert all(here[key] == there[key] for key in here.keys() & there.keys())
 
 
 def test_a_study_by_asha_can_be_extended(sqlite_url: str) -> None:
-    run(sqlite_url, tiny(trials=6, scheduler="asha"))
+    run(sqlite_url, tiny(trials=4, scheduler="asha"))
     before = bits_of(sqlite_url)
-    run(sqlite_url, tiny(trials=12, scheduler="asha"))
+    run(sqlite_url, tiny(trials=7, scheduler="asha"))
     after = bits_of(sqlite_url)
     assert {key: after[key] for key in before} == before
-    assert {number for number, _ in after} == set(range(12))
+    assert {number for number, _ in after} == set(range(7))
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "hyperband"])
@@ -167,7 +163,11 @@ def test_the_command_line_shows_brackets_and_rungs(
     assert study["brackets"] == len({trial["bracket"] for trial in shown["trials"]})
 
 
-@pytest.mark.parametrize("scheduler", ["halving", "hyperband", "asha", "none"])
+@pytest.mark.parametrize(
+    ("url", "scheduler"),
+    [*(("sqlite", scheduler) for scheduler in ("halving", "hyperband", "asha", "none")), ("postgresql", "hyperband")],
+    indirect=["url"],
+)
 def test_what_the_database_counts_is_what_reading_all_trials_gives(url: str, scheduler: str) -> None:
     with Store(url) as store:
         start_study(store, "s", tiny(trials=8, epochs=(1, 4, 2), scheduler=scheduler, sampler="random"))
@@ -205,7 +205,7 @@ def test_every_epoch_is_trained_once_and_promoted_trials_carry_on(
         return run_epoch(self, *args, **kwargs)
 
     monkeypatch.setattr(learner, "run_epoch", counted)
-    run(sqlite_url, tiny(trials=9, scheduler=scheduler, sampler="random"))
+    run(sqlite_url, tiny(trials=8, scheduler=scheduler, sampler="random"))
     with Store(sqlite_url) as store:
         last = {row.number: row.epochs for row in store.segments("s")}
         assert set(last.values()) == {1, 2, 4}

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from rekindle.studies import cli
+from rekindle.studies.cli import main
 from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.workers.ray_workers import RayWorker, cluster
 from rekindle.studies.workers.supervisor import Interrupted, Supervisor, WorkersFailed
 from rich.console import Console
-from studying import bits, run, tiny
+from studying import bits, tiny, undisturbed
 
 TUNE = ["tune", "ppo", "CartPole-v1", "--trials", "2", "--epochs", "1", "--workers", "1", "--set", "epoch_steps=128"]
 
@@ -64,16 +64,16 @@ with Store(url) as store, cluster(url, "s", workers=1, address=None, cpus=1, gpu
 """
 
 
-def test_a_study_on_ray_is_the_same_study(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_study_on_ray_is_the_same_study(sqlite_url: str) -> None:
     """In a process of its own, which keeps Ray's threads away from other tests."""
-    undisturbed = run(f"sqlite:///{tmp_path / 'undisturbed.db'}", tiny(3, (1, 2, 2)))
+    config = tiny(2, (1,))
     with Store(sqlite_url) as store:
         for study in "st":
-            start_study(store, study, tiny(3, (1, 2, 2)))
+            start_study(store, study, config)
         command = [sys.executable, "-W", "error", "-c", ON_RAY, sqlite_url]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert bits(store) == undisturbed
+        assert bits(store) == undisturbed(config)
     lost, tight = done.stdout.splitlines()
     assert re.search("one ended with: rekindle: error: .*no study", lost)
     assert re.search("9 CPUs and 0 GPUs, but no machine .* that one has is 1 CPUs, 0 GPUs", tight)
@@ -89,10 +89,9 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
 
 @pytest.mark.slow
 def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_stopped(
-    sqlite_url: str, tmp_path: Path, wait_until: Callable[..., None]
+    sqlite_url: str, wait_until: Callable[..., None]
 ) -> None:
     config = tiny(6, (1, 9, 3), fixed={"epoch_steps": 2048})
-    undisturbed = run(f"sqlite:///{tmp_path / 'undisturbed.db'}", config)
     said, left = io.StringIO(), list[psutil.Process]()
 
     def disturb(tuning: Supervisor) -> None:
@@ -120,7 +119,7 @@ def test_a_study_on_ray_is_the_same_study_whatever_is_killed_and_whenever_it_is_
             assert said.getvalue().count("was killed by SIGKILL; another one replaces it") == 2
             wait_until(lambda: not any(process.is_running() for process in left))
             tune(store, "s", count, hire)
-            assert bits(store) == undisturbed
+            assert bits(store) == undisturbed(config)
 
 
 @pytest.mark.slow
@@ -194,7 +193,7 @@ def test_an_engine_that_cannot_work_is_refused(
     sqlite_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], more: list[str], said: str
 ) -> None:
     try:
-        status = cli.main([*TUNE, "--storage", sqlite_url, *more])
+        status = main([*TUNE, "--storage", sqlite_url, *more])
     except SystemExit as error:
         status = int(str(error))
     assert status == 2
@@ -202,10 +201,13 @@ def test_an_engine_that_cannot_work_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_without_ray_the_error_says_how_to_install_it(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['ray'] = None; from rekindle.studies import cli; sys.exit(cli.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, *TUNE, "--engine", "ray"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "pip install 'rekindle[ray]'" in done.stderr
+def test_without_ray_the_error_says_how_to_install_it(
+    tmp_path: Path, cli: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "rekindle.studies.workers.ray_workers")
+    monkeypatch.setitem(sys.modules, "ray", None)
+    status, _, errors = cli(*TUNE, "--engine", "ray")
+    assert status == 2
+    assert "pip install 'rekindle[ray]'" in errors
     assert not list(tmp_path.iterdir())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from rekindle.studies.cli.output.json_views import rank, study_json
+from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import DamagedCheckpoint
 from rekindle.studies.storage.sql.schema import blob
@@ -17,85 +16,64 @@ from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks.algorithms.ppo import PPO, PPOLearner
-from studying import TINY, bits, run, tiny
+from studying import TINY, bits, run, run_by_three, tiny, undisturbed
+
+SMALL = tiny(3, (1, 2, 2))
 
 
-@pytest.fixture
-def other_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'other.db'}"
-
-
-def test_a_study_runs_to_its_end_and_every_finished_trial_has_a_digest(sqlite_url: str) -> None:
-    found = run(sqlite_url, tiny())
-    assert [trial[0] for trial in found["trials"]] == list(range(6))
-    assert {trial[4] for trial in found["trials"]} == {"complete", "pruned"}
-    with Store(sqlite_url) as store:
-        study = study_json(store, "s")
-    assert study["state"] == "complete"
-    assert all(trial["digest"] for trial in study["trials"])
-    assert study["best"] == rank(study["trials"])[0]
-    assert study["best"]["epochs"] == 4
-
-
-def test_a_promoted_trial_carries_on_and_no_epoch_is_trained_twice(
+def test_a_study_runs_to_its_end_and_no_epoch_is_trained_twice(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[int] = []
     count_epochs(monkeypatch, lambda learner: trained.append(learner.members))
-    found = run(sqlite_url, tiny(cohort=1))
+    found = run(sqlite_url, tiny())
     assert sum(trained) == sum(trial_epochs(found).values())
-
-
-@pytest.mark.parametrize("workers", [2, 5])
-def test_any_number_of_workers_gives_the_same_study(sqlite_url: str, other_url: str, workers: int) -> None:
-    config = tiny(trials=8)
-    alone = run(other_url, config)
+    assert [trial[0] for trial in found["trials"]] == list(range(6))
+    assert {trial[4] for trial in found["trials"]} == {"complete", "pruned"}
     with Store(sqlite_url) as store:
-        start_study(store, "s", config)
-    through: list[bool] = []
+        study, snapshot = study_json(store, "s"), look(store, "s")
+    assert study["state"] == "complete"
+    assert all(trial["digest"] for trial in study["trials"])
+    assert study["best"] == rank(study["trials"])[0]
+    assert study["best"]["epochs"] == 4
+    assert snapshot.complete
+    assert snapshot.epochs == snapshot.epochs_total == sum(trial_epochs(found).values())
+    assert snapshot.env_steps == 64 * snapshot.epochs
+    assert [through for _, through, total in snapshot.rungs] == [total for _, _, total in snapshot.rungs]
 
-    def work() -> None:
-        with Store(sqlite_url) as mine:
-            through.append(Worker(mine, "s", workers=workers).run())
 
-    threads = [threading.Thread(target=work) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert through == [True] * workers
+def test_any_number_of_workers_gives_the_same_study(sqlite_url: str) -> None:
+    config = tiny(epochs=(1, 2, 2))
+    assert run_by_three(sqlite_url, config) == undisturbed(config)
+
+
+def test_cohorts_change_no_bit(sqlite_url: str) -> None:
+    assert run(sqlite_url, SMALL, workers=100) == undisturbed(SMALL)
+
+
+def test_a_worker_that_was_asked_to_stop_stops_and_another_goes_on(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
-        assert bits(store) == alone
-
-
-def test_cohorts_change_no_bit(sqlite_url: str, other_url: str) -> None:
-    assert run(sqlite_url, tiny(), workers=1) == run(other_url, tiny(), workers=100)
-
-
-def test_a_worker_that_was_asked_to_stop_stops_and_another_goes_on(sqlite_url: str, other_url: str) -> None:
-    config = tiny()
-    with Store(sqlite_url) as store:
-        start_study(store, "s", config)
+        start_study(store, "s", SMALL)
         asks = iter([False, True])
         assert not Worker(store, "s").run(lambda: next(asks))
         assert any(row.state == "ready" for row in store.segments("s"))
-    assert run(sqlite_url, config) == run(other_url, config)
+    assert run(sqlite_url, SMALL) == undisturbed(SMALL)
 
 
 def test_a_trial_that_diverges_fails_by_name_and_the_study_goes_on(
-    sqlite_url: str, other_url: str, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(other_url, tiny())
+    whole = undisturbed(SMALL)
     victim = whole["trials"][1]
     spoil(monkeypatch, victim[2], "entropy became nan")
     for workers in (1, 100):  # in company and alone
         url = sqlite_url if workers == 1 else sqlite_url + "2"
-        found = run(url, tiny(), workers=workers)
+        found = run(url, SMALL, workers=workers)
         number, _, _, _, state, error = found["trials"][1]
         assert (number, state) == (1, "failed")
         assert error.startswith("Diverged: ppo on CartPole-v1")
         assert "entropy became nan in epoch 1" in error
-        assert [trial[4] == "failed" for trial in found["trials"]] == [n == 1 for n in range(6)]
+        assert [trial[4] == "failed" for trial in found["trials"]] == [n == 1 for n in range(3)]
         assert found["trials"][0][:4] == whole["trials"][0][:4]
         assert found["segments"][0] == whole["segments"][0]
 
@@ -103,8 +81,7 @@ def test_a_trial_that_diverges_fails_by_name_and_the_study_goes_on(
 def test_an_error_of_one_member_fails_that_trial_alone_with_its_traceback(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = run(sqlite_url + "1", tiny())
-    lr = first["trials"][1][2]["optimizer.lr"]
+    lr = undisturbed(SMALL)["trials"][1][2]["optimizer.lr"]
     iterate = PPOLearner.iterate
 
     def breaks(learner: PPOLearner) -> Any:
@@ -113,7 +90,7 @@ def test_an_error_of_one_member_fails_that_trial_alone_with_its_traceback(
         return iterate(learner)
 
     monkeypatch.setattr(PPOLearner, "iterate", breaks)
-    found = run(sqlite_url, tiny())
+    found = run(sqlite_url, SMALL)
     assert [trial[0] for trial in found["trials"] if trial[4] == "failed"] == [1]
     assert "Traceback" in found["trials"][1][5]
     assert found["trials"][1][5].strip().endswith("RuntimeError: the simulator fell over")
@@ -126,8 +103,8 @@ def test_an_error_of_the_store_fails_no_trial(sqlite_url: str, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(Store, "save", breaks)
         with pytest.raises(RuntimeError, match="a mistake in the store"):
-            run(sqlite_url, tiny())
-    assert all(trial[4] != "failed" for trial in run(sqlite_url, tiny())["trials"])
+            run(sqlite_url, SMALL)
+    assert all(trial[4] != "failed" for trial in run(sqlite_url, SMALL)["trials"])
 
 
 def test_a_repeated_configuration_is_trained_once(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,9 +118,9 @@ def test_a_repeated_configuration_is_trained_once(sqlite_url: str, monkeypatch: 
     assert sorted(epochs) == [1, 2]
 
 
-def test_what_was_trained_further_before_changes_no_result(sqlite_url: str, other_url: str) -> None:
+def test_what_was_trained_further_before_changes_no_result(sqlite_url: str) -> None:
     config = one_configuration(trials=1, epochs=(1, 2, 2))
-    fresh = run(other_url, config)
+    fresh = undisturbed(config)
     with Store(sqlite_url) as store:
         task = PPO("CartPole-v1", storage=store).init(**config.fixed)
         task.fit(3)
@@ -155,7 +132,7 @@ def test_what_was_trained_further_before_changes_no_result(sqlite_url: str, othe
 
 @pytest.mark.parametrize(("rung", "kind"), [(1, "discarded"), (2, "damaged")])  # with none before it, and with one
 def test_a_damaged_checkpoint_stops_its_trial_only_and_an_earlier_one_is_used_when_allowed(
-    sqlite_url: str, other_url: str, rung: int, kind: str
+    sqlite_url: str, rung: int, kind: str
 ) -> None:
     config = tiny()
     with Store(sqlite_url) as store:
@@ -172,19 +149,7 @@ def test_a_damaged_checkpoint_stops_its_trial_only_and_an_earlier_one_is_used_wh
         assert [store.trials("s")[row.number].uid for row in store.segments("s") if row.state == "ready"] == [uid]
         assert Worker(store, "s", use_previous=True).run()
         assert any(event.kind == kind for event in store.events(uid))
-        assert bits(store) == run(other_url, config)
-
-
-def test_progress_is_measured_in_epochs_that_are_stored(sqlite_url: str) -> None:
-    from rekindle.studies.engine.progress import look
-
-    found = run(sqlite_url, tiny())
-    with Store(sqlite_url) as store:
-        snapshot = look(store, "s")
-    assert snapshot.complete
-    assert snapshot.epochs == snapshot.epochs_total == sum(trial_epochs(found).values())
-    assert snapshot.env_steps == 64 * snapshot.epochs
-    assert [through for _, through, total in snapshot.rungs] == [total for _, _, total in snapshot.rungs]
+        assert bits(store) == undisturbed(config)
 
 
 def one_configuration(**options: Any) -> Config:

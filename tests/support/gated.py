@@ -1,0 +1,68 @@
+"""A CartPole that stands still where a test wants it to, so that a process can be killed there at leisure.
+
+``gated:Gated-v0`` imports and so registers it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.classic_control import CartPoleEnv
+
+VARIABLE = "REKINDLE_TESTS_GATE"
+
+
+class Gate:
+    """Closed, it lets each process make so many steps, and no more.
+
+    A process makes 170 steps of two environments before it trains, to see that their states can be restored.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        directory.mkdir(exist_ok=True)
+
+    @property
+    def limit(self) -> Path:
+        return self.directory / "limit"
+
+    def close(self, steps: int) -> None:
+        written = self.directory / "written"
+        written.write_text(str(steps))
+        written.rename(self.limit)
+
+    def open(self) -> None:
+        self.limit.unlink()
+
+    def waiting(self) -> set[int]:
+        """The processes that have ever stood still."""
+        return {int(path.name) for path in self.directory.glob("[0-9]*")}
+
+    def keeps(self, steps: int) -> bool:
+        """Whether a process that has made so many steps makes no other one."""
+        try:
+            return steps >= int(self.limit.read_text())
+        except FileNotFoundError:
+            return False
+
+
+class Gated(CartPoleEnv):
+    """A CartPole that asks at the gate before each step."""
+
+    made = 0  # by this process
+
+    def step(self, action: Any) -> Any:
+        if VARIABLE in os.environ:
+            gate = Gate(Path(os.environ[VARIABLE]))
+            while gate.keeps(Gated.made):
+                (gate.directory / str(os.getpid())).touch()
+                time.sleep(0.01)
+        Gated.made += 1
+        return super().step(action)
+
+
+gym.register("Gated-v0", entry_point=Gated, max_episode_steps=30)
