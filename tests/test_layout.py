@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -50,9 +51,10 @@ def name_of(path: Path) -> str:
 MODULES = {name_of(path): path for path in SOURCES}
 
 
-def imports(path: Path, *, for_types: bool = True) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path, *, for_types: bool = True) -> list[tuple[int, str]]:
     """(line, full name) of all that a file imports, wherever in it; without for_types, only what is ever executed."""
-    package = name_of(path).split(".")
+    package, found = name_of(path).split("."), []
     if path.name != "__init__.py":
         package.pop()
     tree = ast.parse(path.read_text())
@@ -60,11 +62,12 @@ def imports(path: Path, *, for_types: bool = True) -> Iterator[tuple[int, str]]:
         tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and names_type_checking(node.test))]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             origin = ".".join(filter(None, (base, node.module)))
-            yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+            found += [(node.lineno, f"{origin}.{alias.name}") for alias in node.names]
+    return found
 
 
 def names_type_checking(test: ast.expr) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,14 +17,17 @@ PHRASES = re.compile(
 )
 
 
-def docstrings(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield (place, text) of every docstring in a folder."""
+@cache
+def docstrings(folder: str) -> list[tuple[str, str]]:
+    """Return (place, text) of every docstring in a folder."""
+    found = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = ast.get_docstring(node)
                 if text:
-                    yield f"{path.relative_to(ROOT)}:{node.body[0].lineno}", text
+                    found.append((f"{path.relative_to(ROOT)}:{node.body[0].lineno}", text))
+    return found
 
 
 @pytest.mark.parametrize("folder", ["spaces", "tasks", "studies"])

@@ -23,6 +23,8 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.parametrize("code", blocks("python"), ids=["a task and a cohort", "an Optuna study"])
 def test_the_python_runs(code: str, tmp_path: Path) -> None:
+    for epochs, fewer in (("27", "2"), ("9", "1"), ("3", "1")):  # the same in less time
+        code = code.replace(f"fit(epochs={epochs})", f"fit(epochs={fewer})")
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import gymnasium as gym
@@ -13,10 +14,10 @@ from rekindle.tasks.task import Task
 from rekindle.tasks.testing import VariantSuite
 
 SMALL: dict[str, Any] = {
-    "epoch_steps": 256,
-    "num_steps": 32,
+    "epoch_steps": 128,
+    "num_steps": 16,
     "num_envs": 4,
-    "update_epochs": 3,
+    "update_epochs": 2,
     "optimizer.lr": 0.03,
     "max_grad_norm": 0.1,
     "model.width": 16,
@@ -28,6 +29,7 @@ VAIL = {**GAIL, "gail.variational": True, "gail.code_width": 17}
 CLONING = {"cloning.use": True, "cloning.batch_size": 32, "cloning.samples_per_update": 64}
 
 
+@cache
 def shown(env: str = "CartPole-v1", steps: int = 60, seed: int = 0) -> Demonstrations:
     """What somebody did at random."""
     world, rng, episodes = gym.make(env), np.random.default_rng(seed), []
@@ -51,7 +53,6 @@ class DemonstratedSuite(VariantSuite):
 
     task = PPO
     inert = frozenset({"model.std_init"})  # acts on the first state only
-    cohort_size = 3
 
     def make(self, seed: int = 3, **changes: Any) -> Task:
         values = {**flatten(self.hyperparameters), **flatten(changes)}

@@ -125,7 +125,6 @@ BOTH = {name: env for name, env in ALGORITHMS["sac"][2].items() if name not in I
 ALGORITHMS["sac, lstm"] = ("sac", {**REPLAYS, **SEQUENCES}, BOTH)
 QUICK = {
     ("ppo", "image"),
-    ("ppo", "Atari, vector"),
     ("ppo", "restart"),
     ("ppo", "MuJoCo, replayed"),
     ("ppo2", "Box2D"),
@@ -139,7 +138,6 @@ QUICK = {
     ("svpg", "dict"),
     ("svpg-ppo", "MuJoCo"),
     ("dqn", "dict"),
-    ("dqn", "Atari"),
     ("dqn", "lessons"),
     ("ppo, curious", "restart"),
     ("a2c, shown", "dict"),

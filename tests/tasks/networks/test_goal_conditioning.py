@@ -20,7 +20,7 @@ from support_path import SUPPORT
 
 SIDES, REACH = "goal_envs:Sides-v0", "goal_envs:Reach-v0"
 HYPER = {"model.goal_conditioning": "hyper"}
-SMALL: dict[str, Any] = {"epoch_steps": 256, "num_steps": 32, "num_envs": 4, "model.width": 16, "optimizer.lr": 0.01}
+SMALL: dict[str, Any] = {"epoch_steps": 128, "num_steps": 16, "num_envs": 4, "model.width": 16, "optimizer.lr": 0.01}
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,6 @@ class _WithGoals(VariantSuite):
     task = PPO
     env = SIDES
     inert = frozenset({"model.std_init"})
-    cohort_size = 4
 
 
 class TestPPO(_WithGoals):

@@ -41,7 +41,6 @@ class TestPPO(VariantSuite):
         },
     )
     inert = frozenset({"model.std_init", "vf_coef"})
-    cohort_size = 4
 
 
 class TestPPO2OnPendulum(VariantSuite):
@@ -49,14 +48,13 @@ class TestPPO2OnPendulum(VariantSuite):
     env = EnvSpec("Pendulum-v1", max_episode_steps=20)  # many truncations
     hyperparameters: ClassVar = {**SMALL, **EPOCHS, "model.memory": "gru"}
     inert = frozenset({"model.std_init"})  # acts on the first state only
-    cohort_size = 4
 
 
 class TestA2C(VariantSuite):
     task = A2C
     env = MASKED
     hyperparameters: ClassVar = {**SMALL, "num_steps": 5, "num_envs": 1, "model.memory": "lstm"}
-    variants: ClassVar = ({}, {"num_envs": 2, "num_minibatches": 2})
+    variants: ClassVar = ({"num_envs": 2, "num_minibatches": 2},)
     inert = frozenset({"model.std_init"})
     cohort_size = 3
 

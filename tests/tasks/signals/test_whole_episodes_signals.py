@@ -27,7 +27,7 @@ WHOLE: dict[str, Any] = {
 class TestWithSignals(DemonstratedSuite):
     task = A2C
     hyperparameters: ClassVar = {**WHOLE, **RND, **VAIL}
-    variants: ClassVar = ({}, {"model.memory": "gru", "num_envs": 3, "epoch_steps": 360})
+    variants: ClassVar = ({"model.memory": "gru", "num_envs": 3, "epoch_steps": 360},)
 
 
 @pytest.mark.slow
