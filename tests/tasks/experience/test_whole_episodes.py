@@ -139,7 +139,7 @@ def test_running_episodes_are_told_from_those_that_have_just_ended() -> None:
 # Episodes that are abandoned
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [0, 1])
 @pytest.mark.parametrize(
     "env",
     [
@@ -149,7 +149,7 @@ def test_running_episodes_are_told_from_those_that_have_just_ended() -> None:
     ],
 )
 def test_an_abandoned_episode_is_not_tallied_and_the_next_one_is_as_ever(env: EnvSpec, processes: int) -> None:
-    envs, other = (make_envs(env, [1, 2], 3, processes=processes) for _ in range(2))
+    envs, other = make_envs(env, [1, 2], 3, processes=processes), make_envs(env, [1, 2], 3)
     actions = np.ones((2, 3), np.int64)
     for _ in range(4):
         envs.step(actions)
