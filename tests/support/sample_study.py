@@ -133,9 +133,14 @@ def hold(store: Store, of: str, owner: str, seconds: float) -> None:
     execute(store, task.update().where(task.c.uid == of).values(**values))
 
 
+TEMPLATES: dict[str, str] = {}
+
+
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> dict[str, str]:
     """The URLs of databases that hold the study, in PostgreSQL with a copy of each table in a schema of its own."""
+    if TEMPLATES:  # of the module before
+        return TEMPLATES
     urls = {
         "sqlite": f"sqlite:///{tmp_path_factory.mktemp('template') / 'store.db'}",
         "postgresql": postgres.new_database(),
@@ -147,7 +152,8 @@ def templates(tmp_path_factory: pytest.TempPathFactory, postgres: Postgres) -> d
         connection.execute("CREATE SCHEMA original")
         for table in metadata.sorted_tables:
             connection.execute(f"CREATE TABLE original.{table} AS TABLE {table}")
-    return urls
+    TEMPLATES.update(urls)
+    return TEMPLATES
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -159,10 +165,15 @@ def filled_url(request: pytest.FixtureRequest, templates: dict[str, str], tmp_pa
         shutil.copy(template.removeprefix("sqlite:///"), path)
         return f"sqlite:///{path}"
     with psycopg.connect(template) as connection:
-        connection.execute(f"TRUNCATE {', '.join(map(str, metadata.sorted_tables))}")
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(f"DELETE FROM {table}")
         for table in metadata.sorted_tables:
             connection.execute(f"INSERT INTO {table} SELECT * FROM original.{table}")
     return template
+
+
+# For what a test does not ask of the database itself.
+on_sqlite = pytest.mark.parametrize("filled_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture

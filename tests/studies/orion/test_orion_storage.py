@@ -13,6 +13,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -260,14 +261,20 @@ def test_a_lock_whose_holder_shows_no_life_is_taken_over_and_its_late_state_drop
     assert (info.state, info.locked) == ({"who": "other"}, 0)
 
 
-def test_a_lock_is_kept_for_as_long_as_its_holder_lives(url: str) -> None:
-    holder, other = client(url, lock_seconds=2), client(url, lock_seconds=2)
-    with holder.storage.acquire_algorithm_lock(uid=holder.id) as held:
-        change(holder.storage, "algo", owner="far.away:boot:1:1#" + "0" * 16)
-        token, (collection, row) = holder.storage._held_rows.rows().popitem()
-        row["owner"] = "far.away:boot:1:1#" + "0" * 16  # its own process counts as one elsewhere, which only time ends
-        holder.storage._held_rows.rows()[token] = (collection, row)
-        with pytest.raises(LockAcquisitionTimeout), other.storage.acquire_algorithm_lock(uid=other.id, timeout=2.5):
+def test_a_lock_is_kept_for_as_long_as_its_holder_lives(
+    url: str, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
+) -> None:
+    holder, other = client(url, lock_seconds=0.3), client(url, lock_seconds=60)
+    with monkeypatch.context() as patch:  # the holder counts as a process elsewhere, whose lock only time ends
+        patch.setattr("rekindle.studies.orion.lock.new_token", lambda: ELSEWHERE)
+        holding = holder.storage.acquire_algorithm_lock(uid=holder.id)
+        held = holding.__enter__()
+    with ExitStack() as stack:
+        stack.push(holding)
+        long_ago = holder.storage._db.now() - timedelta(seconds=120)
+        change(holder.storage, "algo", heartbeat=long_ago)
+        wait_until(lambda: holder.storage._db.read("algo")[0]["heartbeat"] > long_ago)
+        with pytest.raises(LockAcquisitionTimeout), other.storage.acquire_algorithm_lock(uid=other.id, timeout=0.2):
             pass
         held.set_state({"n": 1})
     assert other.storage.get_algorithm_lock_info(uid=other.id).state == {"n": 1}
@@ -351,7 +358,7 @@ def test_no_more_trials_are_taken_than_are_wanted(url: str) -> None:
 
 
 def test_an_algorithm_hears_of_results_whose_worker_died_before_it_told_it(url: str) -> None:
-    dead, other = client(url, "hyperband"), client(url, "hyperband")
+    dead, other = client(url, "hyperband"), client(url, "hyperband", max_trials=2)
     trial = dead.suggest()
     trial.results = [Trial.Result(name="loss", type="objective", value=0.5)]
     dead._experiment.update_completed_trial(trial)  # and not: dead._producer.observe(trial)
@@ -384,19 +391,22 @@ def test_what_a_worker_could_not_tell_the_algorithm_others_tell(url: str) -> Non
 # Hunts to the end
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_hunt_is_the_hunt_of_orions_own_storage(sqlite_url: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "max_trials"),
+    {"random": 2, "tpe": 6, "asha": 5, "hyperband": 5, "evolutiones": 5, "pbt": 6, "gridsearch": 3}.items(),
+)
+def test_a_hunt_is_the_hunt_of_orions_own_storage(sqlite_url: str, name: str, max_trials: int) -> None:
     algorithm, space = copy.deepcopy(ALGORITHMS[name])
     own = {"type": "legacy", "database": {"type": "EphemeralDB"}}
-    theirs = build_experiment(name, space=space, algorithm=algorithm, max_trials=8, storage=own)
-    ours = client(sqlite_url, name, max_trials=8)
+    theirs = build_experiment(name, space=space, algorithm=algorithm, max_trials=max_trials, storage=own)
+    ours = client(sqlite_url, name, max_trials)
     for each in (theirs, ours):
         hunt(each)
     seen = [
         [(t.params, t.objective.value) for t in each.fetch_trials_by_status("completed")] for each in (theirs, ours)
     ]
     assert seen[0] == seen[1]
-    assert len(seen[1]) == 8
+    assert len(seen[1]) == max_trials
     state = dump_state(ours._experiment.algorithm.state_dict)
     assert dump_state(load_state(state)) == dump_state(pickle.loads(state))
 
@@ -434,13 +444,13 @@ def check_end(watcher: ExperimentClient, max_trials: int) -> None:
 def test_processes_on_sqlite_end_with_the_exact_number_although_some_are_killed(
     sqlite_url: str, wait_until: Callable[..., None]
 ) -> None:
-    check_end(run_workers(sqlite_url, "random", 8, 3, 2, wait_until, 900), 8)
+    check_end(run_workers(sqlite_url, "random", 6, 2, 2, wait_until, 900), 6)
 
 
 def test_processes_on_postgresql_end_with_the_exact_number_although_some_are_killed(
     postgres_url: str, wait_until: Callable[..., None]
 ) -> None:
-    check_end(run_workers(postgres_url, "tpe", 8, 4, 2, wait_until, 900), 8)
+    check_end(run_workers(postgres_url, "tpe", 6, 3, 1, wait_until, 900), 6)
 
 
 @pytest.mark.chaos
@@ -478,12 +488,12 @@ def test_the_orion_command_hunts_in_the_database_that_its_environment_names(sqli
         "HOME": str(tmp_path),
     }
 
-    command = [str(Path(sys.executable).with_name("orion")), "hunt", "-n", "shell", "--exp-max-trials", "2"]
+    command = [str(Path(sys.executable).with_name("orion")), "hunt", "-n", "shell", "--exp-max-trials", "1"]
     command += [str(script), "-x~uniform(0, 1)"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     watcher = build_experiment("shell", storage=config(sqlite_url))
-    assert [t.objective.value == t.params["/x"] ** 2 for t in watcher.fetch_trials()] == [True, True]
+    assert [t.objective.value == t.params["/x"] ** 2 for t in watcher.fetch_trials()] == [True]
     assert isinstance(watcher.storage, RekindleStorage)
     assert isinstance(watcher.storage._db, RekindleSQL)
     assert list(tmp_path.glob("**/*.pkl")) == []

@@ -149,7 +149,7 @@ JSON_COLUMNS = [
 @pytest.mark.parametrize(("table", "column"), JSON_COLUMNS)
 def test_hostile_json_is_an_error_of_ours(filled_url: str, table: str, column: str, tmp_path: Path) -> None:
     # each text somewhere, and less often on PostgreSQL: one code reads what both give
-    some = HOSTILE_JSON[JSON_COLUMNS.index((table, column)) % 3 :: 3 if filled_url.startswith("sqlite") else 9]
+    some = HOSTILE_JSON[JSON_COLUMNS.index((table, column)) % 6 :: 6 if filled_url.startswith("sqlite") else 18]
     for text in some:
         with Store(filled_url) as store:
             sample.execute(store, sa.text(f"UPDATE {table} SET {column} = :text").bindparams(text=text))
@@ -157,6 +157,7 @@ def test_hostile_json_is_an_error_of_ours(filled_url: str, table: str, column: s
             read_everything(filled_url, tmp_path)
 
 
+@sample.on_sqlite
 @pytest.mark.parametrize(
     "attrs",
     [
@@ -260,7 +261,7 @@ def test_owners_that_are_no_processes_end_by_the_clock(filled: Store) -> None:
         assert Owner(here.host, here.boot, pid, "1").is_dead()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_flipped_bits_of_a_database_file_are_errors_of_ours(
     seed: int, templates: dict[str, str], tmp_path: Path
 ) -> None:

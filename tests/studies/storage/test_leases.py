@@ -238,16 +238,16 @@ with Store(sys.argv[1], retry=120) as store:
 """
 
 
-def test_eight_processes_claim_from_one_pool_and_nothing_twice(url: str, child: Callable[..., Any]) -> None:
+def test_four_processes_claim_from_one_pool_and_nothing_twice(url: str, child: Callable[..., Any]) -> None:
     with Store(url) as store:
         store.change_study("s", lambda _: {})
-        store.add_rows("s", trials=[Trial(number, str(number), {}) for number in range(40)])
-        workers = [child(CLAIM, url) for _ in range(8)]
-        assert [worker.hear() for worker in workers] == ["ready"] * 8
+        store.add_rows("s", trials=[Trial(number, str(number), {}) for number in range(16)])
+        workers = [child(CLAIM, url) for _ in range(4)]
+        assert [worker.hear() for worker in workers] == ["ready"] * 4
         for worker in workers:
             worker.say()
         done = Counter(uid for worker in workers for uid in worker.hear().split())
-        assert done == Counter(str(number) for number in range(40))
+        assert done == Counter(str(number) for number in range(16))
         for uid in done:
             tokens = [event.data["token"] for event in store.events(uid)]
             assert tokens == list(range(1, len(tokens) + 1))  # every taking of the lease has a token of its own

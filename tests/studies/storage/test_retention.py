@@ -29,9 +29,13 @@ def results(found: dict[str, Any]) -> dict[str, Any]:
     return {name: found[name] for name in ("trials", "segments")}
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return run(f"sqlite:///{tmp_path_factory.mktemp('plain') / 'plain.db'}", keeping(None))
+
+
 @pytest.mark.parametrize("mode", ["best", "best:2", "all", "1", "no"])
-def test_a_study_has_the_same_results_whatever_it_keeps(tmp_path: Any, mode: str) -> None:
-    plain = run(f"sqlite:///{tmp_path / 'plain.db'}", keeping(None))
+def test_a_study_has_the_same_results_whatever_it_keeps(tmp_path: Any, mode: str, plain: dict[str, Any]) -> None:
     url = f"sqlite:///{tmp_path / 'kept.db'}"
     assert results(run(url, keeping(mode))) == results(plain)
     with Store(url) as store:

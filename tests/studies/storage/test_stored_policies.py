@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import nursery
 import optuna
 import pytest
 import sqlalchemy as sa
@@ -162,21 +163,34 @@ def test_a_stored_policy_is_shown_and_taken_like_a_checkpoint(sqlite_url: str, t
     assert f"but {policy} is only a policy; rekindle train --warm-start takes it" in errors
 
 
+PAUSES = """
+import sys
+from rekindle.studies.cli import main
+from rekindle.tasks.learner import Learner
+run_epoch = Learner.run_epoch
+def pauses(learner, *arguments, **more):
+    if learner.epochs == 4:
+        sys.stdin.readline()
+    return run_epoch(learner, *arguments, **more)
+Learner.run_epoch = pauses
+main()
+"""
+
+
 def test_a_killed_task_carries_on_from_its_start_with_the_same_bits(sqlite_url: str, tmp_path: Path) -> None:
     file = given().save_policy(tmp_path / "policy.safetensors")
-    arguments = train(sqlite_url, "--warm-start", str(file), "--snapshots", "best:10", epochs=40, epoch_steps=512)
-    command = [sys.executable, "-m", "rekindle.studies.cli", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    arguments = train(sqlite_url, "--warm-start", str(file), "--snapshots", "best:10", epochs=6)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with nursery.Popen([sys.executable, "-c", PAUSES, *arguments], text=True, **pipes) as process:
         assert process.stderr is not None
         assert any(line.startswith("epoch 3/") for line in process.stderr)
         process.kill()
     assert process.returncode == -signal.SIGKILL
     file.unlink()
+    command = [sys.executable, "-m", "rekindle.studies.cli", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(result.stdout)
-    values = unflatten({**TINY, "epoch_steps": 512})
-    whole = PPO("CartPole-v1", warm_start=given()).init(**values)
-    whole.fit(40)
+    whole = warm(given(), 6)
     assert (found["resumed"], found["digest"]) == (True, whole.digest)
 
 

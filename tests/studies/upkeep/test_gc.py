@@ -64,6 +64,7 @@ def test_trials_keep_what_their_state_calls_for(filled: Store) -> None:
     assert epochs(filled) == {COMPLETE: [3], FAILED: [], RUNNING: [3], PRUNED: [3]}
 
 
+@sample.on_sqlite
 def test_what_stays_is_sound_and_metrics_and_events_stay(filled: Store) -> None:
     gc(filled, dry_run=False)
     assert check(filled) == []
@@ -83,6 +84,7 @@ def test_what_several_trials_share_stays_as_long_as_one_needs_it(filled: Store) 
     assert epochs(filled)[FAILED] == [2, 3]
 
 
+@sample.on_sqlite
 def test_a_blob_that_others_name_is_neither_counted_nor_dropped(filled: Store) -> None:
     with filled.open("twin", {"twin": True}) as lease:
         sample.save(filled, lease, 1, 3)  # the same state as that of the failed trial
@@ -111,6 +113,7 @@ def test_what_a_living_process_holds_is_left_alone(filled: Store) -> None:
     assert epochs(filled)[FAILED] == [1, 2, 3]
 
 
+@sample.on_sqlite
 def test_tasks_of_no_study_are_left_alone(filled: Store) -> None:
     with filled.open("free", {"free": True}) as lease:
         for epoch in (1, 2, 3):
@@ -119,6 +122,7 @@ def test_tasks_of_no_study_are_left_alone(filled: Store) -> None:
     assert epochs(filled)["free"] == [1, 2, 3]
 
 
+@sample.on_sqlite
 def test_one_study_may_be_cleaned_by_itself(filled: Store) -> None:
     filled.change_study("other", lambda _: {**sample.CONFIG, "seed": 1})
     assert gc(filled, studies=["other"]) == []
@@ -127,6 +131,7 @@ def test_one_study_may_be_cleaned_by_itself(filled: Store) -> None:
         gc(filled, studies=["typo"])
 
 
+@sample.on_sqlite
 def test_a_state_that_was_dropped_is_trained_again(filled: Store) -> None:
     gc(filled, dry_run=False)
     with filled.open(FAILED, {"task": "ppo", "number": 1}) as lease:
@@ -135,6 +140,7 @@ def test_a_state_that_was_dropped_is_trained_again(filled: Store) -> None:
     assert check(filled) == []
 
 
+@sample.on_sqlite
 def test_the_command_lists_first_and_drops_with_yes(filled_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> Any:
         assert main(["gc", "--storage", filled_url, *words]) == 0
@@ -147,7 +153,7 @@ def test_the_command_lists_first_and_drops_with_yes(filled_url: str, capsys: pyt
     assert "0 checkpoints of 0 tasks" in run()
 
 
-def bulky(store: Store, number: int = 50) -> None:
+def bulky(store: Store, number: int = 12) -> None:
     """Checkpoints of a failed trial, a quarter of a megabyte each."""
     with store.open(FAILED, {"task": "ppo", "number": 1}) as lease:
         for epoch in range(4, 4 + number):
@@ -156,24 +162,24 @@ def bulky(store: Store, number: int = 50) -> None:
             store.save([Write(lease, epoch, b"%d" % epoch, {name: content}, keep=Keep(latest=None))])
 
 
-def test_a_sqlite_file_becomes_as_small_as_what_it_holds(
-    filled: Store, sqlite_url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@sample.on_sqlite
+def test_a_sqlite_file_becomes_as_small_as_what_it_holds(filled: Store, capsys: pytest.CaptureFixture[str]) -> None:
     bulky(filled)
-    if not filled.url.startswith("sqlite"):
-        gc(filled, dry_run=False)
-        assert shrink(filled) is None
-        return
     path = Path(filled.url.removeprefix("sqlite:///"))
     assert main(["gc", "--storage", filled.url, "--yes", "--json"]) == 0
     file = json.loads(capsys.readouterr().out)["file"]
-    assert file["before"] > 50 << 18
+    assert file["before"] > 12 << 18
     assert file["after"] == path.stat().st_size < 1 << 18
     assert "free pages given back" in file["how"]
     assert check(filled) == []
     again = shrink(filled)
     assert again is not None
     assert (again.before, again.how) == (again.after, "nothing in it is free")
+
+
+def test_a_server_gives_space_back_by_itself(postgres_url: str) -> None:
+    with Store(postgres_url) as store:
+        assert shrink(store) is None
 
 
 def test_a_file_of_an_earlier_version_is_written_anew_once(sqlite_url: str) -> None:

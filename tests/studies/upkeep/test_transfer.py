@@ -36,12 +36,20 @@ from sample_study import filled_url as filled_url
 from sample_study import templates as templates
 
 
-@pytest.fixture
-def file(templates: dict[str, str], tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def file(templates: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The study, exported."""
+    path = tmp_path_factory.mktemp("exported") / "study.rekindle"
     with Store(templates["sqlite"], keep=sample.ALL) as store:
-        export_study(store, sample.NAME, tmp_path / "study.rekindle")
-    return tmp_path / "study.rekindle"
+        export_study(store, sample.NAME, path)
+    return path
+
+
+# From one kind of database to the other, both ways.
+across = pytest.mark.parametrize(
+    ("filled_url", "url"), [("sqlite", "postgresql"), ("postgresql", "sqlite")], indirect=True
+)
+into_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
 def content(store: Store) -> Any:
@@ -63,7 +71,8 @@ def content(store: Store) -> Any:
     )
 
 
-def test_a_study_is_the_same_there_and_back(filled: Store, file: Path, store: Store, tmp_path: Path) -> None:
+@across
+def test_a_study_is_the_same_there_and_back(filled: Store, store: Store, tmp_path: Path) -> None:
     export_study(filled, sample.NAME, tmp_path / "own.rekindle")
     done = import_study(store, tmp_path / "own.rekindle")
     assert (done.study, done.trials, done.tasks, done.checkpoints, done.new) == (sample.NAME, 4, 4, 12, 12)
@@ -72,6 +81,7 @@ def test_a_study_is_the_same_there_and_back(filled: Store, file: Path, store: St
     assert check(store) == []
 
 
+@across
 def test_equal_content_is_equal_bytes(filled: Store, store: Store, tmp_path: Path) -> None:
     paths = [tmp_path / name for name in "abc"]
     export_study(filled, sample.NAME, paths[0])
@@ -96,6 +106,7 @@ def test_what_was_dropped_comes_back(filled: Store, file: Path) -> None:
     assert check(filled) == []
 
 
+@into_sqlite
 def test_an_import_that_was_interrupted_is_run_again(store: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rekindle.studies.upkeep import importing
 
@@ -124,6 +135,7 @@ CHANGES: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
+@sample.on_sqlite
 @pytest.mark.parametrize(("change", "message"), CHANGES, ids=[message for _, message in CHANGES])
 def test_a_study_of_other_content_is_refused_by_what_differs(
     filled: Store, file: Path, change: Callable[[], Any], message: str
@@ -138,6 +150,7 @@ def test_a_study_of_other_content_is_refused_by_what_differs(
     assert content(filled) == before
 
 
+@into_sqlite
 def test_a_task_of_another_identity_is_refused(store: Store, file: Path) -> None:
     store.open(uid(0), {"task": "other"}).release()
     with pytest.raises(IdentityMismatch, match="another identity"):
@@ -145,6 +158,7 @@ def test_a_task_of_another_identity_is_refused(store: Store, file: Path) -> None
     assert store.studies() == []
 
 
+@into_sqlite
 def test_a_task_with_another_state_is_refused(store: Store, file: Path) -> None:
     with store.open(uid(1), {"task": "ppo", "number": 1}) as lease:
         sample.save(store, lease, 5, 2)
@@ -159,6 +173,7 @@ def test_a_task_that_is_being_trained_is_left_to_its_process(store: Store, file:
         import_study(store, file)
 
 
+@sample.on_sqlite
 def test_a_damaged_study_is_not_exported(filled: Store, tmp_path: Path) -> None:
     name = next(iter(filled.checkpoints(uid(0))[-1].blobs))
     execute(filled, blob.update().where(blob.c.digest == name).values(data=b"no"))
@@ -167,6 +182,7 @@ def test_a_damaged_study_is_not_exported(filled: Store, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if "rekindle" in path.name] == []
 
 
+@sample.on_sqlite
 def test_what_cannot_be_exported_is_refused(filled: Store, tmp_path: Path) -> None:
     with pytest.raises(UnknownStudy, match="'study'"):
         export_study(filled, "typo", tmp_path / "study.rekindle")
@@ -174,6 +190,7 @@ def test_what_cannot_be_exported_is_refused(filled: Store, tmp_path: Path) -> No
         export_study(filled, sample.NAME, tmp_path / "nowhere" / "study.rekindle")
 
 
+@sample.on_sqlite
 def test_passwords_are_not_exported(filled: Store, tmp_path: Path) -> None:
     url = "postgresql://me:hunter2@host/db"
     execute(filled, trial.update().where(trial.c.number == 1).values(error=f"cannot reach {url}"))
@@ -187,6 +204,7 @@ def test_passwords_are_not_exported(filled: Store, tmp_path: Path) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@sample.on_sqlite
 def test_the_file_is_a_database_with_one_study(filled: Store, tmp_path: Path) -> None:
     filled.change_study("another", lambda config: sample.CONFIG)
     path = tmp_path / "study.rekindle"
@@ -202,6 +220,7 @@ def test_the_file_is_a_database_with_one_study(filled: Store, tmp_path: Path) ->
         assert check(store) == []
 
 
+@into_sqlite
 def test_a_file_of_the_format_before_is_refused_with_the_version_that_reads_it(store: Store, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "old.rekindle", "w") as old:
         old.writestr("study.json", "{}")
@@ -227,6 +246,7 @@ def test_the_commands_export_and_import(
     assert "differs in params" in capsys.readouterr().err
 
 
+@sample.on_sqlite
 def test_fsck_says_what_it_finds_and_repairs_when_told(filled_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Store(filled_url) as store:
         execute(store, task.update().where(task.c.uid == uid(0)).values(epochs=1))
