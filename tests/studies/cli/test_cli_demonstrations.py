@@ -13,6 +13,7 @@ from typing import Any
 
 import nursery
 import pytest
+from gated import Gate
 from rekindle.spaces import unflatten
 from rekindle.studies.engine.lineage import lineage, retrain
 from rekindle.studies.storage.store import Store
@@ -31,18 +32,17 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("demonstrations") / "cartpole.npz")
 
 
-def recorded(path: Path, seed: int = 9, episodes: int = 2) -> Path:
-    task = PPO("CartPole-v1", seed=seed).init(**unflatten(TINY))
+def recorded(path: Path, seed: int = 9, episodes: int = 2, env: str = "CartPole-v1") -> Path:
+    task = PPO(env, seed=seed).init(**unflatten(TINY))
     return task.record(episodes).save(path)
 
 
-def train(url: str, file: Path, *more: str, epochs: int = 2, **changes: Any) -> list[str]:
-    values = {**LEARNING, **changes}
-    settings = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+def train(url: str, file: Path, epochs: int = 2, env: str = "CartPole-v1") -> list[str]:
+    settings = [part for name, value in LEARNING.items() for part in ("--set", f"{name}={value}")]
     return [
         "train",
         "ppo",
-        "CartPole-v1",
+        env,
         "--storage",
         url,
         *settings,
@@ -51,12 +51,11 @@ def train(url: str, file: Path, *more: str, epochs: int = 2, **changes: Any) -> 
         "--json",
         "--demonstrations",
         str(file),
-        *more,
     ]
 
 
-def alone(file: Path, epochs: int, **values: Any) -> PPO:
-    task = PPO("CartPole-v1", demonstrations=file).init(**unflatten({**LEARNING, **values}))
+def alone(file: Path, epochs: int, env: str = "CartPole-v1") -> PPO:
+    task = PPO(env, demonstrations=file).init(**unflatten(LEARNING))
     task.fit(epochs)
     return task
 
@@ -132,23 +131,23 @@ def test_a_file_that_was_never_there_is_refused_before_any_training(sqlite_url: 
 
 
 def test_a_killed_task_carries_on_without_the_file_with_the_same_bits(
-    sqlite_url: str, tmp_path: Path, file: Path
+    sqlite_url: str, tmp_path: Path, gate: Gate, wait_until: Callable[..., None]
 ) -> None:
-    mine = tmp_path / "mine.npz"
-    mine.write_bytes(file.read_bytes())
-    arguments = train(sqlite_url, mine, epochs=12, **{"epoch_steps": 256, "cloning.samples_per_update": 64})
-    command = [sys.executable, "-m", "rekindle.studies.cli", *arguments]
+    mine, kept = (recorded(tmp_path / name, env="gated:Gated-v0") for name in ("mine.npz", "kept.npz"))
+    command = [sys.executable, "-m", "rekindle.studies.cli", *train(sqlite_url, mine, epochs=4, env="gated:Gated-v0")]
+    gate.close(320)  # in the third epoch
     with nursery.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert any(line.startswith("epoch 3/") for line in process.stderr)
+        wait_until(lambda: gate.waiting() or process.poll() is not None)
         process.kill()
     assert process.returncode == -signal.SIGKILL
+    gate.open()
     mine.unlink()
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert (
-        json.loads(result.stdout)["digest"]
-        == alone(file, 12, **{"epoch_steps": 256, "cloning.samples_per_update": 64}).digest
-    )
+    with nursery.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    result = json.loads(out)
+    assert (result["resumed"], result["digest"]) == (True, alone(kept, 4, env="gated:Gated-v0").digest)
+    assert "resumes" in errors
 
 
 def test_every_trial_of_a_study_is_shown_the_same_and_shares_cohorts(tmp_path: Path, file: Path) -> None:

@@ -176,10 +176,10 @@ def test_an_extended_study_is_the_one_that_was_asked_for_at_once(sqlite_url: str
     assert run(sqlite_url, config) == undisturbed(config)
 
 
-def test_two_studies_with_the_same_trials_train_them_once(url: str) -> None:
-    first = run(url, tiny(3, (1, 2, 2)))
-    with Store(url) as store:
+def test_two_studies_with_the_same_trials_train_them_once(sqlite_url: str) -> None:
+    first = run(sqlite_url, tiny(3, (1, 2, 2)))
+    with Store(sqlite_url) as store:
         uids = [task.uid for task in store.tasks()]
-    assert run(url, tiny(3, (1, 2, 2)), name="t") == first
-    with Store(url) as store:
+    assert run(sqlite_url, tiny(3, (1, 2, 2)), name="t") == first
+    with Store(sqlite_url) as store:
         assert [task.uid for task in store.tasks()] == uids
