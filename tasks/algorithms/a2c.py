@@ -5,38 +5,43 @@ Advantages are generalized advantage estimates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import integer, ordinal
-from ..experience.returns import average, explained_variance, standardize
-from ..experience.rollout import Batch, Rollout
+from ..experience.returns import advantage_scale, average, explained_variance, standardize
+from ..experience.rollout import Agent, Batch, Rollout
 from ..experience.whole_episodes import EpisodeBuffer, check_whole_episodes, needs_whole_episodes, whole_episodes_space
+from ..learner import Learner
+from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
     GRAD_NORM_INTERVAL,
     LearningRates,
+    Optimizer,
     coefficient,
     descend,
     learning_rates,
+    network_spans,
     norms,
     scheduled_coefficients,
 )
 from ..runtime.metric_means import MemberMetrics
-from ..signals.guidance import guidance_space
+from ..signals.guidance import Guidance, guidance_space
 from ..task import Task
-from .on_policy import OnPolicyLearner, normalize_advantage, on_policy_space
+from .on_policy import check_actions, check_model, check_on_policy, make_agent, normalize_advantage, on_policy_space
 
 
-class A2CLearner(OnPolicyLearner):
+class A2CLearner(Learner):
     """P members of A2C.
 
     One step per rollout is the algorithm. With more (`update_epochs` times `num_minibatches`), the later ones follow
     the gradient of a policy that has moved since it acted, without the correction by PPO's ratio.
 
     Attributes:
+        mix_gradients: turns the members' gradients into others, see `descend`; None leaves them.
         gathered: the steps since each member's last update, if updates wait for whole episodes.
     """
 
@@ -50,18 +55,31 @@ class A2CLearner(OnPolicyLearner):
         normalize_advantage=normalize_advantage(default=False),
         **whole_episodes_space(),
     ).extend(**guidance_space())
-    parts = (*OnPolicyLearner.parts, "gathered")
+    parts = ("optimizer", "standardizer", "guidance", "gathered")
+    mix_gradients: Callable[[Tensor], Tensor] | None = None
+    agent: Agent
+    policy: ActorCritic
     gathered: EpisodeBuffer | None = None
+    check_env = classmethod(check_actions)
+    check_values_in_env = classmethod(check_model)
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        super().check(values)
+        check_on_policy(cls, values)
         check_whole_episodes(values, cls.algorithm())
 
     def build(self) -> None:
-        super().build()
-        if needs_whole_episodes(vars(self.hp)):
-            self.gathered = EpisodeBuffer(self.hp, self.envs, self.agent, self.guidance.row_names)
+        hp = self.hp
+        self.agent = make_agent(self)
+        self.policy = self.agent.policy
+        self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
+        self.order = self.keys("order")
+        self.standardizer = advantage_scale(hp.normalize_advantage, self.members)
+        self.guidance = Guidance.of(self)
+        self.demonstrations = self.guidance.examples
+        self.networks = network_spans(self.policy.parameters.shapes)
+        if needs_whole_episodes(vars(hp)):
+            self.gathered = EpisodeBuffer(hp, self.envs, self.agent, self.guidance.row_names)
 
     def iterate(self) -> Mapping[str, Tensor]:
         hp, agent, guidance = self.hp, self.agent, self.guidance
@@ -119,7 +137,7 @@ class A2CLearner(OnPolicyLearner):
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
         advantages = batch["advantages"]
-        if self.standardizes_minibatches:
+        if hp.normalize_advantage is True:
             advantages = standardize(advantages, weights)
         policy_loss = -average(log_probs * advantages, weights)
         value_loss = 0.5 * average((values - batch["returns"]).square(), weights)
@@ -127,6 +145,9 @@ class A2CLearner(OnPolicyLearner):
         ent_coef = coefficient(hp.ent_coef, hp.ent_coef_schedule, self.env_steps)
         losses = policy_loss + coefficient(hp.vf_coef) * value_loss - ent_coef * mean_entropy
         return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy}
+
+    def updates(self, member: int) -> int:
+        return int(self.optimizer.tensors["steps"][member])
 
     def truncate_all(self) -> None:
         super().truncate_all()

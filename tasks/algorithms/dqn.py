@@ -19,16 +19,18 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, integer, log_real, maybe, ordinal
 from ..checkpoint.member_state import Stacked
+from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, spaces_of
 from ..errors import UnsupportedSpace
 from ..evaluation import evaluation_keys
 from ..experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
+from ..learner import Learner
 from ..networks.encoders import encoder_choice, encoder_for
 from ..networks.fused import Autograd, FusedMLP, Tape, huber
 from ..networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Network, Parameters, initialize, shapes_of
 from ..networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ..task import Task
-from .off_policy import ReplayLearner, off_policy_space
+from .off_policy import ReplayLoop, check_replay, check_replay_in_env, off_policy_space
 
 FUSED = {"relu": ACTIVATIONS["relu"], "tanh": PRODUCT_RULE_TANH}  # other derivatives round as autograd's
 
@@ -117,7 +119,7 @@ class QNetwork(Stacked):
         self.target.vector.copy_(moved)
 
 
-class DQNLearner(ReplayLearner):
+class DQNLearner(Learner):
     """P members of DQN."""
 
     policy: QNetwork
@@ -140,7 +142,9 @@ class DQNLearner(ReplayLearner):
         max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=10.0),
         **off_policy_space(n_step=3),
     )
-    parts = (*ReplayLearner.parts, "optimizer")
+    parts = ("policy", "optimizer", "replay", "priorities", "progress", "obs_normalizer")
+    check = classmethod(check_replay)
+    check_values_in_env = classmethod(check_replay_in_env)
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
@@ -153,16 +157,25 @@ class DQNLearner(ReplayLearner):
             )
 
     def build(self) -> None:
-        super().build()
-        hp, actions = self.hp, self.uniform_actions.largest + 1
+        hp, loop = self.hp, ReplayLoop(self)
+        self.loop, self.replay, self.progress, self.priorities = loop, loop.replay, loop.progress, loop.sampler
+        self.obs_normalizer, actions = loop.obs_normalizer, loop.uniform_actions.largest + 1
         self.policy = QNetwork(self.envs.obs_shape, actions, hp, self.seeds, self.device)
         self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
         self.exploration = EpsilonGreedy(self.keys("explore"), actions, hp.num_envs)
         self.epsilon = Epsilon(hp.exploration)
         self.target_interval = hp.target_interval.long().cpu().numpy()
 
+    def iterate(self) -> dict[str, Tensor]:
+        filling = self.loop.filling(self.env_steps)
+        self.env_steps += self.loop.collect(self.env_steps, self.explore)
+        return {} if filling else self.loop.learn(self.env_steps, self.update)
+
     def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
-        """Return epsilon-greedy actions (P, N) for normalized observations."""
+        """Return epsilon-greedy actions (P, N) for normalized observations.
+
+        Random numbers are those of this position in the members' streams.
+        """
         return self.exploration(position, self.epsilon(position * self.hp.num_envs), partial(self._greedy, obs))
 
     def update(self, batch: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
@@ -174,7 +187,7 @@ class DQNLearner(ReplayLearner):
             q = self.policy(batch["obs"])
             losses, errors = huber(q, batch["action"], self.targets(batch), batch.get("weight"))
             step = clip_norm(self.policy.gradient(losses), self.hp.max_grad_norm)
-            self.optimizer.step(step.gradient, self.scheduled(self.hp.optimizer.lr))
+            self.optimizer.step(step.gradient, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
             due = self.progress.updates % self.target_interval == 0
             if due.any():
                 self.policy.move_target(self.hp.tau, due)
@@ -209,7 +222,7 @@ class DQNLearner(ReplayLearner):
         epsilon, steps = self.epsilon(self.env_steps), count()
 
         def act(obs: np.ndarray) -> np.ndarray:
-            greedy = partial(self._greedy, self.normalize(obs))
+            greedy = partial(self._greedy, self.loop.normalize(obs))
             return greedy() if deterministic else exploration(next(steps), epsilon, greedy)
 
         return act
@@ -225,6 +238,20 @@ class DQNLearner(ReplayLearner):
         features = torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
         actions: np.ndarray = self.policy.values(features)[:, :rows].argmax(-1).cpu().numpy()
         return actions
+
+    # --- epochs ---
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        return self.loop.end_epoch(self, super().run_epoch(stop))
+
+    def updates(self, member: int) -> int:
+        return self.progress.updates
+
+    def warm_started(self, member: int) -> None:
+        self.progress.fills[member] = 2
+
+    def truncate_all(self) -> None:
+        self.replay.truncate_all()
 
 
 class DQN(Task):

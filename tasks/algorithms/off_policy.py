@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,6 +58,7 @@ from ..networks.encoders import check_encoder
 from ..networks.optimizers import schedule
 
 Array = NDArray[Any]
+Update = Callable[[dict[str, Tensor]], tuple[Mapping[str, Tensor], Tensor]]
 OBSERVATIONS = ("obs", "next_obs")
 
 
@@ -112,56 +113,62 @@ class Progress:
         self.updates, self.full_at, self.fills[member] = tree["updates"], tree["full_at"], tree["fills"]
 
 
-class ReplayLearner(Learner):
-    """P members that learn from a replay buffer.
+def check_replay(learner: type[Learner], values: Mapping[str, Any]) -> None:
+    """Raise ValueError for values of `off_policy_space` that contradict each other."""
+    buffer, batch, starts, n, envs, epoch = (
+        values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs", "epoch_steps")
+    )
+    window = n * envs
+    laws = [
+        (batch <= buffer, f"batch_size ({batch}) must be at most buffer_size ({buffer})"),
+        (window <= buffer, f"n_step * num_envs ({window}) must be at most buffer_size ({buffer})"),
+        (starts <= buffer, f"learning_starts ({starts}) must be at most buffer_size ({buffer})"),
+        (batch <= starts, f"batch_size ({batch}) must be at most learning_starts ({starts})"),
+        (window <= starts, f"n_step * num_envs ({window}) must be at most learning_starts ({starts})"),
+        (starts <= epoch, f"learning_starts ({starts}) must be at most epoch_steps ({epoch})"),
+    ]
+    for holds, law in laws:
+        if not holds:
+            raise ValueError(f"{learner.algorithm()}: {law}; raise the latter or lower the former")
+
+
+def check_replay_in_env(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any]) -> None:
+    """Raise UnsupportedSpace if the buffer exceeds this machine's RAM.
+
+    The encoder of images is checked, too.
+    """
+    where, obs = f"{learner.algorithm()} on {env.id}", Observations(spaces_of(env).observation, env.id)
+    size, needs = values["buffer_size"], len(OBSERVATIONS) * math.prod(obs.shape) * obs.dtype.itemsize
+    has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size * needs > has:
+        raise ValueError(
+            f"{where}: buffer_size ({size}) transitions of {needs:,} bytes need {size * needs / 1e9:,.0f} GB, "
+            f"but this machine has {has / 1e9:,.0f} GB of memory; set buffer_size to {has // needs // 2} or less"
+        )
+    check_encoder(values["model"], env, where)
+
+
+class ReplayLoop:
+    """The loop of acting, storing transitions, and drawing batches from them.
 
     Attributes:
         replay: the transitions.
         progress: the counters.
-        sampler: draws the batches.
-        priorities: the sampler, a part of the state if it is prioritized.
+        sampler: draws the batches; a part of the state if it is prioritized.
         obs_normalizer: scales observations; None if they are not normalized.
         normalize, normalize_batch: scale observations and batches of them, or return them unchanged.
     """
 
-    parts: ClassVar[tuple[str, ...]] = ("policy", "replay", "priorities", "progress", "obs_normalizer")
     sampler: Sampler
 
-    @classmethod
-    def check(cls, values: Mapping[str, Any]) -> None:
-        buffer, batch, starts, n, envs, epoch = (
-            values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs", "epoch_steps")
-        )
-        window = n * envs
-        laws = [
-            (batch <= buffer, f"batch_size ({batch}) must be at most buffer_size ({buffer})"),
-            (window <= buffer, f"n_step * num_envs ({window}) must be at most buffer_size ({buffer})"),
-            (starts <= buffer, f"learning_starts ({starts}) must be at most buffer_size ({buffer})"),
-            (batch <= starts, f"batch_size ({batch}) must be at most learning_starts ({starts})"),
-            (window <= starts, f"n_step * num_envs ({window}) must be at most learning_starts ({starts})"),
-            (starts <= epoch, f"learning_starts ({starts}) must be at most epoch_steps ({epoch})"),
-        ]
-        for holds, law in laws:
-            if not holds:
-                raise ValueError(f"{cls.algorithm()}: {law}; raise the latter or lower the former")
+    def __init__(self, learner: Learner):
+        """Make the replay buffer, its sampler and the counters.
 
-    @classmethod
-    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        where, obs = f"{cls.algorithm()} on {env.id}", Observations(spaces_of(env).observation, env.id)
-        size, needs = values["buffer_size"], len(OBSERVATIONS) * math.prod(obs.shape) * obs.dtype.itemsize
-        has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        if size * needs > has:
-            raise ValueError(
-                f"{where}: buffer_size ({size}) transitions of {needs:,} bytes need {size * needs / 1e9:,.0f} GB, "
-                f"but this machine has {has / 1e9:,.0f} GB of memory; set buffer_size to {has // needs // 2} or less"
-            )
-        check_encoder(values["model"], env, where)
-
-    def build(self) -> None:
-        """Make the replay buffer, its sampler and the counters."""
-        hp, envs = self.hp, self.envs
-        where = f"{self.algorithm()} on {self.env.id}"
-        self.uniform_actions = UniformActions(self.keys("fill"), envs.action_space, hp.num_envs, where)
+        The learner has the hyperparameters of `off_policy_space`, and its environments.
+        """
+        self.hp, self.envs = hp, envs = learner.hp, learner.envs
+        where = f"{learner.algorithm()} on {learner.env.id}"
+        self.uniform_actions = UniformActions(learner.keys("fill"), envs.action_space, hp.num_envs, where)
         if self.uniform_actions.largest >= EXACT_INTEGERS:
             raise UnsupportedSpace(
                 f"{where}: actions must be below {EXACT_INTEGERS}, but the environment has {envs.action_space}"
@@ -169,42 +176,48 @@ class ReplayLearner(Learner):
         kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         action = Field(self.uniform_actions.shape, torch.from_numpy(self.uniform_actions(0)).dtype)
         fields = transition_fields(Field(envs.obs_shape, kind), action)
-        self.replay = ReplayBuffer(self.members, hp.buffer_size, hp.num_envs, fields, self.device)
-        drawn = (self.replay, self.keys("replay"), hp.batch_size, hp.n_step)
+        self.replay = ReplayBuffer(learner.members, hp.buffer_size, hp.num_envs, fields, learner.device)
+        drawn = (self.replay, learner.keys("replay"), hp.batch_size, hp.n_step)
         uniform = hp.replay.name == "uniform"
-        self.sampler = self.priorities = UniformSampler(*drawn) if uniform else PrioritizedSampler(*drawn, hp.replay)
+        self.sampler = UniformSampler(*drawn) if uniform else PrioritizedSampler(*drawn, hp.replay)
+        self.obs_normalizer: ObservationNormalizer | None = None
         self.normalize: Callable[..., Array] = lambda obs, learn=False: obs
         self.normalize_batch: Callable[[Tensor], Tensor] = lambda obs: obs
         if hp.normalize_obs and envs.obs_kind == "vector":
-            self.obs_normalizer = ObservationNormalizer(self.members, envs.obs_shape[0])
+            self.obs_normalizer = ObservationNormalizer(learner.members, envs.obs_shape[0])
             self.normalize, self.normalize_batch = self.obs_normalizer, self.obs_normalizer.of_batch
-        self.progress = Progress(self.members, full_at=hp.learning_starts)
+        self.progress = Progress(learner.members, full_at=hp.learning_starts)
         self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
 
-    def iterate(self) -> Mapping[str, Tensor]:
-        filling = self.filling()
-        self.collect()
-        return {} if filling else self.learn()
-
-    def filling(self) -> bool:
+    def filling(self, env_steps: int) -> bool:
         """Return whether the buffer holds too few transitions to learn from."""
-        return self.env_steps < self.progress.full_at
-
-    # --- acting ---
+        return env_steps < self.progress.full_at
 
     @torch.inference_mode()
-    def collect(self) -> None:
-        """Take `num_steps` steps in every environment.
+    def collect(
+        self,
+        env_steps: int,
+        explore: Callable[[Any, int], Array],
+        observe: Callable[[Array], Any] = lambda obs: obs,
+        on_step: Callable[[StepResult], None] = lambda step: None,
+    ) -> int:
+        """Take `num_steps` steps in every environment, and return their number.
 
         Actions are random while the buffer is filled.
+
+        Args:
+            env_steps: done before.
+            explore: gives actions (P, N, ...) by the result of `observe` and the number of the step.
+            observe: is given every normalized observation (P, N, ...).
+            on_step: is given every step's results.
         """
-        at_random = self.filling() & ~((self.progress.fills > 1) & self.hp.use_trained_policy_for_refill)
+        at_random = self.filling(env_steps) & ~((self.progress.fills > 1) & self.hp.use_trained_policy_for_refill)
         all_random, any_random = at_random.all(), at_random.any()
-        first = self.env_steps // self.hp.num_envs
+        first = env_steps // self.hp.num_envs
         for position in range(first, first + self.hp.num_steps):
             obs = self.envs.obs
-            features = self.observe(self.normalize(obs, learn=True))
-            actions = self.uniform_actions(position) if all_random else self.explore(features, position)
+            features = observe(self.normalize(obs, learn=True))
+            actions = self.uniform_actions(position) if all_random else explore(features, position)
             if any_random and not all_random:
                 actions = actions.copy()
                 actions[at_random] = self.uniform_actions(position)[at_random]
@@ -217,84 +230,57 @@ class ReplayLearner(Learner):
                 terminated=step.terminated,
                 truncated=step.truncated,
             )
-            self.on_step(step)
-        self.env_steps += self.hp.num_steps * self.hp.num_envs
+            on_step(step)
+        return int(self.hp.num_steps * self.hp.num_envs)
 
-    def observe(self, obs: Array) -> Any:
-        """Return what `explore` acts on, for normalized observations (P, N, ...)."""
-        return obs
+    def learn(self, env_steps: int, update: Update) -> dict[str, Tensor]:
+        """Take `num_updates` gradient steps, and return the last one's metrics.
 
-    def explore(self, features: Any, position: int) -> Array:
-        """Return actions (P, N, ...) for the result of `observe`.
-
-        Random numbers are those of this position in the members' streams.
+        Args:
+            env_steps: done so far.
+            update: takes a gradient step on a batch (P, B, ...); returns metrics, (P,) each, and errors (P, B), which
+                become priorities.
         """
-        raise NotImplementedError
-
-    def on_step(self, step: StepResult) -> None:
-        """Note the results of a step."""
-
-    # --- learning ---
-
-    def learn(self) -> dict[str, Tensor]:
-        """Take `num_updates` gradient steps, and return the last one's metrics."""
         metrics: Mapping[str, Tensor] = {}
         for _ in range(self.hp.num_updates):
-            rows, batch = self.draw()
+            rows, batch = self.draw(env_steps)
             self.progress.updates += 1
-            metrics, errors = self.update(batch)
+            metrics, errors = update(batch)
             self.sampler.update(rows, errors)
-        return {**metrics, "lr": self.scheduled(self.hp.optimizer.lr).squeeze(1)}
+        return {**metrics, "lr": self.scheduled(self.hp.optimizer.lr, env_steps).squeeze(1)}
 
-    def update(self, batch: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Tensor]:
-        """Take one gradient step on a batch (P, B, ...).
-
-        Returns metrics, each (P,), and temporal-difference errors (P, B), which become priorities.
-        """
-        raise NotImplementedError
-
-    def scheduled(self, lr: Tensor) -> Tensor:
+    def scheduled(self, lr: Tensor, env_steps: int) -> Tensor:
         """Return a learning rate (P, 1) times the schedule's present factor."""
-        return lr if self.constant_lr else lr * schedule(self.hp.lr_schedule, torch.full_like(lr, self.env_steps))
+        return lr if self.constant_lr else lr * schedule(self.hp.lr_schedule, torch.full_like(lr, env_steps))
 
-    def draw(self) -> tuple[Index, dict[str, Tensor]]:
+    def draw(self, env_steps: int) -> tuple[Index, dict[str, Tensor]]:
         """Return the rows and the normalized batch of the next gradient step.
 
         Rows are (P, B), the batch's tensors (P, B, ...).
         """
-        rows, batch = self.sampler.draw(self.progress.updates, self.hp.gamma, self.env_steps)
+        rows, batch = self.sampler.draw(self.progress.updates, self.hp.gamma, env_steps)
         return rows, batch | {name: self.normalize_batch(batch[name]) for name in OBSERVATIONS if name in batch}
 
-    # --- epochs ---
-
-    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
-        """Train to the end of the epoch, and return metrics.
-
-        Evaluates every `eval_interval` epochs, and refills the buffer every `refill_interval`.
-        """
-        if (rows := super().run_epoch(stop)) is None:
-            return None
-        if self.hp.eval_interval and self.epochs % self.hp.eval_interval == 0:
-            for row, value in zip(rows, evaluate(self), strict=True):
-                row["eval_return"] = float(value)
-        if self.hp.refill_interval and self.epochs % self.hp.refill_interval == 0:
-            self.refill()
-        return rows
-
-    def refill(self) -> None:
+    def refill(self, env_steps: int) -> None:
         """Empty the buffer, so that the next steps fill it again.
 
         They act by the trained policy if `use_trained_policy_for_refill`, else at random.
         """
         self.replay.clear()
         self.progress.fills += 1
-        self.progress.full_at = self.env_steps + self.hp.learning_starts
+        self.progress.full_at = env_steps + self.hp.learning_starts
 
-    def truncate_all(self) -> None:
-        self.replay.truncate_all()
+    def end_epoch(self, learner: Learner, rows: list[Metrics] | None) -> list[Metrics] | None:
+        """Evaluate and refill where this epoch's number asks for it.
 
-    def updates(self, member: int) -> int:
-        return self.progress.updates
-
-    def warm_started(self, member: int) -> None:
-        self.progress.fills[member] = 2
+        Adds `eval_return` to the metrics every `eval_interval` epochs, and refills the buffer every `refill_interval`.
+        `rows` are the metrics of an epoch, None before its end.
+        """
+        if rows is None:
+            return None
+        if self.hp.eval_interval and learner.epochs % self.hp.eval_interval == 0:
+            for row, value in zip(rows, evaluate(learner), strict=True):
+                row["eval_return"] = float(value)
+        if self.hp.refill_interval and learner.epochs % self.hp.refill_interval == 0:
+            self.refill(learner.env_steps)
+        return rows

@@ -5,28 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
-
-from torch import Tensor
+from typing import Any
 
 from ...spaces import Dimension, Space, categorical, integer, log_real, maybe, near_one, ordinal, real
 from ..envs import EnvSpec, spaces_of
 from ..evaluation import evaluation_keys
 from ..experience.normalizers import ObservationNormalizer, RewardNormalizer
 from ..experience.recurrent_rollout import RecurrentAgent
-from ..experience.returns import advantage_scale
 from ..experience.rollout import Agent, Noise, StepNoise
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic, model_space
 from ..networks.distributions import distribution_for
 from ..networks.encoders import check_encoder
 from ..networks.goal_conditioning import goal_of
-from ..networks.optimizers import SCHEDULED, Optimizer, decay_space, network_spans, optimizer_space, schedule_space
+from ..networks.optimizers import SCHEDULED, decay_space, optimizer_space, schedule_space
 from ..networks.recurrent import RecurrentActorCritic
 from ..networks.sde import Perturbations, StateDependentGaussian, state_dependent
 from ..rng.streams import Bits
 from ..runtime.episode_window import window_size
-from ..signals.guidance import Guidance, check_guidance
+from ..signals.guidance import check_guidance
 
 
 def on_policy_space(
@@ -123,39 +120,6 @@ def check_model(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any])
 def check_actions(learner: type[Learner], env: EnvSpec) -> None:
     """Raise UnsupportedSpace unless a policy can act in the environment."""
     distribution_for(spaces_of(env).action, f"{learner.algorithm()} on {env.id}")
-
-
-class OnPolicyLearner(Learner):
-    """P members of an actor-critic that learns from its own rollouts.
-
-    Attributes:
-        mix_gradients: turns the members' gradients into others, see `descend`; None leaves them.
-        standardizer: scales the advantages of a whole rollout.
-        standardizes_minibatches: whether losses standardize the advantages of their batch.
-        networks: the spans of each network in a parameter vector.
-    """
-
-    parts: ClassVar[tuple[str, ...]] = ("optimizer", "standardizer", "guidance")
-    mix_gradients: Callable[[Tensor], Tensor] | None = None
-    agent: Agent
-    policy: ActorCritic
-    check = classmethod(check_on_policy)
-    check_env = classmethod(check_actions)
-    check_values_in_env = classmethod(check_model)
-
-    def build(self) -> None:
-        self.agent = make_agent(self)
-        self.policy = self.agent.policy
-        self.optimizer = Optimizer(self.policy.parameters.vector, self.hp.optimizer)
-        self.order = self.keys("order")
-        scaling = vars(self.hp).get("normalize_advantage", True)  # PPO2 offers no other
-        self.standardizer, self.standardizes_minibatches = advantage_scale(scaling, self.members), scaling is True
-        self.guidance = Guidance.of(self)
-        self.demonstrations = self.guidance.examples
-        self.networks = network_spans(self.policy.parameters.shapes)
-
-    def updates(self, member: int) -> int:
-        return int(self.optimizer.tensors["steps"][member])
 
 
 def make_agent(learner: Learner) -> Agent:

@@ -5,18 +5,38 @@ Unlike in PPO2 (ppo2.py), clipping of values is optional, and a critic may be fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import Space, integer, log_real, maybe, ordinal, real
-from ..experience.returns import explained_variance, standardize
-from ..networks.optimizers import coefficient, decay_space, descend, learning_rates, norms, scheduled_coefficients
-from ..signals.guidance import guidance_space
+from ..experience.returns import advantage_scale, explained_variance, standardize
+from ..experience.rollout import Agent
+from ..learner import Learner
+from ..networks.actor_critic import ActorCritic
+from ..networks.optimizers import (
+    Optimizer,
+    coefficient,
+    decay_space,
+    descend,
+    learning_rates,
+    network_spans,
+    norms,
+    scheduled_coefficients,
+)
+from ..signals.guidance import Guidance, guidance_space
 from ..task import Task
-from .on_policy import OnPolicyLearner, check_minibatches, normalize_advantage, on_policy_space
+from .on_policy import (
+    check_actions,
+    check_minibatches,
+    check_model,
+    check_on_policy,
+    make_agent,
+    normalize_advantage,
+    on_policy_space,
+)
 from .separate_critic import SeparateCritic, critic_space
 
 
@@ -72,20 +92,27 @@ def ppo_space(**more: Any) -> Space:
     return on_policy_space(lr=1e-3, **{**own, **more}).extend(**guidance_space())
 
 
-class PPOLearner(OnPolicyLearner):
+class PPOLearner(Learner):
     """P members of PPO.
 
     Attributes:
+        mix_gradients: turns the members' gradients into others, see `descend`; None leaves them.
         critic: fits the critic alone; None where it shares the policy's loss.
+        networks: the spans of each network in a parameter vector.
     """
 
     hyperparameters = ppo_space(normalize_advantage=normalize_advantage(default=True), critic=critic_space())
-    parts = (*OnPolicyLearner.parts, "critic")
+    parts = ("optimizer", "standardizer", "guidance", "critic")
+    mix_gradients: Callable[[Tensor], Tensor] | None = None
+    agent: Agent
+    policy: ActorCritic
     critic: SeparateCritic | None = None
+    check_env = classmethod(check_actions)
+    check_values_in_env = classmethod(check_model)
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        super().check(values)
+        check_on_policy(cls, values)
         if values["critic"]["name"] == "separate":
             check_minibatches(values, "critic.num_minibatches", values["critic"]["num_minibatches"], cls.algorithm())
             if values.get("critic_lr") is not None:
@@ -95,9 +122,17 @@ class PPOLearner(OnPolicyLearner):
                 )
 
     def build(self) -> None:
-        super().build()
-        if self.hp.critic.name == "separate":
-            self.critic = SeparateCritic(self.agent, self.hp, self.keys("critic"))
+        hp = self.hp
+        self.agent = make_agent(self)
+        self.policy = self.agent.policy
+        self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
+        self.order = self.keys("order")
+        self.standardizer = advantage_scale(hp.normalize_advantage, self.members)
+        self.guidance = Guidance.of(self)
+        self.demonstrations = self.guidance.examples
+        self.networks = network_spans(self.policy.parameters.shapes)
+        if hp.critic.name == "separate":
+            self.critic = SeparateCritic(self.agent, hp, self.keys("critic"))
             del self.networks["critic"]
 
     def iterate(self) -> dict[str, Tensor]:
@@ -134,25 +169,20 @@ class PPOLearner(OnPolicyLearner):
         hp, now = self.hp, self.env_steps
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
-        advantages = standardize(batch["advantages"]) if self.standardizes_minibatches else batch["advantages"]
+        advantages = standardize(batch["advantages"]) if hp.normalize_advantage is True else batch["advantages"]
         clip_coef = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
         losses, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
         metrics = {"policy_loss": losses, "entropy": entropy.mean(1), **moved}
         if self.critic is None:
-            metrics["value_loss"] = self.value_loss(values, batch, clip_coef)
+            if hp.clip_value is not None:
+                clip = coefficient(hp.clip_value, hp.clip_value_schedule, now).unsqueeze(1)
+                values = batch["values"] + torch.clamp(values - batch["values"], -clip, clip)
+            metrics["value_loss"] = 0.5 * (values - batch["returns"]).square().mean(1)
             losses = losses + coefficient(hp.vf_coef) * metrics["value_loss"]
         return losses - coefficient(hp.ent_coef, hp.ent_coef_schedule, now) * metrics["entropy"], metrics
 
-    def value_loss(self, values: Tensor, batch: Mapping[str, Tensor], clip_coef: Tensor) -> Tensor:
-        """Return the critics' losses, (P,), of values (P, B).
-
-        `clip_value` keeps the values near the old ones. `clip_coef` (P,) is the clip range of ratios, which PPO2 uses
-        for values, too.
-        """
-        if self.hp.clip_value is not None:
-            clip = coefficient(self.hp.clip_value, self.hp.clip_value_schedule, self.env_steps).unsqueeze(1)
-            values = batch["values"] + torch.clamp(values - batch["values"], -clip, clip)
-        return 0.5 * (values - batch["returns"]).square().mean(1)
+    def updates(self, member: int) -> int:
+        return int(self.optimizer.tensors["steps"][member])
 
 
 class PPO(Task):

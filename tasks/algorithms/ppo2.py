@@ -6,31 +6,98 @@ advantages are always standardized.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from ...spaces import maybe, real
-from ..networks.optimizers import coefficient
+from ..experience.returns import explained_variance, standardize
+from ..experience.rollout import Agent
+from ..learner import Learner
+from ..networks.actor_critic import ActorCritic
+from ..networks.optimizers import (
+    Optimizer,
+    coefficient,
+    descend,
+    learning_rates,
+    network_spans,
+    norms,
+    scheduled_coefficients,
+)
+from ..signals.guidance import Guidance
 from ..task import Task
-from .on_policy import OnPolicyLearner, check_on_policy
-from .ppo import PPOLearner, ppo_space
+from .on_policy import check_actions, check_model, check_on_policy, make_agent
+from .ppo import clipped_surrogate, ppo_space, within_target_kl
 
 
-class PPO2Learner(PPOLearner):
+class PPO2Learner(Learner):
     """P members of PPO2."""
 
     hyperparameters = ppo_space(
         clip_value=maybe(real(0.1, 10.0, accept=(1e-6, 1e6)), default=None, search=False)  # None: clip_coef
     )
+    parts = ("optimizer", "guidance")
+    mix_gradients: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
+    agent: Agent
+    policy: ActorCritic
     check = classmethod(check_on_policy)
-    build = OnPolicyLearner.build  # the critic is never separate
+    check_env = classmethod(check_actions)
+    check_values_in_env = classmethod(check_model)
 
-    def value_loss(self, values: Tensor, batch: Mapping[str, Tensor], clip_coef: Tensor) -> Tensor:
-        if self.hp.clip_value is not None:
-            clip_coef = coefficient(self.hp.clip_value, self.hp.clip_value_schedule, self.env_steps)
-        return clipped_value_loss(values, batch["values"], batch["returns"], clip_coef)
+    def build(self) -> None:
+        self.agent = make_agent(self)
+        self.policy = self.agent.policy
+        self.optimizer = Optimizer(self.policy.parameters.vector, self.hp.optimizer)
+        self.order = self.keys("order")
+        self.guidance = Guidance.of(self)
+        self.demonstrations = self.guidance.examples
+        self.networks = network_spans(self.policy.parameters.shapes)
+
+    def iterate(self) -> dict[str, Tensor]:
+        hp, agent, guidance = self.hp, self.agent, self.guidance
+        parameters, optimizer = self.policy.parameters, self.optimizer
+        # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
+        lr = learning_rates(hp, self.env_steps, parameters)
+        rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
+        self.env_steps += hp.num_steps * hp.num_envs
+        batch = guidance.augment_batch(agent.advantages(rollout, hp.gamma, hp.gae_lambda), rollout)
+        active = None
+        for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
+            losses, metrics = self.loss(minibatch)
+            active = within_target_kl(metrics["approx_kl"], hp.target_kl, active)
+            step = descend(parameters, optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients)
+        return {
+            **metrics,
+            **norms(step, self.networks),
+            **guidance.update(self, batch, lr.policy),
+            "explained_variance": explained_variance(batch["values"], batch["returns"]),
+            "value": batch["values"].mean(1),
+            **scheduled_coefficients(hp, self.env_steps),
+            **lr.metrics,
+        }
+
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return each member's loss (P,) and its metrics, each (P,).
+
+        The batch is (P, B, ...).
+        """
+        hp, now = self.hp, self.env_steps
+        clip_coef = clip_value = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
+        if hp.clip_value is not None:
+            clip_value = coefficient(hp.clip_value, hp.clip_value_schedule, now)
+        params, values = self.policy(batch)
+        log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
+        advantages = standardize(batch["advantages"])
+        policy_loss, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
+        value_loss = clipped_value_loss(values, batch["values"], batch["returns"], clip_value)
+        mean_entropy = entropy.mean(1)
+        ent_coef = coefficient(hp.ent_coef, hp.ent_coef_schedule, now)
+        losses = policy_loss + coefficient(hp.vf_coef) * value_loss - ent_coef * mean_entropy
+        return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy, **moved}
+
+    def updates(self, member: int) -> int:
+        return int(self.optimizer.tensors["steps"][member])
 
 
 def clipped_value_loss(values: Tensor, old: Tensor, returns: Tensor, clip_value: Tensor) -> Tensor:

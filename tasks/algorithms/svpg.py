@@ -33,10 +33,11 @@ from ..runtime.guard import BadResumeGuard
 from ..task import Task
 from ..warm_start import policy_of
 from .a2c import A2CLearner
-from .on_policy import OnPolicyLearner, check_actions, check_model
+from .on_policy import check_actions, check_model
 from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
 
+Base = A2CLearner | PPOLearner | PPO2Learner
 COUPLING = ("num_particles", "temperature", "horizon")
 
 
@@ -98,7 +99,7 @@ def stein_gradient(particles: Tensor, gradients: Tensor, temperature: Tensor | f
     return affine(k.values, gradients, -repulsion) / count
 
 
-def svpg_space(base: type[OnPolicyLearner]) -> Space:
+def svpg_space(base: type[Base]) -> Space:
     """Return the base's hyperparameters and those of the coupling.
 
     All particles share the base's. The temperature falls linearly to 0 over `horizon` environment steps of a particle;
@@ -119,9 +120,9 @@ class SVPGLearner(Learner):
     single particle is the base learner.
     """
 
-    base: ClassVar[type[OnPolicyLearner]] = A2CLearner
+    base: ClassVar[type[Base]] = A2CLearner
     hyperparameters = svpg_space(A2CLearner)
-    particles: OnPolicyLearner
+    particles: Base
 
     # --- the algorithm ---
 

@@ -20,18 +20,20 @@ import torch
 from torch import Tensor
 
 from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, real
+from ...checkpoint.storage import Metrics
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
 from ...experience.normalizers import RewardNormalizer
 from ...experience.sequence_replay import Sequences, check_sequences
+from ...learner import Learner
 from ...networks.encoders import encoder_choice
 from ...networks.fused import SoftSample, half_square, soft_value
 from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...task import Task
-from ..off_policy import ReplayLearner, off_policy_space
+from ..off_policy import ReplayLoop, check_replay, check_replay_in_env, off_policy_space
 from .actions import Noise, SoftActions, no_noise
 from .image_networks import ImageSoftActorCritic
 from .networks import TWINS, ActingMemory, Batch, FixedEntropy, LearnedEntropy, SoftActorCritic
@@ -41,7 +43,7 @@ OPTIMIZERS = ("actor_optimizer", "critic_optimizer", "encoder_optimizer")
 REMEMBERS = {"memory": ("lstm", "gru")}
 
 
-class SACLearner(ReplayLearner):
+class SACLearner(Learner):
     """P members of SAC."""
 
     policy: SoftActorCritic
@@ -91,11 +93,14 @@ class SACLearner(ReplayLearner):
             "num_updates": ordinal(1, 2, 4, default=1, accept=(1, 1_000_000), structural=True),
         },
     )
-    parts = (*ReplayLearner.parts, *OPTIMIZERS, "coefficients", "rewards", "sequences", "memory")
+    parts = (
+        *("policy", *OPTIMIZERS, "coefficients", "rewards", "replay", "priorities", "progress"),
+        *("obs_normalizer", "sequences", "memory"),
+    )
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
-        super().check(values)
+        check_replay(cls, values)
         if values["model"]["memory"] != "none":
             check_sequences(cls.algorithm(), values)
 
@@ -106,7 +111,7 @@ class SACLearner(ReplayLearner):
 
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        super().check_values_in_env(env, values)
+        check_replay_in_env(cls, env, values)
         where, space = f"{cls.algorithm()} on {env.id}", spaces_of(env).action
         memory, obs = values["model"]["memory"], Observations(spaces_of(env).observation, env.id)
         if memory != "none" and obs.kind == "image":
@@ -118,8 +123,9 @@ class SACLearner(ReplayLearner):
             raise UnsupportedSpace(f"{where}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
 
     def build(self) -> None:
-        super().build()
-        hp = self.hp
+        hp, loop = self.hp, ReplayLoop(self)
+        self.loop, self.replay, self.progress, self.priorities = loop, loop.replay, loop.progress, loop.sampler
+        self.obs_normalizer = loop.obs_normalizer
         self.actions = SoftActions(self.envs.action_space, f"{self.algorithm()} on {self.env.id}")
         self.build_networks()
         self.actor_optimizer = Optimizer(self.policy.actor_vector, hp.optimizer)
@@ -155,7 +161,7 @@ class SACLearner(ReplayLearner):
         else:
             self.policy = policy = RecurrentSoftActorCritic(envs.obs_shape[0], *rest)
             state_size = (1 + TWINS) * policy.state_size
-            self.sampler = self.sequences = Sequences(self.replay, self.keys("replay"), state_size, hp)
+            self.loop.sampler = self.sequences = Sequences(self.replay, self.keys("replay"), state_size, hp)
             self.memory = TrainingMemory(policy, hp.num_envs, self.sequences)
 
     def target_entropy(self) -> Tensor:
@@ -164,6 +170,11 @@ class SACLearner(ReplayLearner):
         continuous = [-hp.target * k] if k else []
         discrete = [hp.choice_target * math.log(n)] if n > 1 else []
         return torch.cat(continuous + discrete, 1)
+
+    def iterate(self) -> dict[str, Tensor]:
+        filling = self.loop.filling(self.env_steps)
+        self.env_steps += self.loop.collect(self.env_steps, self.explore, self.observe, self.on_step)
+        return {} if filling else self.loop.learn(self.env_steps, self.update)
 
     # --- acting ---
 
@@ -188,7 +199,7 @@ class SACLearner(ReplayLearner):
 
         @torch.inference_mode()
         def act(obs: np.ndarray) -> np.ndarray:
-            return self._act(memory(self._tensor(self.normalize(obs))), noise, next(steps))
+            return self._act(memory(self._tensor(self.loop.normalize(obs))), noise, next(steps))
 
         return act
 
@@ -221,14 +232,14 @@ class SACLearner(ReplayLearner):
 
         critic_loss, errors, q = self.critic_loss(batch, next_sample, alpha)
         of_critics = clip_norm(policy.critic_gradient(critic_loss), hp.max_grad_norm)
-        self.step_critics(of_critics.gradient, self.scheduled(self.critic_lr))
+        self.step_critics(of_critics.gradient, self.loop.scheduled(self.critic_lr, self.env_steps))
 
         actor_loss = self.actor_loss(batch, sample, alpha)
         of_actor = clip_norm(policy.actor_gradient(actor_loss), hp.max_grad_norm)
-        self.actor_optimizer.step(of_actor.gradient, self.scheduled(hp.optimizer.lr))
+        self.actor_optimizer.step(of_actor.gradient, self.loop.scheduled(hp.optimizer.lr, self.env_steps))
 
         entropies = masked(sample.entropies.detach(), mask).mean(1)
-        self.coefficients.descend(entropies, self.scheduled(self.entropy_lr))
+        self.coefficients.descend(entropies, self.loop.scheduled(self.entropy_lr, self.env_steps))
         policy.move_target(hp.tau * (self.progress.updates % self.target_interval == 0))
         report = {
             "critic_loss": critic_loss.detach().mean(1),
@@ -288,8 +299,19 @@ class SACLearner(ReplayLearner):
         _, errors, q = self.critic_loss(batch, next_sample, self.coefficients.alpha)
         return masked(errors.square().sum(1), batch.get("mask")).mean(1) / 2, {"q": q}
 
+    # --- epochs ---
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        return self.loop.end_epoch(self, super().run_epoch(stop))
+
+    def updates(self, member: int) -> int:
+        return self.progress.updates
+
+    def warm_started(self, member: int) -> None:
+        self.progress.fills[member] = 2
+
     def truncate_all(self) -> None:
-        super().truncate_all()
+        self.replay.truncate_all()
         everywhere = np.ones((self.members, self.hp.num_envs), np.bool_)
         if self.rewards is not None:
             self.rewards.reset(everywhere)
