@@ -227,7 +227,9 @@ def test_orion_builds_the_space_and_its_samples_are_valid() -> None:
 @pytest.mark.parametrize("algorithm", [{"tpe": {"seed": 1, "n_initial_points": 3}}, {"asha": {"seed": 1}}])
 @pytest.mark.filterwarnings("ignore")  # Orion's own
 def test_orions_algorithms_suggest_from_the_space(algorithm: dict[str, Any]) -> None:
-    space = SPACE if "tpe" not in algorithm else Space(**{n: d for n, d in SPACE.items() if n != "epochs"})
+    space = Space(**{n: d for n, d in SPACE.items() if n != "epochs"})
+    if "asha" in algorithm:
+        space = Space(**space, epochs=fidelity(1, 3, 3))
     client = build_experiment(
         "t",
         space=to_orion.priors(space),

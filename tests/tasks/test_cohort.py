@@ -181,21 +181,21 @@ STEADY = {"optimizer": {"name": "sgd", "lr": 1e-3}, "max_grad_norm": None}
 
 def test_a_member_that_diverges_is_left_behind_and_the_others_go_on(store: Store) -> None:
     tasks = [make(0, store, **STEADY), make(1, store, **DIVERGING), make(2, store, **STEADY)]
-    Cohort(tasks).fit(20)
+    Cohort(tasks).fit(5)
     assert isinstance(tasks[1].bad, Diverged)
     assert "seed 1" in str(tasks[1].bad)
-    assert_as_alone([tasks[0], tasks[2]], 20, **STEADY)
+    assert_as_alone([tasks[0], tasks[2]], 5, **STEADY)
     other = make(1, **DIVERGING)
     with pytest.raises(Diverged) as caught:
-        other.fit(20)
+        other.fit(5)
     assert str(caught.value) == str(tasks[1].bad)
     assert other.history == tasks[1].history
     for task in (tasks[0], tasks[2]):
         assert store.metrics(task.uid) == task.history
     with pytest.raises(BadResume, match="broke with Diverged"):
-        Cohort(tasks).fit(21)
-    Cohort([tasks[0], tasks[2]]).fit(21)
-    assert_as_alone([tasks[0], tasks[2]], 21, **STEADY)
+        Cohort(tasks).fit(6)
+    Cohort([tasks[0], tasks[2]]).fit(6)
+    assert_as_alone([tasks[0], tasks[2]], 6, **STEADY)
 
 
 def test_when_all_members_diverge_training_ends() -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -160,7 +161,12 @@ QUICK = {
     ("ppo2, sde", "wrapped"),
 }
 PAIRS = [(name, family) for name, (_, _, families) in ALGORITHMS.items() for family in families]
-MARKED = [pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow) for pair in PAIRS]
+KILLED_QUICK = {*{pair[0]: pair for pair in PAIRS if pair in QUICK}.values()}  # each algorithm once
+
+
+def marked(quick: Collection[tuple[str, str]]) -> list[Any]:
+    """All pairs, those that are not quick marked slow."""
+    return [pytest.param(*pair, marks=() if pair in quick else pytest.mark.slow) for pair in PAIRS]
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +201,7 @@ def in_a_cohort(name: str, family: str) -> Task:
     return tasks[1]
 
 
-@pytest.mark.parametrize(("name", "family"), MARKED)
+@pytest.mark.parametrize(("name", "family"), marked(QUICK))
 def test_a_task_that_is_stopped_and_alone_equals_the_member_of_a_cohort(name: str, family: str) -> None:
     whole, first, second = in_a_cohort(name, family), make(name, family), make(name, family)
     first.fit(1)
@@ -238,7 +244,7 @@ with Store(sys.argv[1]) as store:
 @lru_cache
 def after_sigkill(quick: bool) -> dict[tuple[str, str], str]:
     """The digests of two epochs, by pair, with two processes of which the first was killed."""
-    pairs = [pair for pair in PAIRS if (pair in QUICK) == quick]
+    pairs = [pair for pair in PAIRS if (pair in KILLED_QUICK) == quick]
     with TemporaryDirectory() as folder:
         outputs = []
         for program, status in ((KILLED, -9), (RESUMED, 0)):
@@ -251,6 +257,6 @@ def after_sigkill(quick: bool) -> dict[tuple[str, str], str]:
     return dict(zip(pairs, json.loads(outputs[1].splitlines()[-1]), strict=True))
 
 
-@pytest.mark.parametrize(("name", "family"), MARKED)
+@pytest.mark.parametrize(("name", "family"), marked(KILLED_QUICK))
 def test_a_task_whose_process_was_killed_ends_the_same(name: str, family: str) -> None:
-    assert after_sigkill((name, family) in QUICK)[name, family] == in_a_cohort(name, family).digest
+    assert after_sigkill((name, family) in KILLED_QUICK)[name, family] == in_a_cohort(name, family).digest

@@ -231,6 +231,8 @@ class TestWarmSAC(Warm):
 def test_a_memory_is_taken_over_and_begins_empty(algorithm: type[Task]) -> None:
     values = {**SMALL, "num_minibatches": 1} if algorithm is PPO else {**OFF, "batch_size": 32, "learning_starts": 96}
     values = {**values, "model": {"width": 16, "layers": 1, "memory": "lstm"}}
+    if algorithm is SAC:
+        values = {**values, "num_steps": 4, "model.sequence_length": 8, "model.burn_in": 2}
     env = "CartPole-v1" if algorithm is PPO else "Pendulum-v1"
     given = algorithm(env, seed=9).init(**values)
     given.fit(1)

@@ -17,7 +17,7 @@ class TestGAIL(DemonstratedSuite):
 
 class TestVariationalGAIL(DemonstratedSuite):
     hyperparameters: ClassVar = {**SMALL, **VAIL}
-    variants: ClassVar = ({"gail.use_actions": False, "num_envs": 3, "num_minibatches": 1, "gail.code_width": 2},)
+    variants: ClassVar = ({"gail.use_actions": False, "num_envs": 3},)
 
 
 @pytest.mark.slow
