@@ -188,8 +188,8 @@ def test_a_killed_task_carries_on_from_its_start_with_the_same_bits(sqlite_url: 
     assert process.returncode == -signal.SIGKILL
     file.unlink()
     command = [sys.executable, "-m", "rekindle.studies.cli", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = json.loads(result.stdout)
+    with nursery.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        found = json.loads(process.communicate()[0])
     whole = warm(given(), 6)
     assert (found["resumed"], found["digest"]) == (True, whole.digest)
 
