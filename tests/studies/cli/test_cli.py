@@ -274,7 +274,7 @@ def test_a_complete_study_says_so(finished_url: str, cli: Callable[..., Any]) ->
 
 
 BAD = {
-    "unknown task": (["tune", "pppo", "CartPole-v1"], "did you mean ppo?"),
+    "unknown task": (["tune", "pppo", "CartPole-v1"], "did you mean ppo"),
     "unknown environment": (["tune", "ppo", "CartPoel-v1"], "CartPole"),
     "unknown hyperparameter": (["tune", "ppo", "CartPole-v1", "--set", "gama=1"], "did you mean gamma"),
     "value out of range": (["train", "ppo", "CartPole-v1", "--set", "gamma=2"], "gamma must be"),

@@ -19,21 +19,12 @@ from rekindle.studies.study.config import Config
 from rekindle.tasks import load
 from studying import TINY, bits, run, run_and_be_killed, tiny, undisturbed, work
 
-BOTH = pytest.mark.parametrize(
-    ("url", "trials", "options"),
-    [("sqlite", 8, {}), ("postgresql", 4, {"options": seed_options(2, "mean")})],
-    indirect=["url"],
-)
 
-
-@BOTH
-def test_three_workers_train_the_study_by_hyperband_that_one_trains(
-    url: str, trials: int, options: dict[str, Any]
-) -> None:
-    config = tiny(trials=trials, scheduler="hyperband", **options)
-    with Store(url) as store:
+def test_three_workers_train_the_study_by_hyperband_that_one_trains(sqlite_url: str) -> None:
+    config = tiny(trials=8, scheduler="hyperband")
+    with Store(sqlite_url) as store:
         start_study(store, "s", config)
-        work(url, 3)
+        work(sqlite_url, 3)
         assert bits(store) == undisturbed(config)
         shown = study_json(store, "s")
     expected = [(bracket, found.rung) for bracket, found in enumerate(brackets(config)) for _ in found.numbers]
@@ -85,15 +76,15 @@ def is_by_asha(config: Config, trials: list[Trial], segments: list[Segment]) -> 
     return True
 
 
-@BOTH
-def test_the_trials_of_asha_are_exact_whatever_is_promoted(url: str, trials: int, options: dict[str, Any]) -> None:
-    config = tiny(trials=trials, scheduler="asha", sampler="random", **options)
-    with Store(url) as store:
+def test_the_trials_of_asha_are_exact_whatever_is_promoted(postgres_url: str) -> None:
+    """With several seeds, and on a server."""
+    config = tiny(trials=5, scheduler="asha", sampler="random", options=seed_options(2, "mean"))
+    with Store(postgres_url) as store:
         start_study(store, "s", config)
-        work(url, 3)
+        work(postgres_url, 3)
         assert is_by_asha(config, store.trials("s"), store.segments("s"))
-    here, there = bits_of(url), of_segments(undisturbed(config)["segments"])
-    assert here.keys() & there.keys() >= {(number, 0) for number in range(trials * seeds_of(config))}
+    here, there = bits_of(postgres_url), of_segments(undisturbed(config)["segments"])
+    assert here.keys() & there.keys() >= {(number, 0) for number in range(5 * seeds_of(config))}
     assert {key: here[key] for key in here.keys() & there.keys()} == {
         key: there[key] for key in here.keys() & there.keys()
     }
