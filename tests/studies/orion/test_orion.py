@@ -138,16 +138,16 @@ def test_a_trial_that_diverges_is_broken_and_the_hunt_goes_on(sqlite_url: str, m
 
     def fails_first(learner: PPOLearner, *args: Any, **kwargs: Any) -> Any:
         calls.append(1)
-        if len(calls) <= 3:  # as many as end a hunt unless Orion is told otherwise
+        if len(calls) <= 4:  # one more than Orion lets an experiment have unless it is told otherwise
             raise Diverged("the loss became nan")
         return run_epoch(learner, *args, **kwargs)
 
     monkeypatch.setattr(PPOLearner, "run_epoch", fails_first)
-    trials = start(sqlite_url, max_trials=4).fetch_trials()
-    assert sorted(trial.status for trial in trials) == ["broken"] * 3 + ["completed"] * 4
+    trials = start(sqlite_url, max_trials=5).fetch_trials()
+    assert sorted(trial.status for trial in trials) == ["broken"] * 4 + ["completed"] * 5
     with Store(sqlite_url) as store:
         events = [event for task in store.tasks() for event in store.events(task.uid) if event.kind == "broken"]
-    assert [event.data["error"] for event in events] == ["Diverged: the loss became nan"] * 3
+    assert [event.data["error"] for event in events] == ["Diverged: the loss became nan"] * 4
 
 
 def test_a_trial_that_is_stopped_is_interrupted_and_the_same_call_takes_it_up(
