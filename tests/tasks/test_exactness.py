@@ -161,7 +161,7 @@ QUICK = {
     ("ppo2, sde", "wrapped"),
 }
 PAIRS = [(name, family) for name, (_, _, families) in ALGORITHMS.items() for family in families]
-KILLED_QUICK = {*{pair[0]: pair for pair in PAIRS if pair in QUICK}.values()}  # each algorithm once
+KILLED_QUICK = {*{ALGORITHMS[pair[0]][0]: pair for pair in PAIRS if pair in QUICK}.values()}  # each task once
 
 
 def marked(quick: Collection[tuple[str, str]]) -> list[Any]:

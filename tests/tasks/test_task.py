@@ -7,6 +7,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ def whole(epochs: int, **changes: Any) -> PPO:
     task = make(**changes)
     task.fit(epochs)
     return task
+
+
+@lru_cache
+def reference(epochs: int, **changes: Any) -> PPO:
+    """The task that was trained at once, shared by all tests; they only read it."""
+    return whole(epochs, **changes)
 
 
 def break_at(monkeypatch: pytest.MonkeyPatch, call: int, error: BaseException) -> None:
@@ -274,7 +281,7 @@ def test_a_task_that_is_not_initialized_says_so_and_stays_clean(use: Callable[[P
     assert task.bad is None
     assert task.epochs == 0
     task.init(**SMALL).fit(1)
-    assert task.digest == whole(1).digest
+    assert task.digest == reference(1).digest
 
 
 def test_a_task_can_be_looked_at_before_it_is_initialized() -> None:
@@ -297,7 +304,7 @@ def test_fit_is_a_total_and_idempotent() -> None:
     assert task.fit(3) == metrics
     assert task.fit(1) == metrics
     assert task.fit(0) == metrics
-    assert task.digest == digest == whole(3).digest
+    assert task.digest == digest == reference(3).digest
 
 
 @pytest.mark.parametrize("epochs", [-1, 1.5, "3", True])
@@ -398,8 +405,8 @@ def test_a_bad_task_stores_nothing_and_a_new_one_carries_on(store: Store, monkey
     clean = make(storage=store)
     assert clean.resumed
     clean.fit(4)
-    assert clean.digest == whole(4).digest
-    assert clean.history == whole(4).history
+    assert clean.digest == reference(4).digest
+    assert clean.history == reference(4).history
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), optuna.TrialPruned(), SystemExit(0)], ids=repr)
@@ -414,7 +421,7 @@ def test_control_flow_at_an_epochs_end_leaves_the_task_clean(store: Store, error
     assert (saved.epochs, saved.digest) == (2, task.digest)
     assert saved.metrics == task.history
     task.fit(3)
-    assert task.digest == whole(3).digest
+    assert task.digest == reference(3).digest
 
 
 def test_control_flow_within_a_step_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,8 +465,8 @@ def test_a_signal_is_obeyed_after_the_step_that_it_met(
     assert resumed.resumed
     assert resumed.env_steps == steps
     resumed.fit(4)
-    assert resumed.digest == whole(4, env=env).digest
-    assert resumed.history == whole(4, env=env).history
+    assert resumed.digest == reference(4, env=env).digest
+    assert resumed.history == reference(4, env=env).history
 
 
 def test_a_listener_that_fails_breaks_the_task_but_not_its_checkpoint(store: Store) -> None:
@@ -469,7 +476,7 @@ def test_a_listener_that_fails_breaks_the_task_but_not_its_checkpoint(store: Sto
     clean = make(storage=store)
     assert clean.epochs == 2
     clean.fit(3)
-    assert clean.digest == whole(3).digest
+    assert clean.digest == reference(3).digest
 
 
 DIVERGING = {"optimizer": {"name": "sgd", "lr": 100.0}, "max_grad_norm": None}
@@ -546,7 +553,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(name: str) -> 
     assert difference(task.state_dict(), kept) == []
     assert task.history == history
     task.fit(2)
-    assert task.digest == whole(2).digest
+    assert task.digest == reference(2).digest
 
 
 @pytest.mark.parametrize("state", [{}, {"format": 1}, {"format": 1, "identity": {}, "structure": "", "learner": {}}])
@@ -560,7 +567,7 @@ def test_a_state_with_more_than_is_needed_is_taken_if_asked() -> None:
     state["learner"]["ema"] = torch.zeros(1)
     task.load_state_dict(state, strict=False)
     task.fit(2)
-    assert task.digest == whole(2).digest
+    assert task.digest == reference(2).digest
 
 
 def test_going_back_to_an_earlier_state_forgets_what_came_after(store: Store) -> None:
@@ -575,14 +582,14 @@ def test_going_back_to_an_earlier_state_forgets_what_came_after(store: Store) ->
     task.fit(3)
     assert task.history == whole_history
     assert store.metrics(task.uid) == whole_history
-    assert task.digest == whole(3).digest
+    assert task.digest == reference(3).digest
 
 
 def test_a_state_moves_between_devices_names() -> None:
     task = whole(1)
     task.set_device("cpu")
     task.fit(2)
-    assert task.digest == whole(2).digest
+    assert task.digest == reference(2).digest
 
 
 # Perturbing
@@ -632,7 +639,7 @@ def test_perturbing_nothing_is_loading() -> None:
     task.load_state_dict(whole(1).state_dict(), perturb=True)
     assert task.uid == uid
     task.fit(2)
-    assert task.digest == whole(2).digest
+    assert task.digest == reference(2).digest
 
 
 @pytest.mark.parametrize(
@@ -675,15 +682,15 @@ def test_a_stored_task_carries_on_and_ends_as_the_one_that_was_never_stopped(sto
     assert second.resumed
     assert (second.epochs, second.env_steps) == (2, 256)
     assert second.history == first.history
-    assert second.digest == whole(2).digest
+    assert second.digest == reference(2).digest
     second.fit(3)
     second.finish()
-    assert second.digest == whole(3).digest
-    assert store.metrics(second.uid) == whole(3).history
+    assert second.digest == reference(3).digest
+    assert store.metrics(second.uid) == reference(3).history
     first_told, second_told = [event.data for event in store.events(second.uid) if "torch" in event.data]
     assert first_told["torch"] == torch.__version__
     assert second_told["epochs"] == 2
-    assert second_told["digest"] == whole(2).digest
+    assert second_told["digest"] == reference(2).digest
 
 
 def test_everything_is_stored_at_the_end_of_fit(store: Store) -> None:
@@ -707,7 +714,7 @@ def test_a_second_task_of_the_same_uid_is_refused_and_can_be_initialized_later(s
     second.init(**SMALL)
     assert second.resumed
     second.fit(3)
-    assert second.digest == whole(3).digest
+    assert second.digest == reference(3).digest
 
 
 def test_a_task_that_let_go_of_its_storage_is_not_trained_further(store: Store) -> None:

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -52,6 +54,7 @@ SPECS = {
     "curriculum": (EnvSpec("own_envs:Curriculum-v0"), "restart", False),
 }
 STEPS = 60
+QUICK = tuple(name for name in SPECS if name != "pong")  # the self-test of an emulator takes seconds in each process
 
 
 @pytest.fixture(autouse=True)
@@ -109,30 +112,28 @@ print(json.dumps(answers))
 """
 
 
-@pytest.fixture(scope="module")
-def carried_on(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+@lru_cache
+def resumed_elsewhere(names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
     """By name, the digests of going on without and with a new process in between."""
-    folder = tmp_path_factory.mktemp("states")
     here = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(SUPPORT)
-        for name, (spec, *_) in SPECS.items():
-            envs = make_envs(spec, [7], 3)
+    with TemporaryDirectory() as states:
+        for name in names:
+            envs = make_envs(SPECS[name][0], [7], 3)
             run(envs, [7], 0, STEPS)
-            save(envs, 0, folder / name)
+            save(envs, 0, Path(states) / name)
             envs.begin_epoch(np.array([1]))
             here[name] = run(envs, [7], STEPS, 2 * STEPS)[0]
             envs.close()
-    command = [sys.executable, "-W", "error", "-c", CARRY_ON, str(folder), *SPECS]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+        command = [sys.executable, "-W", "error", "-c", CARRY_ON, states, *names]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
     assert answer.returncode == 0, answer.stderr
     there = json.loads(answer.stdout)
-    return {name: (here[name], there[name]) for name in SPECS}
+    return {name: (here[name], there[name]) for name in names}
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_a_new_process_goes_on_bit_for_bit(name: str, carried_on: dict[str, tuple[str, str]]) -> None:
-    uninterrupted, resumed = carried_on[name]
+@pytest.mark.parametrize("name", [*QUICK, pytest.param("pong", marks=pytest.mark.slow)])
+def test_a_new_process_goes_on_bit_for_bit(name: str) -> None:
+    uninterrupted, resumed = resumed_elsewhere(QUICK if name in QUICK else (name,))[name]
     assert resumed == uninterrupted
 
 
@@ -148,7 +149,7 @@ def test_the_self_test_finds_the_way(name: str) -> None:
     envs.close()
 
 
-@pytest.mark.parametrize("id", ["ALE/Pong-v5", "ale_py:Pong-v4"])
+@pytest.mark.parametrize("id", ["ALE/Pong-v5", pytest.param("ale_py:Pong-v4", marks=pytest.mark.slow)])
 def test_sticky_actions_and_frames_skipped_at_random_are_no_part_of_an_emulator_s_state(id: str) -> None:
     restore = self_test(EnvSpec(id, {"obs_type": "ram"}))
     assert (restore.mode, restore.exact) == ("replay", True)
