@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nursery
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +27,12 @@ def test_the_python_runs(code: str, tmp_path: Path) -> None:
     for epochs, fewer in (("27", "2"), ("9", "1"), ("3", "1")):  # the same in less time
         code = code.replace(f"fit(epochs={epochs})", f"fit(epochs={fewer})")
     code = code.replace("epochs=3, storage", "epochs=1, storage").replace("n_trials=5", "n_trials=2")
-    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    code = code.replace("range(8)", "range(2)")
+    command = [sys.executable, "-c", code]
+    if "optuna" in code:  # in an interpreter that has imported nothing yet
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    else:
+        result = nursery.run(command, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
 
 

@@ -135,9 +135,7 @@ def _forked_workers() -> Iterator[None]:
     """The workers of a supervisor in a test's own process are forked."""
     with mock.patch.object(supervisor, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": nursery.Popen})):
         yield
-    if nursery.Popen.nursery is not None:
-        nursery.Popen.nursery.close()
-        nursery.Popen.nursery = None
+    nursery.close()
 
 
 class Child:

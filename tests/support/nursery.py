@@ -1,15 +1,16 @@
 """Python processes that are forked from one which has imported everything: new ones in milliseconds, not seconds.
 
 `Popen` starts what `subprocess.Popen` starts, and is one: the process is a child of the caller with a pid, pipes,
-signals and an exit status. It shares the imports of torch, Optuna and Gymnasium, and what an interpreter reads from its
-environment when it starts (PYTHONPATH, LD_PRELOAD) has no effect on it. What is no ``python -c`` or ``python -m`` is
-started as ever.
+signals and an exit status. It shares the imports of torch, Optuna and Gymnasium; of what an interpreter reads from its
+environment when it starts, PYTHONPATH alone has an effect on it. What is no ``python -c`` or ``python -m`` is started
+as ever.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import gc
 import importlib
 import inspect
@@ -31,6 +32,7 @@ from typing import Any
 SUBREAPER = 36  # of prctl: orphans below a process become its children
 START = "import sys; sys.path.insert(0, sys.argv[2]); import nursery; nursery.main(int(sys.argv[1]))"
 PARENTS = ["rekindle.studies.cli", "tune"]  # a command that starts processes as well
+MAINS = ("__main__", "ray_workers", "processes.child")  # what is run, not imported
 PACKAGES = [
     *("optuna", "alembic.command", "sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "psycopg", "psutil"),
     *("sqlalchemy.dialects.postgresql.psycopg", "gymnasium.envs.classic_control", "rich.live", "rich.table"),
@@ -77,14 +79,36 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             "directory": os.fspath(named["cwd"] or os.getcwd()),
             "environment": dict(os.environ if named["env"] is None else named["env"]),
             "session": named["start_new_session"],
+            "group": named["process_group"],
+            "passed": sorted(named["pass_fds"]),
         }
         streams = [named["p2cread"], named["c2pwrite"], named["errwrite"]]
-        if Popen.nursery is None:
-            Popen.nursery = _start_nursery()
-        self.pid = Popen.nursery.start(request, [n if fd < 0 else fd for n, fd in enumerate(streams)])
+        streams = [n if fd < 0 else fd for n, fd in enumerate(streams)]
+        self.pid = start().start(request, [*streams, *request["passed"]])
         self._child_created = True
         self._close_pipe_fds(*map(named.get, STREAMS))
         return None
+
+
+def run(command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
+    """What `subprocess.run` gives, with the text of both streams."""
+    with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how) as process:
+        stdout, stderr = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+def start() -> Nursery:
+    """The one of this process."""
+    if Popen.nursery is None:
+        Popen.nursery = _start_nursery()
+    return Popen.nursery
+
+
+def close() -> None:
+    """Ends the nursery, if there is one."""
+    if Popen.nursery is not None:
+        Popen.nursery.close()
+        Popen.nursery = None
 
 
 def _start_nursery() -> Nursery:
@@ -117,7 +141,7 @@ def main(descriptor: int) -> None:
             importlib.import_module(name)
         for package in ("spaces", "tasks", "studies"):
             for found in pkgutil.walk_packages([f"{rekindle.__path__[0]}/{package}"], f"rekindle.{package}."):
-                if not found.name.endswith(("__main__", "ray_workers")) and "orion" not in found.name:
+                if not found.name.endswith(MAINS) and "orion" not in found.name:
                     importlib.import_module(found.name)
     gc.collect()
     gc.freeze()
@@ -127,7 +151,7 @@ def main(descriptor: int) -> None:
 
 def _serve(requests: socket.socket) -> None:
     while True:
-        message, streams, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+        message, streams, _, _ = socket.recv_fds(requests, 1 << 20, 8)
         if not message:
             return
         told, tell = os.pipe()
@@ -150,14 +174,22 @@ def _become(request: dict[str, Any], streams: list[int], tell: int) -> None:
     """Runs a command as an interpreter would, and ends."""
     if request["session"]:
         os.setsid()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
+    if request["group"] >= 0:
+        os.setpgid(0, request["group"])
     os.write(tell, str(os.getpid()).encode())
-    for descriptor in (tell, *streams):
+    os.close(tell)
+    numbers = [0, 1, 2, *request["passed"]]
+    above = max(*numbers, *streams) + 1  # where no copy is overwritten by another one
+    copies = [fcntl.fcntl(stream, fcntl.F_DUPFD, above) for stream in streams]
+    for stream in streams:
+        os.close(stream)
+    for number, descriptor in zip(numbers, copies, strict=True):
+        os.dup2(descriptor, number)
         os.close(descriptor)
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     how, what, *arguments = request["command"]
     if [what, *arguments[:1]] == PARENTS:
         Popen.nursery = _fork_nursery()

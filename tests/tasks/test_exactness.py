@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Collection
 from functools import lru_cache
@@ -16,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import nursery
 import pytest
 import torch
 from fakes import rollout_of
@@ -251,7 +251,7 @@ def after_sigkill(quick: bool) -> dict[tuple[str, str], str]:
             command = [sys.executable, "-c", program, f"sqlite:///{folder}/s.db", json.dumps(pairs)]
             path = os.pathsep.join([SUPPORT, str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
             environment = {**os.environ, "PYTHONPATH": path}
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+            done = nursery.run(command, env=environment)
             assert done.returncode == status, done.stderr
             outputs.append(done.stdout)
     return dict(zip(pairs, json.loads(outputs[1].splitlines()[-1]), strict=True))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import nursery
 import pytest
 from rekindle import Cohort
 from rekindle.tasks import load
@@ -52,14 +53,15 @@ class TestTheExample(ExactnessSuite):
         type(self).path = [str(package)]
 
 
-def run(package: Path, folder: Path, *arguments: str) -> Any:
-    """What the command line prints as JSON."""
-    result = subprocess.run(
-        [sys.executable, "-m", "rekindle.studies.cli", *arguments, "--storage", f"sqlite:///{folder}/s.db", "--json"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(package)},
-        check=False,
+def run(package: Path, folder: Path, *arguments: str, real: bool = False) -> Any:
+    """What the command line prints as JSON, in a new interpreter if real, and in a fork of one if not."""
+    storage = ["--storage", f"sqlite:///{folder}/s.db", "--json"]
+    command = [sys.executable, "-m", "rekindle.studies.cli", *arguments, *storage]
+    env = {**os.environ, "PYTHONPATH": str(package)}
+    result = (
+        subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+        if real
+        else nursery.run(command, env=env)
     )
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
@@ -67,7 +69,7 @@ def run(package: Path, folder: Path, *arguments: str) -> Any:
 
 def test_the_command_line_finds_the_example_by_its_entry_point_and_resumes_it(package: Path, tmp_path: Path) -> None:
     small = ["--set", "epoch_steps=256", "--set", "num_steps=16"]
-    first = run(package, tmp_path, "train", "reinforce", "CartPole-v1", "--epochs", "1", *small)
+    first = run(package, tmp_path, "train", "reinforce", "CartPole-v1", "--epochs", "1", *small, real=True)
     second = run(package, tmp_path, "train", "reinforce", "CartPole-v1", "--epochs", "2", *small)
     whole = importlib.import_module("my_reinforce").REINFORCE("CartPole-v1").init(epoch_steps=256, num_steps=16)
     whole.fit(2)

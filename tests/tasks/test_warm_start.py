@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import nursery
 import pytest
 import torch
 from rekindle.spaces import flatten, unflatten
@@ -311,7 +311,7 @@ task = PPO("CartPole-v1", seed=1, storage=Store({url!r})).init(start={digest!r},
 task.fit(3)
 print(task.resumed, task.digest)
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = nursery.run([sys.executable, "-c", code])
     whole = make(source)
     whole.fit(3)
     assert result.stdout.split() == ["True", whole.digest]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+import nursery
 import pytest
 import torch
 from hypothesis import given
@@ -150,7 +150,7 @@ def test_the_digest_does_not_depend_on_strides() -> None:
 def test_the_digest_is_the_same_in_another_process() -> None:
     tree = "{'x': torch.arange(5.0), 'y': [0.1, None]}"
     code = f"import torch; from rekindle.tasks.checkpoint import state; print(state.pack({tree}).digest)"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    printed = nursery.run([sys.executable, "-c", code]).stdout.strip()
     assert printed == digest({"x": torch.arange(5.0), "y": [0.1, None]})
 
 

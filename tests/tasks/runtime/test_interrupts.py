@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import nursery
 import pytest
 from rekindle.tasks import PPO
 from rekindle.tasks.errors import Stopped
@@ -177,7 +178,7 @@ task.finish()
 def fit(path: Path, epochs: int, number: signal.Signals | None = None) -> list[str]:
     """Output of a training in a process of its own, to which a signal is sent after its first epoch."""
     arguments = [sys.executable, "-c", FIT, str(path), str(epochs)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+    with nursery.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         if number is not None:
