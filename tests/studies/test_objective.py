@@ -88,7 +88,7 @@ def test_every_epoch_is_reported_and_the_last_is_the_value(sqlite_url: str) -> N
         assert (last.epochs, last.digest) == (trial.user_attrs["rk_epochs"], trial.user_attrs["rk_digest"])
 
 
-@pytest.mark.parametrize(("report", "steps"), [(0, []), (2, [2, 4]), (3, [3])])
+@pytest.mark.parametrize(("report", "steps"), [(0, []), pytest.param(2, [2, 4], marks=pytest.mark.slow), (3, [3])])
 def test_reports_come_as_often_as_asked(sqlite_url: str, report: int, steps: list[int]) -> None:
     study = new_study()
     study.optimize(objective(sqlite_url, report=report), n_trials=1)
@@ -194,10 +194,10 @@ def test_it_waits_for_a_task_that_another_one_trains(sqlite_url: str, trained: l
 def test_threads_share_an_objective(sqlite_url: str) -> None:
     alone, together = new_study(), new_study()
     shared = objective(sqlite_url)
-    together.optimize(shared, n_trials=4, n_jobs=2)
+    together.optimize(shared, n_trials=2, n_jobs=2)
     for trial in together.trials:
         alone.enqueue_trial(trial.params)
-    alone.optimize(objective(sqlite_url + "2"), n_trials=4)
+    alone.optimize(objective(sqlite_url + "2"), n_trials=2)
     digests = [[trial.user_attrs["rk_digest"] for trial in study.trials] for study in (alone, together)]
     assert digests[0] == digests[1]
 
@@ -228,7 +228,7 @@ study.optimize(dies, n_trials=1)
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_a_trial_whose_process_was_killed_is_retried_by_optunas_heartbeat_and_carries_on(
-    sqlite_url: str, trained: list[int]
+    sqlite_url: str, trained: list[int], wait_until: Callable[..., None]
 ) -> None:
     command = [sys.executable, "-c", RUN, sqlite_url, os.path.dirname(__file__)]
     with nursery.Popen(command, stderr=subprocess.PIPE) as process:
@@ -244,6 +244,7 @@ def test_a_trial_whose_process_was_killed_is_retried_by_optunas_heartbeat_and_ca
     deadline = time.monotonic() + 600
     while not retried:
         assert time.monotonic() < deadline
+        wait_until(lambda: storage._get_stale_trial_ids(study._study_id))
         study.optimize(objective(sqlite_url), n_trials=1)  # looks for stale trials when it begins one
         finished = study.get_trials(states=[TrialState.COMPLETE])
         retried = [trial for trial in finished if trial.system_attrs.get("failed_trial") == 0]

@@ -70,7 +70,12 @@ def run_killed(
 
 
 def orion_says(
-    arguments: list[str], url: str, directory: Path, forked: int = 0, environment: dict[str, str] | None = None
+    arguments: list[str],
+    url: str,
+    directory: Path,
+    forked: int = 0,
+    environment: dict[str, str] | None = None,
+    real: bool = False,
 ) -> str:
     """What Orion's command says, run in a forked process.
 
@@ -80,6 +85,7 @@ def orion_says(
         directory: where it works.
         forked: how many of the first trials are forked from it too; all others are programs of their own.
         environment: of the programs, beside what Orion needs.
+        real: run it in an interpreter of its own.
     """
     folder = Path(sys.executable).parent
     settings = {
@@ -94,6 +100,13 @@ def orion_says(
         **(environment or {}),
     }
     said = directory / "orion.log"
+    if real:
+        with said.open("w") as file:
+            command = [str(folder / "orion"), *arguments]
+            subprocess.run(
+                command, env={**os.environ, **settings}, cwd=directory, stdout=file, stderr=file, check=False
+            )
+        return said.read_text()
     process = FORK.Process(target=_orion, args=(arguments, settings, directory, said, forked))
     process.start()
     process.join()

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from gated import Gate
 from rekindle.studies.engine.configuring import make_config
 from rekindle.studies.engine.runner import start_study
@@ -28,6 +29,12 @@ TINY = {  # hyperparameters of trainings that take milliseconds
     "model.layers": 1,
     "model.activation": "tanh",
 }
+
+
+# For what is the same on both databases, by tests that take long: PostgreSQL in `make slow`.
+sqlite_first = pytest.mark.parametrize(
+    "url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True
+)
 
 
 def tiny(trials: int = 6, epochs: tuple[int, ...] = (1, 4, 2), **options: Any) -> Config:

@@ -31,11 +31,15 @@ CONFIG = make_population(
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A finished study of a population, which tests only read or add to."""
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """A finished study of a population, which tests only read or add to, and what came of it."""
     url = f"sqlite:///{tmp_path_factory.mktemp('population') / 'a.db'}"
-    run(url, CONFIG)
-    return url
+    return url, run(url, CONFIG)
+
+
+@pytest.fixture
+def finished(whole: tuple[str, dict[str, Any]]) -> str:
+    return whole[0]
 
 
 def deepest(store: Store) -> Trial:
@@ -209,8 +213,7 @@ def test_states_that_branches_start_from_are_kept_and_the_others_are_not(store: 
     assert [row.epochs for row in store.checkpoints(parent.uid)] == [2, 5, 6]
 
 
-def test_a_state_that_nobody_kept_is_trained_again(sqlite_url: str, tmp_path: Any) -> None:
-    whole = run(f"sqlite:///{tmp_path / 'whole.db'}", CONFIG)
+def test_a_state_that_nobody_kept_is_trained_again(sqlite_url: str, whole: tuple[str, dict[str, Any]]) -> None:
     with Store(sqlite_url) as store:
         start_study(store, "s", CONFIG)
         worker = Worker(store, "s")
@@ -228,7 +231,7 @@ def test_a_state_that_nobody_kept_is_trained_again(sqlite_url: str, tmp_path: An
 
         store.database.write(forget)
         assert Worker(store, "s").run()
-        assert bits(store) == whole
+        assert bits(store) == whole[1]
 
 
 def test_a_state_that_cannot_be_trained_again_is_an_error(sqlite_url: str) -> None:

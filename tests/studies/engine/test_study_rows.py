@@ -92,7 +92,7 @@ def test_a_whole_study_reads_each_row_as_often_as_it_was_written(store: Store, o
 def test_of_many_writers_at_once_no_row_is_missed(url: str) -> None:
     with Store(url) as store:
         start_study(store, "s", tiny(trials=200))
-    writers, each = 4, 12
+    writers, each = 4, 6
 
     def write(place: int) -> None:
         with Store(url) as mine:

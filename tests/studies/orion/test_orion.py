@@ -32,11 +32,14 @@ RUNGS = fidelity(1, 4, 2)
 HUNTS: dict[str, tuple[dict[str, Any], Any, int, int]] = {  # algorithm, epochs, max_trials, how many there are
     "random": ({"random": {}}, 1, 2, 2),
     "tpe": ({"tpe": {"n_initial_points": 2}}, 1, 3, 3),
-    "asha": ({"asha": {}}, RUNGS, 7, 7),
+    "asha": ({"asha": {}}, fidelity(1, 2, 2), 4, 4),
     "hyperband": ({"hyperband": {"repetitions": 1}}, fidelity(1, 2, 2), 30, 5),
     "evolutiones": ({"evolutiones": {"nums_population": 2, "repetitions": 1}}, fidelity(1, 2, 2), 30, 4),
     "gridsearch": ({"gridsearch": {"n_values": 2}}, 1, 30, 4),
 }
+
+
+LONG = ["tpe", "evolutiones", "gridsearch"]
 
 
 def start(url: str, algorithm: Any = "random", **options: Any) -> Any:
@@ -64,7 +67,9 @@ def identity(store: Store, uid: str) -> dict[str, Any]:
     return dict(row.identity["hyperparameters"])
 
 
-@pytest.mark.parametrize("name", HUNTS)
+@pytest.mark.parametrize(
+    "name", ["random", "asha", "hyperband", *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)]
+)
 def test_a_hunt_comes_to_its_end(sqlite_url: str, name: str) -> None:
     algorithm, epochs, max_trials, count = HUNTS[name]
     trials = start(sqlite_url, algorithm, epochs=epochs, max_trials=max_trials).fetch_trials_by_status("completed")

@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hunting import FORK, run_killed
+from hunting import FORK, orion_says, run_killed
 from orion.client import build_experiment
 from orion.client.experiment import ExperimentClient
 from orion.core.io.database import DatabaseError, DuplicateKeyError
@@ -33,6 +32,7 @@ from rekindle.studies.orion.lock import AlgorithmLockLost
 from rekindle.studies.orion.state import UnreadableState, dump_state, load_state
 from rekindle.studies.orion.storage import RekindleStorage
 from rekindle.studies.orion.trial_rows import note_failure
+from studying import sqlite_first
 
 OPEN: list[RekindleStorage] = []  # to be closed after each test
 ELSEWHERE = "far.away:boot:1:1#0"  # the token of a process on another machine
@@ -106,6 +106,7 @@ def change(storage: RekindleStorage, collection: str, **data: Any) -> None:
 # Whose trial it is
 
 
+@sqlite_first
 def test_a_trial_whose_program_was_killed_is_not_broken_and_one_that_failed_is(url: str) -> None:
     worker = client(url)
 
@@ -228,6 +229,7 @@ def _dies(url: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@sqlite_first
 def test_what_a_killed_process_of_this_machine_held_is_free_at_once(url: str) -> None:
     worker = client(url)
     victim = FORK.Process(target=_dies, args=(url,))
@@ -346,6 +348,7 @@ def test_only_the_sql_database_will_do() -> None:
 # Exactly so many trials
 
 
+@sqlite_first
 def test_no_more_trials_are_taken_than_are_wanted(url: str) -> None:
     workers = [client(url, max_trials=3) for _ in range(4)]
     trials = [worker.suggest() for worker in workers[:3]]
@@ -357,6 +360,7 @@ def test_no_more_trials_are_taken_than_are_wanted(url: str) -> None:
     assert workers[0].suggest().status == "reserved", "a place whose worker is silent is filled"
 
 
+@sqlite_first
 def test_an_algorithm_hears_of_results_whose_worker_died_before_it_told_it(url: str) -> None:
     dead, other = client(url, "hyperband"), client(url, "hyperband", max_trials=2)
     trial = dead.suggest()
@@ -393,7 +397,11 @@ def test_what_a_worker_could_not_tell_the_algorithm_others_tell(url: str) -> Non
 
 @pytest.mark.parametrize(
     ("name", "max_trials"),
-    {"random": 2, "tpe": 6, "asha": 5, "hyperband": 5, "evolutiones": 5, "pbt": 6, "gridsearch": 3}.items(),
+    [
+        *(("random", 2), ("asha", 5), ("gridsearch", 3)),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in (("tpe", 6), ("hyperband", 5), ("evolutiones", 5))),
+        pytest.param("pbt", 6, marks=pytest.mark.slow),
+    ],
 )
 def test_a_hunt_is_the_hunt_of_orions_own_storage(sqlite_url: str, name: str, max_trials: int) -> None:
     algorithm, space = copy.deepcopy(ALGORITHMS[name])
@@ -444,13 +452,13 @@ def check_end(watcher: ExperimentClient, max_trials: int) -> None:
 def test_processes_on_sqlite_end_with_the_exact_number_although_some_are_killed(
     sqlite_url: str, wait_until: Callable[..., None]
 ) -> None:
-    check_end(run_workers(sqlite_url, "random", 6, 2, 2, wait_until, 900), 6)
+    check_end(run_workers(sqlite_url, "random", 4, 2, 1, wait_until, 900), 4)
 
 
 def test_processes_on_postgresql_end_with_the_exact_number_although_some_are_killed(
     postgres_url: str, wait_until: Callable[..., None]
 ) -> None:
-    check_end(run_workers(postgres_url, "tpe", 6, 3, 1, wait_until, 900), 6)
+    check_end(run_workers(postgres_url, "tpe", 4, 2, 1, wait_until, 900), 4)
 
 
 @pytest.mark.chaos
@@ -473,27 +481,17 @@ with open(os.environ["ORION_RESULTS_PATH"], "w") as file:  # what orion.client.r
 """
 
 
-def test_the_orion_command_hunts_in_the_database_that_its_environment_names(sqlite_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_orion_command_hunts_in_the_database_that_its_environment_names(
+    sqlite_url: str, tmp_path: Path, real: bool
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(python=sys.executable))
     script.chmod(0o755)
-    environment = {
-        **os.environ,
-        "ORION_STORAGE_TYPE": "rekindlestorage",
-        "ORION_DB_TYPE": "rekindlesql",
-        "ORION_DB_ADDRESS": sqlite_url,
-        "PYTHONWARNINGS": "ignore",
-        "ORION_EXECUTOR": "singleexecutor",
-        "XDG_CONFIG_HOME": str(tmp_path),
-        "HOME": str(tmp_path),
-    }
-
-    command = [str(Path(sys.executable).with_name("orion")), "hunt", "-n", "shell", "--exp-max-trials", "1"]
-    command += [str(script), "-x~uniform(0, 1)"]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    command = ["hunt", "-n", "shell", "--exp-max-trials", "1", str(script), "-x~uniform(0, 1)"]
+    said = orion_says(command, sqlite_url, tmp_path, environment={"HOME": str(tmp_path)}, real=real)
     watcher = build_experiment("shell", storage=config(sqlite_url))
-    assert [t.objective.value == t.params["/x"] ** 2 for t in watcher.fetch_trials()] == [True]
+    assert [t.objective.value == t.params["/x"] ** 2 for t in watcher.fetch_trials()] == [True], said
     assert isinstance(watcher.storage, RekindleStorage)
     assert isinstance(watcher.storage._db, RekindleSQL)
     assert list(tmp_path.glob("**/*.pkl")) == []

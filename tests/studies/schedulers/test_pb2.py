@@ -119,12 +119,12 @@ def simulate(config: Config, rng: random.Random) -> tuple[dict[int, Trial], dict
     return trials, segments
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize("seeds", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_what_is_explored_follows_from_the_rows_in_whatever_order_they_came(seeds: int) -> None:
     one = config(rungs=3, **seed_options(seeds, "mean"))
     trials, segments = simulate(one, random.Random(0))
     assert len(trials) > 10 * seeds
-    for seed in range(1, 3):
+    for seed in range(1, 2):
         assert simulate(one, random.Random(seed)) == (trials, segments)
     for trial in trials.values():
         assert flatten(SPACE.validate(trial.params)) == trial.params

@@ -190,10 +190,12 @@ def test_members_train_as_one_cohort_and_copy_the_state_of_others(
         ]
         snapshot = look(store, "s")
         assert snapshot.epochs == snapshot.epochs_total == 5 * 6
-        assert snapshot.env_steps == 64 * 30
+        assert snapshot.env_steps == TINY["epoch_steps"] * 30
 
 
-@pytest.mark.parametrize("options", [{}, {"exploit": "tournament", "explore": "resample"}])
+@pytest.mark.parametrize(
+    "options", [{"exploit": "tournament", "explore": "resample"}, pytest.param({}, marks=pytest.mark.slow)]
+)
 def test_three_workers_train_the_population_that_one_trains(sqlite_url: str, options: dict[str, Any]) -> None:
     config = population(4, 4, **options)
     assert run_by_three(sqlite_url, config) == undisturbed(config)
@@ -202,7 +204,7 @@ def test_three_workers_train_the_population_that_one_trains(sqlite_url: str, opt
 def test_a_population_whose_workers_are_killed_ends_as_if_nothing_had_happened(
     sqlite_url: str, gate: Gate, wait_until: Callable[..., None]
 ) -> None:
-    config = population(4, 6, env="gated:Gated-v0")
+    config = population(4, 4, env="gated:Gated-v0")
     assert run_and_be_killed(sqlite_url, config, gate, wait_until) == undisturbed(config)
 
 

@@ -21,7 +21,7 @@ from studying import TINY, bits, run, run_and_be_killed, tiny, undisturbed, work
 
 
 def test_three_workers_train_the_study_by_hyperband_that_one_trains(sqlite_url: str) -> None:
-    config = tiny(trials=8, scheduler="hyperband")
+    config = tiny(trials=6, epochs=(1, 2, 2), scheduler="hyperband")
     with Store(sqlite_url) as store:
         start_study(store, "s", config)
         work(sqlite_url, 3)
@@ -32,6 +32,7 @@ def test_three_workers_train_the_study_by_hyperband_that_one_trains(sqlite_url: 
     assert [trial["rung"] for trial in shown["trials"]] == [trial["rungs"][-1]["rung"] for trial in shown["trials"]]
 
 
+@pytest.mark.slow
 def test_a_study_by_hyperband_whose_workers_are_killed_ends_as_if_nothing_had_happened(
     sqlite_url: str, gate: Gate, wait_until: Callable[..., None]
 ) -> None:
@@ -78,13 +79,13 @@ def is_by_asha(config: Config, trials: list[Trial], segments: list[Segment]) -> 
 
 def test_the_trials_of_asha_are_exact_whatever_is_promoted(postgres_url: str) -> None:
     """With several seeds, and on a server."""
-    config = tiny(trials=5, scheduler="asha", sampler="random", options=seed_options(2, "mean"))
+    config = tiny(trials=4, epochs=(1, 2, 2), scheduler="asha", sampler="random", options=seed_options(2, "mean"))
     with Store(postgres_url) as store:
         start_study(store, "s", config)
         work(postgres_url, 3)
         assert is_by_asha(config, store.trials("s"), store.segments("s"))
     here, there = bits_of(postgres_url), of_segments(undisturbed(config)["segments"])
-    assert here.keys() & there.keys() >= {(number, 0) for number in range(5 * seeds_of(config))}
+    assert here.keys() & there.keys() >= {(number, 0) for number in range(4 * seeds_of(config))}
     assert {key: here[key] for key in here.keys() & there.keys()} == {
         key: there[key] for key in here.keys() & there.keys()
     }
@@ -93,7 +94,7 @@ def test_the_trials_of_asha_are_exact_whatever_is_promoted(postgres_url: str) ->
 def test_a_study_by_asha_survives_the_death_of_its_workers(
     sqlite_url: str, gate: Gate, wait_until: Callable[..., None]
 ) -> None:
-    config = tiny(trials=6, scheduler="asha", sampler="random", env="gated:Gated-v0")
+    config = tiny(trials=4, scheduler="asha", sampler="random", env="gated:Gated-v0")
     run_and_be_killed(sqlite_url, config, gate, wait_until)
     with Store(sqlite_url) as store:
         assert is_by_asha(config, store.trials("s"), store.segments("s"))
@@ -102,15 +103,15 @@ def test_a_study_by_asha_survives_the_death_of_its_workers(
 
 
 def test_a_study_by_asha_can_be_extended(sqlite_url: str) -> None:
-    run(sqlite_url, tiny(trials=4, scheduler="asha"))
+    run(sqlite_url, tiny(trials=3, epochs=(1, 2, 2), scheduler="asha"))
     before = bits_of(sqlite_url)
-    run(sqlite_url, tiny(trials=7, scheduler="asha"))
+    run(sqlite_url, tiny(trials=5, epochs=(1, 2, 2), scheduler="asha"))
     after = bits_of(sqlite_url)
     assert {key: after[key] for key in before} == before
-    assert {number for number, _ in after} == set(range(7))
+    assert {number for number, _ in after} == set(range(5))
 
 
-@pytest.mark.parametrize("scheduler", ["asha", "hyperband"])
+@pytest.mark.parametrize("scheduler", ["hyperband", pytest.param("asha", marks=pytest.mark.slow)])
 def test_the_command_line_shows_brackets_and_rungs(
     sqlite_url: str, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,7 +184,7 @@ def test_what_the_database_counts_is_what_reading_all_trials_gives(url: str, sch
     assert set(states[:-1]) == {"running"}
 
 
-@pytest.mark.parametrize("scheduler", ["asha", "hyperband"])
+@pytest.mark.parametrize("scheduler", ["hyperband", pytest.param("asha", marks=pytest.mark.slow)])
 def test_every_epoch_is_trained_once_and_promoted_trials_carry_on(
     sqlite_url: str, scheduler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,9 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.parametrize(("url", "hours"), [("sqlite", 1), ("postgresql", -1)], indirect=["url"])
+@pytest.mark.parametrize(
+    ("url", "hours"), [("sqlite", 1), pytest.param("postgresql", -1, marks=pytest.mark.slow)], indirect=["url"]
+)
 def test_a_process_whose_clock_is_wrong_by_an_hour_takes_and_holds_leases_like_all(
     url: str, tmp_path: Path, hours: int
 ) -> None:

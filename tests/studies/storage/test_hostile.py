@@ -126,8 +126,11 @@ HOSTILE_JSON = [
 def test_a_file_that_holds_anything_anywhere_is_an_error_of_ours(
     table: sa.Table, thorough: bool, templates: dict[str, str], tmp_path: Path
 ) -> None:
-    path = tmp_path / "hostile.db"
+    path, seen = tmp_path / "hostile.db", set[type]()
     for index, column in enumerate(table.columns):
+        if type(column.type) in seen and not thorough:
+            continue  # one column of each type
+        seen.add(type(column.type))
         if isinstance(column.type, columns.Json) and str(table) != "rk_metric" and not thorough:
             continue  # the next test fills them
         values = HOSTILE_VALUES[type(column.type)]
@@ -151,7 +154,7 @@ JSON_COLUMNS = [
 @pytest.mark.parametrize(("table", "column"), JSON_COLUMNS)
 def test_hostile_json_is_an_error_of_ours(filled_url: str, table: str, column: str, tmp_path: Path) -> None:
     # each text somewhere, and less often on PostgreSQL: one code reads what both give
-    some = HOSTILE_JSON[JSON_COLUMNS.index((table, column)) % 6 :: 6 if filled_url.startswith("sqlite") else 18]
+    some = HOSTILE_JSON[JSON_COLUMNS.index((table, column)) % 9 :: 9 if filled_url.startswith("sqlite") else 18]
     for text in some:
         with Store(filled_url) as store:
             sample.execute(store, sa.text(f"UPDATE {table} SET {column} = :text").bindparams(text=text))
@@ -264,7 +267,7 @@ def test_owners_that_are_no_processes_end_by_the_clock(filled: Store) -> None:
         assert Owner(here.host, here.boot, pid, "1").is_dead()
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_flipped_bits_of_a_database_file_are_errors_of_ours(
     seed: int, templates: dict[str, str], tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ SET = [part for name, value in TINY.items() for part in ("--set", f"{name}={valu
 
 
 def keeping(mode: str | None) -> Config:
-    return replace(tiny(trials=4), options={} if mode is None else {"snapshots": mode})
+    return replace(tiny(trials=3), options={} if mode is None else {"snapshots": mode})
 
 
 def results(found: dict[str, Any]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run(f"sqlite:///{tmp_path_factory.mktemp('plain') / 'plain.db'}", keeping(None))
 
 
-@pytest.mark.parametrize("mode", ["best", "best:2", "all", "1", "no"])
+@pytest.mark.parametrize("mode", ["best", pytest.param("best:2", marks=pytest.mark.slow), "all", "1", "no"])
 def test_a_study_has_the_same_results_whatever_it_keeps(tmp_path: Any, mode: str, plain: dict[str, Any]) -> None:
     url = f"sqlite:///{tmp_path / 'kept.db'}"
     assert results(run(url, keeping(mode))) == results(plain)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import PPO
 from rekindle.tasks.checkpoint.storage import policy_uid
 from safetensors import safe_open
-from studying import TINY, bits, run, tiny
+from studying import TINY, bits, run, sqlite_first, tiny
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -52,6 +53,7 @@ def train(url: str, *more: str, epochs: int = 2, **changes: Any) -> list[str]:
     return [*command, "--epochs", str(epochs), "--json", *more]
 
 
+@cache
 def given(seed: int = 9, epochs: int = 2) -> PPO:
     task = PPO("CartPole-v1", seed=seed).init(**unflatten(TINY))
     task.fit(epochs)
@@ -223,6 +225,7 @@ def test_every_trial_of_a_study_starts_with_the_policy_bit_for_bit(tmp_path: Pat
     assert run(other, config, workers=3) == found
 
 
+@sqlite_first
 def test_a_warm_trial_can_be_replayed_and_trained_again(url: str, cli: Cli) -> None:
     with Store(url) as store:
         config = warmed(store, given())
@@ -326,6 +329,7 @@ def test_an_imported_study_knows_what_its_trials_started_from(tmp_path: Path, cl
     assert cli("replay", uid, "--storage", other)[0] == 0
 
 
+@sqlite_first
 def test_a_policy_that_nothing_needs_goes_once_it_is_old(url: str) -> None:
     def age(store: Store) -> None:
         store.database.write(lambda connection: connection.execute(checkpoint.update().values(created=0.0)))

@@ -161,7 +161,10 @@ def test_asha_promotes_the_front_of_those_that_have_finished() -> None:
     assert promoted == [[], [0], [], [2], [4], [5]]
 
 
-@pytest.mark.parametrize(("sampler", "scheduler"), [("tpe", "halving"), ("nsgaii", "none"), ("nsgaiii", "hyperband")])
+@pytest.mark.parametrize(
+    ("sampler", "scheduler"),
+    [("tpe", "halving"), ("nsgaii", "none"), pytest.param("nsgaiii", "hyperband", marks=pytest.mark.slow)],
+)
 def test_any_number_of_workers_finds_the_same_front(sqlite_url: str, sampler: str, scheduler: str) -> None:
     config = searched(trials=6, epochs=(1, 2, 2), sampler=sampler, scheduler=scheduler, seed=2)
     assert run_by_three(sqlite_url, config) == undisturbed(config)

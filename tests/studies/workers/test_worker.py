@@ -38,12 +38,12 @@ def test_a_study_runs_to_its_end_and_no_epoch_is_trained_twice(
     assert study["best"]["epochs"] == 4
     assert snapshot.complete
     assert snapshot.epochs == snapshot.epochs_total == sum(trial_epochs(found).values())
-    assert snapshot.env_steps == 64 * snapshot.epochs
+    assert snapshot.env_steps == TINY["epoch_steps"] * snapshot.epochs
     assert [through for _, through, total in snapshot.rungs] == [total for _, _, total in snapshot.rungs]
 
 
 def test_any_number_of_workers_gives_the_same_study(sqlite_url: str) -> None:
-    config = tiny(epochs=(1, 2, 2))
+    config = tiny(4, (1, 2, 2))
     assert run_by_three(sqlite_url, config) == undisturbed(config)
 
 
