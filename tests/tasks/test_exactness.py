@@ -143,7 +143,6 @@ QUICK = {
     ("ppo, curious", "restart"),
     ("a2c, shown", "dict"),
     ("ppo2, lstm, curious, shown", "choices"),
-    ("ppo, variational", "restart"),
     ("a2c, whole episodes", "restart"),
     ("dqn, n-step, prioritized", "restart"),
     ("ppo, hyper", "goals"),
@@ -152,12 +151,10 @@ QUICK = {
     ("ppo, flat, separate", "tiny image"),
     ("a2c, small, curious", "tiny image"),
     ("dqn, impala, dueling", "tiny image"),
-    ("sac", "Box2D, Box"),
     ("sac", "hybrid"),
     ("sac", "wrapped"),
     ("sac, small", "tiny image, Box"),
     ("sac, lstm", "restart"),
-    ("sac, lstm", "hybrid"),
     ("ppo2, sde", "wrapped"),
 }
 PAIRS = [(name, family) for name, (_, _, families) in ALGORITHMS.items() for family in families]

@@ -209,6 +209,7 @@ class TestWarmDQN(Warm):
     }
 
 
+@pytest.mark.slow
 class TestWarmSAC(Warm):
     task = SAC
     env = "Pendulum-v1"

@@ -201,7 +201,7 @@ def test_a_gradient_step_lowers_the_loss_on_its_batch() -> None:
 def test_values_in_a_corridor_are_those_of_the_theory() -> None:
     env = EnvSpec("fakes:Corridor-v0", {"length": 3}, max_episode_steps=20)
     task = DQN(env, seed=0).init(
-        epoch_steps=2000,
+        epoch_steps=1200,
         learning_starts=200,
         gamma=0.5,
         num_updates=4,

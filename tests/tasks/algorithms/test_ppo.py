@@ -58,7 +58,7 @@ class TestOnCartPole(ExactnessSuite):
             "lr_schedule.points": [[0, 1.0], [300, 0.1]],
         },
     )
-    cohort_size = 5
+    cohort_size = 4
     inert = frozenset({"model.std_init"})  # the first standard deviation of continuous actions
 
 

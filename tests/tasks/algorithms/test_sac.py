@@ -40,7 +40,7 @@ SPACES = [BOX, gym.spaces.Discrete(3), Joined(HYBRID)]
 class TestOnPendulum(ExactnessSuite):
     task = SAC
     env = "Pendulum-v1"
-    hyperparameters: ClassVar = SMALL
+    hyperparameters: ClassVar = {**SMALL, "epoch_steps": 64}
     variants: ClassVar = (
         {
             "entropy.lr": 0.01,

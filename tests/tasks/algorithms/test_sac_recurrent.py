@@ -49,7 +49,6 @@ class TestOnMaskedCartPole(VariantSuite):
             "model.width": 17,
             "normalize_obs": True,
         },
-        {"max_grad_norm": None, "model.burn_in": 0, "entropy.learn": False},
     )
     inert = frozenset({"entropy.alpha", "entropy.target"})
     cohort_size = 3

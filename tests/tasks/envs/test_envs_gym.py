@@ -54,7 +54,8 @@ SPECS = {
     "curriculum": (EnvSpec("own_envs:Curriculum-v0"), "restart", False),
 }
 STEPS = 60
-QUICK = tuple(name for name in SPECS if name != "pong")  # the self-test of an emulator takes seconds in each process
+SLOW = ("pong", "pendulum with kwargs", "continuous lander", "hopper", "wrapped dict", "image", "lessons restarted")
+QUICK = tuple(name for name in SPECS if name not in SLOW)  # each way of restoring; a self-test takes its time
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +132,7 @@ def resumed_elsewhere(names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
     return {name: (here[name], there[name]) for name in names}
 
 
-@pytest.mark.parametrize("name", [*QUICK, pytest.param("pong", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 def test_a_new_process_goes_on_bit_for_bit(name: str) -> None:
     uninterrupted, resumed = resumed_elsewhere(QUICK if name in QUICK else (name,))[name]
     assert resumed == uninterrupted

@@ -20,7 +20,7 @@ from support_path import SUPPORT
 
 SIDES, REACH = "goal_envs:Sides-v0", "goal_envs:Reach-v0"
 HYPER = {"model.goal_conditioning": "hyper"}
-SMALL: dict[str, Any] = {"epoch_steps": 128, "num_steps": 16, "num_envs": 4, "model.width": 16, "optimizer.lr": 0.01}
+SMALL: dict[str, Any] = {"epoch_steps": 64, "num_steps": 16, "num_envs": 4, "model.width": 16, "optimizer.lr": 0.01}
 
 
 @pytest.fixture(autouse=True)
