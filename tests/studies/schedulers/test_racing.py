@@ -180,8 +180,13 @@ def raced(**options: Any) -> Config:
     return tiny(generation=6, cohort=4, sampler="random", options=racing, **options)
 
 
-def test_any_number_of_workers_races_the_same(sqlite_url: str) -> None:
-    config = raced(epochs=(1, 2, 2))
+@pytest.mark.parametrize(
+    "options",
+    [{"epochs": (1,), "scheduler": "none"}, pytest.param({"epochs": (1, 2, 2)}, marks=pytest.mark.slow)],
+    ids=["one rung", "two rungs"],
+)
+def test_any_number_of_workers_races_the_same(sqlite_url: str, options: dict[str, Any]) -> None:
+    config = raced(**options)
     assert run_by_three(sqlite_url, config) == undisturbed(config)
     with Store(sqlite_url) as store:
         assert check(store) == []

@@ -166,7 +166,7 @@ def test_asha_promotes_the_front_of_those_that_have_finished() -> None:
     [("tpe", "halving"), ("nsgaii", "none"), pytest.param("nsgaiii", "hyperband", marks=pytest.mark.slow)],
 )
 def test_any_number_of_workers_finds_the_same_front(sqlite_url: str, sampler: str, scheduler: str) -> None:
-    config = searched(trials=6, epochs=(1, 2, 2), sampler=sampler, scheduler=scheduler, seed=2)
+    config = searched(trials=5, epochs=(1, 2, 2), generation=5, sampler=sampler, scheduler=scheduler, seed=2)
     assert run_by_three(sqlite_url, config) == undisturbed(config)
     with Store(sqlite_url) as store:
         shown = study_json(store, "s")
