@@ -53,9 +53,10 @@ url = sys.argv[1]
 before = signal.getsignal(signal.SIGTERM)
 with Store(url) as store, cluster(url, "s", workers=1, address=None, cpus=1, gpus=0) as (count, hire):
     assert (count, signal.getsignal(signal.SIGTERM)) == (1, before)
+    astray = RayWorker(0, 0, url, "no study", 1, [])  # it starts while the other one trains
     with Progress(Console(file=io.StringIO()), "s", "here") as progress:
         Supervisor(store, "s", count, hire, progress).run()
-        lost = Supervisor(store, "t", 1, lambda: RayWorker(1, 0, url, "no study", 1, []), progress)
+        lost = Supervisor(store, "t", 1, lambda: astray, progress)
         for wrong in (lost.run, cluster(url, "s", workers=1, address=None, cpus=9, gpus=0).__enter__):
             try:
                 wrong()
