@@ -34,7 +34,7 @@ SMALL: dict[str, Any] = {
 class TestOnCartPole(ExactnessSuite):
     task = DQN
     env = "CartPole-v1"
-    hyperparameters: ClassVar = SMALL
+    hyperparameters: ClassVar = {**SMALL, "epoch_steps": 96}
     variants: ClassVar = (
         {"tau": 0.5, "double": True, "n_step": 3, "num_envs": 3, "buffer_size": 101, "normalize_obs": True},
         {
@@ -268,7 +268,7 @@ def test_a_memory_is_refilled_every_so_many_epochs() -> None:
     assert (dqn.replay.size, dqn.progress.updates) == (128, 2 * (128 // 4 * 3 - 2 * 10))
 
 
-@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("trained", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_warm_start_fills_the_memory_by_the_policy_that_was_asked_for(trained: bool) -> None:
     source = DQN("CartPole-v1", seed=9).init(**SMALL)
     source.fit(1)

@@ -16,8 +16,8 @@ SMALL: dict[str, Any] = {
     "num_steps": 16,
     "num_envs": 3,
     "num_minibatches": 2,
-    "update_epochs": 4,
-    "epoch_steps": 96,
+    "update_epochs": 2,
+    "epoch_steps": 48,
     "optimizer": {"lr": 0.01},
     "model": {"width": 16, "layers": 1},
 }
