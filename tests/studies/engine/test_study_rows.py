@@ -20,7 +20,7 @@ from rekindle.studies.storage.rows import Result, Segment, Trial
 from rekindle.studies.storage.sql.schema import metadata
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep import fsck
-from studying import tiny
+from studying import sqlite_first, tiny
 
 
 @pytest.fixture
@@ -72,6 +72,7 @@ def test_what_has_changed_is_read_once_and_nothing_else(store: Store, other: Sto
     assert (4, 0) not in view.ready
 
 
+@sqlite_first
 def test_a_whole_study_reads_each_row_as_often_as_it_was_written(store: Store, other: Store) -> None:
     start_study(store, "s", tiny(trials=24, sampler="random"))
     view, engine, read = StudyRows(other, "s"), StudyRunner(store, "s"), 0
@@ -213,6 +214,7 @@ def test_what_is_asked_at_each_look_goes_through_indexes(sqlite_url: str) -> Non
             assert not [step[3] for step in steps if step[3].startswith("SCAN")], statement
 
 
+@sqlite_first
 @pytest.mark.parametrize("scheduler", ["halving", "hyperband", "asha", "none"])
 def test_a_watch_shows_what_a_first_look_shows(store: Store, other: Store, scheduler: str) -> None:
     rng = random.Random(1)

@@ -22,6 +22,7 @@ from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.storage.sql.schema import blob, checkpoint, task
 from rekindle.studies.storage.store import Store
+from studying import sqlite_first
 
 HOLD = """
 import sys
@@ -156,6 +157,7 @@ def test_a_heartbeat_sees_that_a_lease_is_lost(url: str, wait_until: Callable[..
         assert store.tasks()[0].owner == "x:y:1:z"
 
 
+@sqlite_first
 def test_a_lease_that_was_dropped_without_release_is_let_go(url: str, wait_until: Callable[..., None]) -> None:
     with Store(url, lease_seconds=0.2) as store:
         lease = store.open("a", {})

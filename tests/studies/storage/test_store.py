@@ -17,6 +17,7 @@ from rekindle.studies.storage.sql.schema import blob, checkpoint, checkpoint_blo
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.errors import DamagedState
+from studying import sqlite_first
 
 Writer = Callable[..., Write]
 IDENTITY = {"algorithm": "ppo", "env": "CartPole-v1", "seed": 1}
@@ -112,6 +113,7 @@ def test_a_task_is_held_once_also_within_a_process(url: str, store: Store) -> No
         assert again.token == lease.token + 1
 
 
+@sqlite_first
 def test_a_lease_that_was_dropped_is_free_for_its_own_process(store: Store) -> None:
     lease = store.open("a", IDENTITY)
     del lease
