@@ -36,10 +36,10 @@ def run(envs: Envs, seeds: list[int], begin: int, end: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("id", IDS)
 def test_a_member_of_five_equals_the_same_member_alone(id: str) -> None:
     cohort = make_envs(id, SEEDS, 3)
-    together = run(cohort, SEEDS, 0, 400)
+    together = run(cohort, SEEDS, 0, 250)
     for i, seed in enumerate(SEEDS):
         alone = make_envs(id, [seed], 3)
-        assert all(np.array_equal(x[:, i], y[:, 0]) for x, y in zip(together, run(alone, [seed], 0, 400), strict=True))
+        assert all(np.array_equal(x[:, i], y[:, 0]) for x, y in zip(together, run(alone, [seed], 0, 250), strict=True))
         assert state.difference(cohort.member_state(i), alone.member_state(0)) == []
 
 
