@@ -47,6 +47,7 @@ def test_every_episode_is_that_of_its_seed_to_the_true_final_observation() -> No
     alone.close()
 
 
+@pytest.mark.slow
 def test_neither_neighbours_nor_threads_change_a_member() -> None:
     together, alone = make_envs(PONG, [5, 6], 1, processes=2), make_envs(PONG, [6], 1)
     assert run(together, [5, 6], 0, 50)[1] == run(alone, [6], 0, 50)[0]
