@@ -14,9 +14,8 @@ help:  ## the targets
 tune: $(VENV)/.installed  ## tune PPO on CartPole-v1; rerun to resume
 	$(BIN)/rekindle tune ppo CartPole-v1 --trials 16 --epochs 1:27 --study cartpole --storage sqlite:///studies.db
 
-# Three processes on two cores: tests also wait for locks, servers and workers.
 test: lint  ## ruff, mypy and the tests
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed-test  ## ruff and mypy
 	$(BIN)/ruff check .
