@@ -1,4 +1,4 @@
-"""Rekindle: hyperparameter optimization for reinforcement learning, where every trial can be stopped and carried on.
+"""Rekindle: hyperparameter optimization for reinforcement learning, where every trial can be stopped and resumed.
 
 Names are loaded on first use, so that `import rekindle` costs milliseconds and imports no torch.
 """

@@ -142,7 +142,7 @@ class Training:
         members: how many are trained together, alike but for seed and gamma.
         shown: whether demonstrations are recorded first, and given to it.
         warm: whether another one is trained first, and its networks are taken over.
-        resumed: whether a new task of a new store carries on with it after the first epoch.
+        resumed: whether a new task of a new store resumes it after the first epoch.
     """
 
     task: str

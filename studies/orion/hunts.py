@@ -289,7 +289,7 @@ def _experiment(
 def _check_same(name: str, known: str | None, identity: Mapping[str, Any]) -> None:
     if known is None:
         raise StudyMismatch(
-            f"the experiment {name} was not begun by a hunt from Python, and cannot be carried on by "
+            f"the experiment {name} was not begun by a hunt from Python, and cannot be resumed by "
             "one; give this hunt another name"
         )
     if (stored := json.loads(known)) != identity:

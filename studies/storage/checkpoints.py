@@ -224,4 +224,4 @@ def _wrong_manifest(row: Head) -> str:
 def _cure(before: int | None) -> str:
     if before is None:
         return "No sound one is left: restore the database from a copy, or start the task again with Lease.discard()"
-    return f"The one at {before} epochs is sound: Lease.load(allow_previous=True) carries on from there"
+    return f"The one at {before} epochs is sound: Lease.load(allow_previous=True) resumes from there"

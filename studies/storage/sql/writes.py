@@ -25,7 +25,9 @@ def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
     return (values[i : i + CHUNK] for i in range(0, len(values), CHUNK))
 
 
-def add_task(connection: Connection, uid: str, identity: Mapping[str, Any] | None, created: float | None = None) -> Any:
+def add_task(
+    connection: Connection, uid: str, identity: Mapping[str, Any] | None, created: float | None = None
+) -> str | None:
     """Create a task unless it exists; return the uid if new."""
     values = {"uid": uid, "identity": identity, "created": Now() if created is None else created}
     new = insert(connection, task).values(**values, lease_epoch=0, lease_expires=0, epochs=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from ...errors import StateMismatch
 from .spec import EnvSpec
+
+if TYPE_CHECKING:
+    import torch
 
 Tree = dict[str, Any]
 Array = NDArray[Any]
@@ -180,7 +183,7 @@ class Envs(ABC):
             column[i] = tree["episodes"][name]
 
 
-def to_tensor(array: Array) -> Any:
+def to_tensor(array: Array) -> torch.Tensor:
     """Return a tensor with a copy of the array."""
     import torch  # here, since an environment process needs none, and it takes a second and 200 MB
 
