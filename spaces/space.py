@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -260,6 +260,10 @@ class Space(Mapping[str, "Dimension | Space"]):
         flat = {path: d if d.search else _fixed(d, d.default, path) for path, d in self._flat.items()}
         silent = {path: d.default for path, d in self._flat.items() if d.silent and not d.when}
         return Space._of(flat).fix(silent)
+
+    def unsearched(self, names: Collection[str]) -> Space:
+        """Return this space with these of its dimensions not searched."""
+        return Space._of({path: replace(d, search=False) if path in names else d for path, d in self._flat.items()})
 
     def extend(self, /, **entries: Dimension | Space) -> Space:
         """Return this space with more in it.

@@ -76,7 +76,7 @@ class Objective:
         if self.objectives != DEFAULT:
             self.report = 0  # Optuna prunes studies of one objective only
         first = task(env, seed=seed, **fixed)  # checks the arguments
-        self.env, self.space = first.env, open_space(task, first.fixed, priors or {})
+        self.env, self.space = first.env, open_space(task, first.env, first.fixed, priors or {})
         self._url = storage
         self._store = storage if isinstance(storage, Store) else None
         self._lock = threading.Lock()

@@ -21,7 +21,7 @@ with the means `episode_return` and `episode_length`; and means over its iterati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -177,6 +177,24 @@ class Learner:
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         """Raise UnsupportedSpace for hyperparameters that need another environment."""
+
+    @classmethod
+    def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> Collection[str]:
+        """Return searched hyperparameters that change nothing in an environment.
+
+        Args:
+            env: the environment.
+            fixed: values that are not searched, by dotted name.
+        """
+        return ()
+
+    @classmethod
+    def open_space(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> Space:
+        """Return the hyperparameters beside the fixed ones.
+
+        Those without effect are not searched, so that one result has one uid.
+        """
+        return cls.hyperparameters.fix(fixed).unsearched(cls.without_effect(env, flatten(fixed)))
 
     @classmethod
     def algorithm(cls) -> str:

@@ -108,7 +108,7 @@ class Task:
         self.env, self.seed, self.device = EnvSpec.of(env), seed, device_of(device, self.name)
         self.env_processes, self.logger = env_processes, logger
         self.warm_start, self.demonstrations = warm_start, demonstrations
-        self._open_space = self.learner.hyperparameters.fix(fixed)
+        self.learner.hyperparameters.fix(fixed)  # refuses what is not in the space
         self.fixed = flatten(fixed)
         self._identity: TaskIdentity | None = None
         self.uid = ""
@@ -126,7 +126,7 @@ class Task:
 
     def get_space(self, **fidelities: Any) -> Space:
         """Return the open hyperparameters, nested, and the fidelities named, e.g. ``epochs=fidelity(1, 27)``."""
-        return self._open_space.searched().extend(**fidelities)
+        return self.learner.open_space(self.env, self.fixed).searched().extend(**fidelities)
 
     @property
     def identity(self) -> TaskIdentity:

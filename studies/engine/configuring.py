@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import Space, SpaceError, flatten, unflatten, with_priors
+from ...spaces.choices import Fixed
 from ...spaces.dimension import Maybe
 from ...spaces.errors import near
 from ...spaces.space import ENABLED
@@ -20,6 +21,7 @@ from ..study.config import SCHEDULERS, BadConfig, Config, check_count, check_epo
 from ..study.objectives import ALWAYS, DIRECTIONS, objectives_of
 
 if TYPE_CHECKING:
+    from ...tasks.envs import EnvSpec
     from ...tasks.task import Task
 
 TRIALS = 16
@@ -58,7 +60,7 @@ def make_config(
         task_version=algorithm.version,
         env=task.env.to_json(),
         seed=seed,
-        space=open_space(algorithm, fixed or {}, priors or {}).priors(),
+        space=open_space(algorithm, task.env, fixed or {}, priors or {}).priors(),
         fixed=task.fixed,
         epochs=check_epochs(epochs),
         trials=[TRIALS if trials is None else trials],
@@ -100,9 +102,12 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
             choose("an objective", name, list(dict.fromkeys(known)))
 
 
-def open_space(algorithm: type[Task], fixed: Mapping[str, Any], priors: Mapping[str, str]) -> Space:
+def open_space(algorithm: type[Task], env: EnvSpec, fixed: Mapping[str, Any], priors: Mapping[str, str]) -> Space:
     """Return the space of all open dimensions and those with a prior."""
-    open = with_priors(algorithm.learner.hyperparameters.fix(fixed), priors)
+    for name in algorithm.learner.without_effect(env, flatten(fixed)):
+        if name in priors:
+            raise BadConfig(f"{algorithm.name}: {name} changes nothing in {env.id}, but has a prior; leave it out")
+    open = with_priors(algorithm.learner.open_space(env, fixed), priors)
     searched = open.searched()
     for row in open.rows:
         if row.path in priors and row.path not in searched.flat():
@@ -117,12 +122,17 @@ def defaults_except(space: Space, search: Sequence[str]) -> Nested:
     """Return the defaults of all hyperparameters but `search`, where they apply.
 
     Raises:
-        SpaceError: a name of `search` is not in the space, or applies only to other values than the defaults.
+        SpaceError: a name of `search` is not in the space, has one value, or applies only to other values than the
+            defaults.
     """
     flat = space.flat()
     for name in search:
         if name not in flat:
             raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{near(name, flat)}")
+        if isinstance(flat[name], Fixed):
+            raise SpaceError(
+                f"search: {name} has one value here, {flat[name].expects}; leave it out, or give it a prior"
+            )
     values: dict[str, Value] = {}
     for row in space.rows:
         decided = [condition for condition in row.conditions if condition.path not in search]

@@ -31,7 +31,15 @@ from ..networks.optimizers import (
 from ..runtime.metric_means import MemberMetrics
 from ..signals.guidance import Guidance, guidance_space
 from ..task import Task
-from .on_policy import check_actions, check_model, check_on_policy, make_agent, normalize_advantage, on_policy_space
+from .on_policy import (
+    check_actions,
+    check_model,
+    check_on_policy,
+    make_agent,
+    normalize_advantage,
+    on_policy_space,
+    without_effect,
+)
 
 
 class A2CLearner(Learner):
@@ -62,6 +70,7 @@ class A2CLearner(Learner):
     gathered: EpisodeBuffer | None = None
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
+    without_effect = classmethod(without_effect)
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:

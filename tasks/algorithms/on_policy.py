@@ -122,6 +122,13 @@ def check_actions(learner: type[Learner], env: EnvSpec) -> None:
     distribution_for(spaces_of(env).action, f"{learner.algorithm()} on {env.id}")
 
 
+def without_effect(learner: type[Learner], env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
+    """Return on-policy hyperparameters that change nothing in an environment."""
+    distribution = distribution_for(spaces_of(env).action, f"{learner.algorithm()} on {env.id}")
+    of_joint_critic = ["vf_coef", "clip_value"] if fixed.get("critic.name") == "separate" else []
+    return of_joint_critic + ([] if distribution.log_std_shape else ["model.std_init"])
+
+
 def make_agent(learner: Learner) -> Agent:
     """Build the agent that acts for a learner's members.
 

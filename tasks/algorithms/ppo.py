@@ -36,6 +36,7 @@ from .on_policy import (
     make_agent,
     normalize_advantage,
     on_policy_space,
+    without_effect,
 )
 from .separate_critic import SeparateCritic, critic_space
 
@@ -109,6 +110,7 @@ class PPOLearner(Learner):
     critic: SeparateCritic | None = None
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
+    without_effect = classmethod(without_effect)
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from ..networks.optimizers import (
 )
 from ..signals.guidance import Guidance
 from ..task import Task
-from .on_policy import check_actions, check_model, check_on_policy, make_agent
+from .on_policy import check_actions, check_model, check_on_policy, make_agent, without_effect
 from .ppo import clipped_surrogate, ppo_space, within_target_kl
 
 
@@ -44,6 +44,7 @@ class PPO2Learner(Learner):
     check = classmethod(check_on_policy)
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
+    without_effect = classmethod(without_effect)
 
     def build(self) -> None:
         self.agent = make_agent(self)

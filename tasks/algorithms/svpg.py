@@ -33,7 +33,7 @@ from ..runtime.guard import BadResumeGuard
 from ..task import Task
 from ..warm_start import policy_of
 from .a2c import A2CLearner
-from .on_policy import check_actions, check_model
+from .on_policy import check_actions, check_model, without_effect
 from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
 
@@ -226,6 +226,7 @@ class SVPGLearner(Learner):
 
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
+    without_effect = classmethod(without_effect)
 
 
 class SVPGPPOLearner(SVPGLearner):

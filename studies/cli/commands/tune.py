@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ....spaces import flatten, unflatten
 from ....tasks import load
+from ....tasks.envs import EnvSpec
 from ....tasks.task import Task
 from ...engine.configuring import defaults_except, make_config, make_population, open_space
 from ...engine.optuna_mirror import mirror
@@ -64,7 +65,7 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
     env, epochs, priors = options.parse_env(arguments.env), parse_epochs(arguments.epochs), _priors(arguments.prior)
     if arguments.search:
-        space = open_space(algorithm, fixed, priors)
+        space = open_space(algorithm, EnvSpec.of(env), fixed, priors)
         others = defaults_except(space, [*arguments.search, *priors])
         fixed = dict(unflatten(flatten(others) | flatten(fixed)))
     chosen = seed_options(arguments.seeds, arguments.aggregate, arguments.racing)

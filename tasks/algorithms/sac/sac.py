@@ -122,6 +122,12 @@ class SACLearner(Learner):
         if values["use_sde"] and not SoftActions(space, where).continuous_dim:
             raise UnsupportedSpace(f"{where}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
 
+    @classmethod
+    def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
+        actions = SoftActions(spaces_of(env).action, f"{cls.algorithm()} on {env.id}")
+        effects = {"entropy.target": actions.continuous_dim > 0, "entropy.choice_target": actions.num_discrete > 1}
+        return [name for name, has_effect in effects.items() if not has_effect]
+
     def build(self) -> None:
         hp, loop = self.hp, ReplayLoop(self)
         self.loop, self.replay, self.progress, self.priorities = loop, loop.replay, loop.progress, loop.sampler

@@ -25,3 +25,5 @@ def test_what_is_not_searched_has_its_default() -> None:
         SpaceError, match=r"replay\.alpha applies only when replay\.name is 'prioritized', which is not the"
     ):
         defaults_except(dqn.get_space(), ["replay.alpha"])
+    with pytest.raises(SpaceError, match=r"search: num_envs has one value here, 1, to which it is fixed; leave it out"):
+        defaults_except(dqn.get_space(), ["num_envs"])

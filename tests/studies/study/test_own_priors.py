@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import optuna
 import pytest
-from rekindle import PPO, Objective
+from rekindle import PPO, EnvSpec, Objective
 from rekindle.spaces import flatten, unflatten
 from rekindle.studies.engine.configuring import make_population, open_space
 from rekindle.tasks import load
@@ -68,6 +68,7 @@ def test_with_search_nothing_else_is_searched(sqlite_url: str, cli: Cli) -> None
         ("critic.lr=loguniform(1e-5, 1e-3)", "the prior of critic.lr needs critic.name"),
         ("optimizer.lr=loguniform(1, 1000)", "optimizer.lr must be a number in [0.0, 100.0], not 1000.0"),
         ("optimizer.lr", "must be written NAME=PRIOR, such as"),
+        ("model.std_init=uniform(0.5, 1)", "ppo: model.std_init changes nothing in CartPole-v1, but has a prior"),
         ("epoch_steps=ordinal(64, 128)", "there is no hyperparameter 'epoch_steps' that is open"),
     ],
 )
@@ -137,7 +138,7 @@ PYRADO: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("task", PYRADO)
 def test_the_ranges_of_pyrados_studies_can_be_searched(task: str) -> None:
     algorithm = load(task)
-    space = open_space(algorithm, {}, PYRADO[task])
+    space = open_space(algorithm, EnvSpec("Pendulum-v1"), {}, PYRADO[task])
     assert set(PYRADO[task]) <= set(space.flat())
     for seed in range(10):
         algorithm.learner.hyperparameters.validate(space.sample(seed))

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from fakes import batch_of
-from rekindle import A2C, PPO, PPO2, Cohort, EnvSpec, Task
+from rekindle import A2C, PPO, PPO2, SVPG, Cohort, EnvSpec, Task
 from rekindle.spaces import SpaceError, UnknownParameter
+from rekindle.spaces.choices import Fixed
 from rekindle.tasks.networks.optimizers import coefficient
 
 SMALL: dict[str, Any] = {"num_steps": 16, "num_envs": 4, "epoch_steps": 128}
@@ -136,3 +137,22 @@ def test_where_environments_are_made_anew_nothing_is_remembered_of_the_old_ones(
     learner.run_epoch()
     assert not learner.agent.memory.tensors["state"].any()
     assert not learner.agent.reward_normalizer.returns.any()
+
+
+@pytest.mark.parametrize("task", [PPO, PPO2, A2C, SVPG])
+def test_the_first_deviation_is_searched_only_where_actions_have_one(task: type[Task]) -> None:
+    assert "model.std_init" in searched(task("Pendulum-v1"))
+    assert "model.std_init" not in searched(task("CartPole-v1"))
+    here, there = (task("CartPole-v1").init(**values).uid for values in ({}, {"model": {"std_init": 1.0}}))
+    assert here == there == task("CartPole-v1").init(**task("CartPole-v1").get_space().defaults()).uid
+
+
+def test_what_a_separate_critic_makes_idle_is_not_searched() -> None:
+    idle = {"vf_coef", "clip_value"}
+    assert idle <= searched(PPO("CartPole-v1"))
+    assert not idle & searched(PPO("CartPole-v1", critic={"name": "separate"}))
+
+
+def searched(task: Task) -> set[str]:
+    """Return the names of what a study would vary."""
+    return {name for name, dimension in task.get_space().flat().items() if not isinstance(dimension, Fixed)}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rekindle import DQN, PPO, SAC, EnvSpec
+from rekindle.spaces.choices import Fixed
 from rekindle.tasks.algorithms.sac.actions import SoftActions
 from rekindle.tasks.algorithms.sac.sac import SACLearner
 from rekindle.tasks.envs import Joined
@@ -459,3 +460,11 @@ def test_it_learns_to_swing_a_pendulum_up() -> None:
     )
     task.fit(8)
     assert task.evaluate() > -250
+
+
+def test_only_the_entropy_that_an_action_has_is_searched() -> None:
+    expected = {"Pendulum-v1": {"entropy.target"}, "CartPole-v1": {"entropy.choice_target"}}
+    for env, names in expected.items():
+        space = SAC(env).get_space().flat()
+        targets = {"entropy.target", "entropy.choice_target"}
+        assert {name for name in targets if not isinstance(space[name], Fixed)} == names

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fakes import batch_of
-from rekindle import PPO
+from rekindle import PPO, EnvSpec
 from rekindle.studies.engine.configuring import open_space
 from rekindle.tasks.signals.discriminators import Bottleneck, input_gradient
 from rekindle.tasks.signals.gail import GAIL, softplus
@@ -169,7 +169,7 @@ def test_without_it_adversarial_imitation_is_what_it_was() -> None:
     names = ("use", "strength", "gamma", "lr", "width", "use_actions", "gradient_penalty")
     assert mine == {f"gail.{name}" for name in names}
     assert (
-        open_space(PPO, {"gail": {"use": True}}, {}).flat().keys()
+        open_space(PPO, EnvSpec("CartPole-v1"), {"gail": {"use": True}}, {}).flat().keys()
         & {f"gail.{name}" for name in ("variational", "information", "beta_lr", "code_width")}
         == set()
     )  # and a study of it searches what it did
