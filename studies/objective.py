@@ -23,6 +23,7 @@ from ..tasks.runtime.observers import EpochEvent
 from .engine.configuring import open_space
 from .storage.store import Store
 from .study.config import check_epochs
+from .study.digits import in_digits_alone
 from .study.objectives import DEFAULT, RETURN, Unmeasured, measure, objective_options
 from .workers.waiting import open_when_free
 
@@ -151,7 +152,7 @@ class Objective:
         if epoch not in reported:
             trial.report(value, epoch)
         if epoch < self.epochs and trial.should_prune():
-            raise optuna.TrialPruned(f"pruned after {epoch} epochs with a return of {value:.1f}")
+            raise optuna.TrialPruned(f"pruned after {epoch} epochs with a return of {in_digits_alone(value)}")
 
     def _make(self, storage: Store | None) -> Task:
         return self.algorithm(self.env, seed=self.seed, storage=storage, **self.fixed)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.progress import OPEN, TRAINING, WAITING, Snapshot
+from ...study.digits import in_digits_alone
 
 WINDOW = 8.0  # seconds over which speed is measured
 LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
@@ -97,7 +98,9 @@ class Progress:
     def line(self, snapshot: Snapshot) -> str:
         """Return a snapshot as one line."""
         counts = ", ".join(f"{count} {state}" for state, count in snapshot.counts.items())
-        best = f"best {snapshot.best[0]:.1f} (trial {snapshot.best[1]})" if snapshot.best else "no result yet"
+        best = (
+            f"best {in_digits_alone(snapshot.best[0])} (trial {snapshot.best[1]})" if snapshot.best else "no result yet"
+        )
         clock, left = _clock(snapshot.when - self.began), _left(self.speed.left(snapshot))
         return (
             f"{clock}  trials: {counts}  epochs: {snapshot.epochs}/{snapshot.epochs_total}  {best}  "
@@ -125,7 +128,9 @@ class Progress:
         rows.add_row("epochs", bar)
         if snapshot.best:
             value, trial, epochs = snapshot.best
-            rows.add_row("best", Text.assemble((f"{value:.1f}", "bold green"), f"  trial {trial} at epoch {epochs}"))
+            rows.add_row(
+                "best", Text.assemble((in_digits_alone(value), "bold green"), f"  trial {trial} at epoch {epochs}")
+            )
         speed = f"{self.speed.steps():,.0f} env steps/s on {self.workers} worker{'s' * (self.workers != 1)}"
         rows.add_row("speed", speed)
         rows.add_row("time", f"{_clock(snapshot.when - self.began)}{_left(self.speed.left(snapshot))}")

@@ -13,8 +13,11 @@ from rich.text import Text
 
 from ....spaces import flatten
 from ...redact import printable
+from ...study.digits import in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
 from .json_views import STATES, Json, rank
+
+UNFINISHED = {"ready": "...", "failed": "failed"}  # what stands for the result of a segment, by its state
 
 
 def harmless(value: Any) -> Any:
@@ -54,8 +57,8 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5
         title += ": " + ", ".join(f"{direction} {name}" for name, direction in objectives.items())
     table = _table(title, ["trial", *(str(trial["number"]) for trial in best)], left=["trial"])
     for name in objectives:
-        values = ((trial["objectives"] or trial)[name] for trial in best)
-        table.add_row(name, *(Text(_measured(value), "bold green") for value in values))
+        values = in_digits((trial["objectives"] or trial)[name] for trial in best)
+        table.add_row(name, *(Text(value, "bold green") for value in values))
     table.add_row("epochs", *(str(trial["epochs"]) for trial in best))
     table.add_row("uid", *(Text(trial["uid"][:8], "cyan") for trial in best), end_section=True)
     for name in searched:
@@ -63,11 +66,6 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5
         if any(value is not ... for value in row):
             table.add_row(name, *("" if value is ... else number(value) for value in row))
     return table
-
-
-def _measured(value: float) -> str:
-    """Format an objective briefly."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}"
 
 
 def trials_table(study: Json) -> Table:
@@ -85,15 +83,19 @@ def trials_table(study: Json) -> Table:
         collapse_padding=True,  # so that four rungs fit on a terminal
     )
     colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "running": "yellow"}
-    for trial in study["trials"]:
-        returns = {row["rung"]: _result(row) for row in trial["rungs"]}
+    rows = [row for trial in study["trials"] for row in trial["rungs"]]
+    returns = iter(in_digits(row["return"] if row["state"] == "done" else None for row in rows))
+    measured = [in_digits((trial["objectives"] or {}).get(name) for trial in study["trials"]) for name in others]
+    for index, trial in enumerate(study["trials"]):
+        own = zip(trial["rungs"], returns, strict=False)
+        results = {row["rung"]: UNFINISHED.get(row["state"], result) for row, result in own}
         table.add_row(
             str(trial["number"]),
             _origin(trial) if branches else number(trial["bracket"]),
             Text(trial["uid"][:8], "cyan"),
             Text(trial["state"], colors[trial["state"]]),
-            *(returns.get(rung, "") for rung in range(len(rungs))),
-            *(_measured(trial["objectives"][name]) if trial["objectives"] else "" for name in others),
+            *(results.get(rung, "") for rung in range(len(rungs))),
+            *(column[index] for column in measured),
             *("*" if trial["number"] in study["front"] else "" for _ in several),
             (trial["digest"] or "")[:12],
         )
@@ -124,7 +126,7 @@ def status_table(status: Json) -> Table:
             f"{sum(study['counts'].values())}/{study['trials_total']}",
             *(str(study["counts"][state]) for state in shown),
             "→".join(str(rung["done"]) for rung in study["progress"]),
-            ("" if best["return"] is None else f"{best['return']:.1f}")
+            ("" if best["return"] is None else in_digits_alone(best["return"]))
             + (f" and {front - 1} on the front" if front > 1 else ""),
         )
     return table
@@ -146,7 +148,3 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[
     for row in rows:
         table.add_row(*(number(row[name]) if name in row else "" for name in columns))
     return table
-
-
-def _result(rung: Json) -> str:
-    return f"{rung['return']:.1f}" if rung["state"] == "done" else {"ready": "...", "failed": "failed"}[rung["state"]]

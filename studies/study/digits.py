@@ -1,0 +1,37 @@
+"""Results in as many digits as tell them apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+LEAST, MOST = 3, 6  # significant digits: of every result, and of the largest at most to tell two apart
+FINEST = 9  # decimals
+
+
+def in_digits(results: Iterable[float | None]) -> list[str]:
+    """Return results that are shown together, all with the same decimals.
+
+    Every result has at least three significant digits, and different results differ as far as six digits of the largest
+    one allow. None is an empty text.
+    """
+    values = list(results)
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    decimals = _decimals(finite)
+    return ["" if value is None else f"{value:,.{decimals}f}" for value in values]
+
+
+def in_digits_alone(result: float) -> str:
+    """Return one result in three significant digits or more."""
+    return in_digits([result])[0]
+
+
+def _decimals(values: Sequence[float]) -> int:
+    sizes = [math.floor(math.log10(abs(value))) for value in values if value]
+    if not sizes:
+        return 1
+    least = max(1 if max(sizes) < 3 else 0, LEAST - 1 - min(sizes))
+    most = max(least, MOST - 1 - max(sizes))
+    different = len(set(values))
+    telling = (n for n in range(least, most) if len({f"{value:.{n}f}" for value in values}) == different)
+    return min(next(telling, most), FINEST)

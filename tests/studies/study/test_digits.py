@@ -1,0 +1,32 @@
+"""Results as people read them: three digits at least, and more where two results would look alike."""
+
+from __future__ import annotations
+
+import pytest
+from rekindle.studies.study.digits import in_digits, in_digits_alone
+
+
+@pytest.mark.parametrize(
+    ("results", "texts"),
+    [
+        ([0.15, 0.0, 0.25], ["0.150", "0.000", "0.250"]),  # FrozenLake: returns are success rates
+        ([500.0, 148.8, None], ["500.0", "148.8", ""]),
+        ([500.0, 148.8, 148.85], ["500.00", "148.80", "148.85"]),
+        ([0.15, 0.05], ["0.1500", "0.0500"]),
+        ([0.97312, 0.97313], ["0.97312", "0.97313"]),
+        ([12345.0, 9155.0], ["12,345", "9,155"]),
+        ([-1234.56, -1234.57], ["-1,234.56", "-1,234.57"]),
+        ([-1234.56, -1500.0], ["-1,235", "-1,500"]),
+        ([1.0000001, 1.0000002], ["1.00000", "1.00000"]),  # nobody reads more than six digits
+        ([0.0001], ["0.000100"]),
+        ([0.0, 0.0], ["0.0", "0.0"]),
+        ([float("inf"), 1.5], ["inf", "1.50"]),
+        ([], []),
+    ],
+)
+def test_results_have_as_many_digits_as_tell_them_apart(results: list[float | None], texts: list[str]) -> None:
+    assert in_digits(results) == texts
+
+
+def test_a_single_result_has_three_digits() -> None:
+    assert [in_digits_alone(each) for each in (0.15, 148.8, 21.25, 1234.4)] == ["0.150", "148.8", "21.2", "1,234"]
