@@ -51,6 +51,7 @@ class Objective:
         objectives: as `rekindle tune --objective` takes them, such as "return" and "model_size"; see `objectives`.
         priors: ranges that replace those of the space, or add a hyperparameter to the search, as texts by dotted name,
             such as {"optimizer.lr": "loguniform(1e-5, 1e-3)"}; see `spaces.priors`.
+        device: of the trainings, see `Task`.
         fixed: hyperparameters that are not suggested, nested.
     """
 
@@ -65,6 +66,7 @@ class Objective:
         report: int = 1,
         objectives: Sequence[str] = (RETURN,),
         priors: Mapping[str, str] | None = None,
+        device: str = "cpu",
         **fixed: Any,
     ):
         check_epochs([epochs])
@@ -76,7 +78,8 @@ class Objective:
         self.objectives: dict[str, str] = objective_options(objectives).get("objectives", DEFAULT)
         if self.objectives != DEFAULT:
             self.report = 0  # Optuna prunes studies of one objective only
-        first = task(env, seed=seed, **fixed)  # checks the arguments
+        self.device = device
+        first = task(env, seed=seed, device=device, **fixed)  # checks the arguments
         self.env, self.space = first.env, open_space(task, first.env, first.fixed, priors or {})
         self._url = storage
         self._store = storage if isinstance(storage, Store) else None
@@ -155,7 +158,7 @@ class Objective:
             raise optuna.TrialPruned(f"pruned after {epoch} epochs with a return of {in_digits_alone(value)}")
 
     def _make(self, storage: Store | None) -> Task:
-        return self.algorithm(self.env, seed=self.seed, storage=storage, **self.fixed)
+        return self.algorithm(self.env, seed=self.seed, storage=storage, device=self.device, **self.fixed)
 
 
 def _reported_epochs(trial: optuna.Trial) -> Collection[int]:

@@ -149,17 +149,25 @@ def check_seed(where: str, seed: int) -> None:
 
 
 def device_of(device: str, where: str) -> torch.device:
-    """Return the torch device with this name.
+    """Return the torch device with this name; "auto" is the first of CUDA, MPS and CPU that is here.
 
     Raises:
         ValueError: torch or this machine lacks it.
     """
+    if device == "auto":
+        here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+        return torch.device(next(name for name in here if here[name]))
     try:
         named = torch.device(device)
     except (RuntimeError, TypeError):
         raise ValueError(
-            f"{where}: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', but got {device!r}"
+            f"{where}: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', or 'auto', "
+            f"but got {device!r}"
         ) from None
+    if named.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(
+            f"{where}: device {device!r} is not here, torch finds no Apple GPU on this machine; take 'cpu'"
+        )
     if named.type == "cuda" and (named.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"{where}: device {device!r} is not here, torch sees {torch.cuda.device_count()} CUDA devices "

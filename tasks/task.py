@@ -86,7 +86,7 @@ class Task:
         Args:
             env: a Gymnasium id, or an EnvSpec, or its JSON.
             seed: of all randomness; 0 to 2**63 - 1.
-            device: a torch device.
+            device: a torch device, or "auto". It is no part of the identity, but results differ in their last bits.
             env_processes: the number of processes that step the environments, 0 for this one alone; it changes no
                 result.
             storage: keeps checkpoints, metrics and events under the uid.

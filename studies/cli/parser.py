@@ -128,6 +128,16 @@ def seconds(text: str) -> float:
     return value
 
 
+def device(text: str) -> str:
+    """Check the form of a device's name; torch, which is slow to import, checks that it is here."""
+    kind, colon, index = text.partition(":")
+    if kind not in ("auto", "cpu", "cuda", "mps") or (colon and (kind != "cuda" or not index.isdecimal())):
+        raise argparse.ArgumentTypeError(
+            f"must be auto, cpu, cuda, cuda:1 (or another number) or mps, but got {text!r}"
+        )
+    return text
+
+
 def retention(text: str) -> str:
     """Check which checkpoints to keep."""
     from ...tasks.checkpoint.retention import keep_of
@@ -139,7 +149,13 @@ def retention(text: str) -> str:
     return text
 
 
-TYPES = {"N": positive, "SECONDS": seconds, "EPOCH": positive, "MODE": retention}  # of values, by placeholder
+TYPES = {
+    "N": positive,
+    "SECONDS": seconds,
+    "EPOCH": positive,
+    "MODE": retention,
+    "DEVICE": device,
+}  # of values, by placeholder
 
 
 def _add_tune(commands: Any) -> None:
@@ -246,7 +262,9 @@ def _add_backends(parser: Parser) -> None:
         "instance on this machine)",
     )
     add_of_ray("--cpus-per-worker N", "CPUs that Ray reserves for each (default: 1)", type=amount)
-    add_of_ray("--gpus-per-worker N", "GPUs that Ray reserves for each (default: none)", type=amount)
+    add_of_ray(
+        "--gpus-per-worker N", "GPUs that Ray reserves for each, with --device cuda (default: none)", type=amount
+    )
 
 
 def _add_train(commands: Any) -> None:
@@ -271,6 +289,7 @@ def _add_worker(commands: Any) -> None:
     add("--with-parent", argparse.SUPPRESS)  # stop when stdin ends
     _add_lease(parser)
     _add_env_processes(parser)
+    _add_device(parser)
     _add_use_previous(parser)
 
 
@@ -284,12 +303,15 @@ def _add_readers(commands: Any) -> None:
 
 def _add_lineage(commands: Any) -> None:
     text = "train a task's whole lineage again and compare digests"
-    _add_uid(_command(commands, "replay", text, "lineage.replay"))
+    parser = _command(commands, "replay", text, "lineage.replay")
+    _add_uid(parser)
+    _add_device(parser)
     text = "continue from a stored checkpoint with other hyperparameters"
     parser = _command(commands, "fork", text, "lineage.fork")
     _add_uid(parser)
     option(parser, "--at EPOCH", "epoch of the checkpoint to start from", required=True)
     option(parser, "--set NAME=VALUE", "a changed hyperparameter; may be repeated", **MANY)
+    _add_device(parser)
     _add_use_previous(parser)
 
 
@@ -339,6 +361,7 @@ def _add_training(parser: Parser) -> None:
     """Add options of commands that train new tasks."""
     add = partial(option, parser)
     _add_env_processes(parser)
+    _add_device(parser)
     add(
         "--warm-start POLICY",
         "copy network weights from a task (UID, UID@EPOCH or UID@best) or a file (.safetensors, .npz or .npy); "
@@ -368,6 +391,14 @@ def _add_env_processes(parser: Parser) -> None:
     option(parser, "--env-processes N", text, type=nonnegative, default=0)
 
 
+def _add_device(parser: Parser) -> None:
+    text = (
+        "torch device: auto (a GPU if there is one), cpu, cuda, cuda:1 or mps; no part of a task's identity, but "
+        "results of different devices differ in their last bits (default: cpu)"
+    )
+    option(parser, "--device DEVICE", text, default="cpu")
+
+
 def _add_use_previous(parser: Parser) -> None:
     option(parser, "--use-previous", "replace a damaged checkpoint by the last sound one, or by a fresh start")
 
@@ -379,3 +410,4 @@ def _add_uid(parser: Parser) -> None:
 def _add_checkpoint(parser: Parser) -> None:
     text = "or UID@EPOCH, or UID@best; without an epoch, the last checkpoint"
     parser.add_argument("checkpoint", metavar="UID", help=text)
+    _add_device(parser)

@@ -20,7 +20,7 @@ class BadFork(ValueError):
 
 
 def replay(
-    store: Store, uid: str, at_task_end: Callable[[Mapping[str, Any]], None] = lambda row: None
+    store: Store, uid: str, at_task_end: Callable[[Mapping[str, Any]], None] = lambda row: None, device: str = "cpu"
 ) -> dict[str, Any]:
     """Train a lineage again, and compare the last digest with storage.
 
@@ -28,6 +28,7 @@ def replay(
         store: holds the lineage.
         uid: the last task of the lineage.
         at_task_end: called with each row of the result's "lineage" as soon as its task is trained.
+        device: see `Task`.
     """
     saved = _last_at_epoch_end(store, uid)
     rows: list[dict[str, Any]] = []
@@ -39,7 +40,7 @@ def replay(
 
     reason, digest = None, None
     try:
-        digest = retrain(lineage(store, uid), saved.epochs, at_task_end=add_row).digest
+        digest = retrain(lineage(store, uid), saved.epochs, at_task_end=add_row, device=device).digest
     except NotEqual as error:
         reason = str(error)
     return {
@@ -125,11 +126,11 @@ def state_at(store: Store, links: Sequence[LineageTask], epoch: int, end: int) -
     return link, Start(link.uid, epoch, saved.digest)
 
 
-def return_at(store: Store, uid: str, epochs: int) -> float:
+def return_at(store: Store, uid: str, epochs: int, device: str = "cpu") -> float:
     """Return the evaluation return of a task at its last checkpoint."""
     metrics = dict(store.metrics(uid)).get(epochs, {})
     if RETURN in metrics:
         return metrics[RETURN]
     saved = store.load(uid)
     assert saved is not None
-    return restore(saved).evaluate()
+    return restore(saved, device).evaluate()

@@ -73,10 +73,10 @@ def _start(store: Store, uid: str, identity: Mapping[str, Any]) -> Start | None:
     )
 
 
-def restore(saved: Saved) -> Task:
+def restore(saved: Saved, device: str = "cpu") -> Task:
     """Return the task of a checkpoint in its state, without a storage."""
     state = unpack(saved.manifest, saved.fetch)
-    task: Task = task_of(state["identity"])
+    task: Task = task_of(state["identity"], device=device)
     task.load_state_dict(state)
     return task
 
@@ -86,6 +86,7 @@ def retrain(
     epochs: int,
     context: Callable[[EpochEvent], None] | None = None,
     at_task_end: Callable[[LineageTask, int, str], None] | None = None,
+    device: str = "cpu",
 ) -> Task:
     """Train a lineage from its root, without any stored state.
 
@@ -94,6 +95,7 @@ def retrain(
         epochs: in all.
         context: called at each epoch's end of the last task.
         at_task_end: called with each task, its epochs and its digest, once its part is trained.
+        device: see `Task`.
 
     Raises:
         NotEqual: a state in between differs from the one on record, mostly because of another kind of machine or
@@ -101,7 +103,7 @@ def retrain(
     """
     networks, demonstrations = split_start(links[0].policy or {})
     warm = WarmStart(networks, partial=True) if networks else None
-    task: Task = task_of(links[0].identity, warm_start=warm, demonstrations=demonstrations)
+    task: Task = task_of(links[0].identity, warm_start=warm, demonstrations=demonstrations, device=device)
     for link, following in zip(links, [*links[1:], None], strict=True):
         start = following.start if following else None
         task.fit(start.epochs if start else epochs, None if start else context)
@@ -117,12 +119,12 @@ def retrain(
                 f"{following.uid} branches, but trained again it has {digest[:12]}; on one kind of machine, with the "
                 "same versions of libraries, they are equal"
             )
-        task = task_of(following.identity)
+        task = task_of(following.identity, device=device)
         task.load_state_dict(state, perturb=True)
     return task
 
 
-def bring_start(store: Store, lease: StoreLease) -> None:
+def bring_start(store: Store, lease: StoreLease, device: str = "cpu") -> None:
     """Provide a branch's first state, from storage or by training its lineage."""
     if store.checkpoints(lease.uid):
         return
@@ -134,7 +136,7 @@ def bring_start(store: Store, lease: StoreLease) -> None:
     assert last.start is not None
     if store.branch(last.uid, last.identity, last.start):
         return
-    packed = pack(retrain(links, last.start.epochs).state_dict())
+    packed = pack(retrain(links, last.start.epochs, device=device).state_dict())
     if packed.digest != last.start.digest:
         raise NotEqual(
             f"task {last.uid} starts from the state {last.start.digest[:12]} of {last.start.uid}, which is not kept, "

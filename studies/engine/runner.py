@@ -68,19 +68,20 @@ class StudyRunner:
     """Runner of one study in this process.
 
     Attributes:
+        device: of its tasks, see `Task`.
         rows: the study's rows, as last read.
         algorithm: the class of its tasks.
         complete: whether nothing was left to do after the last `advance`.
     """
 
-    def __init__(self, store: Store, name: str):
+    def __init__(self, store: Store, name: str, device: str = "cpu"):
         """Read the study.
 
         Raises:
             UnknownStudy: the storage has no such study.
             StoreError: this Rekindle cannot continue it.
         """
-        self.store, self.name = store, name
+        self.store, self.name, self.device = store, name, device
         self.rows = StudyRows(store, name)
         self.algorithm = load_task(self.config)
         self.complete = False
@@ -94,7 +95,7 @@ class StudyRunner:
 
     def check(self) -> None:
         """Raise errors that prevent all training here, such as a missing package."""
-        self.config.probe(self.algorithm)
+        self.config.probe(self.algorithm, self.device)
 
     def advance(self) -> list[ReadySegment]:
         """Add all rows that follow, and return the ready segments by urgency."""
@@ -143,7 +144,8 @@ class StudyRunner:
     def task(self, trial: Trial, storage: Storage | None) -> Task:
         """Return the task of a trial's row."""
         start = trial.attrs.get("start", {}).get("digest")
-        return self.config.make_task(self.algorithm, trial.params, storage, start, trial.attrs.get("seed"))
+        seed = trial.attrs.get("seed")
+        return self.config.make_task(self.algorithm, trial.params, storage, start, seed, self.device)
 
     def _new_trials(self, plan: Plan) -> list[Trial]:
         from ..samplers.suggest import suggest  # slow to import (Optuna), and mostly not needed

@@ -195,7 +195,7 @@ def hunt(
         workers: number of trials that this process trains at a time, each in a process if more than one.
         search: dotted names of the searched hyperparameters.
         idle_timeout: seconds to wait while the algorithm suggests nothing and no worker trains.
-        fixed: hyperparameters that are not searched.
+        fixed: hyperparameters that are not searched, and other arguments of the task, such as device="cuda".
 
     Raises:
         Stopped: after SIGTERM.

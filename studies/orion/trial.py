@@ -98,7 +98,7 @@ def train(
                 elif task.epochs > epochs:
                     from ..engine.lineage import lineage, retrain
 
-                    task, resumed = retrain(lineage(store, task.uid), epochs, evaluate), 0
+                    task, resumed = retrain(lineage(store, task.uid), epochs, evaluate, device=str(task.device)), 0
                 metrics = task.fit(epochs, evaluate)
             except Diverged as error:  # Orion's trial has no field for the reason
                 reason = {"error": f"{type(error).__name__}: {error}"}

@@ -125,6 +125,7 @@ class Config:
         storage: Storage | None,
         start: str | None = None,
         seed: int | None = None,
+        device: str = "cpu",
     ) -> Task:
         """Return the initialized task of a trial.
 
@@ -134,9 +135,10 @@ class Config:
             storage: for its checkpoints.
             start: digest of the state that a branch starts from.
             seed: of a replicate; None for the study's.
+            device: see `Task`.
         """
-        seed = self.seed if seed is None else seed
-        task = algorithm(self.env, seed=seed, storage=storage, snapshots=self.options.get("snapshots"))
+        seed, snapshots = self.seed if seed is None else seed, self.options.get("snapshots")
+        task = algorithm(self.env, seed=seed, storage=storage, snapshots=snapshots, device=device)
         return task.init(start=start or self.options.get("warm_start"), **unflatten(flatten(values)))
 
     def identity(
@@ -148,9 +150,9 @@ class Config:
         seed = self.seed if seed is None else seed
         return TaskIdentity.of(algorithm, self.env, seed, values, start or self.options.get("warm_start"))
 
-    def probe(self, algorithm: type[Task]) -> None:
+    def probe(self, algorithm: type[Task], device: str = "cpu") -> None:
         """Build environments and networks once, to raise errors of this machine."""
-        replace(self, options={}).make_task(algorithm, self.fixed, None).probe()
+        replace(self, options={}).make_task(algorithm, self.fixed, None, device=device).probe()
 
 
 def choose(kind: str, name: str, known: Sequence[str]) -> str:

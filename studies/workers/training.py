@@ -50,7 +50,7 @@ class Training:
         env_processes: int = 0,
     ):
         self.runner, self.store, self.items, self.env_processes = runner, runner.store, items, env_processes
-        self.storage = TaskStorage(self.store, use_previous, self._drop, claimed)
+        self.storage = TaskStorage(self.store, use_previous, self._drop, claimed, runner.device)
         self.epochs = items[0].segment.epochs
         self.tasks: dict[str, Task] = {}
         self.failed: dict[str, BaseException] = {}
@@ -136,7 +136,7 @@ class Training:
         Another trial or study has trained the same hyperparameters further. The result must not depend on that, so the
         task is trained again without the storage.
         """
-        return retrain(lineage(self.store, item.trial.uid), self.epochs, self._evaluate)
+        return retrain(lineage(self.store, item.trial.uid), self.epochs, self._evaluate, device=self.runner.device)
 
 
 def write_held(
@@ -160,6 +160,7 @@ class TaskStorage:
     Args:
         drop: is called for tasks whose leases are lost, so that the others can be saved; None raises LeaseLost.
         claimed: leases that were taken before the tasks were made, by uid.
+        device: on which a branch's first state is trained again if it is not kept.
 
     Attributes:
         leases: of the tasks, by uid; results are written under them.
@@ -172,8 +173,10 @@ class TaskStorage:
         use_previous: bool,
         drop: Callable[[LeaseLost], None] | None = None,
         claimed: Mapping[str, StoreLease] = MappingProxyType({}),
+        device: str = "cpu",
     ):
         self.store, self.use_previous, self.drop, self.claimed = store, use_previous, drop, claimed
+        self.device = device
         self.leases: dict[str, StoreLease] = {}
         self.busy = False
 
@@ -187,7 +190,7 @@ class TaskStorage:
             except DamagedCheckpoint:  # no checkpoint is sound; a fresh start ends in the same bits
                 lease.discard()
         if "start" in identity:
-            bring_start(self.store, lease)
+            bring_start(self.store, lease, self.device)
         self.busy = False
         return lease
 

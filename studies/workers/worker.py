@@ -51,6 +51,7 @@ class Worker:
         workers: number of workers known to share the study; cohorts are small enough to leave work for all of them.
         use_previous: whether a damaged checkpoint may be replaced by the last sound one.
         env_processes: number of processes that step the environments, 0 for this one alone; it changes no result.
+        device: of the trainings, see `Task`.
         say: is called with a line for each failure and what is done about it.
     """
 
@@ -62,10 +63,11 @@ class Worker:
         workers: int = 1,
         use_previous: bool = False,
         env_processes: int = 0,
+        device: str = "cpu",
         say: Callable[[str], None] = lambda text: None,
     ):
         self.store, self.study, self.workers, self.env_processes = store, study, workers, env_processes
-        self.runner = StudyRunner(store, study)
+        self.runner = StudyRunner(store, study, device)
         self.use_previous, self.say = use_previous, say
         self.blocked: dict[str, StoreError] = {}  # by uid: errors that only the user can resolve
 

@@ -191,8 +191,12 @@ def test_a_seed_is_an_integer_in_its_range(seed: Any) -> None:
 @pytest.mark.parametrize(
     ("device", "message"),
     [
-        ("gpu", "ppo: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', but got 'gpu'"),
+        (
+            "gpu",
+            "ppo: device must be one that torch knows, such as 'cpu', 'cuda' or 'cuda:1', or 'auto', but got 'gpu'",
+        ),
         (None, "ppo: device must be one that torch knows, .* but got None"),
+        ("mps", "ppo: device 'mps' is not here, torch finds no Apple GPU on this machine; take 'cpu'"),
         ("cuda:99", "ppo: device 'cuda:99' is not here, torch sees [0-9]+ CUDA devices on this machine; take 'cpu'"),
     ],
 )

@@ -25,6 +25,7 @@ def replay(arguments: argparse.Namespace) -> int:
             store,
             uid,
             lambda row: note(errors, f"task {row['uid']}, epochs {row['from']} to {row['to']}: {row['digest'][:12]}"),
+            arguments.device,
         )
     status = 0 if result["equal"] else options.FAILED
     if arguments.json:
@@ -48,8 +49,9 @@ def fork(arguments: argparse.Namespace) -> int:
         identity, changed = branching.fork_identity(source.identity, options.expand_files(arguments.set), start.digest)
         new = uid_of(identity)
         store.branch(new, identity, start)
-        before = branching.return_at(store, uid, row.epochs)
-        task = task_of(identity, storage=TaskStorage(store, arguments.use_previous))
+        before = branching.return_at(store, uid, row.epochs, arguments.device)
+        storage = TaskStorage(store, arguments.use_previous, device=arguments.device)
+        task = task_of(identity, storage=storage, device=arguments.device)
         try:
             result = fit_task(task, row.epochs, new_console(stderr=True))
         finally:

@@ -57,8 +57,8 @@ def _task(arguments: argparse.Namespace) -> Task:
                 "rekindle train --warm-start takes it"
             )
         if is_policy(unpack(saved.manifest, saved.fetch)):  # a warm start that has not trained yet
-            return retrain(lineage(store, uid), 0)
-        return restore(saved)
+            return retrain(lineage(store, uid), 0, device=arguments.device)
+        return restore(saved, arguments.device)
 
 
 def _print(arguments: argparse.Namespace, task: Task, found: dict[str, Any]) -> int:

@@ -42,7 +42,7 @@ def train(arguments: argparse.Namespace) -> int:
     errors = new_console(stderr=True)
     with open_store(arguments) as store:
         values["start"] = warm_start.start_one(store, make(), cold, arguments, partial(note, errors))
-        task = make(storage=TaskStorage(store, arguments.use_previous)).init(**values)
+        task = make(storage=TaskStorage(store, arguments.use_previous, device=arguments.device)).init(**values)
         try:
             result = fit_task(task, epochs, errors, until)
         finally:
@@ -67,7 +67,8 @@ def _prepare(
     warm_start.check_options(arguments)
     values = warm_start.with_demonstrated_steps(values, arguments)
     env, seed = options.parse_env(arguments.env), arguments.seed
-    make = partial(algorithm, env, seed=seed, env_processes=arguments.env_processes, snapshots=arguments.snapshots)
+    how = {name: getattr(arguments, name) for name in ("device", "env_processes", "snapshots")}
+    make = partial(algorithm, env, seed=seed, **how)
     return make, values, TaskIdentity.of(algorithm, env, seed, values)
 
 

@@ -44,7 +44,7 @@ def tune(arguments: argparse.Namespace) -> int:
     name = arguments.study or f"{arguments.task}-{config.env['id']}"
     errors = new_console(stderr=True)
     # An environment or network that cannot be built is reported before the study exists.
-    config.probe(algorithm)
+    config.probe(algorithm, "cpu" if arguments.engine == "ray" else arguments.device)
     with open_store(arguments) as store:
         if warm_start.is_given(arguments):
             config = warm_start.start_all(store, name, config, algorithm, arguments, partial(note, errors))
@@ -96,6 +96,7 @@ def _priors(assignments: Sequence[str]) -> dict[str, str]:
 def _check_backend(arguments: argparse.Namespace) -> None:
     """Raise ValueError if workers cannot run as --engine asks."""
     if arguments.engine == "ray":
+        _check_gpus(arguments)
         try:
             from ...workers.ray_workers import reachable
         except ImportError as error:
@@ -108,11 +109,28 @@ def _check_backend(arguments: argparse.Namespace) -> None:
         raise ValueError(f"{' and '.join(names)} say what Ray gives a worker; add --engine ray")
 
 
+def _check_gpus(arguments: argparse.Namespace) -> None:
+    """Raise ValueError unless workers use the GPUs that Ray gives them, and only these."""
+    gpus, device = arguments.gpus_per_worker, arguments.device
+    if gpus and device in ("cpu", "mps"):
+        raise ValueError(
+            f"Ray reserves GPUs for workers that train on them, but --gpus-per-worker is {gpus:g} and --device is "
+            f"{device}; add --device cuda"
+        )
+    if not gpus and device.startswith("cuda"):
+        raise ValueError(
+            f"a worker on Ray has the GPUs that it reserves, but --device is {device}; add --gpus-per-worker 1"
+        )
+    if device.startswith("cuda:"):
+        raise ValueError(f"a worker on Ray counts its own GPUs only, but --device is {device}; write --device cuda")
+
+
 @contextmanager
 def _worker_pool(arguments: argparse.Namespace, study: str) -> Iterator[tuple[int, Callable[[], WorkerHandle]]]:
     """Yield the number of workers, and a function that starts one."""
     extra = ["--use-previous"] if arguments.use_previous else []
     extra += ["--patience", str(arguments.patience), "--lease", str(arguments.lease)]
+    extra += ["--device", arguments.device]
     extra += ["--env-processes", str(arguments.env_processes)] if arguments.env_processes else []
     url, workers = arguments.storage, arguments.workers
     if arguments.engine == "ray":

@@ -26,5 +26,6 @@ def worker(arguments: argparse.Namespace) -> int:
             use_previous=arguments.use_previous,
             with_parent=arguments.with_parent,
             env_processes=arguments.env_processes,
+            device=arguments.device,
             say=say,
         )

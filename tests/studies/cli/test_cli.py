@@ -291,6 +291,10 @@ BAD = {
     "sampler": (["tune", "ppo", "CartPole-v1", "--sampler", "tep"], "did you mean tpe?"),
     "storage": (["tune", "ppo", "CartPole-v1", "--storage", "mongo://x"], "sqlite"),
     "no database": (["status", "--storage", "sqlite:///nowhere.db"], "there is no database nowhere.db"),
+    "device": (["train", "ppo", "CartPole-v1", "--device", "gpu"], "must be auto, cpu, cuda, cuda:1 (or another"),
+    "device elsewhere": (["tune", "ppo", "CartPole-v1", "--device", "cuda:99"], "'cuda:99' is not here"),
+    "GPUs in vain": (["tune", "ppo", "CartPole-v1", "--engine", "ray", "--gpus-per-worker", "1"], "add --device cuda"),
+    "no GPU": (["tune", "ppo", "CartPole-v1", "--engine", "ray", "--device", "cuda"], "add --gpus-per-worker 1"),
     "patience": (["status", "--patience", "soon"], "must be seconds, a number of at least 0"),
     "lease": (["tune", "ppo", "CartPole-v1", "--lease", "0"], "lease_seconds must be above 0"),
     "unknown command": (["tunne"], "tune"),
@@ -370,3 +374,19 @@ def test_who_waits_for_more_than_there_was_is_told_that_nothing_was_learned(
     status, _, errors = cli(*asked, "--set", "min_steps=5000")
     assert status == 0
     assert "nothing was learned: no gradient step was due in 1 epochs" in " ".join(errors.split())
+
+
+def test_a_device_is_chosen_for_every_command_and_is_no_part_of_the_task(
+    sqlite_url: str, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
+    asked = ["train", "ppo", "CartPole-v1", "--epochs", "1", "--storage", sqlite_url, "--json", *settings()]
+    first = json.loads(cli(*asked)[1])
+    for device in ("auto", "cpu"):
+        again = json.loads(cli(*asked, "--device", device)[1])
+        assert (again["uid"], again["resumed"]) == (first["uid"], True)
+        where = [first["uid"], "--device", device, "--storage", sqlite_url, "--json"]
+        assert json.loads(cli("evaluate", *where)[1])["return"] == pytest.approx(first["return"])
+        assert json.loads(cli("replay", *where)[1])["epochs"] == 1
+    status, out, errors = cli("worker", "--study", "s", "--device", "cuda:99", "--storage", sqlite_url)
+    assert (status, out) == (2, "")
+    assert "there is no study 's'" in errors
