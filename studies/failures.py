@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..tasks.errors import BadResume, DamagedState, Diverged, TaskError
+from ..tasks.errors import BadResume, DamagedState, Diverged, EnvironmentFailed, TaskError
 from ..tasks.runtime.guard import is_control_flow
 from .errors import (
     BadURL,
@@ -121,7 +121,7 @@ def _is_memory(error: BaseException) -> bool:
 def _is_environment(error: BaseException) -> bool:
     """Return whether an environment's code outside of Rekindle raised the error."""
     if isinstance(error, TaskError):
-        return False
+        return isinstance(error, EnvironmentFailed)
     names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     package = __name__.partition(".")[0]
     first = next((i for i, name in enumerate(names) if name.startswith(f"{package}.tasks.envs.gym")), None)

@@ -167,7 +167,8 @@ class _Run:
             if task.bad is not None:
                 continue
             if reason := self.learner.find_nonfinite(member, row):
-                task.fail(Diverged(f"{task}: {reason} in epoch {self.learner.epochs}; try a lower learning rate"))
+                cure = self.learner.cure(member)
+                task.fail(Diverged(f"{task}: {reason} in epoch {self.learner.epochs}; {cure}"))
                 continue
             task.history.append((self.learner.epochs, row))
             events.append((task.logger, EpochEvent(task, self.learner.epochs, row)))

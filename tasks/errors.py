@@ -23,6 +23,10 @@ class DamagedState(TaskError):
     """Stored bytes are not the bytes that were written."""
 
 
+class EnvironmentFailed(TaskError):
+    """An environment's own code raised an exception, or killed its process."""
+
+
 class BadResume(TaskError):
     """Use of a task that broke earlier.
 

@@ -316,6 +316,11 @@ class Learner:
         parts = {**parts, **{name: getattr(self, name) for name in (*self.parts, "window")}}
         return {name: part for name, part in parts.items() if isinstance(part, Part)}
 
+    def cure(self, member: int) -> str:
+        """Return what to do about a member's number that is not finite."""
+        evaluated = {} if self.evaluation_envs is None else self.evaluation_envs.faults
+        return {**evaluated, **self.envs.faults}.get(member, "try a lower learning rate")
+
     def find_nonfinite(self, member: int, metrics: Metrics) -> str | None:
         """Return the name of a member's first non-finite number, or None."""
         for name, value in metrics.items():

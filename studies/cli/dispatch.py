@@ -38,7 +38,7 @@ def _run(arguments: Namespace) -> int:
 
 def _explain(error: Exception) -> int:
     """Print an error as one line, and return the exit status."""
-    from ...tasks.errors import Diverged, Stopped
+    from ...tasks.errors import Diverged, EnvironmentFailed, Stopped
     from ..errors import BadURL, DamagedCheckpoint, StoreError, StudyMismatch, UnknownStudy
     from ..workers.supervisor import Interrupted
 
@@ -50,7 +50,7 @@ def _explain(error: Exception) -> int:
         return _say(f"{error}; or run the same command with --use-previous", FAILED)
     if isinstance(error, BadURL | StudyMismatch | UnknownStudy | ValueError):
         return _say(f"error: {error}", USAGE)
-    if isinstance(error, StoreError | Diverged):
+    if isinstance(error, StoreError | Diverged | EnvironmentFailed):
         return _say(f"error: {error}", FAILED)
     return _say(f"error: {type(error).__name__}: {error} (run with --debug for the traceback)", FAILED)
 

@@ -119,7 +119,8 @@ class Training:
             score = self._return(task)
         segment, held = item.segment, self.tasks[task.uid]
         if not math.isfinite(score):
-            held.fail(Diverged(f"{task}: the evaluation return became {score}; try a lower learning rate"))
+            cure = task.ref.learner.cure(task.ref.member) if task.ref else "try a lower learning rate"
+            held.fail(Diverged(f"{task}: the evaluation return became {score}; {cure}"))
             return []
         objectives = objectives_of(self.runner.config)
         measured = None

@@ -211,6 +211,10 @@ class SVPGLearner(Learner):
         for j, i in enumerate(self.particle_indices(member)):
             self.particles.load_member(i, states[str(j)])
 
+    def cure(self, member: int) -> str:
+        faulty = [i for i in self.particle_indices(member) if i in self.envs.faults]
+        return self.particles.cure((faulty or self.particle_indices(member))[0])
+
     def find_nonfinite(self, member: int, metrics: Metrics) -> str | None:
         reasons = (self.particles.find_nonfinite(i, metrics) for i in self.particle_indices(member))
         return next((reason for reason in reasons if reason), None)

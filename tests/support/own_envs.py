@@ -207,6 +207,8 @@ class Fragile(Walk):
     """Breaks in a process of its own at some step of an episode: it raises, or it is killed."""
 
     def __init__(self, home: int, how: str, at: int = 3) -> None:
+        if how == "die at birth" and os.getpid() != home:
+            os.kill(os.getpid(), signal.SIGKILL)
         super().__init__(BOX, spaces.Discrete(2))
         self.away, self.how, self.at, self.steps = os.getpid() != home, how, at, 0
 
@@ -223,6 +225,38 @@ class Fragile(Walk):
         return super().step(action)
 
 
+class Faulty(Walk):
+    """Shows or rewards NaN at some step, or cannot be made."""
+
+    def __init__(self, what: str = "", at: int = 3) -> None:
+        if what == "file":
+            raise FileNotFoundError("there is no map.txt")
+        if what == "value":
+            raise ValueError("a map has four corners")
+        super().__init__(BOX, spaces.Discrete(2))
+        self.what, self.at, self.steps = what, at, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        obs, reward, *ends = super().step(action)
+        wrong = self.what if self.steps == self.at else ""
+        return obs * np.nan if wrong == "observation" else obs, np.nan if wrong == "reward" else reward, *ends
+
+
+class Seedless(Walk):
+    """Its reset is not Gymnasium's."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Discrete(2))
+
+    def reset(self) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]  # on purpose
+        return super().reset()
+
+
 class Doubled(gym.RewardWrapper[Any, Any]):
     """Rewards times a factor."""
 
@@ -235,7 +269,7 @@ class Doubled(gym.RewardWrapper[Any, Any]):
 
 
 WALKS = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, PictureWalk, TextWalk, GraphActionWalk, HybridWalk)
-OWN = (*WALKS, Square, LessonWalk, Lottery, Curriculum, Fragile)
+OWN = (*WALKS, Square, LessonWalk, Lottery, Curriculum, Fragile, Faulty, Seedless)
 for own in OWN:
     if f"{own.__name__}-v0" not in gym.registry:
         gym.register(f"{own.__name__}-v0", own, max_episode_steps=30)

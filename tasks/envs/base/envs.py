@@ -56,6 +56,8 @@ class Envs(ABC):
         mode: how the state is restored: "snapshot", "replay" or "restart".
         exact: whether a restored member continues as if it had never stopped, bit for bit.
         reason: why (not), for people.
+        faults: the first number that an environment of a member gave and that is not finite, in words, by member. It is
+            looked for where environments are other people's code, and is no state.
         on_episode_end: called with finished episodes in their order (members, returns, lengths) when tallies are read.
     """
 
@@ -78,6 +80,7 @@ class Envs(ABC):
         self.num_members, self.num_envs = len(seeds), num_envs
         self.size = self.num_members * num_envs
         self.member = np.repeat(np.arange(self.num_members), num_envs)
+        self.faults: dict[int, str] = {}
         self._clear_episodes()
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import StateMismatch
 from ...rng import streams
@@ -53,6 +54,7 @@ class GymEnvs(Envs):
         self.backend = make_backend()
         self.curriculum = Curriculum(spec.parameters, self.seeds, purpose) if spec.parameters else None
         self.checked = False
+        self.floats = self.encoder.dtype.kind == "f"
         self.reset()
 
     def reset(self) -> None:
@@ -86,6 +88,10 @@ class GymEnvs(Envs):
         self.untouched = False
         self.returns += reward
         self.elapsed += 1
+        if not np.isfinite(reward).all():
+            self._note_faults(~np.isfinite(reward), decoded, "a reward")
+        if self.floats and not np.isfinite(next_obs).all():
+            self._note_faults(_wrong(next_obs), decoded, "an observation")
         self.obs = next_obs = next_obs.reshape(*shape, *self.obs_shape)
         ended = np.flatnonzero(terminated | truncated)
         if self.curriculum is not None:
@@ -99,6 +105,21 @@ class GymEnvs(Envs):
             self._begin(ended.tolist(), fresh=self.restore.renew)
         rewards = reward.astype(np.float32).reshape(shape)
         return StepResult(next_obs, rewards, terminated.reshape(shape), truncated.reshape(shape))
+
+    def _note_faults(self, wrong: Array, actions: Array | None, what: str) -> None:
+        """Note the first wrong environment of each member.
+
+        Those whose action was wrong already do not count.
+        """
+        for i in np.flatnonzero(wrong).tolist():
+            if actions is None or actions.dtype.kind != "f" or np.isfinite(actions[i]).all():
+                p, n = divmod(i, self.num_envs)
+                step = f"step {self.elapsed[i]}" if self.elapsed[i] else "the reset"
+                self.faults.setdefault(
+                    p,
+                    f"{self.spec.id} gave {what} that is not finite at {step} of episode {self.episode[i]} of its "
+                    f"environment {n} (seed {self.reset_seeds[i]}); mend it, or add a wrapper that does",
+                )
 
     def abandon(self, mask: Array) -> None:
         indices = np.flatnonzero(mask)
@@ -139,6 +160,10 @@ class GymEnvs(Envs):
         for i in rows:
             self.history[i] = []
         first = self.backend.begin(rows, seeds, [self.options[i] for i in rows], fresh)
+        if self.floats and not np.isfinite(first).all():
+            wrong = np.zeros(self.size, np.bool_)
+            wrong[rows] = _wrong(first)
+            self._note_faults(wrong, None, "an observation")
         self.obs.reshape(self.size, *self.obs_shape)[rows] = first
 
     def member_metrics(self, i: int) -> dict[str, float]:
@@ -197,3 +222,8 @@ class GymEnvs(Envs):
 
     def close(self) -> None:
         self.backend.close()
+
+
+def _wrong(obs: Array) -> NDArray[np.bool_]:
+    """Return which of these observations are not finite, (M,)."""
+    return np.array(~np.isfinite(obs.reshape(len(obs), -1)).all(1))

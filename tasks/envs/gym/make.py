@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from inspect import Parameter, signature
 from typing import Any
 
 import gymnasium as gym
 
+from ...errors import EnvironmentFailed
 from ...runtime.warning_filters import changed_filters
 from ..base.joined import JoinedActions, can_join
 from ..base.spec import EnvSpec, EnvSpecError
@@ -28,7 +30,8 @@ def make_env(spec: EnvSpec) -> Env:
     """Return one environment with its wrappers; hybrid actions are joined into rows.
 
     Raises:
-        EnvSpecError: the id, an argument or a package is missing.
+        EnvSpecError: the id, an argument or a package is missing, or it has not Gymnasium's interface.
+        EnvironmentFailed: its constructor raised anything else.
     """
     if spec.id.startswith("ALE/"):
         register_atari(spec)
@@ -43,11 +46,30 @@ def make_env(spec: EnvSpec) -> Env:
             raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}{_cure(spec)}") from error
         except gym.error.Error as error:
             raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {error}") from error
-        except TypeError as error:
-            raise EnvSpecError(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}: {error}") from error
+        except Exception as error:
+            raise _refusal(f"{spec.id} cannot be made with kwargs {dict(spec.kwargs)}", error) from error
         for wrapper in spec.wrappers:
             env = _wrap(env, wrapper, spec)
+    _check_reset(env, spec)
     return JoinedActions(env) if can_join(env.action_space) else env
+
+
+def _check_reset(env: Any, spec: EnvSpec) -> None:
+    """Raise EnvSpecError unless the environment and its wrappers have Gymnasium's reset."""
+    needed = ("seed", "options") if spec.parameters else ("seed",)
+    while True:
+        arguments = signature(env.reset).parameters.values()
+        names = {argument.name for argument in arguments}
+        for name in needed:
+            if name not in names and not any(argument.kind is Parameter.VAR_KEYWORD for argument in arguments):
+                raise EnvSpecError(
+                    f"{spec.id}: environments have Gymnasium's reset(*, seed=None, options=None), which makes episodes "
+                    f"repeatable, but that of {type(env).__name__} has no {name}; add it, and begin with "
+                    f"super().reset(seed=seed)"
+                )
+        if not isinstance(env, gym.Wrapper):
+            return
+        env = env.env
 
 
 def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
@@ -64,9 +86,21 @@ def _wrap(env: Env, wrapper: Any, spec: EnvSpec) -> Env:
         )
     try:
         wrapped: Env = make(env, **wrapper["kwargs"])
-    except TypeError as error:
-        raise EnvSpecError(f"{spec.id}: the wrapper {name} cannot be made with {wrapper['kwargs']}: {error}") from error
+    except Exception as error:
+        raise _refusal(f"{spec.id}: the wrapper {name} cannot be made with {wrapper['kwargs']}", error) from error
     return wrapped
+
+
+def _refusal(what: str, error: Exception) -> Exception:
+    """Return the error to raise for a constructor's.
+
+    EnvSpecError is about its arguments; EnvironmentFailed may pass, and is tried again.
+    """
+    if isinstance(error, MemoryError) or "memory" in str(error).lower():
+        return error
+    if isinstance(error, TypeError | ValueError | LookupError | AttributeError | AssertionError | NotImplementedError):
+        return EnvSpecError(f"{what}: {error}")
+    return EnvironmentFailed(f"{what}: its constructor raised {type(error).__name__}: {error}")
 
 
 def register_atari(spec: EnvSpec) -> None:

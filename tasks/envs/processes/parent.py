@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import TaskError
+from ...errors import EnvironmentFailed, TaskError
 from ..base.encode import Observations, Spaces
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
@@ -27,7 +27,7 @@ MAX_DEATHS = 3  # of one process without an answer between them
 Request = tuple[dict[str, Any], Sequence[Array]]
 
 
-class EnvProcessFailed(TaskError):
+class EnvProcessFailed(EnvironmentFailed):
     """An environment process raised an exception, or died repeatedly."""
 
 
@@ -178,9 +178,9 @@ class Processes:
     def _await_ready(self, w: int) -> None:
         """Wait until a new process has made its environments."""
         while self._receive(w) is None:
-            self._replace(w)
+            self._replace(w, "while they made their environments")
 
-    def _replace(self, w: int) -> None:
+    def _replace(self, w: int, when: str = "in the same step") -> None:
         """Start a process in place of one that died."""
         self.children[w].release()
         status = self.children[w].wait()
@@ -189,7 +189,7 @@ class Processes:
             cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
             raise EnvProcessFailed(
                 f"{self.spec.id}: environment processes are replaced when they die, but {MAX_DEATHS} in a row "
-                f"did so in the same step, the last one by {cause}; is memory short, or does the simulator crash?"
+                f"did so {when}, the last one by {cause}; is memory short, or does the simulator crash?"
             )
         self.children[w] = self._start(w)
 

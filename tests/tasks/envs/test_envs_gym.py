@@ -14,13 +14,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
+from rekindle import PPO
 from rekindle.tasks.checkpoint import state
 from rekindle.tasks.envs import Envs, EnvSpec, EnvSpecError, make_envs, spaces_of
 from rekindle.tasks.envs.base.encode import Actions
 from rekindle.tasks.envs.gym.backend import InProcess
 from rekindle.tasks.envs.gym.envs import GymEnvs, reset_seed
 from rekindle.tasks.envs.gym.selftest import Restore, self_test
-from rekindle.tasks.errors import StateMismatch, UnsupportedSpace
+from rekindle.tasks.errors import Diverged, EnvironmentFailed, StateMismatch, UnsupportedSpace
 from rekindle.tasks.rng import streams
 from support_path import SUPPORT
 
@@ -364,3 +365,24 @@ def test_the_self_test_is_deterministic_and_leaves_global_random_state_alone() -
     assert self_test(spec) is self_test(EnvSpec("LunarLander-v3"))
     assert np.array_equal(before, np.random.get_state()[1])
     assert torch.equal(torch_before, torch.get_rng_state())
+
+
+def test_an_environment_that_cannot_be_made_or_seeded_is_named() -> None:
+    with pytest.raises(EnvSpecError, match=r"Seedless-v0: environments have .*reset.* that of Seedless has no seed;"):
+        make_envs("own_envs:Seedless-v0", [1], 1)
+    with pytest.raises(EnvSpecError, match=r"Faulty-v0 cannot be made with kwargs .*: a map has four corners"):
+        make_envs(EnvSpec("own_envs:Faulty-v0", {"what": "value"}), [1], 1)
+    with pytest.raises(EnvironmentFailed, match=r"Faulty-v0 .*: its constructor raised FileNotFoundError: there is no"):
+        make_envs(EnvSpec("own_envs:Faulty-v0", {"what": "file"}), [1], 1)
+
+
+@pytest.mark.parametrize("what", ["observation", "reward"])
+def test_a_number_that_is_not_finite_is_blamed_on_the_environment(what: str) -> None:
+    task = PPO(EnvSpec("own_envs:Faulty-v0", {"what": what, "at": 5})).init(
+        num_steps=8, num_envs=2, num_minibatches=1, update_epochs=1, epoch_steps=16, model={"width": 8, "layers": 1}
+    )
+    where = (
+        r"own_envs:Faulty-v0 gave an? {} that is not finite at step 5 of episode 0 of its environment 0 \(seed \d+\)"
+    )
+    with pytest.raises(Diverged, match=where.format(what) + "; mend it"):
+        task.fit(1)

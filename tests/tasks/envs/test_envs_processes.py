@@ -352,3 +352,10 @@ def test_actions_are_each_step_s_own() -> None:
         np.array_equal(past[-1].actions[0], action) for past, action in zip(envs.backend.past, kept, strict=True)
     )
     envs.close()
+
+
+@pytest.mark.usefixtures("nobody_stays")
+def test_a_constructor_that_kills_its_process_is_named() -> None:
+    spec = EnvSpec("own_envs:Fragile-v0", {"home": os.getpid(), "how": "die at birth"})
+    with pytest.raises(EnvProcessFailed, match=r"Fragile-v0: .* 3 in a row did so while they made their environments"):
+        make_envs(spec, [1], 2, processes=1)
