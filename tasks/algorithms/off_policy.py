@@ -187,6 +187,7 @@ class ReplayLoop:
             self.obs_normalizer = ObservationNormalizer(learner.members, envs.obs_shape[0])
             self.normalize, self.normalize_batch = self.obs_normalizer, self.obs_normalizer.of_batch
         self.progress = Progress(learner.members, full_at=hp.learning_starts)
+        self.gamma = hp.gamma.cpu()  # returns are summed where the buffer is
         self.constant_lr = hp.lr_schedule.name == "constant" and not hp.lr_schedule.warmup.any()
 
     def filling(self, env_steps: int) -> bool:
@@ -258,7 +259,7 @@ class ReplayLoop:
 
         Rows are (P, B), the batch's tensors (P, B, ...).
         """
-        rows, batch = self.sampler.draw(self.progress.updates, self.hp.gamma, env_steps)
+        rows, batch = self.sampler.draw(self.progress.updates, self.gamma, env_steps)
         return rows, batch | {name: self.normalize_batch(batch[name]) for name in OBSERVATIONS if name in batch}
 
     def refill(self, env_steps: int) -> None:

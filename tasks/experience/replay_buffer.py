@@ -132,19 +132,25 @@ class ReplayBuffer:
 
     def batch(self, rows: Index, names: tuple[str, ...]) -> dict[str, Tensor]:
         """Return fields of rows (P, B), each (P, B, ...) and contiguous."""
-        index = torch.from_numpy((rows + self._first).reshape(-1))
+        index = rows + self._first
+        return self._fields(index, self._gather(index), names)
+
+    def _gather(self, index: Index) -> NDArray[np.float32]:
+        """Return the numbers (P, B, numbers in a transition) of rows among those of all members."""
+        numbers: NDArray[np.float32] = self.numbers.reshape(-1, self.numbers.shape[-1]).take(index, 0)
+        return numbers
+
+    def _fields(self, index: Index, numbers: NDArray[np.float32], names: tuple[str, ...]) -> dict[str, Tensor]:
         picked: dict[str, Tensor] = {}
-        numbers = torch.from_numpy(self.numbers.reshape(-1, self.numbers.shape[-1])).index_select(0, index)
-        numbers = numbers.view(*rows.shape, -1).to(self.device)
         for name in names:
             shape, kind = self.fields[name]
             if name in self.images:
-                image = torch.from_numpy(self.images[name]).flatten(0, 2).index_select(0, index)
-                picked[name] = image.view(*rows.shape, *shape).to(self.device)
-            else:
-                value = numbers[..., self.columns[name]].contiguous()
-                value = value if kind == torch.float32 else value.to(kind)
-                picked[name] = value if len(shape) < 2 else value.unflatten(-1, shape)
+                image = torch.from_numpy(self.images[name]).flatten(0, 2)
+                picked[name] = image[torch.from_numpy(index)].to(self.device)
+                continue
+            value = torch.from_numpy(np.ascontiguousarray(numbers[..., self.columns[name]]))
+            value = value.to(self.device, kind)
+            picked[name] = value if len(shape) < 2 else value.unflatten(-1, shape)
         return picked
 
     def returns(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
@@ -154,31 +160,34 @@ class ReplayBuffer:
 
             reward = Σ_{k<m} γᵏ rₜ₊ₖ,   discount = γᵐ (1 - terminatedₜ₊ₘ₋₁),   next_obs = s'ₜ₊ₘ₋₁
 
-        where m = n_step, or less if the episode ended before: Sutton and Barto (2018), eq. 7.1; gamma is (P, 1). At a
-        truncation the sum stops but the bootstrap stays.
+        where m = n_step, or less if the episode ended before: Sutton and Barto (2018), eq. 7.1; gamma is (P, 1), on the
+        CPU. At a truncation the sum stops but the bootstrap stays. NumPy does the arithmetic, since torch takes several
+        times as long for small arrays.
         """
-        if n_step == 1:
-            batch = self.batch(rows, ("obs", "next_obs", "action", "reward", "terminated"))
-            batch["discount"] = gamma * (1 - batch.pop("terminated"))
-            return batch
-        window = (rows[:, None] + self.num_envs * np.arange(n_step)[:, None]) % self.rows  # (P, n, B)
-        ends = self.batch(window.reshape(len(rows), -1), ("reward", "terminated", "truncated"))
-        reward, terminated, truncated = (x.unflatten(1, (n_step, -1)).unbind(1) for x in ends.values())
-        alive = torch.ones_like(reward[0])
-        total, factor, bootstrap, last = torch.zeros_like(alive), gamma.expand_as(alive), alive, -alive
-        discount = alive
-        for k in range(n_step):
-            total = total + discount * alive * reward[k]
-            discount = torch.where(alive > 0, discount * factor, discount)
-            bootstrap = torch.where(alive > 0, 1 - terminated[k], bootstrap)
-            last = last + alive
-            alive = alive * (1 - torch.maximum(terminated[k], truncated[k]))
-        following = np.take_along_axis(window, last.long().cpu().numpy()[:, None], 1)[:, 0]
+        factor, index = gamma.numpy(), rows + self._first
+        reward, terminated, truncated = (self.columns[name] for name in ("reward", "terminated", "truncated"))
+        numbers = last = self._gather(index)
+        total, bootstrap = numbers[..., reward], 1 - numbers[..., terminated]
+        discount, following = factor, index
+        if n_step > 1:
+            alive = np.ones_like(total)
+            discount, following = np.broadcast_to(factor, alive.shape), index.copy()
+        for k in range(1, n_step):
+            alive = alive * (bootstrap * (1 - last[..., truncated]))
+            running = alive > 0
+            if not running.any():
+                break
+            ahead = (rows + k * self.num_envs) % self.rows + self._first
+            last = self._gather(ahead)
+            total = total + discount * alive * last[..., reward]
+            discount = np.where(running, discount * factor, discount)
+            bootstrap = np.where(running, 1 - last[..., terminated], bootstrap)
+            following = np.where(running, ahead, following)
+        ends = {"reward": total, "discount": discount * bootstrap}
         return {
-            **self.batch(rows, ("obs", "action")),
-            **self.batch(following, ("next_obs",)),
-            "reward": total,
-            "discount": discount * bootstrap,
+            **self._fields(index, numbers, ("obs", "action")),
+            **self._fields(following, numbers if n_step == 1 else self._gather(following), ("next_obs",)),
+            **{name: torch.from_numpy(np.ascontiguousarray(x)).to(self.device) for name, x in ends.items()},
         }
 
     def member_state(self, member: int) -> Tree:

@@ -247,7 +247,7 @@ def _part(x: Tensor, members: int, rows: int) -> Tensor:
 
     x is (P, B, ...); often that is all of it.
     """
-    return x if x.shape[:2] == (members, rows) else x[:members, :rows]
+    return x if x.shape[0] == members and x.shape[1] == rows else x[:members, :rows]
 
 
 def joined(x: Tensor, extra_inputs: Tensor | None, num_copies: int) -> Tensor:
