@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
-from .envs import make_envs, spaces_of
-from .envs.base.encode import Actions, Observations
+from .envs import make_envs
 from .learner import Learner
 from .rng import streams
 from .signals.demonstrations import Demonstrations
@@ -107,22 +105,3 @@ def record(learner: Learner, member: int, episodes: int, deterministic: bool) ->
     if isinstance(space := learner.envs.action_space, gym.spaces.Box):
         actions = np.clip(actions, space.low, space.high).astype(np.float32)
     return Demonstrations(obs[running], actions[running], begins[running])
-
-
-def player(learner: Learner, member: int) -> Callable[[Any], Any]:
-    """Return a function that plays one member's greedy actions through an episode.
-
-    Both are as the Gymnasium environment gives and takes them.
-    """
-    spaces, where = spaces_of(learner.env), learner.env.id
-    observations, actions = Observations(spaces.observation, where), Actions(spaces.action, where)
-    batch = np.empty((learner.members, 1, *observations.shape), observations.dtype)
-    greedy = learner.actor(1)
-
-    @one_thread()
-    def act(observation: Any) -> Any:
-        for row in batch:  # the other members' actions are thrown away
-            observations.write(observation, row[0])
-        return actions.decode(greedy(batch)[member])[0]
-
-    return act

@@ -34,7 +34,7 @@ from .checkpoint.member_state import Part
 from .checkpoint.state import Tree, check_same_form
 from .checkpoint.storage import Metrics
 from .envs import Envs, EnvSpec, make_envs, spaces_of
-from .errors import StateMismatch
+from .errors import StateMismatch, UnsupportedSpace
 from .experience.normalizers import ObservationNormalizer
 from .experience.rollout import Agent
 from .rng import streams
@@ -220,15 +220,44 @@ class Learner:
         """
         raise NotImplementedError
 
-    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
+    def actor(
+        self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None, memory: Any = None
+    ) -> Callable[[np.ndarray], np.ndarray]:
         """Return a function from observations to actions.
 
         It takes observations (P, episodes, ...) as the environments give them, step by step, and returns actions
-        (P, episodes, ...): greedy ones, or random ones as in training unless `deterministic`, drawn with numbers that
-        are the same for every member and every call, see `evaluation.evaluation_keys`.
+        (P, episodes, ...).
+
+        Args:
+            episodes: how many are played side by side.
+            deterministic: greedy actions, or random ones as in training.
+            keys: of the random numbers; None: those of evaluation, the same for every member and every call, see
+                `evaluation.evaluation_keys`.
+            memory: the recurrent states, as `acting_memory` makes them, which acting advances; None: new ones.
         """
         assert self.agent is not None
-        return self.agent.actor(episodes, deterministic)
+        return self.agent.actor(episodes, deterministic, keys, memory)
+
+    def acting_memory(self, episodes: int) -> Any:
+        """Return the recurrent states of episodes at their beginnings.
+
+        They are `States`, or anything else without a recurrent policy.
+        """
+        return None if self.agent is None else self.agent.policy.states(episodes)
+
+    def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
+        """Return v(s), (P, N), of observations (P, N, ...).
+
+        Args:
+            obs: as the environments give them.
+            memory: the recurrent states before them; they are not advanced.
+
+        Raises:
+            UnsupportedSpace: nothing here estimates values.
+        """
+        if self.agent is None:
+            raise UnsupportedSpace(f"{self.algorithm()} on {self.env.id} estimates no values; ask a task with a critic")
+        return self.agent.state_values(obs, memory)
 
     def known_returns(self) -> np.ndarray | None:
         """Return returns (P,) that are known without acting, else None."""

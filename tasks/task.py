@@ -18,9 +18,10 @@ from .checkpoint.retention import Keep
 from .checkpoint.state import Packed, Tree, materialized, pack, unpack
 from .checkpoint.storage import Metrics, Saved, Storage, Write
 from .cohort import Cohort
+from .deployment.acting import Predictor, player
 from .envs import EnvSpec
 from .errors import NotInitialized, StateMismatch
-from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes, one_thread, player, record
+from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes, one_thread, record
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .learner import Learner, MemberRef
 from .record import TaskRecord
@@ -115,6 +116,7 @@ class Task:
         self.stored = TaskRecord(storage, snapshots)
         self.ref: MemberRef | None = None
         self.load_report: LoadReport | None = None
+        self._acting: Predictor | None = None
         self.suggested_epochs: int | None = None
         self.bad: BaseException | None = None
         self.between_steps = True
@@ -505,12 +507,46 @@ class Task:
         """
         return self.player()(observation)
 
+    def predict(
+        self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[Any, Any]:
+        """Return actions and recurrent states, as Stable-Baselines3's `predict` does.
+
+        Args:
+            observation: one, or a batch with one more axis in front (in each part of a Dict or Tuple), as the
+                Gymnasium environment gives them; the actions are as it takes them, a batch of them for a batch.
+            state: the recurrent states (N, S) that the last call returned; None at the beginning of all episodes.
+            episode_start: (N,), where an episode begins, so that its state is reset.
+            deterministic: greedy actions, or random ones as in training, other ones at each call.
+
+        Returns:
+            The actions, and the recurrent states after them, None of a policy without a memory.
+        """
+        return self._predictor(self.member_ref())(observation, state, episode_start, deterministic)
+
+    def value(self, observation: Any, state: Any = None) -> Any:
+        """Return v(s) of one observation, or of a batch (N,).
+
+        It is the estimate of the critic; of DQN the largest q(s, a), of SAC the smaller q of its critics for the greedy
+        action. `normalize_reward` scales it as it scales rewards.
+
+        Args:
+            observation: as of `predict`.
+            state: the recurrent states (N, S) before it, from `predict`; None at the beginnings of episodes.
+        """
+        return self._predictor(self.member_ref()).value(observation, state)
+
+    def _predictor(self, ref: MemberRef) -> Predictor:
+        if self._acting is None or self._acting.ref != ref:
+            self._acting = Predictor(*ref, str(self))
+        return self._acting
+
     def player(self) -> Callable[[Any], Any]:
         """Return a function that acts greedily through one episode.
 
         A recurrent policy remembers what it observed.
         """
-        return player(*self.member_ref())
+        return player(Predictor(*self.member_ref(), str(self)))
 
     def eval_loss(self, batch: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the loss and its parts on a batch.

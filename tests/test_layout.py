@@ -31,7 +31,7 @@ ORDER = (
     *("tasks.envs.base", "tasks.envs.classic", "tasks.envs.gym"),
     *("tasks.envs.pools", "tasks.envs.processes", "tasks.envs"),
     *("tasks.networks", "tasks.experience", "tasks.signals"),
-    *("tasks.learner", "tasks.evaluation", "tasks.identity", "tasks.registry", "tasks.warm_start"),
+    *("tasks.learner", "tasks.evaluation", "tasks.deployment", "tasks.identity", "tasks.registry", "tasks.warm_start"),
     *("tasks.record", "tasks.cohort", "tasks.task"),
     *("tasks.algorithms", "tasks.algorithms.sac", "tasks.testing", "tasks"),
     *("studies.redact", "studies.errors", "studies.failures"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -29,6 +30,7 @@ from ..networks.encoders import encoder_choice, encoder_for
 from ..networks.fused import Autograd, FusedMLP, Tape, huber
 from ..networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Network, Parameters, initialize, shapes_of
 from ..networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
+from ..rng.streams import Keys
 from ..task import Task
 from .off_policy import ReplayLoop, check_replay, check_replay_in_env, off_policy_space
 
@@ -217,8 +219,11 @@ class DQNLearner(Learner):
             value = next_q.amax(-1)
         return batch["reward"] + batch["discount"] * value
 
-    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
-        exploration = EpsilonGreedy(evaluation_keys(self.members, "explore"), self.exploration.actions, episodes)
+    def actor(
+        self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        keys = keys or partial(evaluation_keys, self.members)
+        exploration = EpsilonGreedy(keys("explore"), self.exploration.actions, episodes)
         epsilon, steps = self.epsilon(self.env_steps), count()
 
         def act(obs: np.ndarray) -> np.ndarray:
@@ -227,17 +232,26 @@ class DQNLearner(Learner):
 
         return act
 
+    @torch.inference_mode()
+    def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
+        values: np.ndarray = self._q(self.loop.normalize(obs)).amax(-1).cpu().numpy()
+        return values
+
     def _greedy(self, obs: np.ndarray) -> np.ndarray:
         """Return greedy actions (P, N).
 
         Callers disable gradients: `no_grad` here would cost a tenth of the time.
         """
+        actions: np.ndarray = self._q(obs).argmax(-1).cpu().numpy()
+        return actions
+
+    def _q(self, obs: np.ndarray) -> Tensor:
+        """Return q(s, ·), (P, N, actions), of normalized observations."""
         rows = obs.shape[1]
         if rows == 1:
             obs = obs.repeat(2, 1)  # see Exactness in networks/mlp.py
         features = torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
-        actions: np.ndarray = self.policy.values(features)[:, :rows].argmax(-1).cpu().numpy()
-        return actions
+        return self.policy.values(features)[:, :rows]
 
     # --- epochs ---
 

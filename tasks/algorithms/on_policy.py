@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..networks.goal_conditioning import goal_of
 from ..networks.optimizers import SCHEDULED, decay_space, optimizer_space, schedule_space
 from ..networks.recurrent import RecurrentActorCritic
 from ..networks.sde import Perturbations, StateDependentGaussian, state_dependent
-from ..rng.streams import Bits
+from ..rng.streams import Keys
 from ..runtime.episode_window import window_size
 from ..signals.guidance import check_guidance
 
@@ -140,14 +140,14 @@ def make_agent(learner: Learner) -> Agent:
     policy = kind(envs.obs_shape, envs.action_space, hp.model, learner.seeds, where, learner.device, hp.use_sde, goal)
     dist, parameters = policy.distribution, policy.parameters
 
-    def noise(keys: Callable[[str], Bits], num_envs: int, steps: int) -> Noise:
+    def noise(keys: Keys, num_envs: int, steps: int) -> Noise:
         if isinstance(dist, StateDependentGaussian):
             log_std = parameters.views["actor.log_std"]
             return Perturbations(keys("sde"), num_envs, dist, log_std, hp.num_steps, hp.sde_sample_freq)
         return StepNoise(keys("action"), dist, steps, num_envs, learner.device)
 
-    def evaluation_noise(episodes: int) -> Noise:
-        return noise(partial(evaluation_keys, learner.members), episodes, steps=1)
+    def acting_noise(episodes: int, keys: Keys | None) -> Noise:
+        return noise(keys or partial(evaluation_keys, learner.members), episodes, steps=1)
 
     scale_obs = hp.normalize_obs and envs.obs_kind == "vector"
     obs_normalizer = ObservationNormalizer(learner.members, envs.obs_shape[0]) if scale_obs else None
@@ -155,4 +155,4 @@ def make_agent(learner: Learner) -> Agent:
     reward_normalizer = RewardNormalizer(learner.members, hp.num_envs, gamma) if hp.normalize_reward else None
     agent = Agent if hp.model.memory == "none" else RecurrentAgent
     rollout_noise = noise(learner.keys, hp.num_envs, hp.num_steps)
-    return agent(policy, rollout_noise, evaluation_noise, hp.num_envs, obs_normalizer, reward_normalizer)
+    return agent(policy, rollout_noise, acting_noise, hp.num_envs, obs_normalizer, reward_normalizer)

@@ -22,8 +22,9 @@ from ...spaces import Space, integer, log_real, maybe
 from ..checkpoint.policy_files import write_policy
 from ..checkpoint.state import Tree, check_same_form, materialized
 from ..checkpoint.storage import Metrics
+from ..deployment.acting import Predictor, player
 from ..errors import StateMismatch
-from ..evaluation import EVALUATION_EPISODES, evaluate, one_thread, player
+from ..evaluation import EVALUATION_EPISODES, evaluate, one_thread
 from ..experience.whole_episodes import needs_whole_episodes
 from ..learner import COUNTERS, Learner, MemberRef
 from ..networks.mlp import affine
@@ -313,7 +314,22 @@ class SVPG(Task):
 
     def player(self, particle: int = 0) -> Callable[[Any], Any]:
         """Return a function that acts greedily as one particle, through one episode."""
-        return player(*self._particle(particle))
+        return player(Predictor(*self._particle(particle), str(self)))
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        particle: int = 0,
+    ) -> tuple[Any, Any]:
+        """Return one particle's actions and recurrent states; see `Task.predict`."""
+        return self._predictor(self._particle(particle))(observation, state, episode_start, deterministic)
+
+    def value(self, observation: Any, state: Any = None, particle: int = 0) -> Any:
+        """Return one particle's v(s); see `Task.value`."""
+        return self._predictor(self._particle(particle)).value(observation, state)
 
     def policy(self, particle: int | None = None) -> dict[str, Tensor]:
         """Return the networks and statistics of one or all particles, by name.

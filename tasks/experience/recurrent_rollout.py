@@ -38,8 +38,11 @@ class RecurrentAgent(Agent):
     def _action_params(self, obs: Tensor) -> Tensor:
         return self.policy.step(obs, self.memory)
 
-    def _begin(self, episodes: int) -> Callable[[Tensor], Tensor]:
-        return partial(self.policy.step, memory=self.policy.states(episodes))
+    def _begin(self, memory: States) -> Callable[[Tensor], Tensor]:
+        return partial(self.policy.step, memory=memory)
+
+    def _value(self, obs: Tensor, memory: States) -> Tensor:
+        return self.policy.sequences(obs, memory.begins, memory.tensors["state"], learning=False)[1]
 
     def _end_episodes(self, ended: NDArray[np.bool_]) -> None:
         self.memory.reset(ended)

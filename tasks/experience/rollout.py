@@ -93,17 +93,17 @@ class Agent:
         self,
         policy: ActorCritic,
         noise: Noise,
-        evaluation_noise: Callable[[int], Noise],
+        acting_noise: Callable[[int, streams.Keys | None], Noise],
         num_envs: int,
         obs_normalizer: ObservationNormalizer | None = None,
         reward_normalizer: RewardNormalizer | None = None,
     ):
         """Bundle a policy with its noise and normalizers.
 
-        `noise` is that of rollouts, `evaluation_noise` that of a number of evaluation episodes.
+        `noise` is that of rollouts, `acting_noise` that of a number of episodes, with keys or those of evaluation.
         """
         self.policy, self.device = policy, policy.parameters.vector.device
-        self.noise, self.evaluation_noise = noise, evaluation_noise
+        self.noise, self.acting_noise = noise, acting_noise
         self.memory = policy.states(num_envs)
         self.obs_normalizer, self.reward_normalizer = obs_normalizer, reward_normalizer
 
@@ -223,23 +223,34 @@ class Agent:
         for order in permutations(keys, iteration, epochs, batch["obs"].shape[1]):
             yield from shuffled(batch, order, parts)
 
-    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    def actor(
+        self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None, memory: Any = None
+    ) -> Callable[[NDArray[Any]], NDArray[Any]]:
         """Return a function from obs to actions, (P, episodes, ...); see `Learner.actor`."""
-        action_params, dist = self._begin(episodes), self.policy.distribution
-        noise = chain.from_iterable(map(self.evaluation_noise(episodes), count()))  # step by step
+        action_params = self._begin(memory or self.policy.states(episodes))
+        dist, noise = self.policy.distribution, self.acting_noise(episodes, keys)
+        drawn = chain.from_iterable(map(noise, count()))  # step by step
 
         @torch.inference_mode()
         def act(obs: NDArray[Any]) -> NDArray[Any]:
             params = action_params(self._tensor(self._normalized(obs)))
-            action = dist.mode(params) if deterministic else finite(dist.sample(params, next(noise)))
+            action = dist.mode(params) if deterministic else finite(dist.sample(params, next(drawn)))
             return action.cpu().numpy()
 
         return act
 
-    def _begin(self, episodes: int) -> Callable[[Tensor], Tensor]:
+    @torch.inference_mode()
+    def state_values(self, obs: NDArray[Any], memory: Any) -> NDArray[Any]:
+        """Return v(s), (P, N), of obs (P, N, ...); see `Learner.state_values`."""
+        return self._value(self._tensor(self._normalized(obs)), memory).cpu().numpy()
+
+    def _value(self, obs: Tensor, memory: Any) -> Tensor:
+        return self.policy.value(obs)
+
+    def _begin(self, memory: Any) -> Callable[[Tensor], Tensor]:
         """Return a function from obs to the policy's action parameters.
 
-        It acts from the beginnings of episodes.
+        It advances the recurrent states, if there are some.
         """
         return self.policy.action_params
 

@@ -12,7 +12,7 @@ with the key mixed in before each pass, so that streams are not shifted copies o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ TO_52_BITS, TO_53_BITS = np.uint64(12), np.uint64(11)
 TWO_52, TWO_53 = 1.0 / (1 << 52), 1.0 / (1 << 53)
 
 Bits = NDArray[np.uint64]
+Keys = Callable[[str], Bits]  # of a stream's purpose, one per member, (P,)
 
 
 def key(*path: int | str) -> np.uint64:

@@ -101,7 +101,7 @@ def test_an_episode_counts_once_whether_it_is_terminated_or_truncated(length: in
     env = EnvSpec("fakes:Corridor-v0", {"length": length}, max_episode_steps=limit)
     task = PPO(env).init(**SMALL)
     learner = task.build_learner([task])
-    learner.actor = lambda *_: lambda obs: np.ones(obs.shape[:2], np.int64)  # type: ignore[method-assign]
+    learner.actor = lambda *_, **__: lambda obs: np.ones(obs.shape[:2], np.int64)  # type: ignore[method-assign]
     began = learner.envs.obs.copy()
     assert evaluate_episodes(learner, 3).tolist() == [[value] * 3]
     assert evaluate_episodes(learner, 3).tolist() == [[value] * 3]

@@ -69,6 +69,9 @@ class ImageSoftActorCritic(SoftActorCritic):
     def hidden(self, obs: Tensor) -> Tensor:
         return super().hidden(self.encoder(self.encoder.parameters.views, obs))
 
+    def values(self, obs: Tensor, numbers: Tensor) -> Tensor:
+        return super().values(self.encoder(self.encoder.parameters.views, obs), numbers)
+
     def encode(self, batch: Batch) -> Batch:
         encoder = self.encoder
         return {

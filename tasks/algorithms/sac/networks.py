@@ -108,6 +108,14 @@ class SoftActorCritic(Stacked):
         """Return the parameters of actions (P, N, outputs) for these activations."""
         return self.head(self.actor.views, affine(z, *self._pi_layers[-1]), z)
 
+    def values(self, obs: Tensor, numbers: Tensor) -> Tensor:
+        """Return the twins' values (P, 2, N, n) of numbers, without gradients.
+
+        Observations are (P, N, inputs), with N of any size.
+        """
+        x = torch.cat([self._padded(obs), numbers], -1).repeat_interleave(TWINS, 0)
+        return self._q(self._online_layers, x).unflatten(0, (-1, TWINS))
+
     def noise(self, keys: Callable[[str], Bits], num_envs: int) -> Noise:
         """Return the noise of training, with the random streams of these keys."""
         return self.head.noise(keys, num_envs, self.actor.views)

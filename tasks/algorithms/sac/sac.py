@@ -32,6 +32,7 @@ from ...networks.encoders import encoder_choice
 from ...networks.fused import SoftSample, half_square, soft_value
 from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...rng.draws import Normals
+from ...rng.streams import Keys
 from ...task import Task
 from ..off_policy import ReplayLoop, check_replay, check_replay_in_env, off_policy_space
 from .actions import Noise, SoftActions, no_noise
@@ -199,9 +200,11 @@ class SACLearner(Learner):
             self.rewards(step.reward, ended)
         self.memory.reset(ended)
 
-    def actor(self, episodes: int, deterministic: bool = True) -> Callable[[np.ndarray], np.ndarray]:
-        memory, steps = self.policy.memory(episodes), count()
-        noise = no_noise if deterministic else self.policy.noise(partial(evaluation_keys, self.members), episodes)
+    def actor(
+        self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        keys, memory = keys or partial(evaluation_keys, self.members), memory or self.acting_memory(episodes)
+        noise, steps = no_noise if deterministic else self.policy.noise(keys, episodes), count()
 
         @torch.inference_mode()
         def act(obs: np.ndarray) -> np.ndarray:
@@ -209,13 +212,34 @@ class SACLearner(Learner):
 
         return act
 
+    def acting_memory(self, episodes: int) -> ActingMemory:
+        return self.policy.memory(episodes)
+
+    @torch.inference_mode()
+    def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
+        """Return the smaller of both critics' values of the greedy action, (P, N)."""
+        if self.policy.cores:
+            raise UnsupportedSpace(
+                f"{self.algorithm()} on {self.env.id}: with model.memory, critics have recurrent states of their own, "
+                "which acting does not advance, so that they give no value; use PPO, or leave model.memory out"
+            )
+        features = self._tensor(self.loop.normalize(obs))
+        numbers, _, logits = self.actions.split(self._outputs(features)[0])
+        q = self.policy.values(features, torch.tanh(numbers)).amin(1)  # (P, N, n)
+        values: np.ndarray = (q.gather(-1, logits.argmax(-1, True)) if logits.shape[-1] else q)[..., 0].cpu().numpy()
+        return values
+
     def _act(self, features: Tensor, noise: Noise, step: int) -> np.ndarray:
+        outputs, z = self._outputs(features)
+        return self.actions.act(outputs, *noise(step, outputs, z))
+
+    def _outputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the policy's outputs (P, N, outputs), and z (P, N, width)."""
         rows = features.shape[1]
         if rows == 1:  # see Exactness in networks/mlp.py
             features = torch.cat([features, features], 1)
         z = self.policy.hidden(features)
-        outputs, z = (x[:, :rows] for x in (self.policy.outputs(z), z))
-        return self.actions.act(outputs, *noise(step, outputs, z))
+        return self.policy.outputs(z)[:, :rows], z[:, :rows]
 
     def _tensor(self, obs: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)

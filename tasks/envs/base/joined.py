@@ -64,13 +64,16 @@ class Joined(spaces.Space[NDArray[np.float32]]):
         return row.shape == self.shape and bool(((row >= self.low) & (row <= self.high)).all())
 
     def split(self, row: Array) -> Any:
-        """Return a row as the environment's action; indices are rounded."""
+        """Return a row as the environment's action, or rows (..., k) as a batch of them.
+
+        Indices are rounded.
+        """
         values: dict[Path, Any] = {}
         for path, leaf, columns in self.parts:
             if isinstance(leaf, spaces.Discrete):
-                values[path] = leaf.start + np.int64(np.rint(row[columns.start]))
+                values[path] = leaf.start + np.rint(row[..., columns.start]).astype(np.int64)
             elif isinstance(leaf, spaces.Box):
-                numbers = row[columns].reshape(leaf.shape).astype(leaf.dtype)
+                numbers = row[..., columns].reshape((*row.shape[:-1], *leaf.shape)).astype(leaf.dtype)
                 # A bound in float32 may lie outside the same bound in float64.
                 values[path] = np.asarray(np.clip(numbers, leaf.low, leaf.high))
         return _nested(self.space, (), values)

@@ -33,7 +33,7 @@ def walk(envs: Envs, steps: int, action: int = 1, **normalizers: Any) -> Rollout
 
 
 def agent_of(policy: Any, noise: Tensor, **normalizers: Any) -> Agent:
-    return Agent(policy, lambda _: noise, lambda _: lambda _: noise, 1, **normalizers)
+    return Agent(policy, lambda _: noise, lambda *_: lambda _: noise, 1, **normalizers)
 
 
 def over_time(x: Tensor) -> list[float]:
