@@ -330,8 +330,10 @@ class Task:
     def member_ref(self) -> MemberRef:
         """Return the learner and the member that hold the state.
 
-        The learner is built if there is none.
+        The learner is built if there is none; BadResume refuses the half-changed state of a bad task.
         """
+        with BadResumeGuard(self):
+            pass
         if self.ref is None:
             self.build_learner([self])
         assert self.ref is not None

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from rekindle import DQN, PPO, SAC, SVPG, Task
 from rekindle.tasks.envs.base.spec import EnvSpec
 from rekindle.tasks.envs.gym.make import make_env
-from rekindle.tasks.errors import UnsupportedSpace
+from rekindle.tasks.errors import BadResume, UnsupportedSpace
 
 ON: dict[str, Any] = {"num_steps": 8, "num_envs": 4, "epoch_steps": 64, "model.width": 16}
 OFF: dict[str, Any] = {"learning_starts": 120, "buffer_size": 200, "batch_size": 32, "epoch_steps": 128}
@@ -143,3 +143,19 @@ def test_what_is_no_observation_is_named() -> None:
     mixed = {"position": np.zeros((2, 2)), "inner": {"side": 0, "flags": np.zeros((2, 2))}}
     with pytest.raises(ValueError, match="but got parts of"):
         walk.predict(mixed)
+
+
+@pytest.mark.parametrize("look", ["policy", "evaluate", "record", "parameters", "player", "save_policy", "predict"])
+def test_a_bad_task_is_not_looked_at(look: str) -> None:
+    task = PPO("CartPole-v1").init(**ON)
+    task.fail(RuntimeError("half done"))
+    arguments = {"save_policy": ["x.safetensors"], "predict": [np.zeros(4)]}.get(look, [])
+    with pytest.raises(BadResume, match=r"RuntimeError: half done.*Build a new task"):
+        getattr(task, look)(*arguments)
+
+
+def test_no_task_begins_with_the_networks_of_a_bad_one() -> None:
+    task = PPO("CartPole-v1").init(**ON)
+    task.fail(RuntimeError("half done"))
+    with pytest.raises(BadResume, match="half done"):
+        PPO("CartPole-v1", warm_start=task).init(**ON)
