@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from .studies.objective import Objective
     from .studies.storage.store import Store
+    from .studies.tuning import Study, tune
     from .tasks.algorithms.a2c import A2C
     from .tasks.algorithms.dqn import DQN
     from .tasks.algorithms.ppo import PPO
@@ -59,6 +60,7 @@ __all__ = [
     "Objective",
     "Space",
     "Store",
+    "Study",
     "Task",
     "__version__",
     "categorical",
@@ -75,6 +77,7 @@ __all__ = [
     "spaces",
     "studies",
     "tasks",
+    "tune",
 ]
 
 _FOLDERS = ("spaces", "studies", "tasks")
@@ -91,6 +94,8 @@ _HOMES = {
     "EnvSpec": ".tasks.envs",
     "Objective": ".studies.objective",
     "Store": ".studies.storage.store",
+    "Study": ".studies.tuning",
+    "tune": ".studies.tuning",
     "Task": ".tasks.task",
 }
 

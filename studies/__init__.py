@@ -12,8 +12,16 @@ if TYPE_CHECKING:
     from ..tasks.checkpoint.retention import Keep as Keep
     from .objective import Objective as Objective
     from .storage.store import Store as Store
+    from .tuning import Study as Study
+    from .tuning import tune as tune
 
-_HOMES = {"Keep": "..tasks.checkpoint.retention", "Objective": ".objective", "Store": ".storage.store"}
+_HOMES = {
+    "Keep": "..tasks.checkpoint.retention",
+    "Objective": ".objective",
+    "Store": ".storage.store",
+    "Study": ".tuning",
+    "tune": ".tuning",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -37,7 +37,7 @@ ORDER = (
     *("studies.redact", "studies.errors", "studies.failures"),
     *("studies.storage.sql", "studies.storage.locks", "studies.storage"),
     *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine"),
-    *("studies.workers", "studies.upkeep", "studies.orion", "studies.objective", "studies"),
+    *("studies.workers", "studies.upkeep", "studies.orion", "studies.objective", "studies.tuning", "studies"),
     *("studies.cli.output", "studies.cli.commands", "studies.cli"),
 )
 

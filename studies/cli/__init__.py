@@ -1,7 +1,7 @@
 r"""Command line ``rekindle``: its commands, exit statuses and JSON output.
 
-This package parses options and prints results; `cli.commands` has a module for each command, `cli.output` the tables,
-the JSON and the live progress. Other packages never import it.
+This package parses options and prints results; `cli.commands` has a module for each command, `cli.output` the tables
+and the live progress. Other packages never import it.
 
 Results are printed to stdout, progress and errors to stderr. Exit status: 0 done; 1 failed (a loss became NaN, the
 database stopped answering, ...); 2 bad input; 130 and 143 stopped by SIGINT and SIGTERM, with everything saved.

@@ -17,14 +17,90 @@ from ..samplers.registry import KNOWN, check_sampler, grid_size, sampler_name
 from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
+from ..schedulers.seeds import seed_options
 from ..study.config import SCHEDULERS, BadConfig, Config, check_count, check_epochs, choose
-from ..study.objectives import ALWAYS, DIRECTIONS, objectives_of
+from ..study.objectives import ALWAYS, DIRECTIONS, objective_options, objectives_of
 
 if TYPE_CHECKING:
     from ...tasks.envs import EnvSpec
     from ...tasks.task import Task
 
 TRIALS = 16
+
+
+def study_config(
+    algorithm: type[Task],
+    env: Any,
+    *,
+    epochs: Sequence[int],
+    fixed: Mapping[str, Any] | None = None,
+    search: Sequence[str] = (),
+    priors: Mapping[str, str] | None = None,
+    trials: int | None = None,
+    seed: int = 0,
+    scheduler: str = SCHEDULERS[0],
+    sampler: str | None = None,
+    generation: int = 8,
+    cohort: int = 4,
+    objective: Sequence[str] = (),
+    seeds: int = 1,
+    aggregate: str = "mean",
+    racing: bool = False,
+    grid_points: int | None = None,
+    snapshots: str | None = None,
+    population: int = 8,
+    interval: int = 3,
+    exploit: str = EXPLOITS[0],
+    explore: str = EXPLORES[0],
+    perturb: Sequence[str] = (),
+) -> Config:
+    """Return the configuration of a study from the options of `rekindle tune`.
+
+    Args:
+        algorithm: the class of its tasks.
+        env: see `Task`.
+        epochs: see `check_epochs`.
+        fixed: hyperparameters that are not searched, nested.
+        search: dotted names of those that are searched alone; empty for all that are open.
+        priors: see `open_space`.
+        trials: see `make_config`.
+        seed: of all trainings and suggestions.
+        scheduler: one of SCHEDULERS.
+        sampler: its name; None for tpe, or random where a population starts.
+        generation: see `Config`.
+        cohort: see `Config`.
+        objective: see `objective_options`.
+        seeds: per configuration, see `seed_options`.
+        aggregate: of the seeds' returns.
+        racing: whether seeds race.
+        grid_points: of each range, for the sampler grid.
+        snapshots: which checkpoints are kept, see `Task`.
+        population: see `make_population`, like interval, exploit, explore and perturb; all for scheduler pbt.
+        interval: epochs of a generation.
+        exploit: one of EXPLOITS.
+        explore: one of EXPLORES.
+        perturb: dotted names of what explore may change.
+
+    Raises:
+        BadConfig: the study makes no sense.
+        ValueError: the task or its space does not allow a value.
+    """
+    fixed, priors = fixed or {}, priors or {}
+    if search:
+        from ...tasks.envs import EnvSpec  # imports gymnasium
+
+        space = open_space(algorithm, EnvSpec.of(env), fixed, priors)
+        fixed = dict(unflatten(flatten(defaults_except(space, [*search, *priors])) | flatten(fixed)))
+    given = {"grid_points": grid_points, "snapshots": snapshots}
+    options = {**seed_options(seeds, aggregate, racing), **objective_options(objective)}
+    options |= {name: value for name, value in given.items() if value is not None}
+    common: dict[str, Any] = {"seed": seed, "fixed": fixed, "priors": priors}
+    if scheduler == "pbt":
+        common |= {"population": population, "interval": interval, "exploit": exploit, "explore": explore}
+        common |= {"perturb": perturb, "sampler": sampler}
+        return make_population(algorithm, env, epochs=check_epochs(epochs)[1], **common, **options)
+    common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation, "cohort": cohort}
+    return make_config(algorithm, env, trials=trials, epochs=epochs, options=options, **common)
 
 
 def make_config(

@@ -14,6 +14,7 @@ from sqlalchemy import make_url
 from ..errors import StoreError, TaskBusy
 from ..schedulers.seeds import collapse
 from ..storage.rows import Segment, Trial, score_of
+from ..storage.store import MIRROR
 from ..study.config import Config
 from ..study.objectives import DEFAULT, objectives_of, value_of
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from ..storage.store import Store
 
-UID = "mirror/"  # with the study's name: the uid of the mirror's lease
 MARK = "rekindle"  # user attribute that marks a study in Optuna's tables as a copy
 
 
@@ -38,7 +38,7 @@ def mirror(store: Store, url: str, name: str) -> int:
     from ..samplers.suggest import quiet
 
     try:
-        lease = store.open(UID + name, {"mirror": name})
+        lease = store.open(MIRROR + name, {"mirror": name})
     except TaskBusy:
         return 0
     with lease, quiet(optuna.logging.WARNING):

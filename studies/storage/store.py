@@ -44,6 +44,7 @@ from .sql.retry import RetryPolicy
 from .sql.writes import add_events
 
 KEEP = Keep()
+MIRROR = "mirror/"  # with the study's name: the uid of the lease of its copy in Optuna's tables
 PLANNING_SECONDS = 30.0
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -174,6 +175,41 @@ class Store:
         With ``epochs`` or ``digest``, return the last one with these.
         """
         return Reader(self.database, uid).last(epochs, digest)
+
+    def uid(self, start: str) -> str:
+        """Return the one uid with this prefix; ValueError without exactly one."""
+        uids = [task.uid for task in self.tasks() if not task.uid.startswith(MIRROR)]
+        matches = [uid for uid in uids if uid.startswith(start)]
+        if start in matches or len(matches) == 1:
+            return start if start in matches else matches[0]
+        if matches:
+            raise ValueError(
+                f"a uid may be cut short as long as one task begins so, but {start!r} begins {len(matches)}"
+            )
+        raise ValueError(
+            f"no task of {self.url} has a uid that begins with {start!r}; `rekindle trials STUDY` shows them"
+        )
+
+    def task(self, start: str, **options: Any) -> Any:
+        """Return a stored task, initialized: ready to act, evaluate or train on.
+
+        It holds its lease until `task.finish()` or `task.release()`.
+
+        Args:
+            start: its uid, or a unique prefix.
+            options: arguments of the task's class, such as its device.
+
+        Raises:
+            ValueError: no task, or several, have such a uid.
+            TaskBusy: another process trains it.
+        """
+        from ...tasks.registry import task_of  # imports torch
+
+        uid = self.uid(start)
+        [row] = self.tasks([uid])
+        if row.identity is None or "task" not in row.identity:
+            raise ValueError(f"a task has an algorithm and an environment, but {uid} is a policy; warm_start= takes it")
+        return task_of(row.identity, storage=self, **options)
 
     tasks = _reading(task_rows.tasks)
     count_tasks = _reading(task_rows.count_tasks)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from ...engine.json_views import status_json, study_json, task_json
 from ...storage.locks.owner import Owner
 from ..output import tables
-from ..output.json_views import status_json, study_json, task_json
 from ..output.terminal import new_console, note, print_json
 from .storage import existing_store, whole_uid
 

@@ -6,7 +6,6 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from ...engine.optuna_mirror import UID as MIRROR
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
 from ..output.terminal import new_console, note
@@ -38,10 +37,4 @@ def open_store(arguments: argparse.Namespace, first: bool = False) -> Store:
 
 def whole_uid(store: Store, start: str) -> str:
     """Return the one uid with this prefix; ValueError without exactly one."""
-    uids = [task.uid for task in store.tasks() if not task.uid.startswith(MIRROR)]
-    matches = [uid for uid in uids if uid.startswith(start)]
-    if start in matches or len(matches) == 1:
-        return start if start in matches else matches[0]
-    if matches:
-        raise ValueError(f"a uid may be cut short as long as one task begins so, but {start!r} begins {len(matches)}")
-    raise ValueError(f"no task of {store.url} has a uid that begins with {start!r}; `rekindle trials STUDY` shows them")
+    return store.uid(start)

@@ -12,27 +12,28 @@ from typing import Any
 from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
-from ....spaces import flatten, unflatten
 from ....tasks import load
-from ....tasks.envs import EnvSpec
 from ....tasks.task import Task
-from ...engine.configuring import defaults_except, make_config, make_population, open_space
+from ...engine.configuring import study_config
+from ...engine.json_views import study_json
 from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
 from ...engine.runner import start_study
 from ...errors import StoreError
-from ...schedulers.seeds import seed_options
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study.config import Config, parse_epochs
-from ...study.objectives import objective_options
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess
 from ..output import tables
-from ..output.json_views import study_json
 from ..output.progress import Progress
 from ..output.terminal import new_console, note, print_json
 from . import options, warm_start
 from .storage import open_store
+
+OPTIONS = [  # of `study_config`, as the options of the command are named
+    *("search", "trials", "seed", "scheduler", "sampler", "generation", "cohort", "objective", "seeds", "aggregate"),
+    *("racing", "grid_points", "snapshots", "population", "interval", "exploit", "explore", "perturb"),
+]
 
 
 def tune(arguments: argparse.Namespace) -> int:
@@ -64,21 +65,8 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     fixed = algorithm.learner.hyperparameters.parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
     env, epochs, priors = options.parse_env(arguments.env), parse_epochs(arguments.epochs), _priors(arguments.prior)
-    if arguments.search:
-        space = open_space(algorithm, EnvSpec.of(env), fixed, priors)
-        others = defaults_except(space, [*arguments.search, *priors])
-        fixed = dict(unflatten(flatten(others) | flatten(fixed)))
-    chosen = seed_options(arguments.seeds, arguments.aggregate, arguments.racing)
-    chosen |= objective_options(arguments.objective)
-    given = {name: getattr(arguments, name) for name in ("grid_points", "snapshots")}
-    chosen |= {name: value for name, value in given.items() if value is not None}
-    if arguments.scheduler == "pbt":
-        names = ("interval", "population", "seed", "exploit", "explore", "perturb", "sampler")
-        values = {name: getattr(arguments, name) for name in names} | chosen
-        return make_population(algorithm, env, epochs=epochs[1], fixed=fixed, priors=priors, **values)
-    values = {name: getattr(arguments, name) for name in ("trials", "seed", "scheduler", "generation", "cohort")}
-    values |= {"sampler": arguments.sampler or "tpe", "options": chosen}
-    return make_config(algorithm, env, epochs=epochs, fixed=fixed, priors=priors, **values)
+    given = {name: getattr(arguments, name) for name in OPTIONS}
+    return study_config(algorithm, env, epochs=epochs, fixed=fixed, priors=priors, **given)
 
 
 def _priors(assignments: Sequence[str]) -> dict[str, str]:

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ....spaces import flatten
+from ...engine.json_views import STATES, Json, rank
 from ...redact import printable
 from ...study.digits import in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
-from .json_views import STATES, Json, rank
 
 UNFINISHED = {"ready": "...", "failed": "failed"}  # what stands for the result of a segment, by its state
 

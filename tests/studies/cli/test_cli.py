@@ -21,8 +21,8 @@ import optuna
 import psutil
 import pytest
 from rekindle.studies.cli import main
-from rekindle.studies.cli.output import json_views as report
 from rekindle.studies.cli.output import tables
+from rekindle.studies.engine import json_views as report
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.storage.store import Store
 from rich.console import Console

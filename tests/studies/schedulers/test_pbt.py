@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gated import Gate
 from rekindle.studies.cli import main
-from rekindle.studies.cli.output.json_views import study_json
+from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import StudyMismatch

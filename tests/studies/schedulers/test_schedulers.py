@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gated import Gate
 from rekindle.studies.cli import main
-from rekindle.studies.cli.output.json_views import study_json, summary_json
+from rekindle.studies.engine.json_views import study_json, summary_json
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.schedulers.hyperband import brackets
 from rekindle.studies.schedulers.seeds import collapse, seed_options, seeds_of

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 import torch
 from rekindle.spaces import SpaceError
 from rekindle.studies.cli import main
-from rekindle.studies.cli.output.json_views import status_json, task_json
+from rekindle.studies.engine.json_views import status_json, task_json
 from rekindle.studies.errors import StoreError
 from rekindle.studies.failures import FAILED, RETRY_RULES
 from rekindle.studies.redact import masked, masked_url

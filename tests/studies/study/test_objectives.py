@@ -14,8 +14,8 @@ import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
-from rekindle.studies.cli.output.json_views import study_json
 from rekindle.studies.engine.configuring import make_population
+from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.optuna_mirror import finished, mirror
 from rekindle.studies.engine.progress import look
 from rekindle.studies.errors import DamagedRow

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from rekindle.studies.cli.output.json_views import rank, study_json
+from rekindle.studies.engine.json_views import rank, study_json
 from rekindle.studies.engine.progress import look
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import DamagedCheckpoint

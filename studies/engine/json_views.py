@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ....tasks.checkpoint.storage import POLICY_PREFIX
-from ...engine.optuna_mirror import UID as MIRROR
-from ...schedulers.registry import plan
-from ...schedulers.seeds import collapse, is_racing, seeds_of
-from ...storage.branches import BRANCH
-from ...storage.locks.owner import Owner
-from ...storage.retention import reasons
-from ...storage.rows import Segment, Trial
-from ...storage.studies import SEGMENT_STATES
-from ...study.config import Config
-from ...study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated, value_of
+from ...tasks.checkpoint.storage import POLICY_PREFIX
+from ..schedulers.registry import plan
+from ..schedulers.seeds import collapse, is_racing, seeds_of
+from ..storage.branches import BRANCH
+from ..storage.locks.owner import Owner
+from ..storage.retention import reasons
+from ..storage.rows import Segment, Trial
+from ..storage.store import MIRROR
+from ..storage.studies import SEGMENT_STATES
+from ..study.config import Config
+from ..study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated, value_of
 
 if TYPE_CHECKING:
-    from ...storage.store import Store
+    from ..storage.store import Store
 
 Json = dict[str, Any]
 Progress = Mapping[tuple[int, str], int]

@@ -1,0 +1,253 @@
+"""Studies in Python: `tune` runs one in this process, and `Study` holds its results.
+
+    study = rekindle.tune(rekindle.PPO, "CartPole-v1", trials=16, epochs=(1, 27), storage="sqlite:///studies.db")
+    study.best.hyperparameters, study.best.value
+    task = study.store.task(study.best.uid)  # ready to act, evaluate or train on
+
+Workers of the command line may share such a study, and it may be resumed by either.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from ..tasks.registry import load
+from .engine.configuring import study_config
+from .engine.json_views import front, rank, study_json
+from .engine.optuna_mirror import mirror
+from .engine.progress import StudyProgress
+from .engine.runner import start_study
+from .errors import StoreError
+from .storage.store import Store
+from .study.config import Config, check_epochs, parse_epochs
+from .study.digits import in_digits_alone
+from .study.objectives import RETURN, objectives_of
+from .workers.worker import Worker
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from tqdm import tqdm
+
+    from ..tasks.task import Task
+
+LOOK_EVERY = 0.5  # seconds between two looks at the progress
+
+
+@dataclass(frozen=True)
+class StudyTrial:
+    """A trial with the results of its last finished rung.
+
+    Attributes:
+        number: of the trial.
+        uid: of its task, see `Store.task`.
+        state: running, complete, pruned or failed.
+        epochs: trained so far; 0 before the first result.
+        value: the study's first objective, the return unless it has others; None before the first result.
+        objectives: all objectives by name.
+        digest: of the whole state.
+        hyperparameters: complete, by dotted name.
+        error: why it failed, or None.
+    """
+
+    number: int
+    uid: str
+    state: str
+    epochs: int
+    value: float | None
+    objectives: Mapping[str, float]
+    digest: str | None
+    hyperparameters: Mapping[str, Any]
+    error: str | None
+
+    @classmethod
+    def of(cls, form: Mapping[str, Any], objectives: Sequence[str]) -> StudyTrial:
+        """Return the trial of the JSON that `rekindle trials --json` prints."""
+        found = form["objectives"] or ({} if form["return"] is None else {RETURN: form["return"]})
+        measured = {name: found[name] for name in objectives if name in found}
+        same = ("number", "uid", "state", "epochs", "digest", "hyperparameters", "error")
+        value = next(iter(measured.values()), None)
+        return cls(**{name: form[name] for name in same}, value=value, objectives=measured)
+
+
+class Study:
+    """A study in a storage: its results, and the means to train it on.
+
+    Args:
+        name: of the study.
+        storage: a URL, or a Store.
+
+    Raises:
+        UnknownStudy: the storage has no such study.
+    """
+
+    def __init__(self, name: str, storage: str | Store):
+        self.name, self.store = name, storage if isinstance(storage, Store) else Store(storage)
+        self.store.study(name)
+
+    def __repr__(self) -> str:
+        return f"Study({self.name!r}, {self.store.url!r})"
+
+    @property
+    def config(self) -> Config:
+        """Everything that its trials depend on."""
+        return Config.from_json(self.store.study(self.name).config, self.name)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to train."""
+        return StudyProgress(self.store, self.name).look().complete
+
+    @property
+    def trials(self) -> list[StudyTrial]:
+        """All trials, by number."""
+        return self._trials(self._json()["trials"])
+
+    @property
+    def best(self) -> StudyTrial | None:
+        """The best of the trials that trained longest, None before the first result."""
+        ranked = rank(self._json()["trials"], objectives_of(self.config))
+        return next(iter(self._trials(ranked)), None)
+
+    @property
+    def front(self) -> list[StudyTrial]:
+        """The Pareto front of the trials that trained longest; with one objective the best."""
+        return self._trials(front(self._json()["trials"], objectives_of(self.config)))
+
+    def dataframe(self) -> DataFrame:
+        """Return a row for each trial: its results, and its hyperparameters by dotted name.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError as error:
+            raise ImportError("Study.dataframe needs pandas, which is not installed: pip install pandas") from error
+        names = ("number", "uid", "state", "epochs")
+        rows = [
+            {name: getattr(trial, name) for name in names} | {**trial.objectives} | {**trial.hyperparameters}
+            for trial in self.trials
+        ]
+        return DataFrame(rows).set_index("number") if rows else DataFrame(columns=[*names]).set_index("number")
+
+    def run(
+        self, *, progress: bool = True, device: str = "cpu", env_processes: int = 0, use_previous: bool = False
+    ) -> Study:
+        """Train in this process until the study is complete; return the study.
+
+        Ctrl-C stops after the step that is being computed. Everything is saved then, and the same call resumes.
+
+        Args:
+            progress: whether a bar is shown, in a terminal or a notebook.
+            device: see `Task`.
+            env_processes: see `Task`.
+            use_previous: whether a damaged checkpoint may be replaced by the last sound one.
+
+        Raises:
+            KeyboardInterrupt: after Ctrl-C.
+            StoreError: the store failed, or only trials are left that need a decision of the user.
+        """
+        with _bar(self, progress) as bar:
+            worker = Worker(
+                self.store,
+                self.name,
+                device=device,
+                env_processes=env_processes,
+                use_previous=use_previous,
+                say=bar.write,
+            )
+            worker.runner.check()
+            worker.run()
+        with suppress(StoreError, SQLAlchemyError, RuntimeError):  # Optuna's tables are a copy for its dashboard
+            mirror(self.store, self.store.database.url.render_as_string(hide_password=False), self.name)
+        return self
+
+    def _json(self) -> dict[str, Any]:
+        return study_json(self.store, self.name)
+
+    def _trials(self, forms: Sequence[Mapping[str, Any]]) -> list[StudyTrial]:
+        names = list(objectives_of(self.config))
+        return [StudyTrial.of(form, names) for form in forms]
+
+
+def tune(
+    task: type[Task] | str,
+    env: Any,
+    *,
+    storage: str | Store,
+    epochs: int | str | Sequence[int] = (1, 27),
+    study: str | None = None,
+    progress: bool = True,
+    device: str = "cpu",
+    env_processes: int = 0,
+    fixed: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Study:
+    """Search for good hyperparameters in this process; the same call again resumes.
+
+    It makes the study that `rekindle tune` makes of the same options, and trains it to its end. Workers elsewhere
+    (`rekindle worker --study NAME`) may share it meanwhile.
+
+    Args:
+        task: the algorithm, such as PPO or "ppo".
+        env: see `Task`.
+        storage: a URL, or a Store.
+        epochs: (low, high) or (low, high, base), as in "1:27": every trial is trained for low epochs, the best 1/base
+            of them base times as long, and so on up to high. One number trains every trial so long.
+        study: its name; by default the task's and the environment's.
+        progress: whether a bar is shown, in a terminal or a notebook.
+        device: see `Task`.
+        env_processes: see `Task`.
+        fixed: hyperparameters that are not searched, nested.
+        options: trials, seed, search, priors, sampler, scheduler, seeds, objective and all others of
+            `engine.configuring.study_config`.
+
+    Raises:
+        BadConfig: the study makes no sense.
+        StudyMismatch: a study of this name was made with other options.
+        KeyboardInterrupt: after Ctrl-C; everything is saved.
+    """
+    algorithm = load(task) if isinstance(task, str) else task
+    numbers = [epochs] if isinstance(epochs, int) else epochs
+    rungs = parse_epochs(numbers) if isinstance(numbers, str) else check_epochs(numbers)
+    config = study_config(algorithm, env, epochs=rungs, fixed=fixed, **options)
+    config.probe(algorithm, device)  # before the study exists
+    name = study or f"{config.task}-{config.env['id']}"
+    store = storage if isinstance(storage, Store) else Store(storage)
+    start_study(store, name, config)
+    return Study(name, store).run(progress=progress, device=device, env_processes=env_processes)
+
+
+@contextmanager
+def _bar(study: Study, shown: bool) -> Iterator[tqdm[Any]]:
+    """Yield a bar of the study's epochs, which a thread keeps up to date."""
+    from tqdm.auto import tqdm  # a widget in a notebook, a line in a terminal
+
+    done, state = threading.Event(), StudyProgress(study.store, study.name)
+
+    def look(bar: tqdm[Any]) -> None:
+        with suppress(StoreError):  # the worker waits for the database, and says so
+            snapshot = state.look()
+            bar.total, bar.n = snapshot.epochs_total, snapshot.epochs
+            best = f"best {in_digits_alone(snapshot.best[0])} (trial {snapshot.best[1]})" if snapshot.best else ""
+            bar.set_postfix_str(best)
+
+    def watch(bar: tqdm[Any]) -> None:
+        while not done.wait(LOOK_EVERY):
+            look(bar)
+
+    with tqdm(desc=study.name, unit="epoch", disable=not shown) as bar:
+        thread = threading.Thread(target=watch, args=(bar,), daemon=True)
+        thread.start()
+        try:
+            yield bar
+        finally:
+            done.set()
+            thread.join()
+            look(bar)

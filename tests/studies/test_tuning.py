@@ -1,0 +1,136 @@
+"""Studies in Python: the same study as the command line's, its results, and tasks that are picked up from it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gated
+import numpy as np
+import pytest
+import rekindle
+from rekindle.studies.errors import StudyMismatch, UnknownStudy
+from rekindle.studies.storage.store import Store
+from studying import TINY, bits, tiny, undisturbed
+
+OPTIONS: dict[str, Any] = {"trials": 4, "generation": 2, "cohort": 2, "study": "s", "epochs": (1, 4, 2), "fixed": TINY}
+
+FINISHED, GATED = (tiny(4, (1, 4, 2), generation=2, env=env) for env in ("CartPole-v1", "gated:Gated-v0"))
+COMMAND = ["tune", "ppo", "CartPole-v1", "--study", "s", "--epochs", "1:4:2", "--trials", "4", "--json"]
+COMMAND += ["--generation", "2", "--cohort", "2"]
+COMMAND += [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> rekindle.Study:
+    url = f"sqlite:///{tmp_path_factory.mktemp('tuned') / 'store.db'}"
+    return rekindle.tune(rekindle.PPO, "CartPole-v1", storage=url, progress=False, **OPTIONS)
+
+
+def test_a_study_from_python_is_the_one_of_the_command_line(study: rekindle.Study, cli: Callable[..., Any]) -> None:
+    url = str(study.store.database.url)
+    assert study.complete
+    assert bits(study.store) == undisturbed(FINISHED)
+    status, out, errors = cli(*COMMAND, "--storage", url)
+    assert (status, "study s is complete" in errors) == (0, True)
+    shown = json.loads(out)
+    best = study.best
+    assert best is not None
+    assert (best.number, best.uid, best.value) == (
+        shown["best"]["number"],
+        shown["best"]["uid"],
+        shown["best"]["return"],
+    )
+    assert [(each.number, each.state, each.epochs, each.digest) for each in study.trials] == [
+        (each["number"], each["state"], each["epochs"], each["digest"]) for each in shown["trials"]
+    ]
+    assert study.front == [best]
+
+
+def test_the_results_are_a_table(study: rekindle.Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = study.dataframe()
+    assert study.best is not None
+    assert table.loc[study.best.number, "return"] == study.best.value
+    assert list(table["gamma"]) == [trial.hyperparameters["gamma"] for trial in study.trials]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="needs pandas, which is not installed: pip install pandas"):
+        study.dataframe()
+
+
+def test_a_task_is_picked_up_to_act_evaluate_and_train_on(study: rekindle.Study) -> None:
+    assert study.best is not None
+    task = study.store.task(study.best.uid[:8])
+    assert (task.uid, task.digest, task.epochs, task.resumed) == (study.best.uid, study.best.digest, 4, True)
+    assert task.evaluate() == pytest.approx(study.best.value)
+    assert task.act(np.zeros(4, np.float32)) in (0, 1)
+    task.fit(5)
+    task.finish()
+    assert study.store.tasks([task.uid])[0].epochs == 5
+    with pytest.raises(ValueError, match=r"no task of .* has a uid that begins with 'zz'"):
+        study.store.task("zz")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"trials": 0}, ValueError, "trials must be an integer of at least 1"),
+        ({"epochs": (27, 1)}, ValueError, "epochs are low:high:base"),
+        ({"fixed": {"gama": 1}}, ValueError, "did you mean gamma"),
+        ({"sampler": "tep"}, ValueError, "did you mean tpe"),
+        ({"device": "cuda:99"}, ValueError, "'cuda:99' is not here"),
+        ({"trails": 4}, TypeError, "trails"),
+    ],
+)
+def test_bad_options_are_refused_before_a_database_exists(
+    options: dict[str, Any], kind: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=message):
+        rekindle.tune("ppo", "CartPole-v1", storage=f"sqlite:///{tmp_path / 'x.db'}", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_there_and_what_differs_is_said(study: rekindle.Study) -> None:
+    with pytest.raises(UnknownStudy, match="there is no study 'other'; there are 's'"):
+        rekindle.Study("other", study.store)
+    with pytest.raises(StudyMismatch, match="'s' differs in seed"):
+        rekindle.tune("ppo", "CartPole-v1", storage=study.store, seed=3, **OPTIONS)
+
+
+IN_A_CELL = """
+import sys, rekindle
+sys.path.insert(0, sys.argv[2])
+try:
+    rekindle.tune("ppo", "gated:Gated-v0", storage=sys.argv[1], **eval(sys.argv[3]))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_leaves_all_saved_and_the_same_call_resumes(
+    sqlite_url: str, gate: gated.Gate, child: Callable[..., Any], wait_until: Callable[..., None]
+) -> None:
+    gate.close(250)
+    cell = child(IN_A_CELL, sqlite_url, Path(gated.__file__).parent, OPTIONS)
+    wait_until(gate.waiting)
+    cell.signal(signal.SIGINT)
+    gate.open()
+    assert cell.hear() == "interrupted"
+    cell.process.wait()
+    with Store(sqlite_url) as store:
+        assert store.workers() == []
+        assert any(store.checkpoints(trial.uid) for trial in store.trials("s"))
+    again = rekindle.tune("ppo", "gated:Gated-v0", storage=sqlite_url, **OPTIONS)
+    assert bits(again.store) == undisturbed(GATED)
+
+
+def test_a_bar_shows_epochs_and_the_best(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    study = rekindle.tune("ppo", "CartPole-v1", storage=sqlite_url, **{**OPTIONS, "trials": 1, "epochs": 1})
+    assert study.best is not None
+    errors = capsys.readouterr().err
+    assert "s: 100%" in errors
+    assert "1/1" in errors
+    assert f"best {study.best.value:.1f} (trial 0)" in errors
