@@ -1,18 +1,22 @@
-"""Returns of episodes on fixed seeds that no training uses.
+"""Returns of episodes on seeds that no training uses.
 
-Evaluation changes no state.
+The seeds, and the environment, are the same for all tasks unless others are asked for. Evaluation changes no state.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 
-from .envs import make_envs
+from .envs import EnvSpec, make_envs, spaces_of
+from .envs.base.encode import Observations
+from .errors import UnsupportedSpace
 from .learner import Learner
 from .rng import streams
 from .signals.demonstrations import Demonstrations
@@ -37,27 +41,34 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def evaluation_keys(members: int, purpose: str) -> streams.Bits:
+def evaluation_keys(members: int, purpose: str, seed: int = EVALUATION_SEED) -> streams.Bits:
     """Return the keys (P,) of a stream that evaluation alone uses."""
-    return streams.keys([EVALUATION_SEED] * members, "evaluation", purpose)
+    return streams.keys([seed] * members, "evaluation", purpose)
 
 
 @one_thread()
-def evaluate(learner: Learner, episodes: int = EVALUATION_EPISODES) -> np.ndarray:
+def evaluate(
+    learner: Learner, episodes: int = EVALUATION_EPISODES, env: EnvSpec | None = None, seed: int = EVALUATION_SEED
+) -> np.ndarray:
     """Return each member's mean return (P,) of greedy episodes.
 
-    Of particles it is the mean of their means.
+    Of particles it is the mean of their means. The arguments are those of `evaluate_episodes`.
     """
     if (known := learner.known_returns()) is not None:
         return known
-    returns = evaluate_episodes(learner, episodes).reshape(-1, episodes)
+    returns = evaluate_episodes(learner, episodes, env=env, seed=seed).reshape(-1, episodes)
     means: np.ndarray = returns.mean(1).reshape(learner.members, -1).mean(1)
     return means
 
 
 @one_thread()
 def evaluate_episodes(
-    learner: Learner, episodes: int = EVALUATION_EPISODES, deterministic: bool = True, on_step: OnStep | None = None
+    learner: Learner,
+    episodes: int = EVALUATION_EPISODES,
+    deterministic: bool = True,
+    on_step: OnStep | None = None,
+    env: EnvSpec | None = None,
+    seed: int = EVALUATION_SEED,
 ) -> np.ndarray:
     """Return the returns of all episodes, (P, episodes).
 
@@ -68,18 +79,19 @@ def evaluate_episodes(
         episodes: the number of parallel episodes of each member, or particle.
         deterministic: greedy actions, or random ones as in training.
         on_step: is called at each step with observations and actions (P, N, ...), and which episodes still run (P, N).
+        env: another environment than the members', with the same spaces; None: theirs.
+        seed: of the episodes and of random actions, for every member the same.
     """
     if (known := learner.known_returns()) is not None:
         return np.repeat(known[:, None], episodes, 1)
     members, learner = learner.members, learner.particles or learner
-    envs = learner.evaluation_envs
-    if envs is None or envs.num_envs != episodes:
-        seeds = [EVALUATION_SEED] * learner.members
-        envs = make_envs(learner.env, seeds, episodes, "evaluation", learner.env_processes)
+    envs, spec, seeds = learner.evaluation_envs, env or learner.env, (seed,) * learner.members
+    if envs is None or (envs.spec, envs.seeds, envs.num_envs) != (spec, seeds, episodes):
+        envs = make_envs(spec, seeds, episodes, "evaluation", learner.env_processes)
     learner.evaluation_envs = None  # after an interruption nobody knows how far they are
     envs.reset()
     envs.begin_epoch(np.zeros(learner.members, dtype=np.int64))
-    act = learner.actor(episodes, deterministic)
+    act = learner.actor(episodes, deterministic, partial(evaluation_keys, learner.members, seed=seed))
     returns = np.zeros((learner.members, episodes))
     running = np.ones((learner.members, episodes), dtype=bool)
     for _ in range(EVALUATION_STEPS):
@@ -95,10 +107,35 @@ def evaluate_episodes(
     return returns.reshape(members, -1)
 
 
-def record(learner: Learner, member: int, episodes: int, deterministic: bool) -> Demonstrations:
+def other_env(own: EnvSpec, asked: str | Mapping[str, Any] | EnvSpec, where: str) -> EnvSpec:
+    """Return an environment that a policy can be evaluated in.
+
+    Args:
+        own: the environment that the policy was trained in.
+        asked: another one; a mapping without an id changes what it names of `own`.
+        where: names the task in errors.
+
+    Raises:
+        UnsupportedSpace: its observations or actions are not those of `own`.
+    """
+    whole = {**own.to_json(), **asked} if isinstance(asked, Mapping) and "id" not in asked else asked
+    spec = EnvSpec.of(whole)
+    need, have = spaces_of(own), spaces_of(spec)
+    forms = [(obs.kind, obs.shape) for obs in (Observations(spaces.observation, where) for spaces in (need, have))]
+    for what, equal in (("observation", forms[0] == forms[1]), ("action", need.action == have.action)):
+        if not equal:
+            raise UnsupportedSpace(
+                f"{where} is evaluated in environments of the same {what} space, {getattr(need, what)}, but {spec.id} "
+                f"has {getattr(have, what)}; name another environment, or add a wrapper that makes them equal"
+            )
+    return spec
+
+
+def record(learner: Learner, member: int, episodes: int, deterministic: bool, **elsewhere: Any) -> Demonstrations:
     """Return one member's evaluation episodes, with actions as the environment takes them."""
     steps: list[list[np.ndarray]] = []
-    evaluate_episodes(learner, episodes, deterministic, lambda *step: steps.append([x[member].copy() for x in step]))
+    keep: OnStep = lambda *step: steps.append([x[member].copy() for x in step])  # noqa: E731
+    evaluate_episodes(learner, episodes, deterministic, keep, **elsewhere)
     obs, actions, running = (np.stack(x, 1) for x in zip(*steps, strict=True))  # (N, T, ...)
     begins = np.zeros(running.shape, np.float32)
     begins[:, 0] = 1

@@ -21,7 +21,7 @@ from .cohort import Cohort
 from .deployment.acting import Predictor, player
 from .envs import EnvSpec
 from .errors import NotInitialized, StateMismatch
-from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes, one_thread, record
+from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes, one_thread, other_env, record
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .learner import Learner, MemberRef
 from .record import TaskRecord
@@ -471,31 +471,64 @@ class Task:
         """
         return self.stored.inexact
 
-    def evaluate(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> float:
+    def evaluate(
+        self,
+        episodes: int = EVALUATION_EPISODES,
+        deterministic: bool = True,
+        env: EnvLike | None = None,
+        seed: int | None = None,
+    ) -> float:
         """Return the mean undiscounted return of episodes on fixed seeds.
 
         No training uses these seeds, and no state changes.
 
-        Actions are greedy, or random as in training unless `deterministic`, with random numbers that are the same each
-        time.
+        Args:
+            episodes: their number.
+            deterministic: greedy actions, or random ones as in training, with numbers that are the same each time.
+            env: another environment with the same spaces; a mapping without an id changes the task's own, such as
+                ``{"parameters": {"gravity": 5.0}}``.
+            seed: of other episodes.
         """
         if not deterministic:
-            return statistics.fmean(self.returns(episodes, deterministic))
+            return statistics.fmean(self.returns(episodes, deterministic, env, seed))
         learner, member = self._evaluated(episodes)
-        return float(evaluate(learner, episodes)[member])
+        return float(evaluate(learner, episodes, **self._elsewhere(env, seed))[member])
 
-    def returns(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> list[float]:
+    def returns(
+        self,
+        episodes: int = EVALUATION_EPISODES,
+        deterministic: bool = True,
+        env: EnvLike | None = None,
+        seed: int | None = None,
+    ) -> list[float]:
         """Return the return of each episode that `evaluate` averages.
 
-        Of SVPG they are those of one particle after another.
+        Of SVPG they are those of one particle after another. The arguments are those of `evaluate`.
         """
         learner, member = self._evaluated(episodes)
-        returns: list[float] = evaluate_episodes(learner, episodes, deterministic)[member].tolist()
+        rows = evaluate_episodes(learner, episodes, deterministic, **self._elsewhere(env, seed))
+        returns: list[float] = rows[member].tolist()
         return returns
 
-    def record(self, episodes: int = EVALUATION_EPISODES, deterministic: bool = True) -> Demonstrations:
-        """Return observations and actions of evaluation episodes, as demonstrations."""
-        return record(*self._evaluated(episodes), episodes, deterministic)
+    def _elsewhere(self, env: EnvLike | None, seed: int | None) -> dict[str, Any]:
+        """Return the arguments for an evaluation elsewhere."""
+        if seed is not None:
+            check_seed(str(self), seed)
+        given = {"env": None if env is None else other_env(self.env, env, str(self)), "seed": seed}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def record(
+        self,
+        episodes: int = EVALUATION_EPISODES,
+        deterministic: bool = True,
+        env: EnvLike | None = None,
+        seed: int | None = None,
+    ) -> Demonstrations:
+        """Return observations and actions of evaluation episodes, as demonstrations.
+
+        The arguments are those of `evaluate`.
+        """
+        return record(*self._evaluated(episodes), episodes, deterministic, **self._elsewhere(env, seed))
 
     def _evaluated(self, episodes: int) -> MemberRef:
         if episodes < 1:

@@ -334,6 +334,12 @@ def _add_policy(commands: Any) -> None:
     add = partial(option, parser)
     _add_checkpoint(parser)
     add("--episodes N", "number of episodes", type=int, default=20)
+    add(
+        "--env ENV",
+        "evaluate in another environment with the same observations and actions: an id, an EnvSpec as JSON, or JSON "
+        """without an id that changes the task's own, such as '{"parameters": {"gravity": 5}}'""",
+    )
+    add("--seed N", "evaluate on other episodes than all tasks are compared on", type=seed)
     add("--stochastic", "sample actions as training does, with the same random numbers each time")
     add(
         "--record FILE",
@@ -408,6 +414,6 @@ def _add_uid(parser: Parser) -> None:
 
 
 def _add_checkpoint(parser: Parser) -> None:
-    text = "or UID@EPOCH, or UID@best; without an epoch, the last checkpoint"
+    text = "or UID@EPOCH, UID@best or UID@0, the untrained agent; without an epoch, the last checkpoint"
     parser.add_argument("checkpoint", metavar="UID", help=text)
     _add_device(parser)

@@ -1,4 +1,4 @@
-"""Actions and values of a policy for observations in the environment's own form."""
+"""Actions and values for observations in the environment's own form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Predictor:
     """
 
     def __init__(self, learner: Learner, member: int, where: str):
-        """Describe the forms of observations and actions; `where` names the task in errors."""
+        """Describe observations and actions; `where` names the task in errors."""
         self.ref, self.where = MemberRef(learner, member), where
         found, env = spaces_of(learner.env), learner.env.id
         self.observations, self.actions = Observations(found.observation, env), Actions(found.action, env)
@@ -75,9 +75,9 @@ class Predictor:
         self._kind = number, deterministic
 
     def _encode(self, observation: Any) -> tuple[Array, bool]:
-        """Return observations for all members, (P, N, ...), and whether there is one only.
+        """Return observations for all members, and whether there is only one.
 
-        The other members' actions are not used.
+        They are (P, N, ...). The other members' actions are not used.
         """
         size = self._size(observation)
         rows = [observation] if size is None else [_row(self.space, observation, i) for i in range(size)]
@@ -111,7 +111,7 @@ class Predictor:
         )
 
     def _remember(self, memory: Any, state: Array | None, episode_start: Any) -> None:
-        """Set the recurrent states, if there are some; zeros where an episode begins."""
+        """Set the recurrent states, if any; 0 where an episode begins."""
         if not isinstance(memory, States):
             return
         tensor = memory.tensors["state"]

@@ -106,3 +106,37 @@ def test_an_episode_counts_once_whether_it_is_terminated_or_truncated(length: in
     assert evaluate_episodes(learner, 3).tolist() == [[value] * 3]
     assert evaluate_episodes(learner, 3).tolist() == [[value] * 3]
     assert (learner.envs.obs == began).all()
+
+
+def test_a_policy_is_evaluated_in_another_environment() -> None:
+    task = PPO(EnvSpec("fakes:Corridor-v0", {"length": 5}, max_episode_steps=100)).init(**SMALL)
+    task.member_ref().learner.actor = lambda *_, **__: lambda obs: np.ones(obs.shape[:2], np.int64)  # type: ignore[method-assign]
+    digest = task.digest
+    assert task.returns(2) == [15, 15]
+    assert task.returns(2, env={"kwargs": {"length": 3}}) == [6, 6]  # the rest as in the task's own
+    assert task.evaluate(2, env=EnvSpec("fakes:Corridor-v0", {"length": 1000}, max_episode_steps=10)) == 55
+    assert task.record(2, env={"kwargs": {"length": 3}}).steps == 6
+    assert task.returns(2) == [15, 15]
+    assert task.digest == digest
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_other_seeds_are_other_episodes_the_same_for_every_task(deterministic: bool) -> None:
+    task, other = (SAC("Pendulum-v1", seed=seed).init(**REPLAY) for seed in (1, 2))
+    other.load_state_dict(task.state_dict(), perturb=True)
+    found = [of.returns(3, deterministic, seed=7) for of in (task, other)]
+    assert found[0] == found[1] == task.returns(3, deterministic, seed=7)
+    assert not set(found[0]) & set(task.returns(3, deterministic))
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("Acrobot-v1", r"same observation space, Box.*\(4,\).*but Acrobot-v1 has Box.*\(6,\)"),
+        ({"id": "CartPol-v1"}, "CartPol"),
+        ({"kwarg": {}}, "an environment has .*kwargs.*but got kwarg"),
+    ],
+)
+def test_an_environment_of_other_spaces_is_refused(env: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PPO("CartPole-v1").init(**SMALL).evaluate(env=env)

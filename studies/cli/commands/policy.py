@@ -3,7 +3,8 @@
 With ``--json`` stdout is one JSON object:
 
     evaluate        format, uid, epochs, episodes, deterministic, return, median, iqm, top_quartile, min, max, std (of
-                    the episodes' returns), digest; with --record also record (the file), steps (how many)
+                    the episodes' returns), digest; with --record also record (the file), steps (how many), with
+                    --env also env, with --seed also seed
     export-policy   format, uid, epochs, file, bytes, parameters (how many numbers), digest
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 
 from ....tasks.checkpoint.state import unpack
 from ....tasks.checkpoint.storage import POLICY_PREFIX
+from ....tasks.evaluation import other_env
 from ....tasks.task import Task
 from ....tasks.warm_start import is_policy
 from ...engine.lineage import lineage, restore, retrain
@@ -22,20 +24,27 @@ from ...storage.stored_policies import NoPolicy, checkpoint_of
 from ...study.objectives import AGGREGATES
 from ..output import tables
 from ..output.terminal import new_console, print_json
+from . import options
 from .storage import existing_store, whole_uid
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print statistics of evaluation returns on seeds reserved for evaluation."""
     task, greedy = _task(arguments), not arguments.stochastic
-    returns = task.returns(arguments.episodes, greedy)
+    env = None if arguments.env is None else options.parse_env(arguments.env)
+    elsewhere = {"env": env, "seed": arguments.seed}
+    returns = task.returns(arguments.episodes, greedy, **elsewhere)
     spread = {"min": min(returns), "max": max(returns), "std": statistics.pstdev(returns)}
     others: dict[str, Any] = {name: aggregate(returns) for name, aggregate in AGGREGATES.items() if name != "mean"}
-    mean = task.evaluate(arguments.episodes, greedy)
+    mean = task.evaluate(arguments.episodes, greedy, **elsewhere)
     if arguments.record is not None:
-        demonstrations = task.record(arguments.episodes, greedy)
+        demonstrations = task.record(arguments.episodes, greedy, **elsewhere)
         others |= {"record": str(demonstrations.save(arguments.record)), "steps": demonstrations.steps}
     measured = {"episodes": arguments.episodes, "deterministic": greedy, "return": mean, **others, **spread}
+    if env is not None:
+        measured["env"] = other_env(task.env, env, str(task)).to_json()
+    if arguments.seed is not None:
+        measured["seed"] = arguments.seed
     return _print(arguments, task, measured)
 
 
@@ -50,6 +59,9 @@ def export_policy(arguments: argparse.Namespace) -> int:
 def _task(arguments: argparse.Namespace) -> Task:
     """Return the task as it was at the checkpoint, without a storage."""
     with existing_store(arguments) as store:
+        short, _, at = arguments.checkpoint.partition("@")
+        if at == "0":  # untrained, whether stored or not
+            return retrain(lineage(store, whole_uid(store, short))[:1], 0, device=arguments.device)
         uid, saved = checkpoint_of(store, arguments.checkpoint, whole_uid)
         if uid.startswith(POLICY_PREFIX):
             raise NoPolicy(

@@ -217,7 +217,7 @@ class SACLearner(Learner):
 
     @torch.inference_mode()
     def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
-        """Return the smaller of both critics' values of the greedy action, (P, N)."""
+        """Return the critics' smaller values of the greedy actions, (P, N)."""
         if self.policy.cores:
             raise UnsupportedSpace(
                 f"{self.algorithm()} on {self.env.id}: with model.memory, critics have recurrent states of their own, "

@@ -64,9 +64,9 @@ class Joined(spaces.Space[NDArray[np.float32]]):
         return row.shape == self.shape and bool(((row >= self.low) & (row <= self.high)).all())
 
     def split(self, row: Array) -> Any:
-        """Return a row as the environment's action, or rows (..., k) as a batch of them.
+        """Return a row as the environment's action.
 
-        Indices are rounded.
+        Rows (..., k) become a batch of them. Indices are rounded.
         """
         values: dict[Path, Any] = {}
         for path, leaf, columns in self.parts:
