@@ -8,16 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
-from .checkpoint.retention import RETURN
+from .base_learner import BaseLearner, MemberRef
 from .checkpoint.storage import Metrics, Write
 from .errors import Diverged
 from .evaluation import evaluate, one_thread
 from .identity import TaskIdentity
-from .learner import Learner, MemberRef
 from .record import TaskRecord
 from .runtime.fingerprint import products_are_exact
 from .runtime.guard import BadResumeGuard, Guarded
@@ -30,6 +29,7 @@ SAVING_SHARE = 0.02  # of the training time at most goes into checkpoints
 class Member(Guarded, Trainable, Protocol):
     """A task, for its cohort; see `Task` for the attributes."""
 
+    learner: ClassVar[type[BaseLearner]]
     device: torch.device
     stored: TaskRecord
     ref: MemberRef | None
@@ -38,16 +38,17 @@ class Member(Guarded, Trainable, Protocol):
     @property
     def identity(self) -> TaskIdentity: ...
     @property
-    def env_steps(self) -> int: ...
+    def work(self) -> int: ...
     def take_pending_write(self) -> Write: ...
-    def build_learner(self, tasks: Sequence[Any]) -> Learner: ...
+    def build_learner(self, tasks: Sequence[Any]) -> BaseLearner: ...
 
 
 class Cohort:
     """Tasks that train together.
 
     Results do not depend on the company: a member's state and metrics are bit for bit those that it has alone. Members
-    may be at different epochs; those that are behind are trained up to the others first.
+    may be at different epochs; those that are behind are trained up to the others first. Where members cannot be
+    computed together (`BaseLearner.batched`), they are trained one after the other.
     """
 
     def __init__(self, tasks: Sequence[Member]):
@@ -97,8 +98,10 @@ class Cohort:
                 for task in self.tasks
                 if task.bad is None and task.epochs < epochs and not (until and until(task.history))
             ]:
-                behind.sort(key=lambda task: task.env_steps)
-                group, *ahead = (list(tasks) for _, tasks in groupby(behind, key=lambda task: task.env_steps))
+                behind.sort(key=lambda task: task.work)
+                group, *ahead = (list(tasks) for _, tasks in groupby(behind, key=lambda task: task.work))
+                if not group[0].learner.batched:
+                    group, ahead = group[:1], [group[1:], *ahead]
                 target = min(
                     [epochs, *(task.epochs for tasks in ahead for task in tasks if task.epochs > group[0].epochs)]
                 )
@@ -134,7 +137,7 @@ class _Run:
                 self.interrupts.raise_if_pending()
 
     def evaluate_for_retention(self, metrics: list[Metrics]) -> None:
-        """Add the returns of members whose best checkpoints are kept by them.
+        """Add the objectives of members whose best checkpoints are kept by them.
 
         All are measured at once.
         """
@@ -151,7 +154,7 @@ class _Run:
         ]
         values = evaluate(self.learner).tolist() if due else []
         for member in due:
-            metrics[member][RETURN] = values[member]
+            metrics[member][self.learner.objective] = values[member]
 
     def living(self) -> list[Member]:
         return [task for task in self.tasks if task.bad is None]
@@ -203,7 +206,7 @@ class _Run:
             task.stored.written = len(task.history)
 
 
-def shared_learner(tasks: list[Member]) -> Learner:
+def shared_learner(tasks: list[Member]) -> BaseLearner:
     """Return a learner that holds exactly these tasks and their states."""
     ref = tasks[0].ref
     if ref is not None and [task.ref for task in tasks] == [(ref.learner, i) for i in range(ref.learner.members)]:

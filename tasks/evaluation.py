@@ -14,9 +14,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from .base_learner import BaseLearner
 from .envs import EnvSpec, make_envs, spaces_of
 from .envs.base.encode import Observations
-from .errors import UnsupportedSpace
+from .errors import TaskError, UnsupportedSpace
 from .learner import Learner
 from .rng import streams
 from .signals.demonstrations import Demonstrations
@@ -48,14 +49,15 @@ def evaluation_keys(members: int, purpose: str, seed: int = EVALUATION_SEED) -> 
 
 @one_thread()
 def evaluate(
-    learner: Learner, episodes: int = EVALUATION_EPISODES, env: EnvSpec | None = None, seed: int = EVALUATION_SEED
+    learner: BaseLearner, episodes: int = EVALUATION_EPISODES, env: EnvSpec | None = None, seed: int = EVALUATION_SEED
 ) -> np.ndarray:
-    """Return each member's mean return (P,) of greedy episodes.
+    """Return each member's objective (P,).
 
-    Of particles it is the mean of their means. The arguments are those of `evaluate_episodes`.
+    It is the mean return of greedy episodes, of particles the mean of their means, unless the learner measures another.
+    The arguments are those of `evaluate_episodes`.
     """
-    if (known := learner.known_returns()) is not None:
-        return known
+    if (score := learner.score()) is not None:
+        return score
     returns = evaluate_episodes(learner, episodes, env=env, seed=seed).reshape(-1, episodes)
     means: np.ndarray = returns.mean(1).reshape(learner.members, -1).mean(1)
     return means
@@ -63,7 +65,7 @@ def evaluate(
 
 @one_thread()
 def evaluate_episodes(
-    learner: Learner,
+    learner: BaseLearner,
     episodes: int = EVALUATION_EPISODES,
     deterministic: bool = True,
     on_step: OnStep | None = None,
@@ -82,8 +84,9 @@ def evaluate_episodes(
         env: another environment than the members', with the same spaces; None: theirs.
         seed: of the episodes and of random actions, for every member the same.
     """
-    if (known := learner.known_returns()) is not None:
-        return np.repeat(known[:, None], episodes, 1)
+    if (score := learner.score()) is not None:
+        return np.repeat(score[:, None], episodes, 1)
+    learner = acting(learner)
     members, learner = learner.members, learner.particles or learner
     envs, spec, seeds = learner.evaluation_envs, env or learner.env, (seed,) * learner.members
     if envs is None or (envs.spec, envs.seeds, envs.num_envs) != (spec, seeds, episodes):
@@ -118,6 +121,8 @@ def other_env(own: EnvSpec, asked: str | Mapping[str, Any] | EnvSpec, where: str
     Raises:
         UnsupportedSpace: its observations or actions are not those of `own`.
     """
+    if not own:
+        raise UnsupportedSpace(f"{where} learns without an environment, but got {asked!r}; leave it out")
     whole = {**own.to_json(), **asked} if isinstance(asked, Mapping) and "id" not in asked else asked
     spec = EnvSpec.of(whole)
     need, have = spaces_of(own), spaces_of(spec)
@@ -131,8 +136,16 @@ def other_env(own: EnvSpec, asked: str | Mapping[str, Any] | EnvSpec, where: str
     return spec
 
 
-def record(learner: Learner, member: int, episodes: int, deterministic: bool, **elsewhere: Any) -> Demonstrations:
+def acting(learner: BaseLearner) -> Learner:
+    """Return a learner that acts; TaskError if it does not."""
+    if not isinstance(learner, Learner):
+        raise TaskError(f"{learner.algorithm()} has no episodes; evaluate() measures its {learner.objective}")
+    return learner
+
+
+def record(learner: BaseLearner, member: int, episodes: int, deterministic: bool, **elsewhere: Any) -> Demonstrations:
     """Return one member's evaluation episodes, with actions as the environment takes them."""
+    learner = acting(learner)
     steps: list[list[np.ndarray]] = []
     keep: OnStep = lambda *step: steps.append([x[member].copy() for x in step])  # noqa: E731
     evaluate_episodes(learner, episodes, deterministic, keep, **elsewhere)

@@ -14,12 +14,12 @@ from typing import Any, Self
 import torch
 
 from ..spaces import Space
+from .base_learner import check_counters
 from .checkpoint.manifests import canonical_json
 from .envs import EnvSpec
 from .errors import StateMismatch
-from .learner import check_counters
 
-EnvLike = str | EnvSpec | Mapping[str, Any]
+EnvLike = str | EnvSpec | Mapping[str, Any] | None
 STATE_FORMAT = 1
 STATE_PARTS = ("format", "identity", "structure", "learner")
 
@@ -31,7 +31,7 @@ class TaskIdentity:
     Attributes:
         algorithm: the name of the task's class.
         version: of the algorithm.
-        env: the environment with its wrappers.
+        env: the environment with its wrappers, if there is one.
         seed: of all randomness.
         hyperparameters: the complete values, nested.
         space: of the hyperparameters.
@@ -54,7 +54,7 @@ class TaskIdentity:
 
         Args:
             algorithm: the task's class.
-            env: a Gymnasium id, or an EnvSpec, or its JSON.
+            env: a Gymnasium id, or an EnvSpec, or its JSON; None without an environment.
             seed: 0 to 2**63 - 1.
             values: hyperparameters, nested or dotted; those left out take their defaults.
             start: as the attribute.
@@ -135,6 +135,11 @@ class TaskIdentity:
                 f"{where}: the state is of another structure, {state['structure']}; it cannot be perturbed into this "
                 "one"
             )
+
+
+def title(task: str, env: Mapping[str, Any] | None) -> str:
+    """Return a task's name with its environment's, if any."""
+    return f"{task} on {env['id']}" if env else task
 
 
 def uid_of(identity: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
-"""Base of every algorithm: P members trained as one batched computation.
+"""Base of every algorithm: P members that learn in environments.
 
 An algorithm declares `hyperparameters` and `parts`, makes its parts in `build`, and does one iteration of its paper's
-box in `iterate`. Seeds, environments, counters, tallies, evaluation and state are here.
+box in `iterate`. Environments, episodes and evaluation are here, and what is not of reinforcement learning in
+`base_learner`.
 
 What is reported of an epoch, by member: `env_steps` and `updates` (gradient steps) are totals; `episodes` ended in it,
 with the means `episode_return` and `episode_length`; and means over its iterations, of what each algorithm knows:
@@ -20,18 +21,16 @@ with the means `episode_return` and `episode_length`; and means over its iterati
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from ..spaces import Space, flatten, unflatten
+from .base_learner import BaseLearner
 from .checkpoint.member_state import Part
-from .checkpoint.state import Tree, check_same_form
+from .checkpoint.retention import RETURN
+from .checkpoint.state import Tree
 from .checkpoint.storage import Metrics
 from .envs import Envs, EnvSpec, make_envs, spaces_of
 from .errors import StateMismatch, UnsupportedSpace
@@ -39,40 +38,7 @@ from .experience.normalizers import ObservationNormalizer
 from .experience.rollout import Agent
 from .rng import streams
 from .runtime.episode_window import EpisodeWindow
-from .runtime.metric_means import Tally
 from .signals.demonstrations import Examples
-
-
-def stack_hyperparameters(
-    space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str
-) -> SimpleNamespace:
-    """Stack the hyperparameters of P members.
-
-    Structural ones are plain values, all others tensors (P, 1).
-
-    The record has every hyperparameter of the space, nested; those that do not apply are None.
-    """
-    columns = [space.dynamic(member) for member in values]
-    flat: dict[str, Any] = {**dict.fromkeys(space.flat()), **flatten(values[0])}
-    for name in columns[0]:
-        flat[name] = torch.tensor([column[name] for column in columns], dtype=torch.float32, device=device).unsqueeze(1)
-    return _namespace(unflatten(flat))
-
-
-def _namespace(values: Mapping[str, Any]) -> SimpleNamespace:
-    return SimpleNamespace(**{name: _namespace(x) if isinstance(x, dict) else x for name, x in values.items()})
-
-
-COUNTERS = ("env_steps", "iterations", "epochs")
-
-
-def check_counters(tree: Any, where: str) -> None:
-    """Raise StateMismatch unless a member's state has all counters."""
-    counters = tree.get("counters") if isinstance(tree, Mapping) else None
-    for name in COUNTERS:
-        count = counters.get(name) if isinstance(counters, Mapping) else None
-        if not isinstance(count, int) or not 0 <= count < 2**62:
-            raise StateMismatch(f"{where}: counters/{name} must be a int of at least 0, but got {str(count)[:40]}")
 
 
 class ParametersByName(Protocol):
@@ -93,21 +59,12 @@ class Policy(Protocol):
         """Copy one member's networks into its target networks, if it has any."""
 
 
-class MemberRef(NamedTuple):
-    """One member of a learner."""
-
-    learner: Learner
-    member: int
-
-
-class Learner:
-    """P members of one structure.
+class Learner(BaseLearner):
+    """P members of one structure that learn in environments.
 
     Attributes:
-        hyperparameters: the algorithm's space, with its defaults.
-        parts: names of the attributes that may hold state, see `Part`, beside those of the agent.
-        hp: the members' values: structural ones plain, the others (P, 1) tensors.
-        env_steps, iterations, epochs: done so far; members of one learner are always at the same point.
+        parts: names of the attributes that may hold state, beside those of the agent.
+        env_steps: done so far.
         agent: acts for the members; None where `actor` and `truncate_all` are overridden.
         policy: the members' networks; None where nothing is learned, or if an agent has them.
         obs_normalizer: the statistics that scale observations; None where they are not scaled, or if an agent has them.
@@ -116,9 +73,10 @@ class Learner:
         evaluation_envs: the environments of the last evaluation, to be used again.
     """
 
-    hyperparameters: ClassVar[Space]
-    parts: ClassVar[tuple[str, ...]] = ()
-    scratch: ClassVar[tuple[str, ...]] = ("evaluation_envs",)  # caches, not state
+    scratch = ("evaluation_envs",)
+    objective = RETURN
+    unit = "env_steps"
+    env_steps: int
     agent: Agent | None = None
     policy: Policy | None = None
     obs_normalizer: ObservationNormalizer | None = None
@@ -127,98 +85,21 @@ class Learner:
     num_particles: int = 1
     evaluation_envs: Envs | None = None
 
-    def __init__(
-        self,
-        env: EnvSpec,
-        seeds: Sequence[int],
-        values: Sequence[Mapping[str, Any]],
-        device: torch.device | str = "cpu",
-        env_processes: int = 0,
-    ):
-        """Make the members.
-
-        Args:
-            env: the environment.
-            seeds: of the members.
-            values: the complete hyperparameters of each member, equal in their structural part.
-            device: a torch device.
-            env_processes: the number of processes that step the environments, 0 for this one alone.
-        """
-        self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
-        self.members, self.env_processes = len(self.seeds), env_processes
-        self.hp = stack_hyperparameters(self.hyperparameters, values, self.device)
-        self.assemble(values)
-
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
-        """Make environments, counters and parts.
-
-        Args:
-            values: as the constructor takes them.
-        """
         self.envs: Envs = make_envs(self.env, self.seeds, self.hp.num_envs, processes=self.env_processes)
-        self.env_steps = self.iterations = self.epochs = 0
-        self.tally = Tally(self.members)  # since the epoch began
-        self._at_epoch_start = True
+        self.epoch_size = self.hp.epoch_steps
         size = vars(self.hp).get("stats_window_size")  # only on-policy algorithms have it
         self.window = EpisodeWindow(self.members, size) if size else None
         if self.window is not None:
             self.envs.on_episode_end = self.window.add
-        self.build()
-
-    @classmethod
-    def check(cls, values: Mapping[str, Any]) -> None:
-        """Raise ValueError for values that contradict each other."""
+        super().assemble(values)
 
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
         """Raise UnsupportedSpace for an environment that the algorithm cannot act in."""
+        if not env:
+            raise UnsupportedSpace(f"{cls.algorithm()} learns in an environment, such as CartPole-v1, but got none")
         spaces_of(env)
-
-    @classmethod
-    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
-        """Raise UnsupportedSpace for hyperparameters that need another environment."""
-
-    @classmethod
-    def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> Collection[str]:
-        """Return searched hyperparameters that change nothing in an environment.
-
-        Args:
-            env: the environment.
-            fixed: values that are not searched, by dotted name.
-        """
-        return ()
-
-    @classmethod
-    def open_space(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> Space:
-        """Return the hyperparameters beside the fixed ones.
-
-        Those without effect are not searched, so that one result has one uid.
-        """
-        return cls.hyperparameters.fix(fixed).unsearched(cls.without_effect(env, flatten(fixed)))
-
-    @classmethod
-    def algorithm(cls) -> str:
-        """Return the algorithm's name for messages."""
-        return cls.__name__.removesuffix("Learner")
-
-    def build(self) -> None:
-        """Make the parts, from the members' own streams."""
-        raise NotImplementedError
-
-    def iterate(self) -> Mapping[str, Tensor]:
-        """Do one iteration, advance `env_steps`, and return metrics, each (P,)."""
-        raise NotImplementedError
-
-    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return each member's loss and its metrics.
-
-        Args:
-            batch: tensors (P, B, ...).
-
-        Returns:
-            The losses (P,), and the metrics (P,).
-        """
-        raise NotImplementedError
 
     def actor(
         self, episodes: int, deterministic: bool = True, keys: streams.Keys | None = None, memory: Any = None
@@ -259,34 +140,21 @@ class Learner:
             raise UnsupportedSpace(f"{self.algorithm()} on {self.env.id} estimates no values; ask a task with a critic")
         return self.agent.state_values(obs, memory)
 
-    def known_returns(self) -> np.ndarray | None:
-        """Return returns (P,) that are known without acting, else None."""
+    def score(self) -> np.ndarray | None:
+        """Return None: `evaluation` measures returns."""
         return None
 
-    def warm_started(self, member: int) -> None:
-        """Note that a new member begins with a trained policy."""
+    def begin_epoch(self) -> None:
+        self.envs.begin_epoch(np.full(self.members, self.epochs))
 
-    def keys(self, purpose: str) -> streams.Bits:
-        """Return the members' keys (P,) of the random stream with this purpose."""
-        return streams.keys(self.seeds, purpose)
-
-    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
-        """Train to the end of the epoch, and return each member's metrics.
-
-        None is returned if `stop` asked to stop at a step before the end.
-        """
-        if self._at_epoch_start:
-            self.envs.begin_epoch(np.full(self.members, self.epochs))
-            self._at_epoch_start = False
-        while self.env_steps < (self.epochs + 1) * self.hp.epoch_steps:
-            self.tally.add(self.iterate())
-            self.iterations += 1
-            if stop() and self.envs.mode != "restart":  # that mode's environments can be saved at epoch ends only
-                return None
-        self.epochs += 1
-        self._at_epoch_start = True
+    def end_epoch(self) -> None:
         if self.envs.mode == "restart":
             self.truncate_all()
+
+    def is_whole(self) -> bool:
+        return self.envs.mode != "restart"  # that mode's environments can be saved at epoch ends only
+
+    def take_metrics(self) -> list[Metrics]:
         return take_epoch_metrics(self)
 
     def updates(self, member: int) -> int | None:
@@ -298,49 +166,19 @@ class Learner:
         if self.agent is not None:
             self.agent.truncate_all()
 
-    def member_state(self, member: int) -> Tree:
-        """Everything that one member's future depends on; copies."""
-        tree: Tree = {
-            "counters": {name: getattr(self, name) for name in COUNTERS},
-            "tally": self.tally.member_state(member),
-            "envs": self.envs.member_state(member),
-        }
-        return tree | {name: part.member_state(member) for name, part in self.live_parts.items()}
+    def surroundings(self, member: int) -> Tree:
+        return {"envs": self.envs.member_state(member)}
 
-    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        """Load a state into one member's place.
-
-        Raises:
-            StateMismatch: it does not fit; the learner is unusable then.
-        """
-        expected = self.member_state(member)
-        if missing := [name for name in expected if name not in tree]:
-            raise StateMismatch(f"{type(self).__name__}: the state lacks {', '.join(missing)}")
-        for name in ("counters", *self.live_parts):
-            check_same_form({name: expected[name]}, {name: tree[name]}, type(self).__name__)
-        check_counters(tree, type(self).__name__)
-        counters = tree["counters"]
-        if member > 0 and counters["env_steps"] != self.env_steps:
-            steps = f"{counters['env_steps']} and {self.env_steps} env_steps"
-            raise StateMismatch(f"members must be at the same point, but got {steps}")
-        self.env_steps, self.iterations, self.epochs = (counters[name] for name in COUNTERS)
-        self.tally.load_member(member, tree["tally"])
-        self._at_epoch_start = self.tally.count == 0
+    def load_surroundings(self, member: int, tree: Mapping[str, Any]) -> None:
         try:
             self.envs.load_member(member, tree["envs"])
         except StateMismatch:
             raise
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise StateMismatch(f"the state of {self.env.id} has another form: {error!r}") from None
-        for name, part in self.live_parts.items():
-            part.load_member(member, tree[name])
 
     @property
     def live_parts(self) -> dict[str, Part]:
-        """Parts that hold state with these hyperparameters.
-
-        The others are None or null objects.
-        """
         parts = {} if self.agent is None else self.agent.parts
         parts = {**parts, **{name: getattr(self, name) for name in (*self.parts, "window")}}
         return {name: part for name, part in parts.items() if isinstance(part, Part)}
@@ -350,16 +188,42 @@ class Learner:
         evaluated = {} if self.evaluation_envs is None else self.evaluation_envs.faults
         return {**evaluated, **self.envs.faults}.get(member, "try a lower learning rate")
 
-    def find_nonfinite(self, member: int, metrics: Metrics) -> str | None:
-        """Return the name of a member's first non-finite number, or None."""
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                return f"{name} became {value}"
-        for name, part in self.live_parts.items():
-            for path, tensor in getattr(part, "tensors", {}).items():
-                if tensor.is_floating_point() and not bool(tensor[member].isfinite().all()):
-                    return f"{name}.{path} holds a number that is not finite"
-        return None
+    # --- warm starts ---
+
+    def network_views(self, member: int) -> dict[str, Tensor]:
+        if self.particles is not None:
+            return self._by_particle(self.particles.network_views, member)
+        policy = (self.agent or self).policy
+        return {} if policy is None else policy.parameters.of(member)
+
+    def policy_views(self, member: int) -> dict[str, Tensor]:
+        if self.particles is not None:
+            return self._by_particle(self.particles.policy_views, member)
+        normalizer = (self.agent or self).obs_normalizer
+        moments = {} if normalizer is None else normalizer.of(member)
+        return self.network_views(member) | {f"obs_normalizer.{name}": view for name, view in moments.items()}
+
+    def _by_particle(self, of: Callable[[int], dict[str, Tensor]], member: int) -> dict[str, Tensor]:
+        particles = (of(member * self.num_particles + j) for j in range(self.num_particles))
+        return {f"{j}.{name}": view for j, views in enumerate(particles) for name, view in views.items()}
+
+    def demonstration_views(self, member: int) -> dict[str, Tensor]:
+        if self.particles is not None:
+            return self.particles.demonstration_views(member * self.num_particles)
+        return {} if self.demonstrations is None else self.demonstrations.of(member)
+
+    def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
+        super().adopt(member, policy)
+        if self.particles is not None:
+            demonstrations = self.demonstration_views(member)
+            for particle in range(member * self.num_particles, (member + 1) * self.num_particles):
+                self.particles.adopt(particle, demonstrations)
+        elif (network := (self.agent or self).policy) is not None:
+            network.copy_target(member)
+        self.warm_started(member)
+
+    def warm_started(self, member: int) -> None:
+        """Note that a new member begins with a trained policy."""
 
 
 def take_epoch_metrics(learner: Learner) -> list[Metrics]:

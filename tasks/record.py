@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .checkpoint.retention import Keep, keep_of
+from .checkpoint.retention import RETURN, Keep, keep_of
 from .checkpoint.state import Packed, Tree, pack
 from .checkpoint.storage import Lease, Metrics, Saved, Storage, Write, policy_uid
 from .errors import TaskError
@@ -32,9 +32,15 @@ class TaskRecord:
         state: a state that no learner holds: one that was just read from the storage, or that of a finished task.
     """
 
-    def __init__(self, storage: Storage | None, mode: str | int | Keep | None):
+    def __init__(
+        self,
+        storage: Storage | None,
+        mode: str | int | Keep | None,
+        objective: str = RETURN,
+        direction: str = "maximize",
+    ):
         self.storage = storage
-        self.keep = None if mode is None else keep_of(mode)
+        self.keep = None if mode is None else keep_of(mode, objective, direction == "minimize")
         self.saves = mode is None or self.keep is not None
         self.lease: Lease | None = None
         self.history: list[tuple[int, Metrics]] = []

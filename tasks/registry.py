@@ -12,8 +12,8 @@ from typing import Any
 
 from ..spaces import unflatten
 from ..spaces.errors import near
+from .base_learner import BaseLearner
 from .errors import StateMismatch
-from .learner import Learner
 
 ALGORITHMS = {
     "a2c": ".algorithms.a2c:A2C",
@@ -88,7 +88,7 @@ def _checked(offered: Any, name: str, offer: str) -> type[Any]:
         ValueError: it is no task of this name.
     """
     learner = getattr(offered, "learner", None)
-    if not (isinstance(offered, type) and isinstance(learner, type) and issubclass(learner, Learner)):
+    if not (isinstance(offered, type) and isinstance(learner, type) and issubclass(learner, BaseLearner)):
         raise ValueError(f"an entry point must be a class derived from rekindle.Task, but {offer} is {offered!r}")
     if (own := getattr(offered, "name", None)) != name:
         raise ValueError(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..spaces import Space, flatten, unflatten
+from .base_learner import BaseLearner, MemberRef
 from .checkpoint.policy_files import write_policy
 from .checkpoint.retention import Keep
 from .checkpoint.state import Packed, Tree, materialized, pack, unpack
@@ -22,30 +23,20 @@ from .deployment.acting import Predictor, player
 from .envs import EnvSpec
 from .errors import NotInitialized, StateMismatch
 from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes, one_thread, other_env, record
-from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
-from .learner import Learner, MemberRef
+from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of, title
 from .record import TaskRecord
 from .runtime.guard import BadResumeGuard
 from .runtime.observers import Context, EpochEvent, Until
 from .signals.demonstrations import Demonstrations
-from .warm_start import (
-    LoadReport,
-    WarmStart,
-    adopt,
-    demonstrations_of,
-    is_policy,
-    match_beginning,
-    networks_of,
-    policy_in,
-    policy_of,
-    policy_tree,
-)
+from .warm_start import LoadReport, WarmStart, is_policy, match_beginning, policy_in, policy_tree
 
 FIDELITY = "epochs"
 
 
 class Task:
-    """A resumable training of one algorithm, on one environment, with one seed.
+    """A resumable training with one seed.
+
+    It is of an algorithm in an environment, or of anything else that learns.
 
         task = PPO("CartPole-v1", seed=1, storage=Store("sqlite:///studies.db"))
         task.init(gamma=0.98, optimizer={"lr": 1e-3})
@@ -66,11 +57,11 @@ class Task:
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    learner: ClassVar[type[Learner]]
+    learner: ClassVar[type[BaseLearner]]
 
     def __init__(
         self,
-        env: EnvLike,
+        env: EnvLike = None,
         *,
         seed: int = 0,
         device: str = "cpu",
@@ -85,7 +76,7 @@ class Task:
         """Make a task of an environment and a seed, without hyperparameters.
 
         Args:
-            env: a Gymnasium id, or an EnvSpec, or its JSON.
+            env: a Gymnasium id, or an EnvSpec, or its JSON; None for a task without an environment.
             seed: of all randomness; 0 to 2**63 - 1.
             device: a torch device, or "auto". It is no part of the identity, but results differ in their last bits.
             env_processes: the number of processes that step the environments, 0 for this one alone; it changes no
@@ -113,7 +104,7 @@ class Task:
         self.fixed = flatten(fixed)
         self._identity: TaskIdentity | None = None
         self.uid = ""
-        self.stored = TaskRecord(storage, snapshots)
+        self.stored = TaskRecord(storage, snapshots, self.learner.objective, self.learner.direction)
         self.ref: MemberRef | None = None
         self.load_report: LoadReport | None = None
         self._acting: Predictor | None = None
@@ -122,7 +113,7 @@ class Task:
         self.between_steps = True
 
     def __str__(self) -> str:
-        return f"{self.name} on {self.env.id}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
+        return f"{title(self.name, self.env.to_json())}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
 
     # --- what and how ---
 
@@ -202,7 +193,7 @@ class Task:
                 f"{self}: init was told to start from {str(self.identity.start)[:12]}, but warm_start is "
                 f"{packed.digest[:12]}; give one of them"
             )
-        adopt(learner, 0, beginning)
+        learner.adopt(0, beginning)
         self.ref, self._identity = MemberRef(learner, 0), replace(self.identity, start=packed.digest)
         return packed
 
@@ -230,7 +221,7 @@ class Task:
         if is_policy(state) and saved.digest == self.identity.start:
             if self.ref is None:
                 self.ref = MemberRef(self._new_learner(), 0)
-                adopt(*self.ref, policy_in(state))
+                self.ref.learner.adopt(0, policy_in(state))
             return False
         self.identity.check_state(state, str(self), perturb=saved.digest == self.identity.start)
         self.ref = None
@@ -256,7 +247,7 @@ class Task:
         Cohort([self]).fit(total, context, until)
         return self.metrics
 
-    def build_learner(self, tasks: Sequence[Task]) -> Learner:
+    def build_learner(self, tasks: Sequence[Task]) -> BaseLearner:
         """Return a learner that holds these tasks.
 
         Their states move into it.
@@ -309,7 +300,7 @@ class Task:
 
     # --- state ---
 
-    def _new_learner(self) -> Learner:
+    def _new_learner(self) -> BaseLearner:
         return self.learner(self.env, [self.seed], [self.identity.hyperparameters], self.device, self.env_processes)
 
     def _learner_state(self) -> Tree | None:
@@ -409,8 +400,8 @@ class Task:
 
     def beginning(self) -> Tree:
         """Return the policy and demonstrations that a fresh task began with."""
-        ref, names = self.member_ref(), [] if self.load_report is None else self.load_report.loaded
-        views = {**policy_of(*ref), **demonstrations_of(*ref)}
+        (learner, member), names = self.member_ref(), [] if self.load_report is None else self.load_report.loaded
+        views = {**learner.policy_views(member), **learner.demonstration_views(member)}
         return policy_tree({name: views[name].detach().to("cpu", copy=True) for name in names})
 
     def best(self) -> Self:
@@ -435,8 +426,13 @@ class Task:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps done so far."""
-        return self._counter("env_steps")
+        """Environment steps done so far; 0 without an environment."""
+        return self.work if self.learner.unit == "env_steps" else 0
+
+    @property
+    def work(self) -> int:
+        """Work done so far, in units of the learner."""
+        return self._counter(self.learner.unit)
 
     def _counter(self, name: str) -> int:
         if self.ref is not None:
@@ -597,7 +593,8 @@ class Task:
     @property
     def model(self) -> dict[str, Tensor]:
         """The networks' parameters by name; copies."""
-        return {name: view.detach().clone() for name, view in networks_of(*self.member_ref()).items()}
+        learner, member = self.member_ref()
+        return {name: view.detach().clone() for name, view in learner.network_views(member).items()}
 
     def parameters(self) -> list[Tensor]:
         """Return the networks' parameters; copies."""
@@ -605,7 +602,8 @@ class Task:
 
     def policy(self) -> dict[str, Tensor]:
         """Return `model` with the statistics of observations; copies, by name."""
-        return {name: view.detach().to("cpu", copy=True) for name, view in policy_of(*self.member_ref()).items()}
+        learner, member = self.member_ref()
+        return {name: view.detach().to("cpu", copy=True) for name, view in learner.policy_views(member).items()}
 
     def save_policy(self, path: str | os.PathLike[str]) -> Path:
         """Write `policy` as safetensors: weights only, not resumable."""
@@ -623,7 +621,7 @@ class Task:
             "env": self.env.to_json(),
             "seed": self.seed,
             "epochs": self.epochs,
-            "env_steps": self.env_steps,
+            self.learner.unit: self.work,
             "resumed": self.resumed,
             "inexact": self.inexact,
             "bad": str(self.bad) if self.bad else None,
@@ -633,7 +631,10 @@ class Task:
 
     def summary(self) -> str:
         """Return a few lines for people."""
-        lines = [f"{self}: {self.epochs} epochs, {self.env_steps} env steps" + (", resumed" if self.resumed else "")]
+        lines = [
+            f"{self}: {self.epochs} epochs, {self.work} {self.learner.unit.replace('_', ' ')}"
+            + (", resumed" if self.resumed else "")
+        ]
         lines += [f"  not bit-exact since {change}" for change in self.inexact]
         lines += [f"  {name} = {value}" for name, value in (self._identity.values if self._identity else {}).items()]
         lines += [f"  {name}: {value:.6g}" for name, value in self.metrics.items()]

@@ -25,15 +25,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..spaces import flatten, unflatten
 from ..spaces.dimension import Maybe
+from .base_learner import BaseLearner
 from .checkpoint.state import Tree, copy, difference, pack, unpack
+from .checkpoint.torch_state import part_of
 from .cohort import Cohort
 from .envs import EnvSpec
 from .errors import StateMismatch
-from .learner import Learner
 from .task import Task
 
 # Continues what it is told to on each line of its input, in a fork of an interpreter that has trained nothing yet.
@@ -86,14 +87,16 @@ class VariantSuite:
     They share one training of each variant, so `make` must always make the same.
 
     Attributes:
-        task, env, hyperparameters: what is tested; small, so that an epoch takes a fraction of a second.
+        task, env, hyperparameters: what is tested; small, so that an epoch takes a fraction of a second. The env of a
+            task without an environment is None.
         variants: further hyperparameters, each laid over `hyperparameters`, so that together they use the whole space.
-        inert: tuned hyperparameters that act on the first state only, or too rarely to be seen in an epoch.
+        inert: tuned hyperparameters that act on the first state only, or too rarely to be seen in an epoch. A test
+            fails for others that change nothing, and names them.
         cohort_size: how many train together.
     """
 
     task: ClassVar[type[Task]]
-    env: ClassVar[str | EnvSpec] = "CartPole-v1"
+    env: ClassVar[str | EnvSpec | None] = "CartPole-v1"
     hyperparameters: ClassVar[dict[str, Any]] = {}
     variants: ClassVar[Sequence[dict[str, Any]]] = ({},)
     inert: ClassVar[frozenset[str]] = frozenset()
@@ -130,7 +133,7 @@ class VariantSuite:
             task.fit(2)
             metrics, history, evaluation = task.metrics, list(task.history), task.evaluate(3)
             last, digest, same = task.state_dict(), task.digest, before == _global_random_state()
-            task.member_ref().learner.iterate()  # in the middle of an epoch, where more is in flight
+            task.member_ref().learner.run_epoch(stop=lambda: True)  # within an epoch, where more is in flight
             _TRAINED[key] = Trained(task, first, first_kept, last, digest, metrics, history, evaluation, same)
         return _TRAINED[key]
 
@@ -185,16 +188,20 @@ class VariantSuite:
     def test_a_member_of_a_cohort_equals_the_trial_alone(self) -> None:
         for changes in self.variants:
             whole, place = self.trained(changes), max(self.cohort_size - 2, 0)
-            together = [self.make(10 + member, **self._apart(member, changes)) for member in range(self.cohort_size)]
+            together = [
+                self.make(10 + member, **self._apart(whole.task, member, changes)) for member in range(self.cohort_size)
+            ]
             together[place] = task = self.make(**changes)
             Cohort(together).fit(2)
             assert difference(task.state_dict(), whole.last) == []
             assert task.history == whole.history
             assert task.evaluate(3) == whole.evaluation
 
-    def _apart(self, member: int, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the changes, with another learning rate for every member."""
-        return {**flatten(changes), "optimizer.lr": 1e-3 * (member + 1)}
+    def _apart(self, task: Task, member: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the changes, with another learning rate for each member."""
+        tuned = sorted(self.tuned(task), key=lambda name: not name.endswith("lr"))
+        apart = {name: value_at(task, name, (member + 1) / (self.cohort_size + 1)) for name in tuned[:1]}
+        return {**flatten(changes), **apart}
 
 
 class ExactnessSuite(VariantSuite):
@@ -306,13 +313,17 @@ def _global_random_state() -> tuple[Any, ...]:
 
 def other_value(task: Task, name: str, value: float) -> float:
     """Return the value in a range that is furthest from this one."""
+    return max((value_at(task, name, u) for u in (0.001, 0.999)), key=lambda end: abs(end - value))
+
+
+def value_at(task: Task, name: str, u: float) -> float:
+    """Return the value at a fraction of a hyperparameter's range."""
     dimension = task.learner.hyperparameters.flat()[name]
     dimension = dimension.dimension if isinstance(dimension, Maybe) else dimension
-    ends = [float(dimension.at(u)) for u in (0.001, 0.999)]  # type: ignore[arg-type]
-    return max(ends, key=lambda end: abs(end - value))
+    return dimension.at(u)  # type: ignore[return-value]
 
 
-def forgotten_state(trained: Learner, fresh: Learner, state: Mapping[str, Any]) -> list[str]:
+def forgotten_state(trained: BaseLearner, fresh: BaseLearner, state: Mapping[str, Any]) -> list[str]:
     """Return the names of what a loaded learner lacks.
 
     Everything in a trained learner is compared with a fresh one that loaded its state.
@@ -321,7 +332,8 @@ def forgotten_state(trained: Learner, fresh: Learner, state: Mapping[str, Any]) 
     `scratch` the attributes that it overwrites before it reads them.
     """
     fresh.load_member(0, state)
-    return [path for path in _differences(trained, fresh, {id(trained.envs)}) if path.split(".")[0] != "envs"]
+    left_out = {id(getattr(trained, "envs", None))}
+    return [path for path in _differences(trained, fresh, left_out) if path.split(".")[0] != "envs"]
 
 
 def _differences(a: Any, b: Any, visited: set[int], path: str = "") -> Iterator[str]:
@@ -360,6 +372,9 @@ def _contents(x: Any) -> dict[str, Any]:
     if isinstance(x, list | tuple):
         return {str(index): value for index, value in enumerate(x)}
     foreign = type(x).__module__.startswith(("torch", "numpy", "gymnasium", "mujoco", "Box2D", "builtins"))
+    if isinstance(x, nn.Module | torch.optim.Optimizer):
+        state: dict[str, Any] = part_of(x).member_state(0)  # type: ignore[union-attr]
+        return state
     if foreign or not hasattr(x, "__dict__"):
         return {}
     return {name: value for name, value in vars(x).items() if name not in getattr(x, "scratch", ())}

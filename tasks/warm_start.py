@@ -8,7 +8,7 @@ is the first checkpoint of the task, so that training is as exact as from any ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .base_learner import BaseLearner
 from .checkpoint.policy_files import read_policy
 from .checkpoint.state import Tree, unpack
 from .checkpoint.storage import Saved
@@ -70,62 +71,6 @@ class LoadReport:
         return ", ".join(parts) or "nothing loaded"
 
 
-def networks_of(learner: Learner, member: int) -> dict[str, Tensor]:
-    """Return one member's network parameters by name, of all its particles; views."""
-    if learner.particles is not None:
-        return _by_particle(networks_of, learner, member)
-    policy = (learner.agent or learner).policy
-    return {} if policy is None else policy.parameters.of(member)
-
-
-def policy_of(learner: Learner, member: int) -> dict[str, Tensor]:
-    """Return one member's networks and observation statistics by name; views."""
-    if learner.particles is not None:
-        return _by_particle(policy_of, learner, member)
-    normalizer = (learner.agent or learner).obs_normalizer
-    moments = {} if normalizer is None else normalizer.of(member)
-    return networks_of(learner, member) | {f"obs_normalizer.{name}": view for name, view in moments.items()}
-
-
-def _by_particle(of: Callable[[Learner, int], dict[str, Tensor]], learner: Learner, member: int) -> dict[str, Tensor]:
-    assert learner.particles is not None
-    first = member * learner.num_particles
-    particles = (of(learner.particles, first + j) for j in range(learner.num_particles))
-    return {f"{j}.{name}": view for j, views in enumerate(particles) for name, view in views.items()}
-
-
-def demonstrations_of(learner: Learner, member: int) -> dict[str, Tensor]:
-    """Return one member's demonstrations by name, which all its particles share; views."""
-    if learner.particles is not None:
-        return demonstrations_of(learner.particles, member * learner.num_particles)
-    return {} if learner.demonstrations is None else learner.demonstrations.of(member)
-
-
-@torch.no_grad()
-def adopt(learner: Learner, member: int, policy: Mapping[str, Tensor]) -> None:
-    """Load parts of a policy and demonstrations into a new member.
-
-    Its target networks become copies.
-    """
-    demonstrations = demonstrations_of(learner, member)
-    own = {**policy_of(learner, member), **demonstrations}
-    for name, tensor in policy.items():
-        if name not in own or not isinstance(tensor, Tensor) or own[name].shape != tensor.shape:
-            have = tuple(own[name].shape) if name in own else "none"
-            raise StateMismatch(
-                f"{learner.algorithm()}: the policy that it starts from has {name} of shape "
-                f"{tuple(getattr(tensor, 'shape', ()))}, but the task has {have}"
-            )
-    for name, tensor in policy.items():
-        own[name].copy_(tensor)
-    if learner.particles is not None:
-        for particle in range(member * learner.num_particles, (member + 1) * learner.num_particles):
-            adopt(learner.particles, particle, demonstrations)
-    elif (network := (learner.agent or learner).policy) is not None:
-        network.copy_target(member)
-    learner.warm_started(member)
-
-
 def policy_tree(policy: Mapping[str, Tensor]) -> Tree:
     """Return the tree that is packed, stored and named by its digest."""
     return {"format": POLICY_FORMAT, "policy": {name: tensor.to("cpu") for name, tensor in policy.items()}}
@@ -151,15 +96,16 @@ def policy_in(tree: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def match_beginning(
-    learner: Learner, start: WarmStart | None, demonstrations: Demonstrations | None, where: str
+    learner: BaseLearner, start: WarmStart | None, demonstrations: Demonstrations | None, where: str
 ) -> tuple[dict[str, Tensor], LoadReport]:
     """Return the beginning of a new single member, and a report."""
     parts: dict[str, Tensor] = {}
     report = LoadReport()
     if start is not None:
-        parts, report = match_policy(start, policy_of(learner, 0), list(networks_of(learner, 0)), where)
+        parts, report = match_policy(start, learner.policy_views(0), list(learner.network_views(0)), where)
     if demonstrations is not None:
-        more = demonstrations.as_tensors(demonstrations_of(learner, 0), learner.envs.action_space, where)
+        assert isinstance(learner, Learner)
+        more = demonstrations.as_tensors(learner.demonstration_views(0), learner.envs.action_space, where)
         parts, report = {**parts, **more}, replace(report, loaded=[*report.loaded, *more])
     return parts, report
 

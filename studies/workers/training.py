@@ -8,11 +8,11 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from ...tasks.base_learner import BaseLearner
 from ...tasks.checkpoint.storage import Saved, Write
 from ...tasks.cohort import Cohort
 from ...tasks.errors import Diverged
 from ...tasks.evaluation import evaluate, one_thread
-from ...tasks.learner import Learner
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.task import Task
 from ..engine.lineage import bring_start, lineage, retrain
@@ -55,7 +55,7 @@ class Training:
         self.tasks: dict[str, Task] = {}
         self.failed: dict[str, BaseException] = {}
         self.lost: list[str] = []
-        self.returns: dict[tuple[Learner, int], list[float]] = {}  # of all members, by epoch
+        self.returns: dict[tuple[BaseLearner, int], list[float]] = {}  # of all members, by epoch
 
     def run(self) -> None:
         """Train all members, write their results, and always release all leases."""

@@ -5,7 +5,7 @@
     q = exp(-(log10(lr / 0.001))² - (log10((1 - gamma) / 0.01))² - (log2(width / 64) / 4)²)
 
 lr = 0.001, gamma = 0.99 and width = 64 are the optimum. The walk w is state: a task that loses it, or repeats an
-epoch, has another return. The environment is part of the identity, and never stepped.
+epoch, has another return. An environment is part of the identity if there is one, and never stepped.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import Any
 import numpy as np
 
 from ...spaces import Space, integer, log_real, near_one, ordinal, real
+from ..base_learner import BaseLearner
+from ..checkpoint.retention import RETURN
 from ..checkpoint.state import Tree
 from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec
-from ..learner import COUNTERS, Learner
 from ..rng import streams
 from ..task import Task
 
 
-class SurrogateLearner(Learner):
+class SurrogateLearner(BaseLearner):
     """P members of the function above."""
 
     hyperparameters = Space(
@@ -38,9 +39,14 @@ class SurrogateLearner(Learner):
         epoch_steps=integer(1, 10**9, default=1, structural=True, search=False),
     )
 
+    objective, unit = RETURN, "env_steps"
+    env_steps: int
+
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
         self.values = [dict(member) for member in values]  # in double precision
-        self.env_steps = self.iterations = self.epochs = 0
+        super().assemble(values)
+
+    def build(self) -> None:
         self.walks = [0.0] * self.members
         self.walk_keys = self.keys("walk")
 
@@ -59,10 +65,10 @@ class SurrogateLearner(Learner):
         self.epochs += 1
         self.iterations += 1
         self.env_steps += int(self.values[0]["epoch_steps"])
-        returns = self.known_returns().tolist()
+        returns = self.score().tolist()
         return [{"env_steps": float(self.env_steps), "episode_return": value} for value in returns]
 
-    def known_returns(self) -> np.ndarray:
+    def score(self) -> np.ndarray:
         """Return the known function of each member, (P,); see the module."""
         return np.array([self._return(i) for i in range(self.members)])
 
@@ -74,15 +80,12 @@ class SurrogateLearner(Learner):
         return 100 * quality * (1 - math.exp(-self.epochs / 9)) + walk
 
     def member_state(self, member: int) -> Tree:
-        return {"counters": {name: getattr(self, name) for name in COUNTERS}, "walk": self.walks[member]}
+        return {"counters": {name: getattr(self, name) for name in self.counters()}, "walk": self.walks[member]}
 
     def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
-        for name in COUNTERS:
+        for name in self.counters():
             setattr(self, name, tree["counters"][name])
         self.walks[member] = float(tree["walk"])
-
-    def find_nonfinite(self, member: int, metrics: Mapping[str, float]) -> str | None:
-        return None
 
 
 class Surrogate(Task):

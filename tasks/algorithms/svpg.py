@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space, integer, log_real, maybe
+from ..base_learner import MemberRef
 from ..checkpoint.policy_files import write_policy
 from ..checkpoint.state import Tree, check_same_form, materialized
 from ..checkpoint.storage import Metrics
@@ -26,13 +27,12 @@ from ..deployment.acting import Predictor, player
 from ..errors import StateMismatch
 from ..evaluation import EVALUATION_EPISODES, evaluate, one_thread
 from ..experience.whole_episodes import needs_whole_episodes
-from ..learner import COUNTERS, Learner, MemberRef
+from ..learner import Learner
 from ..networks.mlp import affine
 from ..networks.optimizers import network_spans
 from ..rng import streams
 from ..runtime.guard import BadResumeGuard
 from ..task import Task
-from ..warm_start import policy_of
 from .a2c import A2CLearner
 from .on_policy import check_actions, check_model, without_effect
 from .ppo import PPOLearner
@@ -198,7 +198,7 @@ class SVPGLearner(Learner):
         return metrics
 
     def member_state(self, member: int) -> Tree:
-        counters = {name: getattr(self, name) for name in COUNTERS}
+        counters = {name: getattr(self, name) for name in self.counters()}
         states = {str(j): self.particles.member_state(i) for j, i in enumerate(self.particle_indices(member))}
         return {"counters": counters, "particles": states}
 
@@ -338,7 +338,8 @@ class SVPG(Task):
         """
         if particle is None:
             return super().policy()
-        return {name: view.detach().to("cpu", copy=True) for name, view in policy_of(*self._particle(particle)).items()}
+        learner, member = self._particle(particle)
+        return {name: view.detach().to("cpu", copy=True) for name, view in learner.policy_views(member).items()}
 
     def save_policy(self, path: str | os.PathLike[str], particle: int | None = None) -> Path:
         """Write `policy` as safetensors: weights only, not resumable."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...spaces.errors import near
 
@@ -20,6 +20,7 @@ class Keep:
         latest: how many of the newest; None keeps all. With two, a damaged one has a sound one before it.
         best: how many of those with the highest metric; of equal ones the earlier.
         metric: its name.
+        minimize: whether the lowest is the best.
         every: evaluate at multiples of this many epochs, so that these have a return; 0 leaves that to others.
         spaced: also those of multiples of this many epochs, for good; 0 for none.
     """
@@ -29,6 +30,7 @@ class Keep:
     metric: str = RETURN
     every: int = 0
     spaced: int = 0
+    minimize: bool = False
 
     def __post_init__(self) -> None:
         if self.latest is not None and self.latest < 1:
@@ -40,7 +42,10 @@ class Keep:
     def ranked(self, metrics: Mapping[int, Metrics]) -> list[int]:
         """Return the epochs that have the metric, the best first."""
         scores = {epoch: row.get(self.metric, math.nan) for epoch, row in metrics.items()}
-        return [epoch for _, epoch in sorted((-score, epoch) for epoch, score in scores.items() if score == score)]
+        sign = 1 if self.minimize else -1
+        return [
+            epoch for _, epoch in sorted((sign * score, epoch) for epoch, score in scores.items() if score == score)
+        ]
 
     def dropped(self, epochs: Collection[int], metrics: Mapping[int, Metrics]) -> set[int]:
         """Return the epochs, of those given, whose checkpoints are deleted.
@@ -66,26 +71,29 @@ class Keep:
 MODES = {"latest": Keep(), "best": Keep(best=1, every=1), "all": Keep(latest=None), "no": None}
 
 
-def keep_of(mode: str | int | Keep) -> Keep | None:
+def keep_of(mode: str | int | Keep, metric: str = RETURN, minimize: bool = False) -> Keep | None:
     """Return the rule of a mode; None keeps nothing.
 
     Args:
         mode: "latest"; "best", which also keeps the best by its return and evaluates at each epoch's end, or "best:5",
             at each fifth epoch's; "every:5", which also keeps those of each fifth epoch; "all", of those that are
             written; "no"; how many of the latest; or a Keep.
+        metric: what the best is the best of, unless a Keep says it.
+        minimize: whether the lowest is the best.
     """
     if isinstance(mode, Keep):
         return mode
     text = "" if isinstance(mode, bool) else str(mode)
     if text in MODES:
-        return MODES[text]
+        rule = MODES[text]
+        return rule and replace(rule, metric=metric, minimize=minimize)
     name, _, number = text.rpartition(":")
     if number.isdecimal() and int(number) >= 1:
         match name:
             case "":
                 return Keep(latest=int(number))
             case "best":
-                return Keep(best=1, every=int(number))
+                return Keep(best=1, metric=metric, every=int(number), minimize=minimize)
             case "every":
                 return Keep(spaced=int(number))
     raise ValueError(

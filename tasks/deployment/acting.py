@@ -11,11 +11,11 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from ..base_learner import BaseLearner, MemberRef
 from ..envs import Joined, spaces_of
 from ..envs.base.encode import Actions, Observations
 from ..envs.base.joined import leaves
-from ..evaluation import one_thread
-from ..learner import Learner, MemberRef
+from ..evaluation import acting, one_thread
 from ..networks.recurrent import States
 from ..rng import streams
 
@@ -30,11 +30,12 @@ class Predictor:
 
     Attributes:
         ref: the member.
+        learner: the same learner, which acts.
     """
 
-    def __init__(self, learner: Learner, member: int, where: str):
+    def __init__(self, learner: BaseLearner, member: int, where: str):
         """Describe observations and actions; `where` names the task in errors."""
-        self.ref, self.where = MemberRef(learner, member), where
+        self.ref, self.where, self.learner = MemberRef(learner, member), where, acting(learner)
         found, env = spaces_of(learner.env), learner.env.id
         self.observations, self.actions = Observations(found.observation, env), Actions(found.action, env)
         self.space, self.made = found.observation, 0
@@ -60,14 +61,14 @@ class Predictor:
     def value(self, observation: Any, state: Array | None) -> Any:
         """Return v(s), a number or (N,); see `Task.value`."""
         batch, single = self._encode(observation)
-        memory = self.ref.learner.acting_memory(batch.shape[1])
+        memory = self.learner.acting_memory(batch.shape[1])
         self._remember(memory, state, None)
-        values = self.ref.learner.state_values(batch, memory)[self.ref.member]
+        values = self.learner.state_values(batch, memory)[self.ref.member]
         return float(values[0]) if single else values
 
     def _begin(self, number: int, deterministic: bool) -> None:
         """Make what acts for a number of observations at once."""
-        learner = self.ref.learner
+        learner = self.learner
         self.made += 1  # random numbers are never those of an earlier one
         keys = partial(streams.keys, learner.seeds, "predict", self.made)
         self._memory = learner.acting_memory(number)
@@ -84,7 +85,7 @@ class Predictor:
         encoded = np.zeros((len(rows), *self.observations.shape), self.observations.dtype)
         for row, out in zip(rows, encoded, strict=True):
             self.observations.write(row, out)
-        return np.repeat(encoded[None], self.ref.learner.members, 0), size is None
+        return np.repeat(encoded[None], self.learner.members, 0), size is None
 
     def _size(self, observation: Any) -> int | None:
         """Return the number of observations in a batch, None for one alone."""

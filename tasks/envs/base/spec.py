@@ -22,7 +22,8 @@ class EnvSpec:
 
     Attributes:
         id: a Gymnasium id; ``"package.module:Name-v0"`` imports the module first, so that it can register the id. The
-            prefix ``envpool/`` asks for EnvPool's, ``vector/`` for that of the id's vector entry point.
+            prefix ``envpool/`` asks for EnvPool's, ``vector/`` for that of the id's vector entry point. "" is no
+            environment, and then nothing else is given.
         kwargs: arguments of the environment, JSON values.
         wrappers: ``{"entry_point": "package.module:Class", "kwargs": {...}}``, innermost first.
         max_episode_steps: the time limit; None keeps the registered one.
@@ -36,7 +37,8 @@ class EnvSpec:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not self.id:
+        others = self.kwargs or self.wrappers or self.max_episode_steps is not None or self.parameters
+        if not isinstance(self.id, str) or (not self.id and others):
             raise EnvSpecError(f"an environment's id must be a string like 'CartPole-v1', but got {self.id!r}")
         limit = self.max_episode_steps
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
@@ -63,6 +65,14 @@ class EnvSpec:
             raise EnvSpecError(f"{where}: entry_point must be a string 'module:Class', but got {entry_point!r}")
         return {"entry_point": entry_point, "kwargs": _plain(wrapper.get("kwargs") or {}, f"{where}: kwargs")}
 
+    @classmethod
+    def none(cls) -> EnvSpec:
+        """Return the spec of no environment, which is false."""
+        return cls("")
+
+    def __bool__(self) -> bool:
+        return bool(self.id)
+
     def __hash__(self) -> int:
         return hash(self.canonical)
 
@@ -73,6 +83,8 @@ class EnvSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as a JSON object, for ``from_json``."""
+        if not self:
+            return {}
         content = {
             "id": self.id,
             "kwargs": deepcopy(self.kwargs),
@@ -93,8 +105,13 @@ class EnvSpec:
         return cls(**content)
 
     @classmethod
-    def of(cls, env: str | Mapping[str, Any] | EnvSpec) -> EnvSpec:
-        """Return the spec of an id, of a JSON object, or itself."""
+    def of(cls, env: str | Mapping[str, Any] | EnvSpec | None) -> EnvSpec:
+        """Return the spec of an id, of a JSON object, or itself.
+
+        None and {} are no environment.
+        """
+        if env is None or env == {}:
+            return cls.none()
         if isinstance(env, EnvSpec):
             return env
         if isinstance(env, str):

@@ -1,0 +1,341 @@
+"""Base of everything that trains, whatever it learns from.
+
+A learner declares `hyperparameters` and `parts`, makes its parts in `build`, does one iteration in `iterate`, and
+measures what it learned in `score`. Seeds, counters, epochs, means of metrics and the state are here. `Learner` adds
+environments; a task without one derives from this class, as `algorithms.digits` does.
+
+Of an epoch each member reports the work done so far, under the name of its unit, and the means of what `iterate`
+returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..spaces import Space, flatten, unflatten
+from .checkpoint.member_state import Part
+from .checkpoint.state import Tree, check_same_form
+from .checkpoint.storage import Metrics
+from .checkpoint.torch_state import OptimizerPart, part_of
+from .envs import EnvSpec
+from .errors import StateMismatch, UnsupportedSpace
+from .rng import streams
+from .runtime.metric_means import Tally
+
+
+def stack_hyperparameters(
+    space: Space, values: Sequence[Mapping[str, Any]], device: torch.device | str
+) -> SimpleNamespace:
+    """Stack the hyperparameters of P members.
+
+    Structural ones are plain values, all others tensors (P, 1).
+
+    The record has every hyperparameter of the space, nested; those that do not apply are None.
+    """
+    columns = [space.dynamic(member) for member in values]
+    flat: dict[str, Any] = {**dict.fromkeys(space.flat()), **flatten(values[0])}
+    for name in columns[0]:
+        flat[name] = torch.tensor([column[name] for column in columns], dtype=torch.float32, device=device).unsqueeze(1)
+    return _namespace(unflatten(flat))
+
+
+def _namespace(values: Mapping[str, Any]) -> SimpleNamespace:
+    return SimpleNamespace(**{name: _namespace(x) if isinstance(x, dict) else x for name, x in values.items()})
+
+
+def check_counters(tree: Any, where: str, names: Sequence[str] = ("iterations", "epochs")) -> None:
+    """Raise StateMismatch unless a state's counters are counts."""
+    counters = tree.get("counters") if isinstance(tree, Mapping) else None
+    for name in {**dict.fromkeys(names), **(counters if isinstance(counters, Mapping) else {})}:
+        count = counters.get(name) if isinstance(counters, Mapping) else None
+        if not isinstance(count, int) or not 0 <= count < 2**62:
+            raise StateMismatch(f"{where}: counters/{name} must be a int of at least 0, but got {str(count)[:40]}")
+
+
+class MemberRef(NamedTuple):
+    """One member of a learner."""
+
+    learner: BaseLearner
+    member: int
+
+
+class BaseLearner:
+    """P members of one structure.
+
+    Attributes:
+        hyperparameters: the space, with its defaults.
+        parts: names of the attributes that may hold state: those of `Part`, and torch's networks and optimizers.
+        objective: the name of what `score` measures.
+        direction: which is better, "maximize" or "minimize".
+        unit: the counter of work done, which `iterate` advances; an attribute of this name is made, at 0.
+        batched: whether members can be computed together; if not, each is trained alone, P is 1, and hyperparameters
+            are (1, 1).
+        hp: the members' values: structural ones plain, the others (P, 1) tensors.
+        epoch_size: how many units of work an epoch has; set in `build`.
+        iterations, epochs: done so far; members of one learner are always at the same point.
+    """
+
+    hyperparameters: ClassVar[Space]
+    parts: ClassVar[tuple[str, ...]] = ()
+    scratch: ClassVar[tuple[str, ...]] = ()  # caches, not state
+    objective: ClassVar[str]
+    direction: ClassVar[str] = "maximize"
+    unit: ClassVar[str] = "iterations"
+    batched: ClassVar[bool] = True
+    epoch_size: int = 1
+    iterations: int
+    epochs: int
+
+    def __init__(
+        self,
+        env: EnvSpec,
+        seeds: Sequence[int],
+        values: Sequence[Mapping[str, Any]],
+        device: torch.device | str = "cpu",
+        env_processes: int = 0,
+    ):
+        """Make the members.
+
+        Args:
+            env: the environment, `EnvSpec.none()` without one.
+            seeds: of the members.
+            values: the complete hyperparameters of each member, equal in their structural part.
+            device: a torch device.
+            env_processes: the number of processes that step the environments, 0 for this one alone.
+        """
+        self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
+        self.members, self.env_processes = len(self.seeds), env_processes
+        self.hp = stack_hyperparameters(self.hyperparameters, values, self.device)
+        self.assemble(values)
+
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
+        """Make counters and parts.
+
+        Args:
+            values: as the constructor takes them.
+        """
+        for name in self.counters():
+            setattr(self, name, 0)
+        self.tally = Tally(self.members)  # since the epoch began
+        self.build()
+
+    @classmethod
+    def counters(cls) -> tuple[str, ...]:
+        """Return the names of the counters."""
+        return tuple(dict.fromkeys((cls.unit, "iterations", "epochs")))
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        """Raise ValueError for values that contradict each other."""
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        """Raise UnsupportedSpace for an environment that cannot be learned from."""
+        if env:
+            raise UnsupportedSpace(f"{cls.algorithm()} learns without an environment, but got {env.id}; leave it out")
+
+    @classmethod
+    def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
+        """Raise UnsupportedSpace for hyperparameters that need another environment."""
+
+    @classmethod
+    def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> Collection[str]:
+        """Return searched hyperparameters that change nothing in an environment.
+
+        Args:
+            env: the environment.
+            fixed: values that are not searched, by dotted name.
+        """
+        return ()
+
+    @classmethod
+    def open_space(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> Space:
+        """Return the hyperparameters beside the fixed ones.
+
+        Those without effect are not searched, so that one result has one uid.
+        """
+        return cls.hyperparameters.fix(fixed).unsearched(cls.without_effect(env, flatten(fixed)))
+
+    @classmethod
+    def algorithm(cls) -> str:
+        """Return the algorithm's name for messages."""
+        return cls.__name__.removesuffix("Learner")
+
+    # --- what a task declares ---
+
+    def build(self) -> None:
+        """Make the parts, from the members' own streams."""
+        raise NotImplementedError
+
+    def iterate(self) -> Mapping[str, Tensor]:
+        """Do one iteration, advance the unit's counter, and return metrics, each (P,)."""
+        raise NotImplementedError
+
+    def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return each member's loss and its metrics.
+
+        Args:
+            batch: tensors (P, B, ...).
+
+        Returns:
+            The losses (P,), and the metrics (P,).
+        """
+        raise NotImplementedError
+
+    def score(self) -> np.ndarray | None:
+        """Return the objective of each member, (P,).
+
+        It is measured on what no training uses, and changes no state. None where it takes episodes to measure it.
+        """
+        raise NotImplementedError
+
+    # --- random numbers ---
+
+    def keys(self, purpose: str) -> streams.Bits:
+        """Return the members' keys (P,) of the random stream with this purpose."""
+        return streams.keys(self.seeds, purpose)
+
+    @contextmanager
+    def torch_seed(self, *purpose: str | int) -> Iterator[None]:
+        """Seed torch's own generator from the first member's stream.
+
+        It is as before afterwards. For torch's initializations, permutations and dropout, where each member trains
+        alone. Counters make other numbers each time: ``with self.torch_seed("order", self.epochs):``.
+        """
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(int(streams.keys(self.seeds, *purpose)[0] >> np.uint64(1)))
+            yield
+
+    # --- epochs ---
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        """Train to the end of the epoch, and return each member's metrics.
+
+        None is returned if `stop` asked to stop at a step before the end.
+        """
+        if not self.tally.count:
+            self.begin_epoch()
+        while getattr(self, self.unit) < (self.epochs + 1) * self.epoch_size:
+            self.tally.add(self.iterate())
+            self.iterations += 1
+            if stop() and self.is_whole():
+                return None
+        self.epochs += 1
+        self.end_epoch()
+        return self.take_metrics()
+
+    def begin_epoch(self) -> None:
+        """Prepare the next epoch."""
+
+    def end_epoch(self) -> None:
+        """Finish the epoch that was just counted."""
+
+    def is_whole(self) -> bool:
+        """Return whether the state can be saved within an epoch."""
+        return True
+
+    def take_metrics(self) -> list[Metrics]:
+        """Return each member's metrics since its epoch began; reset sums."""
+        return [{self.unit: float(getattr(self, self.unit))} | means for means in self.tally.take()]
+
+    # --- state ---
+
+    @property
+    def live_parts(self) -> dict[str, Part]:
+        """Parts that hold state with these hyperparameters.
+
+        The others are None or null objects.
+        """
+        parts = {name: part_of(getattr(self, name)) for name in self.parts}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def network_views(self, member: int) -> dict[str, Tensor]:
+        """Return one member's network parameters by name; views."""
+        modules = {name: held for name in self.parts if isinstance(held := getattr(self, name), nn.Module)}
+        return {f"{name}.{path}": x.detach() for name, held in modules.items() for path, x in held.named_parameters()}
+
+    def policy_views(self, member: int) -> dict[str, Tensor]:
+        """Return what a warm start loads, by name; views."""
+        return self.network_views(member)
+
+    def demonstration_views(self, member: int) -> dict[str, Tensor]:
+        """Return one member's demonstrations by name; views."""
+        return {}
+
+    @torch.no_grad()
+    def adopt(self, member: int, policy: Mapping[str, Tensor]) -> None:
+        """Load parts of a policy and demonstrations into a new member.
+
+        StateMismatch if they do not fit.
+        """
+        own = {**self.policy_views(member), **self.demonstration_views(member)}
+        for name, tensor in policy.items():
+            if name not in own or not isinstance(tensor, Tensor) or own[name].shape != tensor.shape:
+                have = tuple(own[name].shape) if name in own else "none"
+                raise StateMismatch(
+                    f"{self.algorithm()}: the policy that it starts from has {name} of shape "
+                    f"{tuple(getattr(tensor, 'shape', ()))}, but the task has {have}"
+                )
+        for name, tensor in policy.items():
+            own[name].copy_(tensor)
+
+    def member_state(self, member: int) -> Tree:
+        """Everything that one member's future depends on; copies."""
+        counters = {name: getattr(self, name) for name in self.counters()}
+        tree = {"counters": counters, "tally": self.tally.member_state(member), **self.surroundings(member)}
+        return tree | {name: part.member_state(member) for name, part in self.live_parts.items()}
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        """Load a state into one member's place.
+
+        Raises:
+            StateMismatch: it does not fit; the learner is unusable then.
+        """
+        where, expected, parts = type(self).__name__, self.member_state(member), self.live_parts
+        if missing := [name for name in expected if name not in tree]:
+            raise StateMismatch(f"{where}: the state lacks {', '.join(missing)}")
+        for name in ("counters", *parts):
+            if not isinstance(parts.get(name), OptimizerPart):  # which checks its own, as it grows
+                check_same_form({name: expected[name]}, {name: tree[name]}, where)
+        check_counters(tree, where, self.counters())
+        counters = tree["counters"]
+        if member > 0 and counters[self.unit] != getattr(self, self.unit):
+            work = f"{counters[self.unit]} and {getattr(self, self.unit)} {self.unit}"
+            raise StateMismatch(f"members must be at the same point, but got {work}")
+        for name in self.counters():
+            setattr(self, name, counters[name])
+        self.tally.load_member(member, tree["tally"])
+        self.load_surroundings(member, tree)
+        for name, part in parts.items():
+            part.load_member(member, tree[name])
+
+    def surroundings(self, member: int) -> Tree:
+        """Return the state of what one member trains in, by name."""
+        return {}
+
+    def load_surroundings(self, member: int, tree: Mapping[str, Any]) -> None:
+        """Load the state of what one member trains in."""
+
+    def cure(self, member: int) -> str:
+        """Return what to do about a member's number that is not finite."""
+        return "try a lower learning rate"
+
+    def find_nonfinite(self, member: int, metrics: Metrics) -> str | None:
+        """Return the name of a member's first non-finite number, or None."""
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                return f"{name} became {value}"
+        for name, part in self.live_parts.items():
+            for path, tensor in getattr(part, "tensors", {}).items():
+                if tensor.is_floating_point() and not bool(tensor[member].isfinite().all()):
+                    return f"{name}.{path} holds a number that is not finite"
+        return None
