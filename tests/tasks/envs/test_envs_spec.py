@@ -55,10 +55,17 @@ def test_a_spec_does_not_follow_what_it_was_made_of() -> None:
         ({"id": "X", "wrappers": [{"entry_point": "a.B"}]}, "entry_point must be a string 'module:Class'"),
         ({"id": "X", "wrappers": [{"entry_point": "a:B", "args": 1}]}, r"wrappers\[0\] must be"),
         ({"id": "X", "wraps": []}, "but got wraps"),
-        ({}, "must have an id"),
+        ({"kwargs": {"a": 1}}, "must have an id"),
         (7, "must be an id, an EnvSpec or its JSON, but got 7"),
     ],
 )
 def test_what_is_no_spec_is_refused(content: object, words: str) -> None:
     with pytest.raises(EnvSpecError, match=words):
         EnvSpec.of(content)
+
+
+def test_no_environment_is_a_spec_too() -> None:
+    nothing = EnvSpec.none()
+    assert nothing == EnvSpec.of(None) == EnvSpec.of({}) == EnvSpec.of(nothing.to_json())
+    assert not nothing
+    assert EnvSpec("CartPole-v1")
