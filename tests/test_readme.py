@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", texts, re.DOTALL)
 
 
-@pytest.mark.parametrize("code", blocks("python"), ids=["a task and a cohort", "a study", "an Optuna study"])
+@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: code.split("\n")[0])
 def test_the_python_runs(code: str, tmp_path: Path) -> None:
     for epochs, fewer in (("27", "2"), ("9", "1"), ("3", "1")):  # the same in less time
         code = code.replace(f"fit(epochs={epochs})", f"fit(epochs={fewer})")
@@ -42,6 +42,31 @@ def test_the_commands_parse() -> None:
     for program, *arguments in commands:
         assert program == "rekindle"
         make_parser().parse_args(arguments)
+
+
+def test_the_commands_run_after_make_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A smaller study than that of `make tune`, of the same name and in the same file; then the pages' commands."""
+    from rekindle import Study
+    from rekindle.studies.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    [made] = re.findall(r"rekindle (tune ppo .*)", (ROOT / "Makefile").read_text())
+    small = ["--set", "epoch_steps=256", "--set", "num_steps=64", "--set", "model.width=16"]
+    assert main([*shlex.split(made.replace("1:27", "1:3").replace("16", "2")), *small, "--workers", "1"]) == 0
+    best = Study("cartpole", "sqlite:///studies.db").best
+    assert best is not None
+    lines = [line for block in blocks("sh") for line in block.splitlines() if "--storage sqlite:///studies.db" in line]
+    about = {"status", "trials", "show", "evaluate", "export-policy", "replay", "fork", "fsck", "gc", "export"}
+    ran = set()
+    for line in lines:
+        name, *words = shlex.split(line.removeprefix("rekindle "), comments=True)
+        if name in about:
+            arguments = [word.replace("UID", best.uid[:8]) for word in words]
+            if name == "fork":
+                arguments[arguments.index("--at") + 1] = "1"
+            assert main([name, *arguments]) == 0, line
+            ran.add(name)
+    assert ran == about
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

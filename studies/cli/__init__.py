@@ -28,6 +28,7 @@ in `cli.commands.upkeep`:
                   of those trained so far, which are not all where --racing ruled a configuration out
                   epochs, return and digest are those of its last finished rung (0 and null before the first)
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
+    worker        format, and the study as in status, as it is when this worker ends
     status        format, storage, studies [as tune, without trials], workers [{host, pid}], tasks (how many)
     show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,
                   trials [{study, number, state}], metrics [{epoch, name: number}],

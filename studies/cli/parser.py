@@ -51,7 +51,7 @@ def make_parser() -> Parser:
     return parser
 
 
-def _command(commands: Any, name: str, text: str, run: str, json: bool = True) -> Parser:
+def _command(commands: Any, name: str, text: str, run: str) -> Parser:
     """Add a command with the options that all commands have.
 
     `run` is the function that runs it, "module.function" in `commands`.
@@ -69,8 +69,7 @@ def _command(commands: Any, name: str, text: str, run: str, json: bool = True) -
     option(
         parser, "--patience SECONDS", "how long to wait for a database that is busy, full or unreachable", default=600
     )
-    if json:
-        option(parser, "--json", "print the result as JSON")
+    option(parser, "--json", "print the result as JSON")
     option(parser, "--debug", "print the traceback of an error")
     return parser
 
@@ -281,7 +280,7 @@ def _add_train(commands: Any) -> None:
 
 def _add_worker(commands: Any) -> None:
     text = "join a study, from any machine that reaches its storage"
-    parser = _command(commands, "worker", text, "worker.worker", json=False)
+    parser = _command(commands, "worker", text, "worker.worker")
     add = partial(option, parser)
     add("--study NAME", "name of the study", required=True)
     add("--workers N", "number of workers that share the study (default: as many as hold trials)", default=1)

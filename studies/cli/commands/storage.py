@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,18 @@ def database_exists(arguments: argparse.Namespace) -> bool:
     """Return false for a missing SQLite file, true otherwise."""
     kind, _, path = arguments.storage.partition(":///")
     return not (kind.startswith("sqlite") and path) or Path(path.partition("?")[0]).exists()
+
+
+def repeated(store: Store) -> str:
+    """Return the storage's URL for a command to copy, quoted, without its password."""
+    url = store.database.url.set(password=None)
+    return shlex.quote(url.difference_update_query(["password"]).render_as_string(hide_password=False))
+
+
+def hides_password(store: Store) -> bool:
+    """Return whether the storage's URL holds a password."""
+    url = store.database.url
+    return url.password is not None or "password" in url.query
 
 
 def open_store(arguments: argparse.Namespace, first: bool = False) -> Store:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -27,7 +26,7 @@ from ...workers.training import TaskStorage
 from ..output import tables
 from ..output.terminal import epoch_line, new_console, note, print_json
 from . import options, warm_start
-from .storage import open_store
+from .storage import open_store, repeated
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -52,7 +51,7 @@ def train(arguments: argparse.Namespace) -> int:
     out = new_console()
     head = {name: result[name] for name in ("uid", "epochs", "return", "digest")}
     out.print(tables.pairs_table(str(task), {**head, **result["hyperparameters"]}))
-    out.print(f"[cyan]rekindle show {task.uid[:8]} --storage {shlex.quote(store.url)}[/]", soft_wrap=True)
+    out.print(f"[cyan]rekindle show {task.uid[:8]} --storage {repeated(store)}[/]", soft_wrap=True)
     return 0
 
 

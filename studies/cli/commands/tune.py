@@ -28,7 +28,7 @@ from ..output import tables
 from ..output.progress import Progress
 from ..output.terminal import new_console, note, print_json
 from . import options, warm_start
-from .storage import open_store
+from .storage import hides_password, open_store, repeated
 
 OPTIONS = [  # of `study_config`, as the options of the command are named
     *("search", "trials", "seed", "scheduler", "sampler", "generation", "cohort", "objective", "seeds", "aggregate"),
@@ -57,7 +57,7 @@ def tune(arguments: argparse.Namespace) -> int:
                 Supervisor(store, name, count, start_worker, display).run()
         _mirror(store, arguments.storage, name, errors)
         result = study_json(store, name)
-    return print_json(result) if arguments.json else _print_study(result, config.open, store.url)
+    return print_json(result) if arguments.json else _print_study(result, config.open, store)
 
 
 def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
@@ -140,7 +140,7 @@ def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
         note(errors, f"Optuna's tables were left as they are: {' '.join(str(error).split())}")
 
 
-def _print_study(study: Mapping[str, Any], searched: Sequence[str], url: str) -> int:
+def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store) -> int:
     out = new_console()
     counts = ", ".join(f"{count} {state}" for state, count in study["counts"].items() if count)
     if study["best"] is None:
@@ -149,7 +149,7 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], url: str) ->
     out.print(tables.best_table(study, searched))
     spared = f"; racing spared {study['spared']} of {study['trials_total'] * study['seeds']} trainings"
     note(out, f"{study['trials_total']} trials: {counts}{spared if study['spared'] else ''}\n")
-    storage = shlex.quote(url)
+    storage = repeated(store)
     best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     for command, text in (
         (f"rekindle show {study['best']['uid'][:8]} --storage {storage}", f"{best}, with its whole history"),
@@ -157,4 +157,6 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], url: str) ->
         (f"optuna-dashboard {storage}", "the same study in Optuna's dashboard"),
     ):
         out.print(f"[bright_black]# {text}[/]\n[cyan]{command}[/]", soft_wrap=True)
+    if hides_password(store):
+        note(out, "# these take the password from PGPASSWORD or ~/.pgpass")
     return 0

@@ -7,8 +7,9 @@ from functools import partial
 
 import optuna
 
+from ...engine.json_views import summary_json
 from ...workers.worker import run_worker
-from ..output.terminal import new_console, note
+from ..output.terminal import new_console, note, print_json
 from .storage import existing_store
 
 
@@ -19,7 +20,7 @@ def worker(arguments: argparse.Namespace) -> int:
     with existing_store(arguments, first=True) as store:
         store.study(arguments.study)
         say(f"works on study {arguments.study} in {store.url} until it is complete; Ctrl-C saves and stops")
-        return run_worker(
+        status = run_worker(
             store,
             arguments.study,
             workers=arguments.workers,
@@ -29,3 +30,4 @@ def worker(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             say=say,
         )
+        return print_json(summary_json(store, arguments.study), status) if arguments.json else status

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -390,3 +391,31 @@ def test_a_device_is_chosen_for_every_command_and_is_no_part_of_the_task(
     status, out, errors = cli("worker", "--study", "s", "--device", "cuda:99", "--storage", sqlite_url)
     assert (status, out) == (2, "")
     assert "there is no study 's'" in errors
+
+
+def test_the_printed_commands_work_on_postgresql(
+    postgres_url: str, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres_url.replace("postgres@", "postgres:pa%20ss@")
+    run(url, FINISHED)
+    status, out, _ = cli(*TUNE, "--storage", url)
+    assert status == 0
+    assert "***" not in out
+    assert "pa%20ss" not in out
+    assert "# these take the password from PGPASSWORD or ~/.pgpass" in out
+    monkeypatch.setenv("PGPASSWORD", "pa ss")
+    commands = [shlex.split(line) for line in out.splitlines() if line.startswith("rekindle ")]
+    assert [command[1] for command in commands] == ["show", "trials"]
+    for _, *arguments in commands:
+        assert cli(*arguments)[0] == 0
+    [dashboard] = [shlex.split(line)[1] for line in out.splitlines() if line.startswith("optuna-dashboard ")]
+    storage = optuna.storages.RDBStorage(dashboard)
+    assert len(optuna.load_study(storage=storage, study_name="s").trials) == 4
+    storage.remove_session()
+    storage.engine.dispose()
+
+
+def test_a_worker_says_what_the_study_is_when_it_ends(finished_url: str, cli: Callable[..., Any]) -> None:
+    status, out, errors = cli("worker", "--study", "s", "--storage", finished_url, "--json")
+    assert (status, json.loads(out)["state"]) == (0, "complete")
+    assert "works on study s in" in errors
