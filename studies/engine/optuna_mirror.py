@@ -7,6 +7,7 @@ each once all trials before it are finished, by the one process that holds the l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from sqlalchemy import make_url
@@ -41,13 +42,14 @@ def mirror(store: Store, url: str, name: str) -> int:
         lease = store.open(MIRROR + name, {"mirror": name})
     except TaskBusy:
         return 0
-    with lease, quiet(optuna.logging.WARNING):
+    with lease, quiet(optuna.logging.WARNING), ExitStack() as ending:
+        storage = optuna.storages.RDBStorage(_with_driver(url))
+        ending.callback(storage.engine.dispose)
+        ending.callback(storage.remove_session)
         config = Config.from_json(store.study(name).config, name)
         trials = finished(config, *collapse(config, store.trials(name), store.segments(name)))
         directions = [StudyDirection[direction.upper()] for direction in objectives_of(config).values()]
-        study = optuna.create_study(
-            storage=_with_driver(url), study_name=name, directions=directions, load_if_exists=True
-        )
+        study = optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
         copied = len(study.get_trials(deepcopy=False))
         if not copied:
             study.set_user_attr(MARK, config.to_json())
