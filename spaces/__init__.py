@@ -8,6 +8,7 @@ from .custom_priors import with_priors as with_priors
 from .dimension import Dimension as Dimension
 from .dimensions import categorical as categorical
 from .dimensions import curve as curve
+from .dimensions import entry as entry
 from .dimensions import fidelity as fidelity
 from .dimensions import fixed as fixed
 from .dimensions import integer as integer
@@ -18,6 +19,7 @@ from .dimensions import near_one as near_one
 from .dimensions import normal as normal
 from .dimensions import ordinal as ordinal
 from .dimensions import real as real
+from .dimensions import sizes as sizes
 from .errors import MissingParameter as MissingParameter
 from .errors import OutOfRange as OutOfRange
 from .errors import SpaceError as SpaceError

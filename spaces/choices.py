@@ -1,15 +1,21 @@
-"""Dimensions of listed values: ordinal, categorical and fixed."""
+"""Dimensions of listed values: ordinal, categorical, entry and fixed."""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import entry_points
+from typing import NamedTuple
 
 from .dimension import Dimension
-from .errors import OutOfRange, SpaceError, WrongType
+from .errors import OutOfRange, SpaceError, WrongType, near
 from .ranges import Bounds, Integer, Real, bound
 from .values import Value, canonical, identity
+
+CALL = re.compile(r"(?P<name>\w[\w.-]*(:[A-Za-z_][\w.]*)?)(?P<arguments>\(.*\))?", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +129,57 @@ class Categorical(Choice):
             mark -= self.weights[index]
             index += 1
         return self.after(index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(Categorical):
+    """One of some names, or a class from elsewhere.
+
+    The latter is "package.module:Class" or an entry point of `group`. It takes arguments by name, all of JSON:
+    "package.module:Class(heads=2)". Equal calls are one value.
+    """
+
+    group: str
+
+    @property
+    def expects(self) -> str:
+        return f"{super().expects}, or package.module:Class(argument=1), or an entry point of {self.group}"
+
+    def check(self, value: object, name: str) -> Value:
+        try:
+            return super().check(value, name)
+        except OutOfRange as error:
+            call = read_call(value) if isinstance(value, str) else None
+            if call is None or not (":" in call.name or entry_points(group=self.group, name=call.name)):
+                known = [*map(str, self.values), *entry_points(group=self.group).names]
+                raise OutOfRange(f"{error}{near(str(value), known)}") from None
+            return str(call)
+
+
+class Call(NamedTuple):
+    """A class by name, with arguments."""
+
+    name: str
+    arguments: dict[str, Value]
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{key}={value!r}" for key, value in sorted(self.arguments.items()))
+        return f"{self.name}({arguments})" if arguments else self.name
+
+
+def read_call(text: str) -> Call | None:
+    """Return what "name(argument=1)" means, None if it means nothing."""
+    match = CALL.fullmatch(text.strip())
+    if match is None:
+        return None
+    try:
+        call = ast.parse(f"f{match['arguments'] or '()'}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            return None
+        arguments = {str(k.arg): canonical(ast.literal_eval(k.value), str(k.arg)) for k in call.keywords if k.arg}
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None
+    return Call(match["name"], arguments) if len(arguments) == len(call.keywords) else None
 
 
 @dataclass(frozen=True, kw_only=True)

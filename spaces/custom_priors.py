@@ -9,7 +9,7 @@ from .choices import Choice, Fixed
 from .dimension import Dimension, Maybe
 from .errors import SpaceError, UnknownParameter, near
 from .priors import parse, render
-from .ranges import Curve, Fidelity, Integer, Range
+from .ranges import Curve, Fidelity, Integer, Range, Sizes
 from .space import Space
 from .values import REQUIRED, Value
 
@@ -35,7 +35,7 @@ def with_priors(space: Space, priors: Mapping[str, str]) -> Space:
 
 def _replaced(old: Dimension, text: str, name: str) -> Dimension:
     new = parse(text, name)
-    if isinstance(new, Fidelity | Curve | Fixed):
+    if isinstance(new, Fidelity | Curve | Sizes | Fixed):
         raise SpaceError(f"{name}: a prior is what a study draws from, but got {text}; of one value say {name}=VALUE")
     if new.when or not new.search:
         raise SpaceError(

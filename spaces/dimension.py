@@ -74,7 +74,7 @@ class Maybe(Dimension):
 
     def __post_init__(self) -> None:
         inner = self.dimension
-        if not isinstance(inner, Dimension) or type(inner).__name__ in ("Maybe", "Fidelity", "Fixed", "Curve"):
+        if not isinstance(inner, Dimension) or type(inner).__name__ in ("Maybe", "Fidelity", "Fixed", "Curve", "Sizes"):
             raise SpaceError(f"maybe() takes a dimension that is searched, not {type(inner).__name__}")
         if inner.when:
             raise SpaceError("write when= for maybe() itself, not for the dimension inside it")

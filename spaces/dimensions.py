@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
-from .choices import Categorical, Fixed, Ordinal
+from .choices import Categorical, Entry, Fixed, Ordinal
 from .dimension import Dimension, Maybe
-from .ranges import Bounds, Curve, Fidelity, Integer, NearOne, Normal, Real
+from .ranges import Bounds, Curve, Fidelity, Integer, NearOne, Normal, Real, Sizes
 
 
 class Common(TypedDict, total=False):
@@ -116,6 +116,22 @@ def curve(low: float, high: float, *, default: Any, when: Mapping[str, Any] | No
     A value is points [[x, y], ...] with y in [low, high]. The dimension is structural, and never searched.
     """
     return Curve(low=low, high=high, default=default, when=when or {})
+
+
+def sizes(low: int, high: int, **common: Unpack[Common]) -> Sizes:
+    """Return a dimension of lists of integers in [low, high].
+
+    None is its default. It is structural, and searched only by a prior of one's own.
+    """
+    return Sizes(low=low, high=high, **common)
+
+
+def entry(*values: Any, group: str, **common: Unpack[Common]) -> Entry:
+    """Return a dimension of names and of "package.module:Class(argument=1)".
+
+    `group` is the entry-point group in which packages offer further names.
+    """
+    return Entry(values=values, group=group, **common)
 
 
 def fixed(value: Any, **common: Unpack[Common]) -> Fixed:

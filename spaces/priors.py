@@ -7,9 +7,9 @@ The words are those of Orion wherever it has one, so that a text without the las
     choices(['a', 'b'])                     categorical     choices({'a': 0.2, 'b': 0.8})     the same, weighted
     normal(0.0, 1.0), lognormal(0.0, 1.0)   normal          fidelity(1, 27, 3)                fidelity
 
-and here also ordinal([32, 64]), near_one(0.9, 0.999), fixed(3), maybe(uniform(0.0, 1.0)) and curve(0.0, 1.0);
-default_value=, and step=, accept=, structural=, search=, silent=, when=. Texts are parsed as literals and never
-evaluated.
+and here also ordinal([32, 64]), near_one(0.9, 0.999), fixed(3), maybe(uniform(0.0, 1.0)), curve(0.0, 1.0),
+sizes(1, 512) and entry(['a'], group='b'); default_value=, and step=, accept=, structural=, search=, silent=, when=.
+Texts are parsed as literals and never evaluated.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections.abc import Callable
 from typing import Any
 
 from . import dimensions as words
-from .choices import Categorical, Choice, Fixed, Ordinal
+from .choices import Categorical, Choice, Entry, Fixed, Ordinal
 from .dimension import Dimension, Maybe
 from .errors import SpaceError
-from .ranges import Curve, Fidelity, Integer, NearOne, Normal, Range, Real
+from .ranges import Curve, Fidelity, Integer, NearOne, Normal, Range, Real, Sizes
 from .values import REQUIRED, display
 
 MAX_LENGTH = 20_000
@@ -78,6 +78,10 @@ def _spell(dimension: Dimension) -> tuple[str, list[str], dict[str, Any]]:
             return "fidelity", [repr(low), repr(high), repr(base)], {}
         case Curve(low=low, high=high):
             return "curve", [repr(low), repr(high)], {}
+        case Sizes(low=low, high=high):
+            return "sizes", [repr(low), repr(high)], {}
+        case Entry(values=values, group=group):
+            return "entry", [repr(list(values))], {"group": group}
         case Fixed(value=value):
             return "fixed", [repr(value)], {}
         case Maybe(dimension=inner):
@@ -124,6 +128,10 @@ def _ordinal(*values: Any, **keywords: Any) -> Dimension:
     return words.ordinal(*_listed(values), **keywords)
 
 
+def _entry(*values: Any, **keywords: Any) -> Dimension:
+    return words.entry(*_listed(values), **keywords)
+
+
 def _listed(values: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 and isinstance(values[0], (list, tuple)) else values
 
@@ -140,5 +148,7 @@ _WORDS: dict[str, Callable[..., Dimension]] = {
     "fidelity": words.fidelity,
     "fixed": words.fixed,
     "curve": words.curve,
+    "sizes": words.sizes,
+    "entry": _entry,
     "maybe": words.maybe,
 }

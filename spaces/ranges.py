@@ -1,4 +1,4 @@
-"""Dimensions of numbers: real, integer, near one, normal, the fidelity, and curves."""
+"""Dimensions of numbers, of the fidelity, of curves and of sizes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from statistics import NormalDist
 
 from .dimension import Dimension
 from .errors import OutOfRange, SpaceError, WrongType
-from .values import REQUIRED, Value, canonical, display
+from .values import REQUIRED, Default, Value, canonical, display
 
 Bounds = tuple[float, float]
+MOST_SIZES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +315,44 @@ class Curve(Dimension):
         if checked[0][0] < 0 or not rising or not all(self.low <= y <= self.high for _, y in checked):
             raise self._refusal(OutOfRange, value, name)
         return [[x, y] for x, y in checked]
+
+    def at(self, u: float) -> Value:
+        return canonical(self.default, "the default")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes(Dimension):
+    """None, or 1 to 16 ints in [low, high].
+
+    They may be the widths of layers. They are structural; a prior over lists searches them, choices([[64], [128, 64]]).
+    """
+
+    low: int
+    high: int
+    default: Default = None
+    search: bool = False
+    structural: bool = True
+
+    def __post_init__(self) -> None:
+        self._set_frozen(low=_whole(self.low), high=_whole(self.high))
+        if self.search or not self.structural:
+            raise SpaceError("sizes are structural, and not searched")
+        super().__post_init__()
+
+    @property
+    def expects(self) -> str:
+        return f"None or a list of 1 to {MOST_SIZES} integers in [{self.low}, {self.high}], such as [256, 128]"
+
+    def check(self, value: object, name: str) -> list[Value] | None:
+        sizes = canonical(value, name)
+        if sizes is None:
+            return None
+        if not isinstance(sizes, list) or any(isinstance(x, bool) or not isinstance(x, (int, float)) for x in sizes):
+            raise self._refusal(WrongType, value, name)
+        whole = [int(x) for x in sizes if float(x).is_integer() and self.low <= x <= self.high]
+        if len(whole) < len(sizes) or not 1 <= len(sizes) <= MOST_SIZES:
+            raise self._refusal(OutOfRange, value, name)
+        return list(whole)
 
     def at(self, u: float) -> Value:
         return canonical(self.default, "the default")

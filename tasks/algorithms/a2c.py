@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import integer, ordinal
-from ..experience.returns import advantage_scale, average, explained_variance, standardize
+from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch, Rollout
 from ..experience.whole_episodes import EpisodeBuffer, check_whole_episodes, needs_whole_episodes, whole_episodes_space
 from ..learner import Learner
@@ -149,7 +149,7 @@ class A2CLearner(Learner):
         if hp.normalize_advantage is True:
             advantages = standardize(advantages, weights)
         policy_loss = -average(log_probs * advantages, weights)
-        value_loss = 0.5 * average((values - batch["returns"]).square(), weights)
+        value_loss = 0.5 * average(CRITIC_LOSSES[hp.critic_loss](values - batch["returns"]), weights)
         mean_entropy = average(entropy, weights)
         ent_coef = coefficient(hp.ent_coef, hp.ent_coef_schedule, self.env_steps)
         losses = policy_loss + coefficient(hp.vf_coef) * value_loss - ent_coef * mean_entropy

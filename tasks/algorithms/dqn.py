@@ -6,6 +6,7 @@ are independent options.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
@@ -18,17 +19,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...spaces import Space, categorical, integer, log_real, maybe, ordinal
+from ...spaces import Space, categorical, integer, log_real, maybe, ordinal, sizes
 from ..checkpoint.member_state import Stacked
 from ..checkpoint.storage import Metrics
 from ..envs import EnvSpec, spaces_of
 from ..errors import UnsupportedSpace
 from ..evaluation import evaluation_keys
 from ..experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
+from ..experience.returns import critic_loss_choice
 from ..learner import Learner
-from ..networks.encoders import encoder_choice, encoder_for
+from ..networks.encoders import encoder_choice, encoder_for, unused_width
 from ..networks.fused import Autograd, FusedMLP, Tape, huber
-from ..networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Network, Parameters, initialize, shapes_of
+from ..networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Network, Parameters, actor_layers, initialize, shapes_of
 from ..networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ..rng.streams import Keys
 from ..task import Task
@@ -57,7 +59,7 @@ class QNetwork(Stacked):
         """
         model = hp.model
         self.encoder = encoder_for(model, "features", obs_shape)
-        hidden = [self.encoder.features, *[model.width] * model.layers]
+        hidden = [self.encoder.features, *actor_layers(model)]
         self.heads = [MLP("q", [*hidden, actions], model.activation, last_gain=1.0)]
         if model.dueling:
             self.heads.append(MLP("value", [*hidden, 1], model.activation, last_gain=1.0))
@@ -130,7 +132,8 @@ class DQNLearner(Learner):
         lr_schedule=schedule_space(),
         model=Space(
             width=ordinal(32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
-            layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
+            hidden=sizes(1, 65536, silent=True),  # the widths of layers, if they differ
+            layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
             activation=categorical("tanh", "relu", "silu", "elu", default="relu", structural=True, search=False),
             dueling=categorical(False, True, default=False, structural=True),
             encoder=encoder_choice(),
@@ -141,6 +144,7 @@ class DQNLearner(Learner):
         # tau = 1 copies it, as the paper does (with a target_interval of 100, say); the default is Polyak averaging.
         target_interval=integer(1, 1000, log=True, default=1, accept=(1, 10**9)),
         tau=log_real(0.003, 1.0, default=0.005, accept=(0.0, 1.0)),
+        critic_loss=critic_loss_choice("huber"),
         max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=10.0),
         **off_policy_space(n_step=3),
     )
@@ -158,6 +162,10 @@ class DQNLearner(Learner):
                 "use PPO, or wrap the environment in a gymnasium.ActionWrapper that offers a Discrete space"
             )
 
+    @classmethod
+    def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
+        return unused_width(fixed)
+
     def build(self) -> None:
         hp, loop = self.hp, ReplayLoop(self)
         self.loop, self.replay, self.progress, self.priorities = loop, loop.replay, loop.progress, loop.sampler
@@ -166,6 +174,7 @@ class DQNLearner(Learner):
         self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
         self.exploration = EpsilonGreedy(self.keys("explore"), actions, hp.num_envs)
         self.epsilon = Epsilon(hp.exploration)
+        self.limit = 1.0 if hp.critic_loss == "huber" else math.inf  # of an error's square
         self.target_interval = hp.target_interval.long().cpu().numpy()
 
     def iterate(self) -> dict[str, Tensor]:
@@ -187,7 +196,7 @@ class DQNLearner(Learner):
         """
         with self.policy.graph:
             q = self.policy(batch["obs"])
-            losses, errors = huber(q, batch["action"], self.targets(batch), batch.get("weight"))
+            losses, errors = huber(q, batch["action"], self.targets(batch), batch.get("weight"), self.limit)
             step = clip_norm(self.policy.gradient(losses), self.hp.max_grad_norm)
             self.optimizer.step(step.gradient, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
             due = self.progress.updates % self.target_interval == 0
@@ -202,7 +211,8 @@ class DQNLearner(Learner):
         The batch is (P, B, ...).
         """
         q = self.policy.values(batch["obs"])
-        return huber(q, batch["action"], self.targets(batch), batch.get("weight"))[0], {"q": q.amax(-1).mean(1)}
+        losses, _ = huber(q, batch["action"], self.targets(batch), batch.get("weight"), self.limit)
+        return losses, {"q": q.amax(-1).mean(1)}
 
     def targets(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the targets (P, B) of a batch (P, B, ...).

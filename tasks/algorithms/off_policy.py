@@ -10,7 +10,7 @@ Stable-Baselines3 and Pyrado, and their counterparts here:
     use_trained_policy_for_refill       the same, with a refill_interval or a warm start
     buffer_size, memory_size            buffer_size, in transitions
     optimize_memory_usage               (none): both observations of a transition are stored, see off_policy_space
-    CnnPolicy, features_extractor_class model.encoder, where the environment shows images
+    CnnPolicy, features_extractor_class model.encoder, also a class of the user's own
     eval_intvl                          eval_interval, in epochs, apart from the metrics of each epoch
     target_update_interval              DQN: target_interval, in gradient steps; SAC: target_update_interval, the same
     tau                                 the fraction taken from the online networks (Pyrado's is the fraction kept)

@@ -9,14 +9,16 @@ from typing import Any
 
 from ...spaces import Dimension, Space, categorical, integer, log_real, maybe, near_one, ordinal, real
 from ..envs import EnvSpec, spaces_of
+from ..errors import UnsupportedSpace
 from ..evaluation import evaluation_keys
 from ..experience.normalizers import ObservationNormalizer, RewardNormalizer
 from ..experience.recurrent_rollout import RecurrentAgent
+from ..experience.returns import critic_loss_choice
 from ..experience.rollout import Agent, Noise, StepNoise
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic, model_space
 from ..networks.distributions import distribution_for
-from ..networks.encoders import check_encoder
+from ..networks.encoders import ENCODERS, check_encoder, unused_width
 from ..networks.goal_conditioning import goal_of
 from ..networks.optimizers import SCHEDULED, decay_space, optimizer_space, schedule_space
 from ..networks.recurrent import RecurrentActorCritic
@@ -47,6 +49,7 @@ def on_policy_space(
         ent_coef=log_real(1e-6, 1e-1, default=1e-3, accept=(0.0, 1e3)),
         ent_coef_schedule=decay_space(),
         vf_coef=real(0.2, 1.0, default=0.5, accept=(0.0, 1e3)),
+        critic_loss=critic_loss_choice(),
         max_grad_norm=maybe(log_real(0.1, 5.0, accept=(1e-6, 1e6)), default=0.5),
         # Of the critic's parameters, on the same schedule; None: the optimizer's.
         critic_lr=maybe(log_real(3e-5, 1e-2, accept=(0.0, 100.0)), default=None, search=False, silent=True),
@@ -79,6 +82,11 @@ def check_on_policy(learner: type[Learner], values: Mapping[str, Any]) -> None:
     algorithm = learner.algorithm()
     check_guidance(values, algorithm)
     check_minibatches(values, "num_minibatches", values.get("num_minibatches", 1), algorithm)
+    if values["model"]["shared_critic"] and values["model"]["critic_hidden"]:
+        raise ValueError(
+            f"{algorithm}: model.shared_critic gives the critic the actor's layers, but model.critic_hidden is "
+            f"{values['model']['critic_hidden']}; leave one of them out"
+        )
     if values.get("sde_sample_freq") == 0:
         raise ValueError(
             f"{algorithm}: sde_sample_freq must be -1, for once per rollout, or a number of steps, but got 0; try 1"
@@ -112,9 +120,13 @@ def check_model(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any])
     """
     where = f"{learner.algorithm()} on {env.id}"
     check_encoder(values["model"], env, where)
-    goal_of(values["model"], env, where)
+    if goal_of(values["model"], env, where) is not None and values["model"]["encoder"] not in ENCODERS:
+        raise UnsupportedSpace(
+            f"{where}: model.goal_conditioning makes the first layer, and so does model.encoder "
+            f"{values['model']['encoder']!r}; leave one of them out"
+        )
     if values["use_sde"]:
-        state_dependent(spaces_of(env).action, values["model"]["width"], where)
+        state_dependent(spaces_of(env).action, 1, where)
 
 
 def check_actions(learner: type[Learner], env: EnvSpec) -> None:
@@ -126,7 +138,8 @@ def without_effect(learner: type[Learner], env: EnvSpec, fixed: Mapping[str, Any
     """Return on-policy hyperparameters that change nothing in an environment."""
     distribution = distribution_for(spaces_of(env).action, f"{learner.algorithm()} on {env.id}")
     of_joint_critic = ["vf_coef", "clip_value"] if fixed.get("critic.name") == "separate" else []
-    return of_joint_critic + ([] if distribution.log_std_shape else ["model.std_init"])
+    of_a_box = [] if distribution.log_std_shape else ["model.std_init"]
+    return of_joint_critic + of_a_box + unused_width(fixed)
 
 
 def make_agent(learner: Learner) -> Agent:

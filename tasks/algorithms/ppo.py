@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space, integer, log_real, maybe, ordinal, real
-from ..experience.returns import advantage_scale, explained_variance, standardize
+from ..experience.returns import CRITIC_LOSSES, advantage_scale, explained_variance, standardize
 from ..experience.rollout import Agent
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
@@ -179,7 +179,7 @@ class PPOLearner(Learner):
             if hp.clip_value is not None:
                 clip = coefficient(hp.clip_value, hp.clip_value_schedule, now).unsqueeze(1)
                 values = batch["values"] + torch.clamp(values - batch["values"], -clip, clip)
-            metrics["value_loss"] = 0.5 * (values - batch["returns"]).square().mean(1)
+            metrics["value_loss"] = 0.5 * CRITIC_LOSSES[hp.critic_loss](values - batch["returns"]).mean(1)
             losses = losses + coefficient(hp.vf_coef) * metrics["value_loss"]
         return losses - coefficient(hp.ent_coef, hp.ent_coef_schedule, now) * metrics["entropy"], metrics
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import maybe, real
-from ..experience.returns import explained_variance, standardize
+from ..experience.returns import CRITIC_LOSSES, explained_variance, standardize
 from ..experience.rollout import Agent
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
@@ -91,7 +91,8 @@ class PPO2Learner(Learner):
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
         advantages = standardize(batch["advantages"])
         policy_loss, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
-        value_loss = clipped_value_loss(values, batch["values"], batch["returns"], clip_value)
+        critic_loss = CRITIC_LOSSES[hp.critic_loss]
+        value_loss = clipped_value_loss(values, batch["values"], batch["returns"], clip_value, critic_loss)
         mean_entropy = entropy.mean(1)
         ent_coef = coefficient(hp.ent_coef, hp.ent_coef_schedule, now)
         losses = policy_loss + coefficient(hp.vf_coef) * value_loss - ent_coef * mean_entropy
@@ -101,17 +102,19 @@ class PPO2Learner(Learner):
         return int(self.optimizer.tensors["steps"][member])
 
 
-def clipped_value_loss(values: Tensor, old: Tensor, returns: Tensor, clip_value: Tensor) -> Tensor:
+def clipped_value_loss(
+    values: Tensor, old: Tensor, returns: Tensor, clip_value: Tensor, loss: Callable[[Tensor], Tensor] = torch.square
+) -> Tensor:
     """Return the clipped loss of values, (P,).
 
-        mean of max((v - R)², (v_old + clip(v - v_old, -clip_value, clip_value) - R)²) / 2
+        mean of max(l(v - R), l(v_old + clip(v - v_old, -clip_value, clip_value) - R)) / 2,   l(δ) = δ²
 
     over B, where v, v_old and R are (P, B): the larger error of the values and of those kept near the old ones.
-    clip_value is (P,), in units of reward.
+    clip_value is (P,), in units of reward; `loss` is l, one of CRITIC_LOSSES.
     """
     clip = clip_value.unsqueeze(1)
     near = old + torch.clamp(values - old, -clip, clip)
-    return 0.5 * torch.max((values - returns).square(), (near - returns).square()).mean(1)
+    return 0.5 * torch.max(loss(values - returns), loss(near - returns)).mean(1)
 
 
 class PPO2(Task):

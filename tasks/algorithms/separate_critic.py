@@ -16,7 +16,7 @@ from torch import Tensor
 from ...spaces import Space, categorical, integer, log_real, maybe, ordinal
 from ...spaces.choices import Choice
 from ..checkpoint.state import Tree
-from ..experience.returns import empirical_returns
+from ..experience.returns import CRITIC_LOSSES, empirical_returns
 from ..experience.rollout import Agent, Rollout
 from ..networks.optimizers import adam, clip_norm, network_mask, norms, schedule, schedule_space
 from ..rng.streams import Bits
@@ -90,7 +90,7 @@ class SeparateCritic:
             batch["returns"] = self.empirical(rollout)
         for minibatch in agent.minibatches(batch, self.keys, iteration, hp.update_epochs, hp.num_minibatches):
             _, values = agent.policy(minibatch)
-            losses = 0.5 * (values - minibatch["returns"]).square().mean(1)
+            losses = 0.5 * CRITIC_LOSSES[self.hp.critic_loss](values - minibatch["returns"]).mean(1)
             gradient = agent.policy.parameters.gradient(losses).mul_(self.own)
             step = clip_norm(gradient, hp.max_grad_norm)
             self.optimizer.step(step.gradient, lr)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ...spaces import Dimension, categorical
 from .normalizers import RunningMoments
 
 
@@ -90,6 +91,28 @@ def standardize(x: Tensor, weights: Tensor | None = None) -> Tensor:
     """
     centered = x - average(x, weights).unsqueeze(1)
     return centered / (average(centered.square(), weights).sqrt().unsqueeze(1) + 1e-8)
+
+
+def doubled_huber(errors: Tensor) -> Tensor:
+    """Return twice the Huber loss of errors δ.
+
+    Huber (1964): δ² up to 1, and 2 |δ| - 1 beyond.
+    """
+    size = errors.abs()
+    near = size.clamp(max=1.0)
+    return near * (2 * size - near)
+
+
+# Of a critic's errors, elementwise; half of it is the loss.
+CRITIC_LOSSES: dict[str, Callable[[Tensor], Tensor]] = {"mse": torch.square, "huber": doubled_huber}
+
+
+def critic_loss_choice(default: str = "mse") -> Dimension:
+    """Return the hyperparameter `critic_loss`, of values' errors.
+
+    It is newer than others and so silent at its default.
+    """
+    return categorical(*CRITIC_LOSSES, default=default, structural=True, search=False, silent=True)
 
 
 def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Actor and critic of P members, behind a shared encoder.
 
-Both are multilayer perceptrons; the encoder of vectors is the identity.
+Both are multilayer perceptrons; the encoder of vectors is the identity. What they share is the encoder's.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from ...spaces import Space, categorical, integer, ordinal, real
+from ...spaces import Space, categorical, integer, ordinal, real, sizes
 from ..checkpoint.member_state import Stacked
 from .distributions import Distribution, distribution_for
-from .encoders import Encoder, encoder_choice, encoder_for
+from .encoders import Encoder, SharedLayers, encoder_choice, encoder_for
 from .goal_conditioning import GoalEncoder, goal_choice
-from .mlp import MLP, Layers, Parameters, affine, initialize, shapes_of
+from .mlp import MLP, Layers, Parameters, actor_layers, affine, critic_layers, initialize, shapes_of
 from .sde import state_dependent
 
 
@@ -28,11 +28,16 @@ def model_space() -> Space:
 
     `std_init` is the initial standard deviation of Box actions; with state-dependent exploration, that where all
     activations of the last hidden layer are 1 or -1. A recurrent core (`memory`) has `width` units, precedes actor and
-    critic, and is trained on whole rollouts (see `recurrent`).
+    critic, and is trained on whole rollouts (see `recurrent`). `hidden` are the widths of hidden layers where they are
+    not `layers` times `width`, and `critic_hidden` the critic's. With `shared_critic` actor and critic have these
+    layers in common, before the recurrent core if there is one.
     """
     return Space(
         width=ordinal(16, 32, 64, 128, 256, default=64, accept=(1, 65536), structural=True),
-        layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
+        hidden=sizes(1, 65536, silent=True),
+        shared_critic=categorical(False, True, default=False, structural=True, search=False, silent=True),
+        critic_hidden=sizes(1, 65536, silent=True),
+        layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
         activation=categorical("tanh", "relu", "silu", "elu", default="tanh", structural=True),
         std_init=real(0.3, 1.5, default=1.0, accept=(1e-3, 100.0)),
         memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
@@ -73,17 +78,20 @@ class ActorCritic(Stacked):
             sde: use state-dependent exploration, see `sde`.
             goal: the part of an observation that conditions the first layer, see `goal_conditioning`.
         """
-        self.distribution: Distribution = (
-            state_dependent(action_space, hp.width, where) if sde else distribution_for(action_space, where)
-        )
         self.encoder: Encoder = encoder_for(hp, "features", obs_shape)
         if goal is not None:
             self.encoder = GoalEncoder("features", obs_shape[0], goal, hp)
+        of_actor, of_critic = actor_layers(hp), critic_layers(hp)
+        if hp.shared_critic:
+            self.encoder, of_actor, of_critic = SharedLayers("features", self.encoder, of_actor, hp.activation), [], []
         self.obs_shape = obs_shape
         trunk = self._trunk(hp)
-        sizes = [trunk[-1].features, *[hp.width] * hp.layers]
-        self.actor = MLP("actor", [*sizes, self.distribution.outputs], hp.activation, last_gain=0.01)
-        self.critic = MLP("critic", [*sizes, 1], hp.activation, last_gain=1.0)
+        of_actor, of_critic = ([trunk[-1].features, *layers] for layers in (of_actor, of_critic))
+        self.distribution: Distribution = (
+            state_dependent(action_space, of_actor[-1], where) if sde else distribution_for(action_space, where)
+        )
+        self.actor = MLP("actor", [*of_actor, self.distribution.outputs], hp.activation, last_gain=0.01)
+        self.critic = MLP("critic", [*of_critic, 1], hp.activation, last_gain=1.0)
         networks = [*trunk, self.actor, self.critic]
         shapes = shapes_of(networks)
         if self.distribution.log_std_shape:

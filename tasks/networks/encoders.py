@@ -8,6 +8,7 @@
     impala          resnet                       1 x 1         the residual network of Espeholt et al. (2018)
     small           match3                       5 x 5         two convolutions of stride 1, for grids of few cells
     flat            fully_connected              1 x 1         none: every byte is one number
+    module:Class                                               a module of the user's, see `own_encoders`
 
 Inputs are bytes over 255. The perceptrons behind the encoder (`model.width`, `model.layers`) replace the papers' dense
 layers.
@@ -18,7 +19,7 @@ Notation: P members, B batch, H x W pixels of C channels.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, Protocol
 
@@ -26,12 +27,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...spaces import Dimension, categorical
+from ...spaces import Dimension, entry
 from ..envs import EnvSpec, spaces_of
 from ..envs.base.encode import Observations
 from ..errors import UnsupportedSpace
 from ..rng import streams
-from .mlp import Network, Parameters, orthogonal
+from .mlp import MLP, Network, Parameters, orthogonal
+from .own_encoders import GROUP, BadEncoder, OwnEncoder
 
 DEFAULT = "nature"
 Shapes = dict[str, tuple[int, ...]]
@@ -222,7 +224,31 @@ def encoder_choice() -> Dimension:
 
     It is newer than others and so silent at its default.
     """
-    return categorical(*ENCODERS, default=DEFAULT, structural=True, search=False, silent=True)
+    return entry(*ENCODERS, group=GROUP, default=DEFAULT, structural=True, search=False, silent=True)
+
+
+class SharedLayers:
+    """An encoder with hidden layers behind it, which actor and critic share."""
+
+    def __init__(self, prefix: str, encoder: Encoder, sizes: Sequence[int], activation: str):
+        self.encoder, self.features = encoder, sizes[-1]
+        self.layers = MLP(f"{prefix}.shared", [encoder.features, *sizes], activation, last_gain=math.sqrt(2))
+        self.shapes = {**encoder.shapes, **self.layers.shapes}
+
+    def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
+        """Draw the encoder's and the layers' weights from the member's own stream."""
+        self.encoder.initialize(parameters, member, seed)
+        self.layers.initialize(parameters, member, seed)
+
+    def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
+        """Map (P, B, ...) to (P, B, features)."""
+        layers = self.layers.layers(tensors)
+        return self.layers.activation(self.layers(layers, self.encoder(tensors, obs)))
+
+
+def needs_encoder(model: SimpleNamespace, obs_shape: tuple[int, ...]) -> bool:
+    """Return whether an encoder precedes the networks."""
+    return len(obs_shape) > 1 or model.encoder not in ENCODERS
 
 
 def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...]) -> Encoder:
@@ -233,9 +259,17 @@ def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...])
         prefix: of the parameters' names.
         obs_shape: of one observation.
     """
+    if model.encoder not in ENCODERS:
+        return OwnEncoder(prefix, model.encoder, obs_shape)
     if len(obs_shape) == 1:
         return Unlearned(obs_shape[0])
     return ENCODERS[model.encoder](prefix, obs_shape)
+
+
+def unused_width(fixed: Mapping[str, Any]) -> list[str]:
+    """Return model.width in a list where fixed values make it idle."""
+    others = (fixed.get(f"model.{name}", "none") for name in ("memory", "goal_conditioning"))
+    return ["model.width"] if fixed.get("model.hidden") and all(other == "none" for other in others) else []
 
 
 def check_encoder(model: Mapping[str, Any], env: EnvSpec, where: str) -> None:
@@ -245,6 +279,12 @@ def check_encoder(model: Mapping[str, Any], env: EnvSpec, where: str) -> None:
     """
     obs = Observations(spaces_of(env).observation, env.id)
     name = model["encoder"]
+    if name not in ENCODERS:
+        try:
+            OwnEncoder("features", name, obs.shape)
+        except BadEncoder as error:
+            raise BadEncoder(f"{where}: {error}") from error
+        return
     if obs.kind == "vector":
         if name != DEFAULT:
             raise UnsupportedSpace(

@@ -341,6 +341,20 @@ def half_square(
     return losses, errors, taken
 
 
+def twin_huber(
+    q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `half_square` does, with the Huber loss of each error.
+
+    The gradient is that of errors clipped to ±1.
+    """
+    losses, errors, taken = apply(_TwinHuber, q, choices, targets, weight, rows)
+    return losses, errors, taken
+
+
+CRITIC_LOSSES = {"mse": half_square, "huber": twin_huber}
+
+
 class _LossOfTaken(Operation):
     """A loss of the values of choices.
 
@@ -367,6 +381,22 @@ class _HalfSquare(_LossOfTaken):
         ctx.n = q.shape[-1]
         ctx.mark_non_differentiable(errors, taken)
         return (errors * weighted).sum(1) / 2, errors, taken
+
+
+class _TwinHuber(_LossOfTaken):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        taken = _taken(q, choices)
+        errors = targets.unsqueeze(1) - taken
+        clipped = errors.clamp(-1, 1)
+        weighted = clipped if weight is None else clipped * weight.unsqueeze(1)
+        ctx.save_for_backward(weighted / -rows, choices)
+        ctx.n = q.shape[-1]
+        ctx.mark_non_differentiable(errors, taken)
+        return (weighted * (errors - 0.5 * clipped)).sum(1), errors, taken
 
 
 def soft_value(q: Tensor, sample: SoftSample, alpha: Tensor, sign: int = 1) -> Tensor:
@@ -411,23 +441,27 @@ class _SoftValue(Operation):
         return to_q, to_probs, alpha.unsqueeze(1) * g, None, None
 
 
-def huber(q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def huber(
+    q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None = None, limit: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Return the mean Huber losses (P,) and the errors (P, B).
 
     Huber (1964). The loss of an error δ = y - q(s, a) is δ²/2 for |δ| <= 1 and |δ| - 1/2 beyond, weighted (P, B); q(s,
     a) are those of the choices (P, B), of all q (P, B, n). The gradient in δ is δ clipped to ±1, over B, times the
-    weights. Errors have no gradients.
+    weights. Errors have no gradients. Another `limit` than 1 changes where the loss turns linear; infinity never does.
     """
-    losses, errors = apply(_Huber, q, choices, targets, weights)
+    losses, errors = apply(_Huber, q, choices, targets, weights, limit)
     return losses, errors
 
 
 class _Huber(_LossOfTaken):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None, limit: float
+    ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
         errors = targets - _taken(q, choices)
-        clipped = errors.clamp(-1, 1)
+        clipped = errors.clamp(-limit, limit)
         losses, slopes = clipped * (errors - 0.5 * clipped), clipped / -clipped.shape[1]
         if weights is not None:
             losses, slopes = weights * losses, weights * slopes

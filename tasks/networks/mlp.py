@@ -26,6 +26,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -190,6 +191,16 @@ def orthogonal(key: np.uint64, rows: int, columns: int, gain: float) -> Tensor:
         q, r = np.linalg.qr(normal.reshape(max(rows, columns), min(rows, columns)))
     q *= np.sign(np.diag(r))  # makes the decomposition unique, and q uniformly distributed
     return torch.from_numpy(gain * (q if rows >= columns else q.T)).float()
+
+
+def actor_layers(model: SimpleNamespace) -> list[int]:
+    """Return the widths of hidden layers: `hidden`, else `layers` times `width`."""
+    return list(model.hidden or [model.width] * model.layers)
+
+
+def critic_layers(model: SimpleNamespace) -> list[int]:
+    """Return the widths of the critic's hidden layers, by default the actor's."""
+    return list(model.critic_hidden or actor_layers(model))
 
 
 class MLP:

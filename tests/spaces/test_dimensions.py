@@ -16,6 +16,7 @@ from rekindle.spaces import (
     WrongType,
     categorical,
     curve,
+    entry,
     fidelity,
     fixed,
     integer,
@@ -26,6 +27,7 @@ from rekindle.spaces import (
     normal,
     ordinal,
     real,
+    sizes,
 )
 
 quick = settings(derandomize=True, deadline=None, max_examples=100)
@@ -49,6 +51,8 @@ EVERY_KIND = {
     "fidelity": fidelity(1, 27, 3),
     "fixed": fixed([1, None]),
     "curve": curve(0, 1, default=[[0, 1], [1000, 0.5]]),
+    "sizes": sizes(1, 512, default=[64, 32]),
+    "entry": entry("a", "b", group="rekindle.nothing", default="my.nets:Net(heads=2, names=['x'])"),
     "maybe": maybe(log_real(1e-3, 1), default=None),
     "maybe ordinal": maybe(ordinal(1, 2, 3), default=2),
 }
@@ -196,6 +200,9 @@ def test_refusals_say_what_is_expected_and_what_was_given(dimension: Any, value:
         (lambda: curve(1, 1, default=[[0, 1]]), r"a curve needs low below high, not \[1.0, 1.0\]"),
         (lambda: curve(0, 1, default=[[0, 2]]), "the default must be points"),
         (lambda: maybe(curve(0, 1, default=[[0, 1]])), r"maybe\(\) takes a dimension that is searched, not Curve"),
+        (lambda: maybe(sizes(1, 9)), r"maybe\(\) takes a dimension that is searched, not Sizes"),
+        (lambda: sizes(1, 9, structural=False), "sizes are structural, and not searched"),
+        (lambda: sizes(1, 9, default=[10]), r"the default must be None or a list of 1 to 16 integers in \[1, 9\]"),
         (lambda: maybe(fixed(3)), r"maybe\(\) takes a dimension that is searched, not Fixed"),
         (lambda: maybe(3), r"maybe\(\) takes a dimension that is searched, not int"),  # type: ignore[arg-type]
         (lambda: maybe(real(0, 1, when={"a": 1})), r"write when= for maybe\(\) itself"),

@@ -13,6 +13,7 @@ from rekindle.spaces import (
     SpaceError,
     categorical,
     curve,
+    entry,
     fidelity,
     fixed,
     integer,
@@ -23,6 +24,7 @@ from rekindle.spaces import (
     normal,
     ordinal,
     real,
+    sizes,
 )
 from rekindle.spaces.priors import parse, render
 
@@ -46,6 +48,8 @@ TEXTS = {
     "fidelity(1, 27, 3, default_value=9)": fidelity(1, 27, 3, default=9),
     "fixed([1, 'x'])": fixed([1, "x"]),
     "maybe(loguniform(0.003, 0.1), default_value=None)": maybe(log_real(3e-3, 0.1), default=None),
+    "sizes(1, 512, default_value=[64, 32], search=False, structural=True)": sizes(1, 512, default=[64, 32]),
+    "entry(['a', 'b'], group='g', default_value='m:C(k=1)')": entry("a", "b", group="g", default="m:C(k=1)"),
     "curve(0.0, 1.0, default_value=[[0.0, 1.0]], when={'a': 'b'})": curve(0, 1, default=[[0, 1]], when={"a": "b"}),
     "uniform(0.0, 1.0, when={'name': 'sgd'})": real(0, 1, when={"name": "sgd"}),
     "uniform(0.0, 1.0, when={'a.b': (1, None), 'c': [1]})": real(0, 1, when={"a.b": (1, None), "c": [1]}),

@@ -28,7 +28,7 @@ from torch import Tensor
 from ...envs import Joined
 from ...errors import UnsupportedSpace
 from ...networks.fused import LOG_STD_LIMITS, SoftSample, soft_samples, state_dependent_log_std
-from ...networks.mlp import Parameters
+from ...networks.mlp import Parameters, actor_layers
 from ...networks.sde import variance
 from ...rng.draws import Draws, Normals
 from ...rng.streams import Bits
@@ -275,5 +275,5 @@ class StateDependentHead(Head):
 def head_for(actions: SoftActions, hp: SimpleNamespace) -> Head:
     """Return the head that SAC's hyperparameters ask for."""
     if hp.use_sde:
-        return StateDependentHead(actions, hp.model.width, hp.sde_std_init, hp.sde_sample_freq)
+        return StateDependentHead(actions, actor_layers(hp.model)[-1], hp.sde_std_init, hp.sde_sample_freq)
     return Head(actions)

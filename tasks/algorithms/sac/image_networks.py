@@ -1,9 +1,9 @@
-"""Networks of soft actor-critic for images, with a shared encoder.
+"""Networks of soft actor-critic with a shared encoder.
 
-The encoder learns from the critics' loss alone, through both of the twins; the actor takes its features without passing
-gradients back, and the target critics take those of a copy that follows it: Yarats et al. (2021), arXiv:1910.01741,
-section 5, and arXiv:2004.13649. As there, a dense layer makes 50 features, normalized by layer and squashed; here the
-actor shares that layer, too. No image is shifted or reconstructed.
+The encoder sees images, or is a module of the user's own. It learns from the critics' loss alone, through both of the
+twins; the actor takes its features without passing gradients back, and the target critics take those of a copy that
+follows it: Yarats et al. (2021), arXiv:1910.01741, section 5, and arXiv:2004.13649. As there, a dense layer makes 50
+features, normalized by layer and squashed; here the actor shares that layer, too. No image is shifted or reconstructed.
 
 Notation: P members, B batch, F = 50 features, E numbers in the encoder's parameter vector, D in a critic's.
 """

@@ -13,7 +13,17 @@ from torch.nn import functional
 
 from ...checkpoint.member_state import Stacked
 from ...networks.fused import Autograd, FusedMLP, Tape, joined
-from ...networks.mlp import ACTIVATIONS, MLP, Network, Parameters, affine, initialize, shapes_of
+from ...networks.mlp import (
+    ACTIVATIONS,
+    MLP,
+    Network,
+    Parameters,
+    actor_layers,
+    affine,
+    critic_layers,
+    initialize,
+    shapes_of,
+)
 from ...networks.optimizers import Optimizer
 from ...networks.recurrent import Core
 from ...rng import streams
@@ -66,9 +76,8 @@ class SoftActorCritic(Stacked):
         members, model, rows = len(seeds), hp.model, hp.batch_size
         self.head, self.twins = head_for(actions, hp), TWINS * members
         self.padding = int(inputs == 1)  # see Exactness in networks/mlp.py
-        hidden = [model.width] * model.layers
-        pi = [inputs + self.padding, *hidden, self.head.outputs]
-        q = [inputs + self.padding + actions.continuous_dim, *hidden, actions.num_discrete]
+        pi = [inputs + self.padding, *actor_layers(model), self.head.outputs]
+        q = [inputs + self.padding + actions.continuous_dim, *critic_layers(model), actions.num_discrete]
         self._pi = MLP("actor", pi, model.activation, last_gain=0.01)
         self._q = MLP("critic", q, model.activation, last_gain=1.0)
         of_actor: list[Network] = [self._pi, *self.cores[:1], self.head]

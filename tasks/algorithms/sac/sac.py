@@ -13,23 +13,25 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import accumulate, count, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, real
+from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, real, sizes
 from ...checkpoint.storage import Metrics
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
 from ...experience.normalizers import RewardNormalizer
+from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import Sequences, check_sequences
 from ...learner import Learner
-from ...networks.encoders import encoder_choice
-from ...networks.fused import SoftSample, half_square, soft_value
+from ...networks.encoders import encoder_choice, needs_encoder, unused_width
+from ...networks.fused import CRITIC_LOSSES, SoftSample, soft_value
 from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...rng.streams import Keys
@@ -58,7 +60,9 @@ class SACLearner(Learner):
         lr_schedule=schedule_space(),
         model=Space(
             width=ordinal(32, 64, 128, 256, default=256, accept=(1, 65536), structural=True),
-            layers=integer(1, 3, default=2, accept=(1, 16), structural=True),
+            hidden=sizes(2, 65536, silent=True),  # the widths of layers, if they differ, and those of the critics
+            critic_hidden=sizes(2, 65536, silent=True),
+            layers=integer(1, 3, default=2, accept=(1, 16), structural=True, when={"hidden": None}),
             activation=categorical("tanh", "relu", "elu", default="relu", structural=True, search=False),
             # With a recurrent core, batches are sequences of `sequence_length` steps, after `burn_in` others each.
             memory=categorical("none", "lstm", "gru", default="none", structural=True, search=False),
@@ -79,6 +83,7 @@ class SACLearner(Learner):
         # Every `target_update_interval` gradient steps the targets take the fraction `tau` from the online critics.
         tau=log_real(0.001, 0.1, default=0.005, accept=(0.0, 1.0)),
         target_update_interval=integer(1, 10, default=1, accept=(1, 10**9)),
+        critic_loss=critic_loss_choice(),
         max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=None),
         scale_reward=categorical(False, True, default=False, structural=True, search=False),
         # State-dependent exploration, see `actions`, drawn again every `sde_sample_freq` steps. `sde_std_init` is
@@ -115,9 +120,9 @@ class SACLearner(Learner):
         check_replay_in_env(cls, env, values)
         where, space = f"{cls.algorithm()} on {env.id}", spaces_of(env).action
         memory, obs = values["model"]["memory"], Observations(spaces_of(env).observation, env.id)
-        if memory != "none" and obs.kind == "image":
+        if memory != "none" and needs_encoder(SimpleNamespace(**values["model"]), obs.shape):
             raise UnsupportedSpace(
-                f"{where} remembers vectors, but got model.memory {memory!r} for images of shape "
+                f"{where} remembers vectors, but got model.memory {memory!r} for what an encoder sees, of shape "
                 f"{obs.shape}; leave model.memory out, stack frames, or use PPO"
             )
         if values["use_sde"] and not SoftActions(space, where).continuous_dim:
@@ -127,7 +132,7 @@ class SACLearner(Learner):
     def without_effect(cls, env: EnvSpec, fixed: Mapping[str, Any]) -> list[str]:
         actions = SoftActions(spaces_of(env).action, f"{cls.algorithm()} on {env.id}")
         effects = {"entropy.target": actions.continuous_dim > 0, "entropy.choice_target": actions.num_discrete > 1}
-        return [name for name, has_effect in effects.items() if not has_effect]
+        return [name for name, has_effect in effects.items() if not has_effect] + unused_width(fixed)
 
     def build(self) -> None:
         hp, loop = self.hp, ReplayLoop(self)
@@ -161,7 +166,7 @@ class SACLearner(Learner):
         hp, envs = self.hp, self.envs
         rest = (self.actions, hp, self.seeds, self.device)
         self.memory = ActingMemory()
-        if envs.obs_kind == "image":
+        if needs_encoder(hp.model, envs.obs_shape):
             self.policy = ImageSoftActorCritic(envs.obs_shape, *rest)
         elif hp.model.memory == "none":
             self.policy = SoftActorCritic(envs.obs_shape[0], *rest)
@@ -294,7 +299,7 @@ class SACLearner(Learner):
     def critic_loss(self, batch: Batch, next_sample: SoftSample, alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the critics' losses, errors and mean values of a batch.
 
-            J = mean Σᵢ ½ (y - qᵢ(s, a))²,   y = r + discount V'(s')
+            J = mean Σᵢ ½ (y - qᵢ(s, a))²,   y = r + discount V'(s')   (or `critic_loss`)
 
         arXiv:1812.05905, eq. 5, with the actions a that were taken; V' is the soft value of the target critics. The
         losses are (P, B), the errors y - qᵢ(s, a) (P, 2, B), and the mean of q (P,).
@@ -303,8 +308,9 @@ class SACLearner(Learner):
         q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
         reward = batch["reward"] if self.rewards is None else self.rewards.scale(batch["reward"])
         targets = reward + batch["discount"] * soft_value(next_q, next_sample, alpha)
-        mask = batch.get("mask")
-        losses, errors, q = half_square(q, choices, targets, batch.get("weight", mask), self.hp.batch_size)
+        hp, mask = self.hp, batch.get("mask")
+        loss = CRITIC_LOSSES[hp.critic_loss]
+        losses, errors, q = loss(q, choices, targets, batch.get("weight", mask), hp.batch_size)
         return losses, errors, q.mean((1, 2)) if mask is None else masked(q.mean(1), mask).mean(1)
 
     def actor_loss(self, batch: Batch, sample: SoftSample, alpha: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rekindle.tasks.experience.returns import (
+    CRITIC_LOSSES,
     RunningStandardizer,
     empirical_returns,
     explained_variance,
@@ -197,3 +198,9 @@ def test_a_running_standardizer_survives_one_number_and_being_saved() -> None:
     standardizer(x)
     other.load_member(0, standardizer.member_state(2))
     assert torch.equal(other(x[2:]), standardizer(x)[2:])
+
+
+def test_a_critics_huber_loss_is_torchs() -> None:
+    errors = torch.linspace(-3, 3, 25)
+    expected = torch.nn.functional.huber_loss(errors, torch.zeros_like(errors), reduction="none")
+    torch.testing.assert_close(0.5 * CRITIC_LOSSES["huber"](errors), expected)

@@ -122,6 +122,7 @@ def test_cuts_of_many_members_find_their_places() -> None:
 
 def test_a_members_values_do_not_depend_on_the_cuts_of_the_others() -> None:
     hp = SimpleNamespace(width=16, layers=1, activation="tanh", std_init=torch.ones(1, 1), memory="none")
+    vars(hp).update(hidden=None, critic_hidden=None, shared_critic=False, encoder="nature")
 
     def run(seeds: list[int]) -> tuple[Rollout, Tensor, Tensor]:
         envs = make_envs(EnvSpec("fakes:Corridor-v0", {"length": 7, "spread": 7}, max_episode_steps=5), seeds, 3)

@@ -158,7 +158,7 @@ def test_flat_is_every_byte_over_255_and_learns_nothing() -> None:
 
 def test_vectors_are_left_as_they_are() -> None:
     x = torch.randn(2, 3, 7)
-    encoder = encoder_for(SimpleNamespace(), "features", (7,))
+    encoder = encoder_for(SimpleNamespace(encoder="nature"), "features", (7,))
     assert isinstance(encoder, Unlearned)
     assert encoder.features == 7
     assert encoder({}, x) is x

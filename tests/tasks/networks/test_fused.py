@@ -21,6 +21,7 @@ from rekindle.tasks.networks.fused import (
     soft_samples,
     soft_value,
     state_dependent_log_std,
+    twin_huber,
 )
 from rekindle.tasks.networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Activation, Layers, Parameters, initialize
 from torch import Tensor
@@ -167,6 +168,20 @@ def test_the_gradient_of_half_a_square_is_that_of_a_mean(n: int, weighted: bool)
     expected = (errors if weight is None else errors * weight.unsqueeze(1)) / -7
     assert torch.equal(mine.sum(-1), expected)
     assert int((mine != 0).sum()) == expected.numel()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_twins_huber_loss_is_torchs_and_so_is_its_gradient(weighted: bool) -> None:
+    q, targets, weight = 3 * draw(2, 2, 7, 1), draw(2, 7, seed=1), draw(2, 7, seed=2).abs() if weighted else None
+    leaf = q.clone().requires_grad_()
+    losses, errors, _ = twin_huber(leaf, None, targets, weight, 7)
+    other = q.clone().requires_grad_()
+    rows = torch.nn.functional.huber_loss(other.squeeze(-1), targets.unsqueeze(1).expand_as(errors), reduction="none")
+    expected = (rows if weight is None else rows * weight.unsqueeze(1)).sum(1)
+    torch.testing.assert_close(losses, expected)
+    (mine,), (theirs,) = torch.autograd.grad(losses.sum(), leaf), torch.autograd.grad(expected.sum() / 7, other)
+    torch.testing.assert_close(mine, theirs)
+    assert float(errors.abs().max()) > 1
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])

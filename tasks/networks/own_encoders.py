@@ -1,0 +1,164 @@
+"""Feature extractors of a user's own, for P members.
+
+Any `torch.nn.Module` from observations to features will do:
+
+    class Attention(nn.Module):  # in my_package/nets.py
+        def __init__(self, obs_shape, heads=2): ...
+        def forward(self, obs): ...  # (B, *obs_shape) -> (B, features)
+
+    PPO(env).init(model={"encoder": "my_package.nets:Attention(heads=4)"})
+
+A package may offer a class under a shorter name, as an entry point of the group `rekindle.encoders`. Arguments are JSON
+values; `obs_shape` is given to a constructor that has it. Vectors (B, D) come as the policy sees them, images as
+(B, C, H, W) of numbers from 0 to 1. Name and arguments are part of the identity, the code of the class is not.
+
+First weights are what the constructor draws from torch's generator, seeded from the member's own stream. Members are
+computed one after another by `torch.func.functional_call`: with `vmap`, a layer of 17 units with silu, and any
+convolution, rounded otherwise for one member than for two (see Exactness in mlp.py). A module is in evaluation mode,
+so it has no dropout, and its buffers are constants.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from importlib.metadata import entry_points
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ...spaces.choices import read_call
+from ..rng import streams
+from .mlp import Parameters
+
+GROUP = "rekindle.encoders"
+
+
+class BadEncoder(ValueError):
+    """A feature extractor that cannot be used."""
+
+
+class OwnEncoder:
+    """A user's module of P members; an `Encoder`."""
+
+    def __init__(self, prefix: str, text: str, obs_shape: tuple[int, ...]):
+        """Make the module once, for its shapes.
+
+        Args:
+            prefix: of the parameters' names.
+            text: the class with its arguments.
+            obs_shape: (D,) of vectors or (H, W, C) of images.
+
+        Raises:
+            BadEncoder: it cannot be made, or does not give features.
+        """
+        self.prefix, self.text, self.image = prefix, text, len(obs_shape) == 3
+        self.obs_shape = (obs_shape[2], *obs_shape[:2]) if self.image else obs_shape
+        self.make = constructor(text, self.obs_shape)
+        self.module = self._seeded(0)
+        self.shapes = {f"{prefix}.{name}": tuple(x.shape) for name, x in self.module.named_parameters()}
+        self.features = self._probe()
+
+    def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
+        """Set one member's first weights, those of its constructor."""
+        key = streams.key(seed, "init", self.prefix)
+        for name, weights in self._seeded(int(key >> np.uint64(1))).named_parameters():
+            parameters.views[f"{self.prefix}.{name}"][member] = weights
+
+    def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
+        """Map (P, B, ...) to (P, B, features)."""
+        names = [name.removeprefix(f"{self.prefix}.") for name in self.shapes]
+        self.module.to(obs.device)
+        features = []
+        for member, batch in enumerate(obs):
+            weights = {name: tensors[f"{self.prefix}.{name}"][member] for name in names}
+            # A copy begins where any new array does, wherever the member stands.
+            x = batch.permute(0, 3, 1, 2).float() / 255 if self.image else batch.clone()
+            features.append(functional_call(self.module, weights, (x,)))
+        return torch.stack(features)
+
+    def _seeded(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)  # that of the CPU alone
+            return self.make().eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def _probe(self) -> int:
+        """Return the number of features of an observation."""
+        if strange := [name for name, x in self.module.named_parameters() if x.dtype != torch.float32]:
+            raise BadEncoder(f"model.encoder {self.text}: parameters are float32, but {strange[0]} is not")
+        before = {name: x.clone() for name, x in self.module.named_buffers()}
+        try:
+            features = self.module(torch.zeros(2, *self.obs_shape))
+        except Exception as error:
+            raise BadEncoder(
+                f"model.encoder {self.text}: forward must take observations of shape (B, *{self.obs_shape}), but: "
+                f"{error}"
+            ) from error
+        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2 or not features.shape[1]:
+            found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise BadEncoder(
+                f"model.encoder {self.text}: forward must return features of shape (B, F), but of B = 2 observations "
+                f"it returned {found}"
+            )
+        others = dict(self._seeded(1).named_buffers())
+        for name, x in self.module.named_buffers():
+            if not (torch.equal(x, before[name]) and torch.equal(x, others[name])):
+                raise BadEncoder(
+                    f"model.encoder {self.text}: buffers must be constants, but {name} changes; make it a parameter"
+                )
+        return features.shape[1]
+
+
+def constructor(text: str, obs_shape: tuple[int, ...]) -> Callable[[], nn.Module]:
+    """Return a function that makes the module which a text names.
+
+    Raises:
+        BadEncoder: there is no such class, or it does not take these arguments.
+    """
+    call = read_call(text)
+    if call is None:
+        raise BadEncoder(f"model.encoder must be package.module:Class(argument=1), but got {text!r}")
+    made = _imported(call.name)
+    arguments: dict[str, Any] = dict(call.arguments)
+    try:
+        if "obs_shape" in inspect.signature(made).parameters:
+            arguments.setdefault("obs_shape", obs_shape)
+    except (TypeError, ValueError):  # a class without a signature
+        pass
+
+    def make() -> nn.Module:
+        try:
+            module = made(**arguments)
+        except Exception as error:
+            raise BadEncoder(f"model.encoder {text} cannot be made: {type(error).__name__}: {error}") from error
+        if not isinstance(module, nn.Module):
+            raise BadEncoder(f"model.encoder {text} must be a torch.nn.Module, but is a {type(module).__name__}")
+        return module
+
+    return make
+
+
+@lru_cache(maxsize=64)
+def _imported(name: str) -> Callable[..., Any]:
+    """Return the class "package.module:Class", or the entry point, of this name."""
+    points = entry_points(group=GROUP, name=name)
+    try:
+        if ":" not in name:
+            return next(iter(points)).load()
+        module, _, attribute = name.partition(":")
+        made: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            made = getattr(made, part)
+    except (ImportError, AttributeError, StopIteration) as error:
+        raise BadEncoder(
+            f"model.encoder {name} cannot be imported: {error}; install its package, or add its folder to PYTHONPATH"
+        ) from error
+    if not callable(made):
+        raise BadEncoder(f"model.encoder {name} must be a class, but is {made!r}")
+    return made
