@@ -6,7 +6,7 @@ Each member is saved and recorded as if it trained alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
@@ -21,8 +21,9 @@ from .record import TaskRecord
 from .runtime.fingerprint import products_are_exact
 from .runtime.guard import BadResumeGuard, Guarded
 from .runtime.interrupts import Interrupts
-from .runtime.observers import Context, EpochEvent, Trainable, Until
+from .runtime.observers import Context, EpochEvent, Listener, Trainable, Until, check_listener
 
+Events = list[tuple[Listener | None, EpochEvent]]
 SAVING_SHARE = 0.02  # of the training time at most goes into checkpoints
 
 
@@ -33,7 +34,7 @@ class Member(Guarded, Trainable, Protocol):
     device: torch.device
     stored: TaskRecord
     ref: MemberRef | None
-    logger: Context | None
+    logger: Listener | None
 
     @property
     def identity(self) -> TaskIdentity: ...
@@ -80,12 +81,18 @@ class Cohort:
 
         Args:
             epochs: the total.
-            context: is called for each member at each epoch's end, and may raise control flow.
+            context: is called for each member at each epoch's end, and may raise control flow; or a mapping, which
+                every EpochEvent has for the members' loggers.
             until: ends a member's training earlier: it returns whether the member's history is enough, and is asked
                 before the member trains and at each epoch's end.
         """
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
             raise ValueError(f"epochs must be an integer of at least 0, the total to reach, but got {epochs!r}")
+        first = self.tasks[0]
+        for name, listener in (("context", None if isinstance(context, Mapping) else context), ("until", until)):
+            check_listener(listener, name, str(first))
+        for task in self.tasks:
+            check_listener(task.logger, "logger", str(task))
         with BadResumeGuard(*self.tasks):
             pass  # refuses bad tasks before any training
         for task in self.tasks:
@@ -114,27 +121,43 @@ class _Run:
     """A stretch of training with all members at the same step."""
 
     def __init__(self, tasks: list[Member], context: Context | None, until: Until | None, interrupts: Interrupts):
-        self.tasks, self.context, self.until, self.interrupts = tasks, context, until, interrupts
+        self.tasks, self.until, self.interrupts = tasks, until, interrupts
+        self.shared: Mapping[str, Any] = context if isinstance(context, Mapping) else {}
+        self.listener: Listener | None = None if isinstance(context, Mapping) else context
         self.learner = shared_learner(tasks)
         self.saved_at, self.saving_took = time.monotonic(), 0.0
 
     def train(self, epochs: int) -> None:
-        with BadResumeGuard(*self.tasks):
-            enough = False
-            while not enough and self.learner.epochs < epochs and self.living():
+        enough = False
+        while not enough and self.learner.epochs < epochs and self.living():
+            events = []
+            with BadResumeGuard(*self.living()):
                 self.note_between_steps(False)
                 metrics = self.learner.run_epoch(stop=lambda: self.interrupts.pending is not None)
                 self.note_between_steps(True)
                 if metrics is not None:
                     self.evaluate_for_retention(metrics)
-                    try:
-                        self.record(metrics)
-                    except BaseException:
-                        self.save()  # what was trained is kept, whoever asked to stop
-                        raise
-                enough = self.until is not None and any(self.until(task.history) for task in self.living())
+                    events = self.record(metrics)
+            enough = self.tell(events)
+            with BadResumeGuard(*self.living()):
                 self.save_if_due(finished=metrics is None or enough or self.learner.epochs >= epochs)
                 self.interrupts.raise_if_pending()
+
+    def tell(self, events: Events) -> bool:
+        """Call listeners, and return whether a rule ends the training.
+
+        What they raise is no fault of the tasks, whose states are whole: the guards do not see it.
+        """
+        try:
+            for logger, event in events:
+                for listener in (logger, self.listener):
+                    if listener is not None:
+                        listener(event)
+            return self.until is not None and any(self.until(task.history) for task in self.living())
+        except BaseException:
+            with BadResumeGuard(*self.living()):
+                self.save()  # what was trained is kept, whoever asked to stop
+            raise
 
     def evaluate_for_retention(self, metrics: list[Metrics]) -> None:
         """Add the objectives of members whose best checkpoints are kept by them.
@@ -163,8 +186,11 @@ class _Run:
         for task in self.tasks:
             task.between_steps = whole
 
-    def record(self, metrics: list[Metrics]) -> None:
-        """Add the epoch to every member's history; mark diverged members bad."""
+    def record(self, metrics: list[Metrics]) -> Events:
+        """Add the epoch to every member's history, and return the events for its logger.
+
+        Diverged members are marked bad.
+        """
         events = []
         for member, (task, row) in enumerate(zip(self.tasks, metrics, strict=True)):
             if task.bad is not None:
@@ -174,11 +200,8 @@ class _Run:
                 task.fail(Diverged(f"{task}: {reason} in epoch {self.learner.epochs}; {cure}"))
                 continue
             task.history.append((self.learner.epochs, row))
-            events.append((task.logger, EpochEvent(task, self.learner.epochs, row)))
-        for logger, event in events:
-            for listener in (logger, self.context):
-                if listener is not None:
-                    listener(event)
+            events.append((task.logger, EpochEvent(task, self.learner.epochs, row, self.shared)))
+        return events
 
     def save_if_due(self, finished: bool) -> None:
         if finished or (time.monotonic() - self.saved_at) * SAVING_SHARE >= self.saving_took:

@@ -237,7 +237,8 @@ class Task:
 
         Args:
             epochs: the total; None for those that `init` was given with the sampled space.
-            context: is called with an EpochEvent at each epoch's end.
+            context: is called with an EpochEvent at each epoch's end; or a mapping, which the logger finds in it. What
+                it or a logger raises ends the training, and leaves the task as it is, saved.
             until: ends training earlier: it returns whether the history so far is enough, see `observers`.
         """
         total = self.suggested_epochs if epochs is None else epochs

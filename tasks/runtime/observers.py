@@ -10,8 +10,8 @@ epoch, and another call of `fit` with the rule changes nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from ..checkpoint.storage import Metrics
@@ -49,14 +49,32 @@ class Trainable(Protocol):
 
 @dataclass(frozen=True)
 class EpochEvent:
-    """The end of a member's epoch, for a fit's `context`."""
+    """The end of a member's epoch, for listeners.
+
+    Attributes:
+        task: of the epoch.
+        epoch: its number, from 1.
+        metrics: of the epoch.
+        context: what `fit` was given as a mapping.
+    """
 
     task: Trainable
     epoch: int
     metrics: Metrics
+    context: Mapping[str, Any] = field(default_factory=dict)
 
 
-Context = Callable[[EpochEvent], None]
+Listener = Callable[[EpochEvent], None]
+Context = Listener | Mapping[str, Any]
+
+
+def check_listener(listener: Any, name: str, where: str) -> None:
+    """Raise TypeError unless it can be called or is None."""
+    if listener is not None and not callable(listener):
+        raise TypeError(
+            f"{where}: {name} must be a function, of an EpochEvent (until: of the history), but got "
+            f"{type(listener).__name__} {str(listener)[:40]!r}"
+        )
 
 
 class Observers:
@@ -66,9 +84,9 @@ class Observers:
     """
 
     def __init__(self) -> None:
-        self._listeners: list[tuple[int, int, Context]] = []
+        self._listeners: list[tuple[int, int, Listener]] = []
 
-    def on(self, listener: Context, *, every: int = 1, priority: int = 0) -> Self:
+    def on(self, listener: Listener, *, every: int = 1, priority: int = 0) -> Self:
         """Add a listener; of equal priority the first added is called first."""
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"Observers: every must be a number of epochs of at least 1, but got {every!r}")

@@ -329,6 +329,44 @@ def test_everybody_who_listens_hears_of_every_epoch() -> None:
     assert all(event.task is task for event in heard)
 
 
+def test_a_mapping_is_a_context_that_the_logger_finds() -> None:
+    logged: list[EpochEvent] = []
+    task = PPO("CartPole-v1", seed=1, logger=logged.append).init(**SMALL)
+    task.fit(1, context={"run": 7})
+    assert [event.context for event in logged] == [{"run": 7}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"context": ["x"]}, r"ppo on CartPole-v1.*: context must be a function.*but got list \"\['x'\]\""),
+        ({"until": 3}, "until must be a function.*but got int '3'"),
+    ],
+)
+def test_what_cannot_listen_is_refused_before_training(arguments: dict[str, Any], message: str) -> None:
+    task = make()
+    with pytest.raises(TypeError, match=message):
+        task.fit(1, **arguments)
+    assert (task.bad, task.epochs) == (None, 0)
+
+
+@pytest.mark.parametrize("of", ["logger", "context", "until"])
+def test_what_a_listener_raises_leaves_the_task_clean_and_saved(of: str, store: Store) -> None:
+    def broken(heard: Any) -> bool:
+        if of != "until" or len(heard) == 1:
+            raise ZeroDivisionError("mine")
+        return False
+
+    task = PPO("CartPole-v1", seed=1, storage=store, logger=broken if of == "logger" else None).init(**SMALL)
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        task.fit(3, **({of: broken} if of != "logger" else {}))
+    assert (task.bad, task.epochs) == (None, 1)
+    assert [row.epochs for row in store.checkpoints(task.uid)] == [1]
+    task.logger = None
+    task.fit(3)
+    assert task.digest == reference(3).digest
+
+
 def test_evaluation_changes_nothing_and_is_repeatable() -> None:
     task = whole(1)
     digest = task.digest
@@ -471,16 +509,6 @@ def test_a_signal_is_obeyed_after_the_step_that_it_met(
     resumed.fit(4)
     assert resumed.digest == reference(4, env=env).digest
     assert resumed.history == reference(4, env=env).history
-
-
-def test_a_listener_that_fails_breaks_the_task_but_not_its_checkpoint(store: Store) -> None:
-    task = make(storage=store)
-    with pytest.raises(ZeroDivisionError):
-        task.fit(5, raising(ZeroDivisionError("listener"), at=2))
-    clean = make(storage=store)
-    assert clean.epochs == 2
-    clean.fit(3)
-    assert clean.digest == reference(3).digest
 
 
 DIVERGING = {"optimizer": {"name": "sgd", "lr": 100.0}, "max_grad_norm": None}
