@@ -71,13 +71,21 @@ class TaskBusy(StoreError):
         seconds: until its lease expires, unless renewed.
     """
 
-    def __init__(self, uid: str, owner: str, host: str, pid: int, seconds: float):
+    def __init__(
+        self,
+        uid: str,
+        owner: str,
+        host: str,
+        pid: int,
+        seconds: float,
+        cure: str = "wait for that process or end it, then try again",
+    ):
         self.uid, self.owner, self.host, self.pid, self.seconds = uid, owner, host, pid, seconds
         until = datetime.now(UTC) + timedelta(seconds=seconds)
         super().__init__(
             f"a task is held by one process at a time, but task {uid} is held by process {pid} on {host} "
             f"until {until:%H:%M:%S} UTC ({seconds:.0f} s from now) unless it renews its lease; "
-            "wait for that process or end it, then try again"
+            f"{cure}"
         )
 
 

@@ -6,7 +6,8 @@ Each member is saved and recorded as if it trained alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
@@ -95,10 +96,10 @@ class Cohort:
             check_listener(task.logger, "logger", str(task))
         with BadResumeGuard(*self.tasks):
             pass  # refuses bad tasks before any training
-        for task in self.tasks:
-            if task.epochs < epochs:
-                task.stored.check_lease(str(task))
-        with Interrupts() as interrupts, one_thread():
+        with self._training(), Interrupts() as interrupts, one_thread():
+            for task in self.tasks:
+                if task.epochs < epochs:
+                    task.stored.check_lease(str(task))
             products_are_exact()  # or it warns
             while behind := [
                 task
@@ -115,6 +116,18 @@ class Cohort:
                 _Run(group, context, until, interrupts).train(max(target, group[0].epochs + 1))
         if len(self.tasks) == 1 and self.tasks[0].bad is not None:
             raise self.tasks[0].bad
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Keep the tasks' leases from new tasks of this process meanwhile."""
+        before = [task.stored.training for task in self.tasks]  # a listener may fit, too
+        for task in self.tasks:
+            task.stored.training = True
+        try:
+            yield
+        finally:
+            for task, was in zip(self.tasks, before, strict=True):
+                task.stored.training = was
 
 
 class _Run:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -30,6 +31,8 @@ class TaskRecord:
         resumed: whether the storage had a checkpoint.
         inexact: versions or hardware that changed since it was written.
         state: a state that no learner holds: one that was just read from the storage, or that of a finished task.
+        training: whether a fit holds the task at this moment.
+        replaced: whether another task of this process has the lease now; thread: the one that the task was made in.
     """
 
     def __init__(
@@ -49,6 +52,8 @@ class TaskRecord:
         self.resumed = False
         self.inexact: list[str] = []
         self.state: Tree | None = None
+        self.training = self.replaced = False
+        self.thread = threading.current_thread()
 
     def take_lease(self, uid: str, identity: TaskIdentity) -> Lease | None:
         """Take the lease of a task, if there is a storage.
@@ -59,7 +64,20 @@ class TaskRecord:
             return None
         lease = self.lease = self.storage.open(uid, identity.to_json())
         weakref.finalize(self, lease.release)
+        if lease.give_up is None:
+            lease.give_up = _giving_up(weakref.ref(self))
         return lease
+
+    def give_up(self) -> bool:
+        """Release the lease for a new task in its place, and return whether it was idle.
+
+        It is idle if it does not train, and no other thread is about to train it.
+        """
+        if self.training or (self.thread is not threading.current_thread() and self.thread.is_alive()):
+            return False
+        self.release()
+        self.replaced = True
+        return True
 
     def begin(self, policy: Packed, report: LoadReport, source: str) -> None:
         """Store a warm start's policy as the first checkpoint, with its source."""
@@ -120,6 +138,11 @@ class TaskRecord:
 
     def check_lease(self, where: str) -> None:
         """Raise TaskError if the lease was released before training."""
+        if self.replaced:
+            raise TaskError(
+                f"{where} was made again in this process, and the new task has its place in the storage; use that one, "
+                "or make another, which resumes from the last checkpoint"
+            )
         if self.storage is not None and self.lease is None:
             raise TaskError(
                 f"{where} let go of its storage, where another process may train it by now. Build a new task with the "
@@ -144,3 +167,13 @@ class TaskRecord:
         if packed is None:
             return Write(self.lease, epochs, metrics=new, events=events, keep=self.keep)
         return Write(self.lease, epochs, packed.manifest, packed.blobs, packed.digest, new, events, self.keep)
+
+
+def _giving_up(record: weakref.ref[TaskRecord]) -> Callable[[], bool]:
+    """Return a lease's `give_up` that keeps no record alive."""
+
+    def give_up() -> bool:
+        holder = record()
+        return holder is None or holder.give_up()
+
+    return give_up

@@ -36,6 +36,7 @@ from .checkpoints import Reader, go_back, merge_metrics, metrics_until, put_blob
 from .failure_history import FailureHistory, claimable, histories
 from .locks import fencing, planning_lock
 from .locks.leases import HeldLeases, StoreLease, held_here
+from .locks.owner import Owner
 from .retention import Keep, prune
 from .rows import Result, Segment, Study, Trial
 from .sql import schema, sqlite_guard
@@ -118,7 +119,8 @@ class Store:
             claimed: a lease of the task from ``claim``; returned if it is still held.
 
         Raises:
-            TaskBusy: a living process holds the lease, this one included.
+            TaskBusy: a living process holds the lease, this one included, unless its holder here is idle and gives
+                it up.
             IdentityMismatch: the uid belongs to another identity.
         """
         if claimed is not None and not claimed.lost:
@@ -126,7 +128,19 @@ class Store:
             if claimed.identity is None and identity is not None:
                 self.database.write(lambda connection: fencing.identify(connection, uid, identity))
             return claimed
+        for holder in [lease for lease in held_here.values() if lease.is_of(self.url, uid)]:
+            self._ask(holder)
         return self._held.add(self.database.write(lambda connection: self._take(connection, uid, identity, {})))
+
+    def _ask(self, holder: StoreLease) -> None:
+        """Take a lease back from its holder in this process; TaskBusy if it trains."""
+        if holder.give_up is None or not holder.give_up():
+            who, how = ("another object", "call its release() or finish()")
+            if holder.give_up is not None:
+                who, how = ("another thread, or a fit that runs,", "wait until that ends, or stop it")
+            cure = f"that is this process, where {who} has it: {how}"
+            owner = Owner.current()
+            raise TaskBusy(holder.uid, str(owner), owner.host, owner.pid, self.lease_seconds, cure)
 
     def claim(
         self, study: str, uids: Iterable[str], limit: int | None = None

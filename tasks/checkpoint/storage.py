@@ -48,9 +48,15 @@ class Lease(Protocol):
     """Right to write one task.
 
     One process holds it until it releases it, dies or misses its heartbeats.
+
+    Attributes:
+        uid: the task.
+        give_up: set by the holder: releases the lease unless the task trains, and returns whether it did. A storage
+            asks it when another task of this process opens the same.
     """
 
     uid: str
+    give_up: Callable[[], bool] | None
 
     def load(self) -> Saved | None:
         """Return the last checkpoint, or None; a damaged one raises."""

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ import optuna
 import pytest
 import torch
 from rekindle.spaces import SpaceError, fidelity, flatten
+from rekindle.studies.errors import StoreError
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent, StateMismatch, TaskError, load, names
 from rekindle.tasks.algorithms.ppo import PPOLearner
@@ -75,6 +77,39 @@ def raising(error: BaseException, at: int) -> Callable[[EpochEvent], None]:
             raise error
 
     return context
+
+
+def test_a_task_made_again_takes_the_place_of_an_idle_one(store: Store) -> None:
+    first = make(storage=store)
+    first.fit(1)
+    second = make(storage=store)  # a notebook's cell that is run twice
+    assert second.epochs == 1
+    with pytest.raises(TaskError, match=r"made again in this process.*use that one"):
+        first.fit(2)
+    assert first.bad is None
+    second.fit(2)
+    with Store(store.url) as other:
+        assert make(storage=other).digest == second.digest == reference(2).digest
+
+
+def test_a_task_that_trains_keeps_its_place(store: Store) -> None:
+    def again(event: EpochEvent) -> None:
+        found = []
+
+        def try_it() -> None:
+            with pytest.raises(StoreError, match=r"that is this process, where another thread, or a fit.*wait until"):
+                make(storage=store)
+            found.append(1)
+
+        thread = threading.Thread(target=try_it)
+        thread.start()
+        thread.join()
+        try_it()
+        assert len(found) == 2
+
+    task = make(storage=store)
+    task.fit(1, again)
+    assert store.checkpoints(task.uid)[-1].digest == task.digest
 
 
 # The space

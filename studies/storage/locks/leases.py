@@ -19,6 +19,10 @@ held_here: weakref.WeakValueDictionary[tuple[str, int], StoreLease] = weakref.We
 class Lessor(Protocol):
     """The store, as its leases use it."""
 
+    @property
+    def url(self) -> str:
+        """The database, without its password."""
+
     def load_leased(self, lease: StoreLease, allow_previous: bool) -> Saved | None:
         """Return the last checkpoint of the task."""
 
@@ -37,7 +41,10 @@ class StoreLease:
         token: the fencing token; every write names it, and a smaller one than the task's is refused.
         lost: True once it was released, or the heartbeat has seen that another process took the task.
         identity: the task's, when the lease was taken; None if it was not known then.
+        give_up: releases the lease if its holder is idle, and returns whether it did; None: nobody can tell.
     """
+
+    give_up: Callable[[], bool] | None = None
 
     def __init__(self, lessor: Lessor, uid: str, token: int, identity: Mapping[str, Any] | None = None):
         self._lessor, self.uid, self.token, self.identity, self.lost = lessor, uid, token, identity, False
@@ -58,6 +65,10 @@ class StoreLease:
         An event records the deletion.
         """
         self._lessor.discard(self)
+
+    def is_of(self, url: str, uid: str) -> bool:
+        """Return whether this process holds a task of a database by it."""
+        return self.uid == uid and not self.lost and self._pid == os.getpid() and self._lessor.url == url
 
     def release(self) -> None:
         """Free the task for other processes; nothing happens the second time."""
