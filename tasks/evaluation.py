@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -21,6 +21,19 @@ from .errors import TaskError, UnsupportedSpace
 from .learner import Learner
 from .rng import streams
 from .signals.demonstrations import Demonstrations
+
+
+class Measured(NamedTuple):
+    """Measurements of evaluation episodes.
+
+    Attributes:
+        returns: (P, E).
+        info: (P, E) of each entry that the environment's spec names, NaN of episodes without it.
+    """
+
+    returns: np.ndarray
+    info: dict[str, np.ndarray]
+
 
 OnStep = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
 EVALUATION_SEED = 0x5EED  # of every trial, so that all are measured on the same episodes; never a training stream
@@ -72,7 +85,20 @@ def evaluate_episodes(
     env: EnvSpec | None = None,
     seed: int = EVALUATION_SEED,
 ) -> np.ndarray:
-    """Return the returns of all episodes, (P, episodes).
+    """Return the returns of all episodes, (P, episodes), see `measure_episodes`."""
+    return measure_episodes(learner, episodes, deterministic, on_step, env, seed).returns
+
+
+@one_thread()
+def measure_episodes(
+    learner: BaseLearner,
+    episodes: int = EVALUATION_EPISODES,
+    deterministic: bool = True,
+    on_step: OnStep | None = None,
+    env: EnvSpec | None = None,
+    seed: int = EVALUATION_SEED,
+) -> Measured:
+    """Return what is measured of all episodes, (P, episodes).
 
     Of particles they are (P, num_particles * episodes).
 
@@ -85,7 +111,7 @@ def evaluate_episodes(
         seed: of the episodes and of random actions, for every member the same.
     """
     if (score := learner.score()) is not None:
-        return np.repeat(score[:, None], episodes, 1)
+        return Measured(np.repeat(score[:, None], episodes, 1), {})
     learner = acting(learner)
     members, learner = learner.members, learner.particles or learner
     envs, spec, seeds = learner.evaluation_envs, env or learner.env, (seed,) * learner.members
@@ -97,6 +123,7 @@ def evaluate_episodes(
     act = learner.actor(episodes, deterministic, partial(evaluation_keys, learner.members, seed=seed))
     returns = np.zeros((learner.members, episodes))
     running = np.ones((learner.members, episodes), dtype=bool)
+    info = np.full((learner.members, episodes, len(envs.info.names)), np.nan)
     for _ in range(EVALUATION_STEPS):
         if not running.any():
             break
@@ -105,9 +132,12 @@ def evaluate_episodes(
             on_step(*(x.reshape(members, -1, *x.shape[2:]) for x in (envs.obs, actions, running)))
         step = envs.step(actions)
         returns += step.reward * running
-        running &= ~(step.terminated | step.truncated)
+        ended = running & (step.terminated | step.truncated)
+        info[ended] = envs.info.last.reshape(info.shape)[ended]
+        running &= ~ended
     learner.evaluation_envs = envs
-    return returns.reshape(members, -1)
+    columns = {name: info[:, :, k].reshape(members, -1) for k, name in enumerate(envs.info.names)}
+    return Measured(returns.reshape(members, -1), columns)
 
 
 def other_env(own: EnvSpec, asked: str | Mapping[str, Any] | EnvSpec, where: str) -> EnvSpec:

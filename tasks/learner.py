@@ -7,6 +7,7 @@ box in `iterate`. Environments, episodes and evaluation are here, and what is no
 What is reported of an epoch, by member: `env_steps` and `updates` (gradient steps) are totals; `episodes` ended in it,
 with the means `episode_return` and `episode_length`; and means over its iterations, of what each algorithm knows:
 
+    info.NAME                               of what the environment says of an episode, where its spec names it
     policy_loss, value_loss, entropy, value, explained_variance, approx_kl, clip_fraction, lr    on-policy
     rollouts                                of A2C that waits for whole episodes: how many its updates were on
     loss, q, lr; critic_loss, actor_loss, q, alpha, entropy, lr                                  DQN; SAC
@@ -231,7 +232,7 @@ def take_epoch_metrics(learner: Learner) -> list[Metrics]:
 
     Their sums are reset.
     """
-    episodes = learner.envs.take_episodes()
+    episodes, infos = learner.envs.take_episodes(), learner.envs.info.take_metrics()
     rows = []
     for member, means in enumerate(learner.tally.take()):
         updates = learner.updates(member)
@@ -244,5 +245,5 @@ def take_epoch_metrics(learner: Learner) -> list[Metrics]:
             }
         if learner.window is not None:
             row |= learner.window.metrics(member)
-        rows.append(row | learner.envs.member_metrics(member))
+        rows.append(row | infos[member] | learner.envs.member_metrics(member))
     return rows

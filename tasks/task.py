@@ -22,7 +22,15 @@ from .cohort import Cohort
 from .deployment.acting import Predictor, player
 from .envs import EnvSpec
 from .errors import NotInitialized, StateMismatch
-from .evaluation import EVALUATION_EPISODES, evaluate, evaluate_episodes, one_thread, other_env, record
+from .evaluation import (
+    EVALUATION_EPISODES,
+    evaluate,
+    evaluate_episodes,
+    measure_episodes,
+    one_thread,
+    other_env,
+    record,
+)
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of, title
 from .record import TaskRecord
 from .runtime.guard import BadResumeGuard
@@ -506,6 +514,22 @@ class Task:
         rows = evaluate_episodes(learner, episodes, deterministic, **self._elsewhere(env, seed))
         returns: list[float] = rows[member].tolist()
         return returns
+
+    def measure(
+        self,
+        episodes: int = EVALUATION_EPISODES,
+        deterministic: bool = True,
+        env: EnvLike | None = None,
+        seed: int | None = None,
+    ) -> dict[str, list[float]]:
+        """Return the `return` of each episode, and each reported `info.NAME`.
+
+        An entry of info is NaN of an episode that did not have it. The arguments are those of `evaluate`.
+        """
+        learner, member = self._evaluated(episodes)
+        measured = measure_episodes(learner, episodes, deterministic, **self._elsewhere(env, seed))
+        info = {f"info.{name}": values[member].tolist() for name, values in measured.info.items()}
+        return {"return": measured.returns[member].tolist(), **info}
 
     def _elsewhere(self, env: EnvLike | None, seed: int | None) -> dict[str, Any]:
         """Return the arguments for an evaluation elsewhere."""

@@ -356,6 +356,10 @@ def _add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
     add = partial(option, parser)
     parser.add_argument("task", metavar="TASK", help="the algorithm, such as ppo")
     parser.add_argument("env", metavar="ENV", help="a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON")
+    text = (
+        "report an entry of the environment's info, of an episode its last value, mean, sum, min or max, as info.NAME"
+    )
+    add("--info NAME[:HOW]", f"{text}; may be repeated", **MANY)
     add("--epochs EPOCHS", epochs, default=default)
     add("--seed N", "seed of all randomness", type=seed, default=0)
     text = f"{setting}; may be repeated; @FILE reads them from JSON as `rekindle show --json` prints it"

@@ -19,7 +19,7 @@ from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
 from ..schedulers.seeds import seed_options
 from ..study.config import SCHEDULERS, BadConfig, Config, check_count, check_epochs, choose
-from ..study.objectives import ALWAYS, DIRECTIONS, objective_options, objectives_of
+from ..study.objectives import ALWAYS, DIRECTIONS, EVALUATED, objective_options, objectives_of
 
 if TYPE_CHECKING:
     from ...tasks.envs import EnvSpec
@@ -171,9 +171,10 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
     if len(objectives) > 1 and not KNOWN[config.sampler].objectives:
         several = ", ".join(name for name, sampler in KNOWN.items() if sampler.objectives)
         raise BadConfig(f"sampler {config.sampler} takes one objective, but got {len(objectives)}; use {several}")
-    own = objectives.keys() - DIRECTIONS.keys() - set(ALWAYS)
+    info = [f"{evaluated}info.{name}" for evaluated in ("", EVALUATED) for name in config.env.get("info", {})]
+    own = objectives.keys() - DIRECTIONS.keys() - {*ALWAYS, *info}
     if own:
-        known = [*DIRECTIONS, *ALWAYS, *config.make_task(algorithm, config.fixed, None).fit(1)]
+        known = [*DIRECTIONS, *ALWAYS, *info, *config.make_task(algorithm, config.fixed, None).fit(1)]
         for name in sorted(own):
             choose("an objective", name, list(dict.fromkeys(known)))
 

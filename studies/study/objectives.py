@@ -5,7 +5,8 @@
     model_size              how many parameters the networks have; minimized
     env_steps_per_second    of training, measured on one additional epoch that is thrown away; maximized. A property of
                             the machine: no seed makes it reproducible
-    NAME:maximize, NAME:minimize    a metric that the task reports, such as episode_length, as of its last report
+    NAME:maximize, NAME:minimize    a metric that the task reports, such as episode_length or info.NAME, as of its last
+                            report; evaluated.info.NAME is that of evaluation episodes
 
 Several objectives have no order of importance. Results are ranked by nondominated sorting, then by crowding
 distance: Deb et al. (2002), A fast and elitist multiobjective genetic algorithm: NSGA-II. Within a front,
@@ -53,6 +54,7 @@ MAXIMIZE, MINIMIZE = "maximize", "minimize"
 DEFAULT = {RETURN: MAXIMIZE}
 OF_EPISODES = {f"return_{name}": aggregate for name, aggregate in AGGREGATES.items() if name != "mean"}
 DIRECTIONS = {RETURN: MAXIMIZE, **dict.fromkeys(OF_EPISODES, MAXIMIZE), MODEL_SIZE: MINIMIZE, SPEED: MAXIMIZE}
+EVALUATED = "evaluated."  # before a metric of evaluation episodes
 ALWAYS = ("episode_return", "episode_length")  # reported by every task once an episode has ended
 
 
@@ -109,11 +111,30 @@ def measure(objectives: Iterable[str], task: Task, evaluated: float, twin: Calla
             values[name] = _speed(task, twin())
         elif name in OF_EPISODES:
             values[name] = OF_EPISODES[name](task.returns())
+        elif name.startswith(EVALUATED):
+            values[name] = _evaluated(task, name.removeprefix(EVALUATED))
         elif name != RETURN:
             values[name] = _last_reported(task, name)
         if not math.isfinite(values[name]):
             raise Unmeasured(f"an objective is a finite number, but {name} became {values[name]}")
     return values
+
+
+def mean_of_known(values: Sequence[float]) -> float | None:
+    """Return the mean of numbers without NaN, None if none is left."""
+    known = [value for value in values if not math.isnan(value)]
+    return statistics.fmean(known) if known else None
+
+
+def _evaluated(task: Task, name: str) -> float:
+    measured = task.measure()
+    value = mean_of_known(measured.get(name, []))
+    if value is None:
+        raise Unmeasured(
+            f"an objective must be measured in evaluation, but {task.env.id} gave no {name} there; it is an entry of "
+            "an episode's info, which the environment's spec names (--info)"
+        )
+    return value
 
 
 def _last_reported(task: Task, name: str) -> float:

@@ -176,6 +176,23 @@ class LessonWalk(Walk):
         return np.array([*self.position, self.spread, self.wind], np.float32)
 
 
+class Search(LessonWalk):
+    """Tells what its episode cost so far, its steps, and at the end whether it went to the right."""
+
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, _, _ = super().step(action)
+        self.steps += 1
+        info = {"cost": abs(float(self.position[0])), "count": {"steps": self.steps}, "word": "left"}
+        ended = terminated or self.steps == 9
+        return obs, reward, terminated, ended, info | ({"right": bool(self.position[0] > 0)} if ended else {})
+
+
 class Lottery(Walk):
     """Ignores its seed."""
 
@@ -269,7 +286,7 @@ class Doubled(gym.RewardWrapper[Any, Any]):
 
 
 WALKS = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, PictureWalk, TextWalk, GraphActionWalk, HybridWalk)
-OWN = (*WALKS, Square, LessonWalk, Lottery, Curriculum, Fragile, Faulty, Seedless)
+OWN = (*WALKS, Square, LessonWalk, Search, Lottery, Curriculum, Fragile, Faulty, Seedless)
 for own in OWN:
     if f"{own.__name__}-v0" not in gym.registry:
         gym.register(f"{own.__name__}-v0", own, max_episode_steps=30)

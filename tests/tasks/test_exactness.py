@@ -32,6 +32,7 @@ LESSONS = {
     "wind": {"gaussian": [0.5, 0.1]},
     "spread": {"lessons": [{"value": {"uniform": [0, i]}, "completion_criteria": UNTIL} for i in (1, 2, 3, 9)]},
 }
+INFO = {"cost": "mean", "right": "last", "count.steps": "max"}
 DISCRETE = {
     "classic": EnvSpec("CartPole-v1"),
     "Box2D": EnvSpec("LunarLander-v3"),
@@ -41,6 +42,7 @@ DISCRETE = {
     "image": EnvSpec("own_envs:PictureWalk-v0"),
     "restart": EnvSpec("own_envs:Curriculum-v0"),
     "lessons": EnvSpec("own_envs:LessonWalk-v0", parameters=LESSONS),
+    "info": EnvSpec("own_envs:Search-v0", parameters={"wind": 0.5}, info=INFO),
     "Atari": EnvSpec("ALE/Pong-v5", {"obs_type": "ram"}),
     "Atari image": EnvSpec("ALE/Pong-v5", {"obs_type": "grayscale", "repeat_action_probability": 0.0}),
     "Atari, vector": EnvSpec("vector/ALE/Pong-v5", {"img_height": 36, "img_width": 36, "stack_num": 2}),
@@ -140,6 +142,7 @@ QUICK = {
     ("svpg-ppo", "MuJoCo"),
     ("dqn", "dict"),
     ("dqn", "lessons"),
+    ("a2c", "info"),
     ("ppo, curious", "restart"),
     ("a2c, shown", "dict"),
     ("ppo2, lstm, curious, shown", "choices"),

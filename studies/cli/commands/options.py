@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,21 @@ FAILED = 1  # a sound request did not succeed
 USAGE = 2  # the request makes no sense
 
 
-def parse_env(text: str) -> Any:
-    """Return a Gymnasium id, or the mapping that an EnvSpec's JSON holds."""
-    return json.loads(text) if text.lstrip().startswith("{") else text
+def parse_env(text: str, info: Sequence[str] = ()) -> Any:
+    """Return a Gymnasium id, or the mapping that an EnvSpec's JSON holds.
+
+    Args:
+        text: of the argument.
+        info: entries to report, as NAME or NAME:REDUCTION, beside those of the JSON.
+    """
+    env = json.loads(text) if text.lstrip().startswith("{") else text
+    if not info:
+        return env
+    from ....tasks.envs import EnvSpec  # imports gymnasium
+
+    named = {name: reduction or "last" for name, _, reduction in (entry.partition(":") for entry in info)}
+    spec = EnvSpec.of(env)
+    return replace(spec, info={**spec.info, **named}).to_json()
 
 
 def expand_files(assignments: Sequence[str]) -> list[str]:

@@ -3,8 +3,9 @@
 With ``--json`` stdout is one JSON object:
 
     evaluate        format, uid, epochs, episodes, deterministic, return, median, iqm, top_quartile, min, max, std (of
-                    the episodes' returns), digest; with --record also record (the file), steps (how many), with
-                    --env also env, with --seed also seed
+                    the episodes' returns), digest; info.NAME, the mean over episodes of each entry of info that the
+                    environment's spec names, null if no episode had it; with --record also record (the file),
+                    steps (how many), with --env also env, with --seed also seed
     export-policy   format, uid, epochs, file, bytes, parameters (how many numbers), digest
 """
 
@@ -21,7 +22,7 @@ from ....tasks.task import Task
 from ....tasks.warm_start import is_policy
 from ...engine.lineage import lineage, restore, retrain
 from ...storage.stored_policies import NoPolicy, checkpoint_of
-from ...study.objectives import AGGREGATES
+from ...study.objectives import AGGREGATES, RETURN, mean_of_known
 from ..output import tables
 from ..output.terminal import new_console, print_json
 from . import options
@@ -33,19 +34,21 @@ def evaluate(arguments: argparse.Namespace) -> int:
     task, greedy = _task(arguments), not arguments.stochastic
     env = None if arguments.env is None else options.parse_env(arguments.env)
     elsewhere = {"env": env, "seed": arguments.seed}
-    returns = task.returns(arguments.episodes, greedy, **elsewhere)
+    measured = task.measure(arguments.episodes, greedy, **elsewhere)
+    returns = measured.pop(RETURN)
     spread = {"min": min(returns), "max": max(returns), "std": statistics.pstdev(returns)}
     others: dict[str, Any] = {name: aggregate(returns) for name, aggregate in AGGREGATES.items() if name != "mean"}
     mean = task.evaluate(arguments.episodes, greedy, **elsewhere)
     if arguments.record is not None:
         demonstrations = task.record(arguments.episodes, greedy, **elsewhere)
         others |= {"record": str(demonstrations.save(arguments.record)), "steps": demonstrations.steps}
-    measured = {"episodes": arguments.episodes, "deterministic": greedy, "return": mean, **others, **spread}
+    info = {name: mean_of_known(values) for name, values in measured.items()}
+    found = {"episodes": arguments.episodes, "deterministic": greedy, "return": mean, **others, **spread, **info}
     if env is not None:
-        measured["env"] = other_env(task.env, env, str(task)).to_json()
+        found["env"] = other_env(task.env, env, str(task)).to_json()
     if arguments.seed is not None:
-        measured["seed"] = arguments.seed
-    return _print(arguments, task, measured)
+        found["seed"] = arguments.seed
+    return _print(arguments, task, found)
 
 
 def export_policy(arguments: argparse.Namespace) -> int:

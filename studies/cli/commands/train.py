@@ -65,7 +65,7 @@ def _prepare(
     """
     warm_start.check_options(arguments)
     values = warm_start.with_demonstrated_steps(values, arguments)
-    env, seed = options.parse_env(arguments.env), arguments.seed
+    env, seed = options.parse_env(arguments.env, arguments.info), arguments.seed
     how = {name: getattr(arguments, name) for name in ("device", "env_processes", "snapshots")}
     make = partial(algorithm, env, seed=seed, **how)
     return make, values, TaskIdentity.of(algorithm, env, seed, values)
@@ -123,6 +123,20 @@ def _stopping_rule(text: str | None) -> NoImprovement | None:
     return NoImprovement(metric, int(number))
 
 
+def _hint_at_info(task: Task) -> str:
+    """Return a sentence about the environment's info that is no metric."""
+    envs = vars(task.ref.learner).get("envs") if task.ref else None
+    if envs is None:
+        return ""
+    known = {name for _, metrics in task.history for name in metrics}
+    if missing := [name for name in task.env.info if f"info.{name}" not in known and "episodes" in known]:
+        told = [*envs.unreported, *(name for name in task.env.info if name not in missing)]
+        return f"no episode had info {', '.join(missing)}; the environment gives {', '.join(told) or 'none'}"
+    if envs.unreported and not task.resumed:
+        return f"the environment also gives info {', '.join(envs.unreported)}; --info NAME makes it a metric"
+    return ""
+
+
 def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> dict[str, Any]:
     """Train a task, report progress, and return the result for JSON."""
     if task.epochs > epochs:
@@ -141,6 +155,8 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
     metrics = task.fit(epochs, at_epoch_end, until)
     if until is not None and task.epochs < epochs:
         note(errors, f"{until.metric} has not risen for {until.epochs} epochs: ends after epoch {task.epochs}")
+    if hint := _hint_at_info(task):
+        note(errors, hint)
     if metrics.get("updates") == 0:
         note(
             errors,

@@ -64,7 +64,8 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     """Return the configuration of the study that the options ask for."""
     fixed = algorithm.learner.hyperparameters.parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
-    env, epochs, priors = options.parse_env(arguments.env), parse_epochs(arguments.epochs), _priors(arguments.prior)
+    env = options.parse_env(arguments.env, arguments.info)
+    epochs, priors = parse_epochs(arguments.epochs), _priors(arguments.prior)
     given = {name: getattr(arguments, name) for name in OPTIONS}
     return study_config(algorithm, env, epochs=epochs, fixed=fixed, priors=priors, **given)
 

@@ -14,7 +14,8 @@ The environment finds them in ``reset(options=...)``, by name. A value is a numb
 starts with the first lesson of each parameter; episodes of evaluation are always of the last one.
 
 completion_criteria, tested once after every episode of a member:
-    measure: "reward" (default), the mean return of the last ``min_lesson_length`` episodes, one at least; or
+    measure: "reward" (default), the mean return of the last ``min_lesson_length`` episodes, one at least;
+        "info.NAME", the mean of an entry that the spec's `info` reports, over as many episodes that have it; or
         "progress", the member's environment steps as a share of ``horizon``.
     threshold: (0) to be exceeded; from 0 to 1 for progress.
     min_lesson_length: (0) the least number of episodes of a lesson.
@@ -28,6 +29,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -63,38 +65,43 @@ class Lesson:
     criteria: Criteria | None
 
 
-def parse(parameters: Mapping[str, Any]) -> dict[str, list[Lesson]]:
+def parse(parameters: Mapping[str, Any], reported: Sequence[str] = ()) -> dict[str, list[Lesson]]:
     """Return the lessons of each parameter, one for a plain value.
+
+    Args:
+        parameters: as a spec has them.
+        reported: entries of `info`, which lessons may measure.
 
     Raises:
         ValueError: names the error, and its place.
     """
-    return {name: _lessons(form, f"parameters.{name}") for name, form in parameters.items()}
+    measures = (*MEASURES, *(f"info.{name}" for name in reported))
+    return {name: _lessons(form, f"parameters.{name}", measures) for name, form in parameters.items()}
 
 
-def _lessons(form: Any, where: str) -> list[Lesson]:
+def _lessons(form: Any, where: str, measures: Sequence[str]) -> list[Lesson]:
     if not isinstance(form, Mapping) or "lessons" not in form:
         return [Lesson("", _sampler(form, where), None)]
     lessons = form["lessons"]
     if len(form) > 1 or not isinstance(lessons, list) or not lessons:
         raise ValueError(f"{where} must be {{'lessons': [lesson, ...]}} with one at least, but got {dict(form)!r}")
-    parsed = [_lesson(lesson, f"{where}.lessons[{i}]") for i, lesson in enumerate(lessons)]
+    parsed = [_lesson(lesson, f"{where}.lessons[{i}]", measures) for i, lesson in enumerate(lessons)]
     for i, lesson in enumerate(parsed[:-1]):
         if lesson.criteria is None:
             raise ValueError(f"{where}.lessons[{i}] must have completion_criteria, as lessons follow it")
     return parsed
 
 
-def _lesson(form: Any, where: str) -> Lesson:
+def _lesson(form: Any, where: str, measures: Sequence[str]) -> Lesson:
     known = {"name", "value", "completion_criteria"}
     if not isinstance(form, Mapping) or not {"value"} <= form.keys() <= known:
         raise ValueError(f"{where} must have a value, and may have a name and completion_criteria, but got {form!r}")
     draw, criteria = _sampler(form["value"], f"{where}.value"), form.get("completion_criteria")
-    parsed = None if criteria is None else _criteria(criteria, f"{where}.completion_criteria")
+    parsed = None if criteria is None else _criteria(criteria, f"{where}.completion_criteria", measures)
     return Lesson(str(form.get("name", "")), draw, parsed)
 
 
-def _criteria(form: Any, where: str) -> Criteria:
+def _criteria(form: Any, where: str, measures: Sequence[str]) -> Criteria:
     known = [f.name for f in fields(Criteria)]
     if not isinstance(form, Mapping):
         raise ValueError(f"{where} must be an object, but got {form!r}")
@@ -103,7 +110,7 @@ def _criteria(form: Any, where: str) -> Criteria:
     criteria = Criteria(**form)
     progress = criteria.measure == "progress"
     laws = [
-        ("measure", criteria.measure in MEASURES, f"one of {', '.join(MEASURES)}"),
+        ("measure", criteria.measure in measures, f"one of {', '.join(measures)}, or reported in info"),
         ("threshold", _is_number(criteria.threshold), "a number"),
         ("threshold", not progress or 0 <= criteria.threshold <= 1, "from 0 to 1, as a share of the horizon"),
         ("min_lesson_length", _is_count(criteria.min_lesson_length, 0), "an integer of at least 0, in episodes"),
@@ -164,7 +171,7 @@ class Standing:
         lesson: its index.
         episodes: finished in this lesson.
         smoothed: the measure after the episode before; None before the first.
-        returns: of the last episodes of this lesson.
+        returns: what was measured of the last episodes of this lesson.
     """
 
     lesson: int = 0
@@ -176,8 +183,10 @@ class Standing:
 class Curriculum:
     """The progress of P members."""
 
-    def __init__(self, parameters: Mapping[str, Any], seeds: Sequence[int], purpose: str) -> None:
-        self.lessons = parse(parameters)
+    def __init__(
+        self, parameters: Mapping[str, Any], seeds: Sequence[int], purpose: str, reported: Sequence[str] = ()
+    ) -> None:
+        self.lessons = parse(parameters, reported)
         self.seeds, self.purpose = seeds, purpose
         self.training = purpose == "train"
         self.reset()
@@ -201,31 +210,44 @@ class Curriculum:
             values[name] = lessons[self.standings[member][name].lesson].draw(float(streams.open_uniform(key, 0)[0]))
         return values
 
-    def advance(self, steps: int, ended: NDArray[np.int64], returns: NDArray[np.float64]) -> list[int]:
+    def advance(
+        self,
+        steps: int,
+        ended: NDArray[np.int64],
+        returns: NDArray[np.float64],
+        info: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
+    ) -> list[int]:
         """Count steps and finished episodes, and return the members to truncate.
 
         Args:
             steps: of each member.
             ended: the members of the finished episodes, in order.
             returns: of these episodes.
+            info: their reported entries, by measure.
         """
         self.steps += steps
         truncated: set[int] = set()
-        for member, episode_return in zip(ended.tolist(), returns.tolist(), strict=True):
+        columns = {"reward": returns, **info}
+        for episode, member in enumerate(ended.tolist()):
             for name, standing in self.standings[member].items():
                 criteria = self.lessons[name][standing.lesson].criteria
                 last = standing.lesson == len(self.lessons[name]) - 1
-                if last or criteria is None or not self._is_over(criteria, standing, member, episode_return):
+                if last or criteria is None:
+                    continue
+                measured = columns[criteria.measure if criteria.measure in columns else "reward"][episode]
+                if not self._is_over(criteria, standing, member, float(measured)):
                     continue
                 self.standings[member][name] = Standing(standing.lesson + 1)
                 if criteria.require_reset:
                     truncated.add(member)
         return sorted(truncated)
 
-    def _is_over(self, criteria: Criteria, standing: Standing, member: int, episode_return: float) -> bool:
+    def _is_over(self, criteria: Criteria, standing: Standing, member: int, measured: float) -> bool:
         """Count an episode, and return whether it ends the lesson."""
+        if math.isnan(measured) and criteria.measure not in MEASURES:
+            return False  # its info has no such entry
         standing.episodes += 1
-        standing.returns = [*standing.returns, episode_return][-max(1, criteria.min_lesson_length) :]
+        standing.returns = [*standing.returns, measured][-max(1, criteria.min_lesson_length) :]
         if standing.episodes < criteria.min_lesson_length:
             return False
         if criteria.measure == "progress":

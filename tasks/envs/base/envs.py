@@ -5,20 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import StateMismatch
+from .arrays import Array as Array
+from .arrays import Tree as Tree
+from .arrays import to_tensor as to_tensor
+from .info import EpisodeInfo
 from .spec import EnvSpec
-
-if TYPE_CHECKING:
-    import torch
-
-Tree = dict[str, Any]
-Array = NDArray[Any]
 
 
 class StepResult(NamedTuple):
@@ -56,6 +54,8 @@ class Envs(ABC):
         mode: how the state is restored: "snapshot", "replay" or "restart".
         exact: whether a restored member continues as if it had never stopped, bit for bit.
         reason: why (not), for people.
+        info: the reported entries of `info`; none where the spec names none.
+        unreported: names of numbers in `info` that the spec does not name.
         faults: the first number that an environment of a member gave and that is not finite, in words, by member. It is
             looked for where environments are other people's code, and is no state.
         on_episode_end: called with finished episodes in their order (members, returns, lengths) when tallies are read.
@@ -80,6 +80,8 @@ class Envs(ABC):
         self.num_members, self.num_envs = len(seeds), num_envs
         self.size = self.num_members * num_envs
         self.member = np.repeat(np.arange(self.num_members), num_envs)
+        self.info = EpisodeInfo(spec.info, self.member)
+        self.unreported: tuple[str, ...] = ()
         self.faults: dict[int, str] = {}
         self._clear_episodes()
 
@@ -169,6 +171,7 @@ class Envs(ABC):
             "mode": self.mode,
             "exact": self.exact,
             "episodes": {name: column[i].item() for name, column in vars(self.episodes).items()},
+            **({"info": self.info.member_state(i)} if self.spec.info else {}),
         }
 
     def _load_head(self, i: int, tree: Tree) -> None:
@@ -184,10 +187,3 @@ class Envs(ABC):
             raise StateMismatch(f"{self.spec.id}: a state of {count} environments does not fit {self.num_envs}")
         for name, column in vars(self.episodes).items():
             column[i] = tree["episodes"][name]
-
-
-def to_tensor(array: Array) -> torch.Tensor:
-    """Return a tensor with a copy of the array."""
-    import torch  # here, since an environment process needs none, and it takes a second and 200 MB
-
-    return torch.from_numpy(np.array(array, order="C"))

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import TaskError
 from .curriculum import parse
+from .info import REDUCTIONS
 
 
 class EnvSpecError(TaskError, ValueError):
@@ -28,6 +29,8 @@ class EnvSpec:
         wrappers: ``{"entry_point": "package.module:Class", "kwargs": {...}}``, innermost first.
         max_episode_steps: the time limit; None keeps the registered one.
         parameters: options of every reset, by name: numbers, samplers or lessons, see `curriculum`.
+        info: entries of the environment's `info` that are reported, and how an episode's values are reduced: "last",
+            "mean", "sum", "min" or "max"; a list of names means "last", see `info`.
     """
 
     id: str
@@ -35,6 +38,7 @@ class EnvSpec:
     wrappers: Sequence[Mapping[str, Any]] = ()
     max_episode_steps: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         others = self.kwargs or self.wrappers or self.max_episode_steps is not None or self.parameters
@@ -46,8 +50,9 @@ class EnvSpec:
         # Stored in the form that JSON gives back (tuples become lists), so that equal specs compare equal.
         object.__setattr__(self, "kwargs", _plain(self.kwargs, f"{self.id}: kwargs"))
         object.__setattr__(self, "parameters", _plain(self.parameters, f"{self.id}: parameters"))
+        object.__setattr__(self, "info", _reductions(self.info, f"{self.id}: info"))
         try:
-            parse(self.parameters)
+            parse(self.parameters, tuple(self.info))
         except ValueError as error:
             raise EnvSpecError(f"{self.id}: {error}") from None
         if not isinstance(self.wrappers, list | tuple):
@@ -91,8 +96,9 @@ class EnvSpec:
             "wrappers": deepcopy(self.wrappers),
             "max_episode_steps": self.max_episode_steps,
         }
-        # Left out if empty: specs without parameters must keep the text that they had before parameters existed.
-        return content | ({"parameters": deepcopy(self.parameters)} if self.parameters else {})
+        # Left out if empty: specs without them must keep the text that they had before these existed.
+        later = {"parameters": deepcopy(self.parameters), "info": dict(self.info)}
+        return content | {name: value for name, value in later.items() if value}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> EnvSpec:
@@ -119,6 +125,17 @@ class EnvSpec:
         if isinstance(env, Mapping):
             return cls.from_json(env)
         raise EnvSpecError(f"an environment must be an id, an EnvSpec or its JSON, but got {env!r}")
+
+
+def _reductions(info: Any, where: str) -> dict[str, str]:
+    """Return how each entry of `info` is reduced, or raise EnvSpecError."""
+    named = dict.fromkeys(info, "last") if isinstance(info, list | tuple) else info
+    if not isinstance(named, Mapping) or not all(isinstance(name, str) and name for name in named):
+        raise EnvSpecError(f"{where} must be a list of names, or a dict of names and reductions, but got {info!r}")
+    for name, reduction in named.items():
+        if reduction not in REDUCTIONS:
+            raise EnvSpecError(f"{where}: {name} must be reduced by {', '.join(REDUCTIONS)}, but got {reduction!r}")
+    return dict(named)
 
 
 def _plain(value: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ BLOCK = 16  # episodes; their first states are drawn at once
 
 def is_classic(spec: EnvSpec) -> bool:
     """Return whether this package has the equations of an environment."""
-    return spec.id in MODELS and not spec.kwargs and not spec.wrappers and not spec.parameters
+    return spec.id in MODELS and not spec.kwargs and not spec.wrappers and not spec.parameters and not spec.info
 
 
 class ClassicEnvs(Envs):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base import info
 from ..base.encode import Observations
 from ..base.envs import Array
 from ..base.spec import EnvSpec
@@ -27,16 +28,18 @@ class FlatStep(NamedTuple):
     reward: NDArray[np.float64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
+    info: NDArray[np.float64]  # (M, K), the entries that the spec reports, NaN where there is none
 
     @classmethod
-    def empty(cls, count: int, encoder: Observations) -> FlatStep:
+    def empty(cls, count: int, encoder: Observations, spec: EnvSpec) -> FlatStep:
         """Return arrays of zeros for a step of `count` environments."""
-        obs = np.zeros((count, *encoder.shape), encoder.dtype)
-        return cls(obs, np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_))
+        obs, info = np.zeros((count, *encoder.shape), encoder.dtype), np.zeros((count, len(spec.info)))
+        return cls(obs, np.zeros(count), np.zeros(count, np.bool_), np.zeros(count, np.bool_), info)
 
     def copy(self) -> FlatStep:
         """Return a copy of all arrays."""
-        return FlatStep(self.obs.copy(), self.reward.copy(), self.terminated.copy(), self.truncated.copy())
+        obs, reward, terminated, truncated, info = self
+        return FlatStep(obs.copy(), reward.copy(), terminated.copy(), truncated.copy(), info.copy())
 
 
 class Backend(Protocol):
@@ -89,17 +92,19 @@ class InProcess:
         return first
 
     def step(self, actions: Array) -> FlatStep:
-        result = FlatStep.empty(len(self.envs), self.encoder)
+        result = FlatStep.empty(len(self.envs), self.encoder, self.spec)
         self.step_into(actions, result)
         return result
 
     def step_into(self, actions: Array, result: FlatStep) -> None:
         """Step every environment, and write the result; ``result.obs`` must be zeros."""
-        next_obs, reward, terminated, truncated = result
-        write = self.encoder.write
+        next_obs, reward, terminated, truncated, entries = result
+        write, reported = self.encoder.write, tuple(self.spec.info)
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
-            obs, reward[i], terminated[i], truncated[i], _ = env.step(action)
+            obs, reward[i], terminated[i], truncated[i], said = env.step(action)
             write(obs, next_obs[i])
+            if reported:
+                info.write(said, reported, entries[i], self.spec.id)
 
     def replay(self, indices: Sequence[int], actions: Sequence[Array]) -> list[Array]:
         last = np.zeros((len(indices), *self.encoder.shape), self.encoder.dtype)

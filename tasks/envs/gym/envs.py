@@ -12,6 +12,7 @@ from ...rng import streams
 from ..base.curriculum import Curriculum
 from ..base.encode import Actions, Observations, Spaces
 from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
+from ..base.info import METRIC
 from ..base.spec import EnvSpec
 from . import snapshot
 from .backend import Backend
@@ -47,18 +48,22 @@ class GymEnvs(Envs):
         super().__init__(spec, seeds, num_envs, purpose)
         self.restore = restore
         self.mode, self.exact, self.reason = restore.mode, restore.exact, restore.reason
+        self.unreported = restore.unreported
         self.obs_space, self.action_space = spaces
         self.encoder = Observations(self.obs_space, spec.id)
         self.obs_kind, self.obs_shape = self.encoder.kind, self.encoder.shape
         self.actions = Actions(self.action_space, spec.id)
         self.backend = make_backend()
-        self.curriculum = Curriculum(spec.parameters, self.seeds, purpose) if spec.parameters else None
+        self.curriculum = (
+            Curriculum(spec.parameters, self.seeds, purpose, tuple(spec.info)) if spec.parameters else None
+        )
         self.checked = False
         self.floats = self.encoder.dtype.kind == "f"
         self.reset()
 
     def reset(self) -> None:
         self._clear_episodes()
+        self.info.reset()
         self.epoch = np.zeros(self.num_members, np.int64)
         self.must_begin_epoch = False
         self.untouched = True
@@ -81,13 +86,14 @@ class GymEnvs(Envs):
         if self.must_begin_epoch:
             raise RuntimeError(f"{self.spec.id}: begin_epoch must follow load_member, since it restarts at each epoch")
         decoded = self.actions.decode(actions)
-        next_obs, reward, terminated, truncated = self.backend.step(decoded)
+        next_obs, reward, terminated, truncated, info = self.backend.step(decoded)
         if self.mode == "replay":
             for recorded, action in zip(self.history, decoded, strict=True):
                 recorded.append(action)
         self.untouched = False
         self.returns += reward
         self.elapsed += 1
+        self.info.add(info)
         if not np.isfinite(reward).all():
             self._note_faults(~np.isfinite(reward), decoded, "a reward")
         if self.floats and not np.isfinite(next_obs).all():
@@ -95,16 +101,24 @@ class GymEnvs(Envs):
         self.obs = next_obs = next_obs.reshape(*shape, *self.obs_shape)
         ended = np.flatnonzero(terminated | truncated)
         if self.curriculum is not None:
-            for p in self.curriculum.advance(self.num_envs, self.member[ended], self.returns[ended]):
+            for p in self.curriculum.advance(
+                self.num_envs, self.member[ended], self.returns[ended], self._measured(ended)
+            ):
                 truncated[self._rows(p)] |= ~terminated[self._rows(p)]
             ended = np.flatnonzero(terminated | truncated)
         if len(ended):
             self.obs = next_obs.copy()  # the learner holds the other one
             self._finished.append((ended, self.returns[ended], self.elapsed[ended]))
+            self.info.end(ended)
             self.episode[ended] += 1
             self._begin(ended.tolist(), fresh=self.restore.renew)
         rewards = reward.astype(np.float32).reshape(shape)
         return StepResult(next_obs, rewards, terminated.reshape(shape), truncated.reshape(shape))
+
+    def _measured(self, ended: NDArray[np.int64]) -> dict[str, Array]:
+        """Return the reported info of these environments' episodes, by metric."""
+        columns = zip(self.info.names, self.info.values(ended).T, strict=True)
+        return {f"{METRIC}{name}": column for name, column in columns}
 
     def _note_faults(self, wrong: Array, actions: Array | None, what: str) -> None:
         """Note the first wrong environment of each member.
@@ -157,6 +171,7 @@ class GymEnvs(Envs):
     def _reset(self, indices: Sequence[int], seeds: Sequence[int], fresh: bool) -> None:
         rows = list(indices)
         self.reset_seeds[rows], self.returns[rows], self.elapsed[rows] = seeds, 0, 0
+        self.info.begin(rows)
         for i in rows:
             self.history[i] = []
         first = self.backend.begin(rows, seeds, [self.options[i] for i in rows], fresh)
@@ -195,6 +210,7 @@ class GymEnvs(Envs):
             self.curriculum.load_member(i, tree["curriculum"])
             self.options[rows] = [dict(options) for options in tree["curriculum"]["options"]]
         if self.mode == "restart":
+            self._load_info(i, tree)
             self.must_begin_epoch = True
             return
         self.obs = self.obs.copy()  # the learner may hold the old one
@@ -213,12 +229,17 @@ class GymEnvs(Envs):
             for n, last in zip(begun, replayed, strict=True):
                 self.obs[i, n] = last
         self.elapsed[rows], self.returns[rows] = elapsed, tree["returns"].numpy()
+        self._load_info(i, tree)
         for n in range(self.num_envs):
             if self.exact and self.obs[i, n].tobytes() != saved[n].tobytes():
                 raise StateMismatch(
                     f"{self.spec.id}: replaying the running episode of environment {n} must lead to the observation "
                     f"that was saved, but does not; use the versions of gymnasium and its simulators that recorded it"
                 )
+
+    def _load_info(self, i: int, tree: Tree) -> None:
+        if self.spec.info:
+            self.info.load_member(i, tree["info"])
 
     def close(self) -> None:
         self.backend.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import zip_longest
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...rng import streams
+from ..base import info
 from ..base.curriculum import Curriculum
 from ..base.encode import Actions, Observations
 from ..base.envs import Array
@@ -25,7 +26,8 @@ from .make import Env, make_env
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
 Episode = tuple[int, Array, dict[str, Any]]  # seed, actions, further arguments of the reset
-Record = tuple[bytes, float, bool, bool]  # observation, reward, terminated, truncated
+Record = tuple[bytes, float, bool, bool, bytes]  # observation, reward, terminated, truncated, reported info
+PARTS = ("observation", "reward", "terminated", "truncated", "info")
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,29 @@ class Restore:
         exact: whether that is exact, bit for bit.
         reason: for people.
         renew: whether every episode needs a new environment object, since an old one keeps a trace of its past.
+        unreported: names of numbers in `info` that the spec does not name.
     """
 
     mode: str
     exact: bool
     reason: str
     renew: bool = False
+    unreported: tuple[str, ...] = ()
+
+
+@dataclass
+class _Trial:
+    """An environment under test.
+
+    Attributes:
+        spec: of the environment.
+        new: makes one.
+        numbers: names of numbers in `info` that were seen.
+    """
+
+    spec: EnvSpec
+    new: Callable[[], Env]
+    numbers: set[str] = field(default_factory=set)
 
 
 @cache
@@ -55,20 +74,23 @@ def self_test(spec: EnvSpec) -> Restore:
             made.callback(env.close)
             return env
 
-        return _compare(new, spec)
+        trial = _Trial(spec, new)
+        restore = _compare(trial)
+        return replace(restore, unreported=tuple(sorted(trial.numbers - spec.info.keys())))
 
 
-def _compare(new: Callable[[], Env], spec: EnvSpec) -> Restore:
+def _compare(trial: _Trial) -> Restore:
+    new = trial.new
     used = new()
-    plan = _plan(used, spec)
-    of_used = [_episode(used, *episode) for episode in plan]
-    of_new = [_episode(new(), *episode) for episode in plan]
+    plan = _plan(used, trial.spec)
+    of_used = [_episode(trial, used, *episode) for episode in plan]
+    of_new = [_episode(trial, new(), *episode) for episode in plan]
     differ = [i for i in range(len(plan)) if _difference(of_used[i], of_new[i]) is not None]
     if not differ:
-        return _clean(used, new, plan[0])
+        return _clean(trial, used, plan[0])
 
     for i in {0, differ[0]}:
-        if (where := _difference(of_new[i], _episode(new(), *plan[i]))) is not None:
+        if (where := _difference(of_new[i], _episode(trial, new(), *plan[i]))) is not None:
             return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
     where = _difference(of_used[differ[0]], of_new[differ[0]])
     if all(of_used[i][0] == of_new[i][0] for i in differ) and snapshot.only_transparent(used):
@@ -78,14 +100,14 @@ def _compare(new: Callable[[], Env], spec: EnvSpec) -> Restore:
     # Its memory may be its purpose (running statistics, a curriculum), so it keeps it within an epoch.
     other = new()
     for i, episode in enumerate(plan):
-        if (again := _difference(of_used[i], _episode(other, *episode))) is not None:
+        if (again := _difference(of_used[i], _episode(trial, other, *episode))) is not None:
             return Restore("restart", False, f"two new environments with the same seeds and actions differ in {again}")
     return Restore("restart", True, f"an earlier episode shows in {where}, so each epoch begins with new environments")
 
 
-def _clean(env: Env, new: Callable[[], Env], episode: Episode) -> Restore:
+def _clean(trial: _Trial, env: Env, episode: Episode) -> Restore:
     """Return the way for an environment with independent episodes."""
-    if snapshot.has_snapshot(env) and _snapshots_hold(env, new(), episode):
+    if snapshot.has_snapshot(env) and _snapshots_hold(trial, env, episode):
         return Restore("snapshot", True, "its simulator's state, loaded into a new environment, continues alike")
     if snapshot.keeps_world(env):
         # Box2D reuses freed memory, so the order of contacts can depend on earlier episodes.
@@ -104,22 +126,26 @@ def _plan(env: Env, spec: EnvSpec) -> list[Episode]:
     width = int(np.prod(codec.learner_shape))
     draws = streams.uniform(streams.key("self-test"), np.arange(steps * width))
     actions = codec.decode(codec.pick(draws.reshape(steps, width)))
-    drawn = Curriculum(spec.parameters, [0], "self-test")
+    drawn = Curriculum(spec.parameters, [0], "self-test", tuple(spec.info))
     options = [{"options": drawn.options(0, seed)} if spec.parameters else {} for seed in range(EPISODES)]
     return [(seed, actions[: len(actions) // (1 + seed % 3)], options[seed]) for seed in range(EPISODES)]
 
 
-def _episode(env: Env, seed: int, actions: Array, options: dict[str, Any]) -> list[Record]:
+def _episode(trial: _Trial, env: Env, seed: int, actions: Array, options: dict[str, Any]) -> list[Record]:
     """Return the records of an episode, as long as actions last."""
     obs, _ = env.reset(seed=seed, **options)
-    return [(_bits(obs), 0.0, False, False), *_steps(env, actions)]
+    return [(_bits(obs), 0.0, False, False, b""), *_steps(trial, env, actions)]
 
 
-def _steps(env: Env, actions: Array) -> list[Record]:
+def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:
     records: list[Record] = []
+    reported = tuple(trial.spec.info)
+    entries = np.empty(len(reported))
     for action in actions:
-        obs, reward, terminated, truncated, _ = env.step(action)
-        records.append((_bits(obs), float(reward), bool(terminated), bool(truncated)))
+        obs, reward, terminated, truncated, said = env.step(action)
+        trial.numbers.update(info.numbers_in(said))
+        info.write(said, reported, entries, trial.spec.id)
+        records.append((_bits(obs), float(reward), bool(terminated), bool(truncated), entries.tobytes()))
         if terminated or truncated:
             break
     return records
@@ -139,20 +165,21 @@ def _difference(one: list[Record], other: list[Record]) -> str | None:
     for step, (x, y) in enumerate(zip_longest(one, other)):
         if x is None or y is None:
             return f"the length of the episode ({min(len(one), len(other)) - 1} steps)"
-        for part, p, q in zip(("observation", "reward", "terminated", "truncated"), x, y, strict=True):
+        for part, p, q in zip(PARTS, x, y, strict=True):
             if p != q and not (p != p and q != q):
                 return f"the {part} at step {step}"
     return None
 
 
-def _snapshots_hold(env: Env, other: Env, episode: Episode) -> bool:
+def _snapshots_hold(trial: _Trial, env: Env, episode: Episode) -> bool:
     """Return whether snapshots, loaded into another environment, continue like the original."""
     _, actions, options = episode
+    other = trial.new()
     env.reset(seed=1, **options)
     shots = []
     records: list[Record] = []
     for step in range(len(actions)):
-        records += _steps(env, actions[step : step + 1])
+        records += _steps(trial, env, actions[step : step + 1])
         if records[-1][2] or records[-1][3]:
             break
         if len(records) in SNAPSHOTS_AT:
@@ -160,6 +187,6 @@ def _snapshots_hold(env: Env, other: Env, episode: Episode) -> bool:
     for at, shot in shots:
         other.reset(seed=2, **options)
         snapshot.put(other, shot, at)
-        if _difference(records[at:], _steps(other, actions[at:])) is not None:
+        if _difference(records[at:], _steps(trial, other, actions[at:])) is not None:
             return False
     return bool(shots)

@@ -77,14 +77,14 @@ class EnvPool:
         obs, info = self.pool.reset(indices)
         return obs, info["env_id"]
 
-    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array]:
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array, Mapping[str, Any]]:
         """Step all environments.
 
         Returns:
-            Observations, rewards, terminated, truncated, and the indices that they are of.
+            Observations, rewards, terminated, truncated, the indices that they are of, and info.
         """
         obs, reward, terminated, truncated, info = self.pool.step(actions)
-        return obs, reward, terminated, truncated, info["env_id"]
+        return obs, reward, terminated, truncated, info["env_id"], info
 
     def close(self) -> None:
         """Free its resources."""
@@ -123,9 +123,9 @@ class VectorEntryPoint:
         obs, _ = self.envs.reset(seed=seeds, options={"reset_mask": mask})  # type: ignore[arg-type]  # says int
         return obs[mask], self.indices[mask]
 
-    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array]:
-        obs, reward, terminated, truncated, _ = self.envs.step(actions)
-        return obs, reward, terminated, truncated, self.indices
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, Array, Mapping[str, Any]]:
+        obs, reward, terminated, truncated, info = self.envs.step(actions)
+        return obs, reward, terminated, truncated, self.indices, info
 
     def close(self) -> None:
         self.envs.close()

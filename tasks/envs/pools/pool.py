@@ -15,9 +15,10 @@ import numpy as np
 from gymnasium import spaces
 
 from ...rng import streams
+from ..base import info
 from ..base.encode import Actions, Observations, Spaces
 from ..base.envs import Array
-from ..base.spec import EnvSpec
+from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, Options
 from ..gym.selftest import Restore
 from .makers import RawPool, make_pool
@@ -33,6 +34,7 @@ class Pool:
         self.pool: RawPool | None = None
         space = pool_spaces(spec).observation
         self.encoder = Observations(space, spec.id)
+        self.nothing = np.empty((count, 0))
         # Boxes are copied all at once, other spaces written environment by environment.
         self.whole = self.encoder.kind == "vector" and isinstance(space, spaces.Box)
 
@@ -51,10 +53,32 @@ class Pool:
 
     def step(self, actions: Array) -> FlatStep:
         assert self.pool is not None
-        obs, reward, terminated, truncated, env_id = self.pool.step(actions)
+        obs, reward, terminated, truncated, env_id, said = self.pool.step(actions)
         order = self._order(env_id, range(self.count))
-        ended = [np.array(np.asarray(flags)[order], np.bool_) for flags in (terminated, truncated)]
-        return FlatStep(self._encoded(obs, order), np.asarray(reward, np.float64)[order], *ended)
+        entries = np.stack([self._column(said, name) for name in self.spec.info], 1) if self.spec.info else self.nothing
+        return FlatStep(
+            self._encoded(obs, order),
+            np.asarray(reward, np.float64)[order],
+            np.array(np.asarray(terminated)[order], np.bool_),
+            np.array(np.asarray(truncated)[order], np.bool_),
+            entries[order],
+        )
+
+    def _column(self, said: Mapping[str, Any], name: str) -> Array:
+        """Return an entry of `info` by environment, NaN where missing."""
+        found = info.find(said, name)
+        if found is None:
+            return np.full(self.count, np.nan)
+        column = np.asarray(found)
+        if column.dtype.kind not in "biuf" or column.size != self.count:
+            raise EnvSpecError(
+                f"{self.spec.id}: what is reported of info must be one number a step, but info[{name!r}] is "
+                f"{column.dtype} of shape {column.shape[1:]}; leave it out"
+            )
+        outer, dot, inner = name.rpartition(".")
+        given = info.find(said, f"{outer}{dot}_{inner}")  # Gymnasium's mask of those that have it
+        numbers = column.reshape(self.count).astype(np.float64)
+        return numbers if given is None else np.where(given, numbers, np.nan)
 
     def _order(self, env_id: Array, indices: Sequence[int]) -> Array:
         """Return the row of an answer for each of these (rising) indices."""

@@ -58,7 +58,7 @@ class Processes:
         processes = min(processes, count)
         self.bounds = [count * w // processes for w in range(processes + 1)]
         self.process_of = [w for w in range(processes) for _ in range(self.bounds[w], self.bounds[w + 1])]
-        rows = FlatStep.empty(1, Observations(spaces.observation, spec.id))._asdict()
+        rows = FlatStep.empty(1, Observations(spaces.observation, spec.id), spec)._asdict()
         rows["actions"] = np.empty((1, *(spaces.action.shape or ())), spaces.action.dtype)
         layout: Layout = [(name, row.dtype.str, (count, *row.shape[1:])) for name, row in rows.items()]
         self.memory = memory_file(layout)

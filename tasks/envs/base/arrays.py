@@ -1,0 +1,21 @@
+"""Types of environments' data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+Tree = dict[str, Any]
+Array = NDArray[Any]
+
+
+def to_tensor(array: Array) -> torch.Tensor:
+    """Return a tensor with a copy of the array."""
+    import torch  # here, since an environment process needs none, and it takes a second and 200 MB
+
+    return torch.from_numpy(np.array(array, order="C"))

@@ -1,0 +1,150 @@
+"""Named entries of `info`, reduced over each episode and tallied by member.
+
+    EnvSpec("my_envs:Search-v0", info={"is_success": "last", "gbest": "min", "cost": "sum"})
+
+Each becomes the metric ``info.NAME``: the mean over the episodes that ended in an epoch. An episode's value is of the
+steps where the environment gave a finite number; an episode without any does not count. A dot leads into a dict:
+``"episode.r"`` is ``info["episode"]["r"]``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrays import Array, Tree, to_tensor
+
+METRIC = "info."  # before the name of an entry
+Numbers = NDArray[np.float64]
+
+# An episode's value so far, the next one, and at the end also the number of values.
+REDUCTIONS: dict[str, Callable[[Numbers, Numbers], Numbers]] = {
+    "last": lambda before, value: value,
+    "mean": np.add,  # divided by the number at the end
+    "sum": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+def find(info: Mapping[str, Any], name: str) -> Any:
+    """Return an entry by its name or path, None if missing."""
+    if name in info:
+        return info[name]
+    outer, dot, inner = name.partition(".")
+    part = info.get(outer) if dot else None
+    return find(part, inner) if isinstance(part, Mapping) else None
+
+
+def number(value: Any) -> float | None:
+    """Return a value as a number, or None if it is none."""
+    if isinstance(value, int | float | np.number | np.bool_):
+        return float(value)
+    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
+        return float(value.item())
+    return None
+
+
+def numbers_in(info: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the names of all entries that can be reported."""
+    for name, value in info.items():
+        if isinstance(value, Mapping):
+            yield from numbers_in(value, f"{prefix}{name}.")
+        elif number(value) is not None:
+            yield f"{prefix}{name}"
+
+
+def write(info: Mapping[str, Any], names: Sequence[str], out: Array, env: str) -> None:
+    """Write the named entries of one step, NaN for missing ones.
+
+    Raises:
+        ValueError: an entry is no number.
+    """
+    for column, name in enumerate(names):
+        found = find(info, name)
+        value = math.nan if found is None else number(found)
+        if value is None:
+            raise ValueError(
+                f"{env}: what is reported of info must be one number a step, but info[{name!r}] is "
+                f"{str(found)[:40]!r}; leave it out"
+            )
+        out[column] = value
+
+
+class EpisodeInfo:
+    """Entries of M environments' running episodes, and tallies of P members.
+
+    Attributes:
+        names: of the K entries.
+        running: (M, K), the values so far; counts: (M, K), of how many steps.
+        sums, episodes: (P, K), over the episodes that ended since `take_metrics`.
+        last: (M, K), the values of the episode that ended last; NaN without one.
+    """
+
+    def __init__(self, reductions: Mapping[str, str], member: NDArray[np.int64]) -> None:
+        self.names, self.reductions, self.member = tuple(reductions), tuple(reductions.values()), member
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        size, members, entries = len(self.member), int(self.member[-1]) + 1, len(self.names)
+        self.running, self.counts = np.zeros((size, entries)), np.zeros((size, entries), np.int64)
+        self.sums, self.episodes = np.zeros((members, entries)), np.zeros((members, entries), np.int64)
+        self.last = np.full((size, entries), np.nan)
+
+    def begin(self, rows: Sequence[int] | Array) -> None:
+        """Begin the episodes of these environments."""
+        if self.names:
+            self.running[rows], self.counts[rows] = 0, 0
+
+    def add(self, entries: Numbers) -> None:
+        """Add the entries of one step, (M, K)."""
+        for column, reduction in enumerate(self.reductions):
+            rows = np.flatnonzero(np.isfinite(entries[:, column]))
+            before, value = self.running[rows, column], entries[rows, column]
+            later = REDUCTIONS[reduction](before, value)
+            self.running[rows, column] = np.where(self.counts[rows, column] > 0, later, value)
+            self.counts[rows, column] += 1
+
+    def values(self, ended: NDArray[np.int64]) -> Numbers:
+        """Return the values of these environments' episodes, NaN without any."""
+        counts = self.counts[ended]
+        values = np.where(counts > 0, self.running[ended], np.nan)
+        means = np.array([reduction == "mean" for reduction in self.reductions], np.bool_)
+        return np.where(means, values / np.maximum(counts, 1), values)
+
+    def end(self, ended: NDArray[np.int64]) -> None:
+        """Tally the episodes of these environments."""
+        if not self.names:
+            return
+        values = self.last[ended] = self.values(ended)
+        # One by one, in order: P may not change a sum's rounding.
+        np.add.at(self.sums, self.member[ended], np.where(np.isnan(values), 0, values))
+        np.add.at(self.episodes, self.member[ended], ~np.isnan(values))
+
+    def take_metrics(self) -> list[dict[str, float]]:
+        """Return each member's means over episodes, and empty the tallies."""
+        rows = [
+            {f"{METRIC}{name}": total / count for name, total, count in zip(self.names, *tally, strict=True) if count}
+            for tally in zip(self.sums.tolist(), self.episodes.tolist(), strict=True)
+        ]
+        self.sums[:], self.episodes[:] = 0, 0
+        return rows
+
+    def member_state(self, member: int) -> Tree:
+        rows = self.member == member
+        return {
+            "running": to_tensor(self.running[rows]),
+            "counts": to_tensor(self.counts[rows]),
+            "sums": self.sums[member].tolist(),
+            "episodes": self.episodes[member].tolist(),
+        }
+
+    def load_member(self, member: int, tree: Mapping[str, Any]) -> None:
+        rows = self.member == member
+        self.running[rows], self.counts[rows] = tree["running"].numpy(), tree["counts"].numpy()
+        self.sums[member], self.episodes[member] = tree["sums"], tree["episodes"]
