@@ -42,7 +42,7 @@ ORDER = (
     ),
     *("tasks.record", "tasks.cohort", "tasks.task"),
     *("tasks.algorithms", "tasks.algorithms.sac", "tasks.testing", "tasks"),
-    *("studies.redact", "studies.errors", "studies.failures"),
+    *("studies.redact", "studies.errors", "studies.failures", "studies.statistics"),
     *("studies.storage.sql", "studies.storage.locks", "studies.storage"),
     *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine"),
     *("studies.workers", "studies.upkeep", "studies.orion", "studies.objective", "studies.tuning", "studies"),

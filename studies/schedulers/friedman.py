@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from ..statistics.distributions import chi2_tail, t_tails
+
 LEVEL = 0.05  # of significance
 
 
@@ -57,31 +59,3 @@ def _ranks(scores: Sequence[float]) -> list[float]:
     Equal scores share the mean of their ranks.
     """
     return [sum(other > score for other in scores) + (scores.count(score) + 1) / 2 for score in scores]
-
-
-def chi2_tail(x: float, freedom: int) -> float:
-    """Return the probability that a chi-squared variable exceeds x.
-
-    Abramowitz and Stegun, 26.4.4 and 26.4.5.
-    """
-    if x <= 0:
-        return 1.0
-    odd = freedom % 2
-    halves = (i + odd / 2 for i in range(freedom // 2))
-    tail = math.erfc(math.sqrt(x / 2)) if odd else 0.0
-    return tail + sum(math.exp(half * math.log(x / 2) - x / 2 - math.lgamma(half + 1)) for half in halves)
-
-
-def t_tails(t: float, freedom: int) -> float:
-    """Return the probability that Student's t exceeds t in size.
-
-    Abramowitz and Stegun, 26.7.3 and 26.7.4.
-    """
-    angle = math.atan(abs(t) / math.sqrt(freedom))
-    odd = freedom % 2
-    term, total = math.cos(angle) if odd else 1.0, 0.0
-    for i in range(freedom // 2):
-        total += term
-        term *= math.cos(angle) ** 2 * (2 * i + 1 + odd) / (2 * i + 2 + odd)
-    within = math.sin(angle) * total
-    return 1 - (2 / math.pi * (angle + within) if odd else within)

@@ -136,7 +136,10 @@ class ReplayBuffer:
         return self._fields(index, self._gather(index), names)
 
     def _gather(self, index: Index) -> NDArray[np.float32]:
-        """Return the numbers (P, B, numbers in a transition) of rows among those of all members."""
+        """Return the numbers of transitions, (P, B, numbers in each).
+
+        The index (P, B) is among the rows of all members.
+        """
         numbers: NDArray[np.float32] = self.numbers.reshape(-1, self.numbers.shape[-1]).take(index, 0)
         return numbers
 

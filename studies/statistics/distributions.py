@@ -1,0 +1,47 @@
+"""Tails of the distributions that tests and intervals need, without SciPy."""
+
+from __future__ import annotations
+
+import math
+
+
+def chi2_tail(x: float, freedom: int) -> float:
+    """Return the probability that a chi-squared variable exceeds x.
+
+    Abramowitz and Stegun, 26.4.4 and 26.4.5.
+    """
+    if x <= 0:
+        return 1.0
+    odd = freedom % 2
+    halves = (i + odd / 2 for i in range(freedom // 2))
+    tail = math.erfc(math.sqrt(x / 2)) if odd else 0.0
+    return tail + sum(math.exp(half * math.log(x / 2) - x / 2 - math.lgamma(half + 1)) for half in halves)
+
+
+def t_tails(t: float, freedom: int) -> float:
+    """Return the probability that Student's t exceeds t in size.
+
+    Abramowitz and Stegun, 26.7.3 and 26.7.4.
+    """
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    odd = freedom % 2
+    term, total = math.cos(angle) if odd else 1.0, 0.0
+    for i in range(freedom // 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (2 * i + 1 + odd) / (2 * i + 2 + odd)
+    within = math.sin(angle) * total
+    return 1 - (2 / math.pi * (angle + within) if odd else within)
+
+
+def t_quantile(level: float, freedom: int) -> float:
+    """Return a quantile of Student's t, to 1e-12 of its size.
+
+    It is that of `level`, above 1/2.
+    """
+    low, high = 0.0, 1.0
+    while t_tails(high, freedom) > 2 * (1 - level):
+        low, high = high, 2 * high
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_tails(middle, freedom) > 2 * (1 - level) else (low, middle)
+    return high

@@ -1,0 +1,88 @@
+"""Intervals are those of rliable on the same resamples, and cover what they promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from rekindle.studies.statistics import intervals
+from rekindle.studies.statistics.aggregates import Floats, iqm, mean, probability_of_improvement
+from rekindle.studies.statistics.distributions import chi2_tail, t_quantile, t_tails
+from rekindle.studies.statistics.intervals import Interval, TooFewRuns, interval, mean_interval
+from rliable import library
+from scipy import stats
+
+RANDOM = np.random.default_rng(0)
+SCORES = RANDOM.normal(size=(6, 3))
+OTHERS = RANDOM.normal(size=(5, 3))
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30, 999])
+@pytest.mark.parametrize("x", [0.0, 0.1, 1.0, 3.0, 30.0, 900.0])
+def test_tails_are_those_of_the_distributions(x: float, freedom: int) -> None:
+    assert chi2_tail(x, freedom) == pytest.approx(stats.chi2.sf(x, freedom), abs=1e-12)
+    assert t_tails(x, freedom) == pytest.approx(2 * stats.t.sf(x, freedom), abs=1e-10)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 9, 19, 200])
+def test_quantiles_are_those_of_students_t(freedom: int) -> None:
+    assert t_quantile(0.975, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-8)
+
+
+@pytest.mark.parametrize("samples", [(SCORES,), (SCORES, OTHERS)], ids=["one", "two"])
+def test_an_interval_is_rliables_on_the_same_resamples(
+    samples: tuple[Floats, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statistic = iqm if len(samples) == 1 else probability_of_improvement
+    kind = library.StratifiedBootstrap if len(samples) == 1 else library.StratifiedIndependentBootstrap
+    np.random.seed(1)  # theirs is NumPy's global one
+    theirs = kind(*samples).conf_int(lambda *drawn: np.array([statistic(*drawn)]), reps=300, method="percentile")
+
+    def same(arrays: Sequence[Floats], repetitions: int, seed: int) -> Iterator[list[Floats]]:
+        np.random.seed(1)
+        for drawn, _ in kind(*arrays).bootstrap(repetitions):
+            yield [np.array(each)[None] for each in drawn]
+
+    monkeypatch.setattr(intervals, "resamples", same)
+    ours = interval(statistic, *samples, repetitions=300)
+    assert [ours.low, ours.high] == pytest.approx(theirs[:, 0].tolist(), abs=1e-9)
+    assert ours.estimate == pytest.approx(float(statistic(*samples)))
+
+
+def test_each_environment_is_resampled_on_its_own() -> None:
+    scores = np.stack([np.arange(4.0), 100 + np.arange(4.0)], 1)
+    (drawn,) = next(intervals.resamples([scores], 200, 0))
+    assert drawn.shape == (200, 4, 2)
+    assert set(drawn[..., 0].ravel()) == {0, 1, 2, 3}
+    assert set(drawn[..., 1].ravel()) == {100, 101, 102, 103}
+    assert (drawn[..., 0] != drawn[..., 1] - 100).any()
+
+
+def test_the_same_scores_have_the_same_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = interval(mean, SCORES), mean_interval(SCORES[:, 0].tolist())
+    assert whole == (interval(mean, SCORES), mean_interval(SCORES[:, 0].tolist()))
+    monkeypatch.setattr(intervals, "AT_ONCE", 1 << 12)  # in several portions
+    assert interval(mean, SCORES).estimate == whole[0].estimate
+
+
+def test_the_interval_of_a_mean_covers_it_also_of_skewed_returns() -> None:
+    """Ten runs of an agent that fails one time in four, or learns more or less well."""
+    random, hits = np.random.default_rng(7), 0
+    for _ in range(400):
+        runs = np.where(random.random(10) < 0.25, -200.0, 50 * random.gamma(2, 1, 10))
+        _, low, high = mean_interval(runs.tolist(), repetitions=400)
+        hits += low <= 0.25 * -200 + 0.75 * 100 <= high
+    assert 0.92 <= hits / 400 <= 0.98  # of 400 at 95 of 100, two standard errors are 2 of 100
+
+
+def test_equal_runs_have_an_interval_without_width() -> None:
+    assert mean_interval([500.0] * 5) == Interval(500, 500, 500)
+    assert mean_interval([1.0, 1.0, 1.0 + 1e-15]).low <= 1
+
+
+def test_two_runs_are_too_few() -> None:
+    with pytest.raises(TooFewRuns, match="an interval needs at least 3 runs, but there are 2; train more seeds"):
+        mean_interval([1.0, 2.0])
+    with pytest.raises(TooFewRuns, match="there are 1"):
+        interval(mean, np.zeros((1, 3)))
