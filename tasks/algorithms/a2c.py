@@ -165,7 +165,7 @@ class A2CLearner(Learner):
 
 
 class A2C(Task):
-    """Advantage actor-critic on Discrete, MultiDiscrete, MultiBinary and Box actions.
+    """Advantage actor-critic on choices, Boxes, and Dicts and Tuples of both.
 
     Mnih et al. (2016), arXiv:1602.01783, with RMSprop by default, as in the paper. Departs from it: environments run in
     step, not asynchronously, and advantages are generalized ones, of which gae_lambda = 1 gives the paper's.

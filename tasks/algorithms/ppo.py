@@ -188,7 +188,7 @@ class PPOLearner(Learner):
 
 
 class PPO(Task):
-    """PPO with clipped surrogate on Discrete, MultiDiscrete, MultiBinary and Box actions.
+    """PPO on choices, Boxes, and Dicts and Tuples of both.
 
     Schulman et al. (2017), arXiv:1707.06347; details as Huang et al. (2022), "The 37 implementation details of PPO". By
     default actor and critic have one loss; with critic.name = "separate" the critic is fitted before the policy is.

@@ -120,8 +120,8 @@ def clipped_value_loss(
 class PPO2(Task):
     """PPO with joint loss and clipped values, as in OpenAI Baselines' ppo2.
 
-    Schulman et al. (2017), arXiv:1707.06347; Dhariwal et al. (2017), "OpenAI Baselines". Acts in Discrete,
-    MultiDiscrete, MultiBinary and Box spaces. The clip range acts on values in units of reward, so environments with
+    Schulman et al. (2017), arXiv:1707.06347; Dhariwal et al. (2017), "OpenAI Baselines". Acts in choices,
+    Boxes, and Dicts and Tuples of both. The clip range acts on values in units of reward, so environments with
     large rewards want `normalize_reward`, or a `clip_value`.
     """
 

@@ -270,7 +270,7 @@ def merge_metrics(rows: Sequence[Metrics]) -> Metrics:
 class SVPG(Task):
     """Stein variational policy gradient with particles of A2C.
 
-    Liu et al. (2017), arXiv:1704.02399, on Discrete, MultiDiscrete, MultiBinary and Box actions. Departs from it: the
+    Liu et al. (2017), arXiv:1704.02399, on choices, Boxes, and Dicts and Tuples of both. Departs from it: the
     prior is flat, the gradient is multiplied by the temperature (see `stein_gradient`), and each particle's critic
     learns alone. `evaluate` returns the mean over particles.
     """

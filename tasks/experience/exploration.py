@@ -90,9 +90,11 @@ class UniformActions:
             case gym.spaces.Discrete():
                 self.sizes = np.array([space.n])
             case gym.spaces.MultiDiscrete():
-                self.sizes, self.shape = space.nvec.reshape(-1), space.nvec.shape
+                self.sizes = space.nvec.reshape(-1)
+                self.shape = self.sizes.shape  # one row, as learners act
             case gym.spaces.MultiBinary():
-                self.sizes, self.shape = np.full(math.prod(space.shape), 2), space.shape
+                self.sizes = np.full(math.prod(space.shape), 2)
+                self.shape = self.sizes.shape
             case Joined():
                 self.shape = space.low.shape
             case gym.spaces.Box():
@@ -101,7 +103,7 @@ class UniformActions:
             case _:
                 raise UnsupportedSpace(
                     f"{where}: random actions are known for Discrete, MultiDiscrete, MultiBinary, Box, and Dicts and "
-                    f"Tuples of Discretes and bounded Boxes, not for {space}"
+                    f"Tuples of these with bounded Boxes, not for {space}"
                 )
         self.size = math.prod(self.shape)
         bits = isinstance(space, gym.spaces.MultiBinary)

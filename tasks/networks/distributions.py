@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..envs import Joined
 from ..errors import UnsupportedSpace
 
 LOG_2_PI = math.log(2 * math.pi)
@@ -76,6 +77,12 @@ class Distribution(Protocol):
     def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return log π(a|s) and the entropy of π(·|s), (...)."""
 
+    def imitation_loss(self, params: Tensor, actions: Tensor) -> Tensor:
+        """Return the loss of imitating actions, (...).
+
+        It is the mean squared error of numbers' modes, and -log π of choices.
+        """
+
 
 class Logits(Distribution, Protocol):
     """A distribution whose parameters are the network's outputs."""
@@ -88,6 +95,9 @@ class Logits(Distribution, Protocol):
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         return self.mode(params + noise)
+
+    def imitation_loss(self, params: Tensor, actions: Tensor) -> Tensor:
+        return -self.log_prob_and_entropy(params, actions)[0]
 
 
 class Categorical(Logits):
@@ -172,17 +182,81 @@ class Gaussian(Distribution):
         return torch.cat([outputs, log_std.expand_as(outputs)], -1)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        mean, log_std = params.split(self.size, -1)
+        mean, log_std = params.chunk(2, -1)
         return (mean + log_std.exp() * noise).unflatten(-1, self.action_shape)
 
     def mode(self, params: Tensor) -> Tensor:
         return params[..., : self.size].unflatten(-1, self.action_shape)
 
     def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = params.split(self.size, -1)
+        mean, log_std = params.chunk(2, -1)
         z = (actions.flatten(-len(self.action_shape)) - mean) / log_std.exp()
         log_prob = (-0.5 * z * z - log_std - 0.5 * LOG_2_PI).sum(-1)
         return log_prob, (log_std + 0.5 * (1 + LOG_2_PI)).sum(-1)
+
+    def imitation_loss(self, params: Tensor, actions: Tensor) -> Tensor:
+        return (self.mode(params) - actions).flatten(-len(self.action_shape)).square().mean(-1)
+
+
+class Hybrid(Distribution):
+    """Numbers and choices in one row, independent given the observation.
+
+    Parameters are the means of the numbers and the logits of the choices, then the log standard deviations.
+    """
+
+    action_type = torch.float32
+
+    def __init__(self, space: Joined):
+        self.columns = [i for i in range(len(space.low)) if i not in space.choices], list(space.choices)
+        self.size = len(self.columns[0])
+        self.numbers, self.choices = Gaussian((self.size,)), MultiCategorical(list(space.choices.values()))
+        self.outputs = self.size + self.choices.outputs
+        self.log_std_shape = (1, self.size) if self.size else ()
+        self.noise_size = self.numbers.noise_size + self.choices.noise_size
+        self.action_shape = (len(space.low),)
+
+    def noise(self, uniforms: Array) -> Array:
+        of_numbers = self.numbers.noise_size
+        parts = self.numbers.noise(uniforms[..., :of_numbers]), self.choices.noise(uniforms[..., of_numbers:])
+        return np.concatenate(parts, -1)
+
+    def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
+        return outputs if log_std is None else torch.cat([outputs, log_std.expand(*outputs.shape[:-1], -1)], -1)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        numbers, logits = self.split(params)
+        of_numbers, of_choices = noise[..., : self.size], noise[..., self.size :]
+        return self._join(self.numbers.sample(numbers, of_numbers), self.choices.sample(logits, of_choices))
+
+    def mode(self, params: Tensor) -> Tensor:
+        numbers, logits = self.split(params)
+        return self._join(self.numbers.mode(numbers), self.choices.mode(logits))
+
+    def log_prob_and_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        (numbers, logits), (taken, chosen) = self.split(params), self.parts(actions)
+        of_numbers = self.numbers.log_prob_and_entropy(numbers, taken)
+        of_choices = self.choices.log_prob_and_entropy(logits, chosen)
+        return of_numbers[0] + of_choices[0], of_numbers[1] + of_choices[1]
+
+    def imitation_loss(self, params: Tensor, actions: Tensor) -> Tensor:
+        (numbers, logits), (taken, chosen) = self.split(params), self.parts(actions)
+        of_choices = self.choices.imitation_loss(logits, chosen)
+        return of_choices + self.numbers.imitation_loss(numbers, taken) if self.size else of_choices
+
+    def split(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Split parameters into those of numbers and of choices."""
+        means, logits, log_std = params.split([self.size, self.choices.outputs, self.size], -1)
+        return torch.cat([means, log_std], -1), logits
+
+    def parts(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Split rows into numbers and choices."""
+        return rows[..., self.columns[0]], rows[..., self.columns[1]].long()
+
+    def _join(self, numbers: Tensor, choices: Tensor) -> Tensor:
+        rows = numbers.new_empty(*numbers.shape[:-1], *self.action_shape)
+        rows[..., self.columns[0]] = numbers
+        rows[..., self.columns[1]] = choices.to(rows)
+        return rows
 
 
 def distribution_for(space: gym.Space[Any], where: str) -> Distribution:
@@ -200,7 +274,12 @@ def distribution_for(space: gym.Space[Any], where: str) -> Distribution:
             return Bernoulli((math.prod(space.shape),))  # a row of bits; the environment gives them their shape
         case gym.spaces.Box() if space.shape and 0 not in space.shape and np.issubdtype(space.dtype, np.floating):
             return Gaussian(tuple(space.shape))
+        case Joined() if space.choices:
+            return Hybrid(space)
+        case Joined():
+            return Gaussian((len(space.low),))
     raise UnsupportedSpace(
-        f"{where} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box (floats) spaces, but got {space}; "
-        "wrap the environment in a gymnasium.ActionWrapper that offers one of these"
+        f"{where} acts in Discrete, MultiDiscrete (one axis), MultiBinary and Box (floats) spaces, and in Dicts and "
+        f"Tuples of these with bounded Boxes, but got {space}; wrap the environment in a gymnasium.ActionWrapper that "
+        "offers one of these"
     )

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ..networks.distributions import Categorical, Gaussian, MultiCategorical, distribution_for
+from ..envs import Joined
+from ..networks.distributions import Categorical, Gaussian, Hybrid, MultiCategorical, distribution_for
 
 
 class ActionEncoder:
@@ -26,9 +27,10 @@ class ActionEncoder:
     def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
         self.distribution = distribution_for(space, where)
         self.outputs = self.size = self.distribution.outputs
-        if isinstance(space, gym.spaces.Box):
+        if isinstance(space, gym.spaces.Box | Joined):
+            columns = self.distribution.columns[0] if isinstance(self.distribution, Hybrid) else slice(None)
             self.low, self.high = (
-                torch.from_numpy(x.astype("float32").reshape(-1)).to(device) for x in (space.low, space.high)
+                torch.from_numpy(x.astype("float32").reshape(-1)[columns]).to(device) for x in (space.low, space.high)
             )
             bounded = self.low.isfinite() & self.high.isfinite() & (self.low < self.high)
             self.middle = torch.where(bounded, 0.5 * (self.low + self.high), 0.0)
@@ -42,6 +44,11 @@ class ActionEncoder:
         if isinstance(dist, MultiCategorical):
             parts = zip(actions.unbind(-1), dist.sizes, strict=True)
             return torch.cat([one_hot(part, n) for part, n in parts], -1).float()
+        if isinstance(dist, Hybrid):
+            numbers, choices = dist.parts(actions)
+            parts = zip(choices.unbind(-1), dist.choices.sizes, strict=True)
+            scaled = (numbers - self.middle) / self.half
+            return torch.cat([scaled, *(one_hot(part, n).float() for part, n in parts)], -1)
         if isinstance(dist, Gaussian):
             numbers = torch.minimum(torch.maximum(actions.flatten(2), self.low), self.high)
             return (numbers - self.middle) / self.half
@@ -50,8 +57,12 @@ class ActionEncoder:
     def error(self, guess: Tensor, actions: Tensor) -> Tensor:
         """Return the errors of guesses (P, B, outputs), (P, B).
 
-        They are squared distances in a Box, else -log π.
+        They are squared distances in a Box, else -log π; of both together the sum.
         """
+        if isinstance(self.distribution, Hybrid):
+            k, (_, choices) = self.distribution.size, self.distribution.parts(actions)
+            of_numbers = (guess[..., :k] - self(actions)[..., :k]).square().sum(-1)
+            return of_numbers - self.distribution.choices.log_prob_and_entropy(guess[..., k:], choices)[0]
         if isinstance(self.distribution, Gaussian):
             return (guess - self(actions)).square().sum(-1)
         return -self.distribution.log_prob_and_entropy(guess, actions)[0]

@@ -86,7 +86,4 @@ class Cloning:
         batch = self.examples.batch(rows.numpy(), host.agent.obs_normalizer)
         batch["memory"] = batch["begins"].new_zeros(*part.shape, host.agent.policy.state_size)
         params, _ = host.agent.policy(batch)
-        distribution, actions = host.agent.policy.distribution, batch["actions"]
-        if actions.is_floating_point():
-            return (distribution.mode(params) - actions).flatten(2).square().mean(-1).mean(1)
-        return -distribution.log_prob_and_entropy(params, actions)[0].mean(1)
+        return host.agent.policy.distribution.imitation_loss(params, batch["actions"]).mean(1)

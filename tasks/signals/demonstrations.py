@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ..checkpoint.member_state import Stacked
 from ..checkpoint.policy_files import write_whole
-from ..envs import EnvSpec, spaces_of
+from ..envs import EnvSpec, Joined, spaces_of
 from ..envs.base.encode import Actions, Observations
 from ..errors import TaskError
 from ..experience.normalizers import ObservationNormalizer
@@ -168,7 +168,7 @@ class Demonstrations:
                 )
             tensors[name] = loaded.to(own.dtype)
         actions = self.actions.reshape(self.steps, -1)
-        if isinstance(space, gym.spaces.Box):  # clipped as the environment does it
+        if isinstance(space, gym.spaces.Box | Joined):  # clipped as the environment does it
             clipped = np.clip(actions, space.low.reshape(-1), space.high.reshape(-1)).astype(np.float32)
             tensors[f"{PREFIX}actions"] = torch.from_numpy(clipped).reshape(tensors[f"{PREFIX}actions"].shape)
         elif ((actions < 0) | (actions >= _choices(space))).any():

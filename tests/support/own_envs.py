@@ -137,7 +137,7 @@ class GraphActionWalk(Walk):
     """An action that is no number."""
 
     def __init__(self) -> None:
-        super().__init__(BOX, spaces.Dict({"push": spaces.Discrete(2)}))
+        super().__init__(BOX, spaces.Dict({"push": spaces.Text(2)}))
 
 
 class HybridWalk(Walk):
@@ -155,6 +155,20 @@ class HybridWalk(Walk):
         self.position = self.position * 0.9 + 0.1 * self.np_random.normal(0, 1, 2) + np.array([push, 0]) / 10
         reward = push - 0.25 * (float(action["push"][1]) - 3) ** 2 - (size != 2) - float(action["rest"][1]) ** 2
         return self.show(), reward, bool(np.abs(self.position).max() > 3), False, {}
+
+
+class BranchWalk(Walk):
+    """Several choices in a Tuple, and no numbers beside them."""
+
+    def __init__(self) -> None:
+        branches = [spaces.Discrete(3, start=1), spaces.MultiDiscrete([2, 3], start=[1, 0]), spaces.MultiBinary(2)]
+        super().__init__(BOX, spaces.Tuple(branches))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), (action, self.action_space)
+        size = sum(float(np.sum(part)) for part in action)
+        self.position = self.position + size / 16 * self.np_random.normal(0, 1, 2)
+        return self.show(), float(self.position[0]) - size, bool(np.abs(self.position).max() > 3), False, {}
 
 
 class LessonWalk(Walk):
@@ -286,7 +300,7 @@ class Doubled(gym.RewardWrapper[Any, Any]):
 
 
 WALKS = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, PictureWalk, TextWalk, GraphActionWalk, HybridWalk)
-OWN = (*WALKS, Square, LessonWalk, Search, Lottery, Curriculum, Fragile, Faulty, Seedless)
+OWN = (*WALKS, BranchWalk, Square, LessonWalk, Search, Lottery, Curriculum, Fragile, Faulty, Seedless)
 for own in OWN:
     if f"{own.__name__}-v0" not in gym.registry:
         gym.register(f"{own.__name__}-v0", own, max_episode_steps=30)

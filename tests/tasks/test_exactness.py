@@ -56,7 +56,7 @@ CONTINUOUS = {
     "wrapped": EnvSpec("Pendulum-v1", wrappers=[{"entry_point": "gymnasium.wrappers:NormalizeReward"}]),
 }
 SEVERAL = {"choices": EnvSpec("own_envs:RowsWalk-v0"), "bits": EnvSpec("own_envs:BitsWalk-v0")}
-HYBRID = {"hybrid": EnvSpec("own_envs:HybridWalk-v0")}
+HYBRID = {"hybrid": EnvSpec("own_envs:HybridWalk-v0"), "branches": EnvSpec("own_envs:BranchWalk-v0")}
 SHORTER = ("num_steps", "epoch_steps", "learning_starts", "batch_size")
 TINY = {"tiny image": EnvSpec("own_envs:ImageWalk-v0")}  # too small for the default encoder
 IMAGES = ("image", "tiny image", "tiny image, Box", "Atari image", "Atari, vector")
@@ -74,7 +74,7 @@ REPLAYS: dict[str, Any] = {
     "model.width": 16,
 }
 SEQUENCES = {"batch_size": 16, "model.memory": "lstm", "model.sequence_length": 4, "model.burn_in": 2}
-ACTORS = {**DISCRETE, **CONTINUOUS, **SEVERAL}
+ACTORS = {**DISCRETE, **CONTINUOUS, **SEVERAL, **HYBRID}
 # name: (the task, its hyperparameters, the families that it can act in)
 ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
     "ppo": ("ppo", MINIBATCHES, ACTORS),
@@ -88,7 +88,7 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any], dict[str, EnvSpec]]] = {
     "svpg-ppo2": ("svpg-ppo2", {**MINIBATCHES, "num_particles": 2}, ACTORS),
     "dqn": ("dqn", REPLAYS, DISCRETE),
     "dqn, n-step, prioritized": ("dqn", {**REPLAYS, "n_step": 3, "replay.name": "prioritized"}, DISCRETE),
-    "sac": ("sac", REPLAYS, {name: env for name, env in FAMILIES.items() if name not in {*TINY, *SEVERAL}}),
+    "sac": ("sac", REPLAYS, {name: env for name, env in FAMILIES.items() if name not in TINY}),
 }
 CURIOUS = {"icm.use": True, "icm.width": 16, "rnd.use": True, "rnd.width": 16}
 SHOWN = {"gail.use": True, "gail.width": 16, "cloning.use": True, "cloning.batch_size": 8}
@@ -155,6 +155,10 @@ QUICK = {
     ("a2c, small, curious", "tiny image"),
     ("dqn, impala, dueling", "tiny image"),
     ("sac", "hybrid"),
+    ("sac", "bits"),
+    ("sac", "branches"),
+    ("ppo", "branches"),
+    ("ppo2, lstm, curious, shown", "hybrid"),
     ("sac", "wrapped"),
     ("sac, small", "tiny image, Box"),
     ("sac, lstm", "restart"),

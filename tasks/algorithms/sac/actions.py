@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...envs import Joined
+from ...envs.base.joined import sizes_of
 from ...errors import UnsupportedSpace
 from ...networks.fused import LOG_STD_LIMITS, SoftSample, soft_samples, state_dependent_log_std
 from ...networks.mlp import Parameters, actor_layers
@@ -41,7 +42,7 @@ Noise = Callable[[int, Tensor, Tensor], tuple[Tensor | None, Array | None]]  # o
 class SoftActions:
     """An action space as k normalized numbers and one of n choices.
 
-    Several Discretes are one choice of all their combinations.
+    Several choices are one choice of all their combinations.
 
     Attributes:
         continuous_dim, num_discrete: k and n; k = 0 without numbers, n = 1 without choices.
@@ -60,29 +61,34 @@ class SoftActions:
             UnsupportedSpace: for a space that SAC cannot act in.
         """
         low, high = np.empty(0, np.float32), np.empty(0, np.float32)
-        self.sizes: list[int] = []  # of the Discretes
-        self.columns: tuple[list[int], list[int]] | None = None  # of numbers and of choices in a Joined's row
+        self.sizes: list[int] = []  # of the choices
+        self.columns: tuple[list[int], list[int]] | None = None  # of numbers and of choices in a row
+        self.row_type: type[np.generic] = np.float32
         match space:
             case gym.spaces.Discrete():
                 self.sizes = [int(space.n)]
             case gym.spaces.Box() if space.shape and np.issubdtype(space.dtype, np.floating) and space.is_bounded():
                 low, high = space.low.reshape(-1), space.high.reshape(-1)
                 self.shape = tuple(space.shape)
+            case gym.spaces.MultiDiscrete() | gym.spaces.MultiBinary():
+                self.sizes, self.row_type = sizes_of(space), np.int64
+                self.columns = [], list(range(len(self.sizes)))
             case Joined():
                 numbers = [i for i in range(len(space.low)) if i not in space.choices]
                 low, high = space.low[numbers], space.high[numbers]
                 self.sizes, self.columns = list(space.choices.values()), (numbers, list(space.choices))
             case _:
                 raise UnsupportedSpace(
-                    f"{where} acts in Discrete spaces, in Boxes of floats that are bounded on all sides, and in Dicts "
-                    f"and Tuples of both, but got {space}; wrap it in a gymnasium.ActionWrapper that offers one"
+                    f"{where} acts in Discrete, MultiDiscrete and MultiBinary spaces, in Boxes of floats that are "
+                    f"bounded on all sides, and in Dicts and Tuples of these, but got {space}; wrap it in a "
+                    "gymnasium.ActionWrapper that offers one"
                 )
         self.middle, self.half = ((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
         self.continuous_dim, self.num_discrete = len(low), math.prod(self.sizes)
         if self.num_discrete > MAX_CHOICES:
             raise UnsupportedSpace(
-                f"{where} chooses among at most {MAX_CHOICES} combinations of its Discretes, "
-                f"but {space} has {self.num_discrete}"
+                f"{where} chooses among at most {MAX_CHOICES} combinations of its choices, "
+                f"but {space} has {self.num_discrete}; use PPO, whose choices are independent"
             )
         if fixed := np.flatnonzero(low == high).tolist():
             raise UnsupportedSpace(
@@ -126,7 +132,7 @@ class SoftActions:
         scaled: Array = numbers.cpu().numpy() * self.half + self.middle
         if self.columns is None:
             return scaled.reshape(*scaled.shape[:2], *self.shape)
-        rows = np.empty((*scaled.shape[:2], self.continuous_dim + len(self.sizes)), np.float32)
+        rows = np.empty((*scaled.shape[:2], self.continuous_dim + len(self.sizes)), self.row_type)
         rows[..., self.columns[0]] = scaled
         rows[..., self.columns[1]] = 0
         if choices is not None:

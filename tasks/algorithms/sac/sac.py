@@ -365,9 +365,9 @@ def masked(x: Tensor, mask: Tensor | None) -> Tensor:
 class SAC(Task):
     """Soft actor-critic (SAC) with twin critics.
 
-    Acts in bounded Box and Discrete spaces, and in Dicts and Tuples of both. With a recurrent core (`model.memory`)
-    policy and critics learn from sequences, see `sequence_replay`. For images an encoder learns from the critics' loss
-    alone, see `image_networks`.
+    Acts in bounded Boxes, in choices (several are one of all combinations), and in Dicts and Tuples of both. With a
+    recurrent core (`model.memory`) policy and critics learn from sequences, see `sequence_replay`. For images an
+    encoder learns from the critics' loss alone, see `image_networks`.
 
     Haarnoja et al. (2018), arXiv:1812.05905; Christodoulou (2019), arXiv:1910.07207. tau is the fraction that the
     targets take from the online critics (others name the fraction kept). Departs from the papers in its options:

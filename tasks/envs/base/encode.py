@@ -121,8 +121,8 @@ class Actions:
         self.shape = space.shape or ()
         if not isinstance(space, (*FLAT_SPACES, Joined)):
             raise UnsupportedSpace(
-                f"{env}: actions must be Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of Discretes "
-                f"and bounded Boxes of floats, but action_space is {space}; add a wrapper that turns it into one"
+                f"{env}: actions must be Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of these "
+                f"with bounded Boxes of floats, but action_space is {space}; add a wrapper that turns it into one"
             )
         self.whole = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer)
         # A learner sees a MultiDiscrete or MultiBinary as one row of choices; a Box keeps its shape.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,23 +15,24 @@ from .envs import Array
 
 Space = spaces.Space[Any]
 Path = tuple[str | int, ...]
+CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 class Joined(spaces.Space[NDArray[np.float32]]):
     """Rows of float32 for the actions of a Dict or Tuple.
 
-    Its parts, nested or not, are Boxes of bounded floats and Discretes. A row holds the parts in order: a Box
-    flattened, a Discrete as an index from 0.
+    Its parts, nested or not, are Boxes of bounded floats, and choices: Discretes, MultiDiscretes and MultiBinaries. A
+    row holds the parts in order, flattened, and choices as indices from 0.
 
     Attributes:
-        low, high: bounds of every number in a row; those of a Discrete of n are 0 and n - 1.
-        choices: the columns of the Discretes in a row, and the number of choices of each.
+        low, high: bounds of every number in a row; those of a choice of n are 0 and n - 1.
+        choices: the columns of choices in a row, and the number of values of each.
     """
 
     def __init__(self, space: Space) -> None:
         """Raise ValueError unless `can_join(space)`."""
         if not can_join(space):
-            raise ValueError(f"a Dict or Tuple of bounded Boxes of floats and Discretes is joined, but not {space}")
+            raise ValueError(f"a Dict or Tuple of bounded Boxes of floats and of choices is joined, but not {space}")
         self.space = space
         self.parts: list[tuple[Path, Space, slice]] = []
         self.choices: dict[int, int] = {}
@@ -38,13 +40,14 @@ class Joined(spaces.Space[NDArray[np.float32]]):
         high: list[float] = []
         for path, leaf in leaves(space):
             begin = len(low)
-            if isinstance(leaf, spaces.Discrete):
-                self.choices[begin] = int(leaf.n)
-                low.append(0)
-                high.append(int(leaf.n) - 1)
-            elif isinstance(leaf, spaces.Box):
+            if isinstance(leaf, spaces.Box):
                 low.extend(leaf.low.reshape(-1).tolist())
                 high.extend(leaf.high.reshape(-1).tolist())
+            else:
+                sizes = sizes_of(leaf)
+                self.choices |= dict(enumerate(sizes, begin))
+                low.extend([0] * len(sizes))
+                high.extend(n - 1 for n in sizes)
             self.parts.append((path, leaf, slice(begin, len(low))))
         self.low, self.high = np.array(low, np.float32), np.array(high, np.float32)
         super().__init__((len(low),), np.float32)
@@ -70,12 +73,13 @@ class Joined(spaces.Space[NDArray[np.float32]]):
         """
         values: dict[Path, Any] = {}
         for path, leaf, columns in self.parts:
-            if isinstance(leaf, spaces.Discrete):
-                values[path] = leaf.start + np.rint(row[..., columns.start]).astype(np.int64)
-            elif isinstance(leaf, spaces.Box):
-                numbers = row[..., columns].reshape((*row.shape[:-1], *leaf.shape)).astype(leaf.dtype)
+            numbers = row[..., columns].reshape((*row.shape[:-1], *(leaf.shape or ())))
+            if isinstance(leaf, spaces.Box):
                 # A bound in float32 may lie outside the same bound in float64.
-                values[path] = np.asarray(np.clip(numbers, leaf.low, leaf.high))
+                values[path] = np.asarray(np.clip(numbers.astype(leaf.dtype), leaf.low, leaf.high))
+            else:
+                first = leaf.start if isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) else 0
+                values[path] = np.rint(numbers).astype(leaf.dtype)[()] + first
         return _nested(self.space, (), values)
 
     def __repr__(self) -> str:
@@ -101,14 +105,23 @@ class JoinedActions(gym.ActionWrapper[Any, Any, Any]):
 def can_join(space: Space) -> bool:
     """Return whether a space has the form that `Joined` takes.
 
-    That is a Dict or Tuple of Discretes and at least one Box of bounded floats.
+    That is a Dict or Tuple of choices and of Boxes of bounded floats.
     """
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return False
     parts = [leaf for _, leaf in leaves(space)]
     boxes = [part for part in parts if isinstance(part, spaces.Box)]
     bounded = all(np.issubdtype(box.dtype, np.floating) and box.is_bounded() for box in boxes)
-    return bool(boxes) and bounded and all(isinstance(part, spaces.Box | spaces.Discrete) for part in parts)
+    return bool(parts) and bounded and all(isinstance(part, (spaces.Box, *CHOICES)) for part in parts)
+
+
+def sizes_of(space: Space) -> list[int]:
+    """Return the number of values of each choice in a space."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)]
+    if isinstance(space, spaces.MultiDiscrete):
+        return list(map(int, space.nvec.reshape(-1)))
+    return [2] * math.prod(space.shape or ())
 
 
 def _children(space: Space) -> list[tuple[str | int, Space]]:

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from rekindle import DQN, PPO, SAC, EnvSpec
+from rekindle import DQN, SAC, EnvSpec
 from rekindle.spaces.choices import Fixed
 from rekindle.tasks.algorithms.sac.actions import SoftActions
 from rekindle.tasks.algorithms.sac.sac import SACLearner
@@ -35,7 +35,7 @@ SMALL: dict[str, Any] = {
 START = frozenset({"entropy.alpha"})  # where a learned coefficient starts
 BOX = gym.spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 HYBRID = gym.spaces.Dict({"mode": gym.spaces.Discrete(2), "push": BOX, "size": gym.spaces.Discrete(3, start=1)})
-SPACES = [BOX, gym.spaces.Discrete(3), Joined(HYBRID)]
+SPACES = [BOX, gym.spaces.Discrete(3), gym.spaces.MultiBinary(2), Joined(HYBRID)]
 
 
 class TestOnPendulum(ExactnessSuite):
@@ -261,6 +261,18 @@ class TestActions:
         assert chosen is not None
         assert torch.equal(chosen, choices)
 
+    @pytest.mark.parametrize(
+        ("space", "row"), [(gym.spaces.MultiDiscrete([3, 4]), [2, 1]), (gym.spaces.MultiBinary((2, 2)), [1, 0, 0, 1])]
+    )
+    def test_several_choices_are_one_of_all_combinations(self, space: gym.Space[Any], row: list[int]) -> None:
+        actions = SoftActions(space, "a test")
+        assert (actions.continuous_dim, actions.entropy_terms) == (0, 1)
+        numbers, choice = actions.normalize(torch.tensor([[row]]))
+        assert numbers.shape == (1, 1, 0)
+        assert choice is not None
+        assert choice.item() == 9  # 2 * 4 + 1, and 1001 in binary
+        assert actions.denormalize(numbers, choice).tolist() == [[row]]
+
     def test_evaluation_is_greedy(self) -> None:
         made = learner()
         obs = made.envs.obs
@@ -442,15 +454,15 @@ class TestRefusals:
         with pytest.raises(ValueError, match=f"SAC: {message}"):
             SAC("Pendulum-v1").init(**_nested({**SMALL, **changes}))
 
-    @pytest.mark.parametrize("name", ["BoxWalk", "BitsWalk"])
-    def test_other_action_spaces_are_refused_by_name(self, name: str) -> None:
-        with pytest.raises(UnsupportedSpace, match=rf"SAC on own_envs:{name}-v0 acts in Discrete spaces"):
-            SAC(f"own_envs:{name}-v0").init(**_nested(SMALL))
+    def test_other_action_spaces_are_refused_by_name(self) -> None:
+        with pytest.raises(UnsupportedSpace, match=r"SAC on own_envs:BoxWalk-v0 acts in Discrete, MultiDiscrete and"):
+            SAC("own_envs:BoxWalk-v0").init(**_nested(SMALL))
+        with pytest.raises(UnsupportedSpace, match=r"at most 4096 combinations of its choices, .* has 8192; use PPO"):
+            SoftActions(gym.spaces.MultiBinary(13), "here")
 
-    def test_others_than_sac_refuse_hybrid_actions(self) -> None:
-        for task in (PPO, DQN):
-            with pytest.raises(UnsupportedSpace, match=r"but got Joined\(Dict"):
-                task("own_envs:HybridWalk-v0").init()
+    def test_dqn_refuses_hybrid_actions(self) -> None:
+        with pytest.raises(UnsupportedSpace, match=r"but got Joined\(Dict"):
+            DQN("own_envs:HybridWalk-v0").init()
 
 
 @pytest.mark.slow

@@ -125,16 +125,29 @@ def test_every_row_of_a_joined_space_is_an_action_and_all_choices_come() -> None
     assert min(counts[1]) > 150
 
 
+def test_choices_alone_are_joined_and_split() -> None:
+    space = spaces.Tuple([spaces.Discrete(3, start=1), spaces.MultiDiscrete([[2], [5]], start=[[1], [0]])])
+    whole = spaces.Dict(bits=spaces.MultiBinary((2, 1)), rest=space)
+    joined = Joined(whole)
+    assert joined.choices == {0: 2, 1: 2, 2: 3, 3: 2, 4: 5}
+    assert (joined.low.tolist(), joined.high.tolist()) == ([0] * 5, [1, 1, 2, 1, 4])
+    taken = joined.split(np.array([1, 0, 2, 1, 4], np.float32))
+    assert whole.contains(taken)
+    assert (taken["bits"].tolist(), taken["rest"][0], taken["rest"][1].tolist()) == ([[1], [0]], 3, [[2], [4]])
+    batch = joined.split(joined.draw(np.random.default_rng(0).uniform(size=(7, 5))))
+    assert all(whole.contains({"bits": batch["bits"][i], "rest": tuple(x[i] for x in batch["rest"])}) for i in range(7))
+
+
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.Dict(a=spaces.Discrete(2)),
+        spaces.Dict(a=spaces.Text(2)),
         spaces.Dict(a=spaces.Box(-np.inf, 1, (1,)), b=spaces.Discrete(2)),
-        spaces.Tuple([spaces.Box(0, 1, (1,)), spaces.MultiBinary(2)]),
+        spaces.Tuple([]),
         spaces.Box(0, 1, (1,)),
     ],
 )
-def test_what_is_no_dict_of_bounded_boxes_and_discretes_is_not_joined(space: spaces.Space) -> None:
+def test_what_is_no_dict_of_bounded_boxes_and_choices_is_not_joined(space: spaces.Space) -> None:
     assert not can_join(space)
     with pytest.raises(ValueError, match="is joined, but not"):
         Joined(space)

@@ -6,12 +6,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from rekindle.tasks.envs import Joined
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.networks.distributions import (
     Bernoulli,
     Categorical,
     Distribution,
     Gaussian,
+    Hybrid,
     MultiCategorical,
     distribution_for,
     log_softmax,
@@ -20,6 +22,7 @@ from rekindle.tasks.rng import streams
 from torch import Tensor
 from torch import distributions as td
 
+HYBRID = gym.spaces.Dict({"a": gym.spaces.Discrete(3), "b": gym.spaces.Box(-1, 1, (2,)), "c": gym.spaces.Discrete(2)})
 EVERY: dict[str, Distribution] = {
     "Categorical": Categorical(5),
     "Categorical of one": Categorical(1),
@@ -28,6 +31,8 @@ EVERY: dict[str, Distribution] = {
     "Bernoulli of a table": Bernoulli((2, 3)),
     "Gaussian": Gaussian((3,)),
     "Gaussian of a table": Gaussian((2, 2)),
+    "Hybrid": Hybrid(Joined(HYBRID)),
+    "Hybrid of choices": Hybrid(Joined(gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.MultiBinary(2)]))),
 }
 
 
@@ -54,6 +59,10 @@ def torch_log_prob_and_entropy(dist: Distribution, params: Tensor, actions: Tens
         parts = [td.Categorical(logits=part) for part in params.split(dist.sizes, -1)]
         log_probs = [part.log_prob(action) for part, action in zip(parts, actions.unbind(-1), strict=True)]
         return torch.stack(log_probs).sum(0), torch.stack([part.entropy() for part in parts]).sum(0)
+    if isinstance(dist, Hybrid):
+        pairs = zip((dist.numbers, dist.choices), dist.split(params), dist.parts(actions), strict=True)
+        parts = [torch_log_prob_and_entropy(of, *rest) for of, *rest in pairs if of.outputs]
+        return sum(part[0] for part in parts), sum(part[1] for part in parts)  # type: ignore[return-value]
     flat = actions.flatten(-len(dist.action_shape)).float()
     if isinstance(dist, Bernoulli):
         independent = td.Independent(td.Bernoulli(logits=params), 1)
