@@ -9,9 +9,14 @@
         ]},
     })
 
-The environment finds them in ``reset(options=...)``, by name. A value is a number (constant), or one of
-``{"uniform": [low, high]}``, ``{"gaussian": [mean, st_dev]}``, ``{"multirangeuniform": [[low, high], ...]}``. Training
-starts with the first lesson of each parameter; episodes of evaluation are always of the last one.
+The environment finds them in ``reset(options=...)``, by name; one that its reset does not read is an error. A parameter
+named ``kwargs.NAME`` is an argument of its constructor, and each episode has a new environment. A value is a number
+(constant), or one of ``{"uniform": [low, high]}``, ``{"gaussian": [mean, st_dev]}``, ``{"multirangeuniform": [[low,
+high], ...]}``, ``{"integer": [low, high]}`` with both ends, ``{"choice": [value, ...]}`` of any JSON values. The metric
+``parameter.NAME`` is the mean over the member's running episodes. Training starts with the first lesson of each
+parameter; episodes of evaluation are always of the last one.
+
+ML-Agents' spelling is understood too: ``sampler_type`` with ``sampler_parameters``, and ``curriculum`` for lessons.
 
 completion_criteria, tested once after every episode of a member:
     measure: "reward" (default), the mean return of the last ``min_lesson_length`` episodes, one at least;
@@ -41,7 +46,8 @@ from ...rng import streams
 Tree = dict[str, Any]
 SMOOTHING = 0.25  # the weight of the measure before
 MEASURES = ("reward", "progress")
-Sampler = Callable[[float], float]  # a parameter's value as a function of a number in (0, 1)
+KWARGS = "kwargs."  # before the name of an argument of the constructor
+Sampler = Callable[[float], Any]  # a parameter's value as a function of a number in (0, 1)
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,8 @@ def parse(parameters: Mapping[str, Any], reported: Sequence[str] = ()) -> dict[s
 
 
 def _lessons(form: Any, where: str, measures: Sequence[str]) -> list[Lesson]:
+    if isinstance(form, Mapping) and form.keys() == {"curriculum"}:
+        form = {"lessons": form["curriculum"]}
     if not isinstance(form, Mapping) or "lessons" not in form:
         return [Lesson("", _sampler(form, where), None)]
     lessons = form["lessons"]
@@ -105,6 +113,8 @@ def _criteria(form: Any, where: str, measures: Sequence[str]) -> Criteria:
     known = [f.name for f in fields(Criteria)]
     if not isinstance(form, Mapping):
         raise ValueError(f"{where} must be an object, but got {form!r}")
+    if isinstance(form.get("behavior"), str):  # ML-Agents names whose reward is measured; here is one only
+        form = {name: value for name, value in form.items() if name != "behavior"}
     for name in form.keys() - set(known):
         raise ValueError(f"{where} has {', '.join(known)}, but got {name!r}{near(name, known)}")
     criteria = Criteria(**form)
@@ -126,6 +136,7 @@ def _criteria(form: Any, where: str, measures: Sequence[str]) -> Criteria:
 
 
 def _sampler(form: Any, where: str) -> Sampler:
+    form = _from_ml_agents(form, where)
     if _is_number(form):
         return lambda u: float(form)
     match list(form.items()) if isinstance(form, Mapping) else []:
@@ -135,10 +146,40 @@ def _sampler(form: Any, where: str) -> Sampler:
             return lambda u: mean + st_dev * NormalDist().inv_cdf(u)
         case [("multirangeuniform", [_, *_] as ranges)] if all(map(_is_range, ranges)):
             return lambda u: _in_ranges(ranges, u)
+        case [("integer", [low, high])] if _is_whole(low) and _is_whole(high) and low <= high:
+            return lambda u: low + int(u * (high - low + 1))
+        case [("choice", [_, *_] as values)]:
+            return lambda u: values[int(u * len(values))]
     raise ValueError(
-        f"{where} must be a number, {{'uniform': [low, high]}}, {{'gaussian': [mean, st_dev]}} or "
-        f"{{'multirangeuniform': [[low, high], ...]}} with low <= high and st_dev >= 0, but got {form!r}"
+        f"{where} must be a number, {{'uniform': [low, high]}}, {{'gaussian': [mean, st_dev]}}, "
+        f"{{'multirangeuniform': [[low, high], ...]}}, {{'integer': [low, high]}} or {{'choice': [value, ...]}} with "
+        f"low <= high and st_dev >= 0, but got {form!r}"
     )
+
+
+# The names of a sampler's parameters in ML-Agents, in the order of its list here.
+ML_AGENTS = {
+    "uniform": ("min_value", "max_value"),
+    "gaussian": ("mean", "st_dev"),
+    "multirangeuniform": ("intervals",),
+    "constant": ("value",),
+}
+
+
+def _from_ml_agents(form: Any, where: str) -> Any:
+    """Return a sampler of ML-Agents in our spelling, others unchanged."""
+    if not isinstance(form, Mapping) or "sampler_type" not in form:
+        return form
+    kind, parameters = form["sampler_type"], form.get("sampler_parameters")
+    names = ML_AGENTS.get(kind, ()) if isinstance(kind, str) else ()
+    if not names or not isinstance(parameters, Mapping) or parameters.keys() != set(names):
+        forms = "; ".join(f"{kind} has {', '.join(names)}" for kind, names in ML_AGENTS.items())
+        raise ValueError(
+            f"{where} must be a sampler_type with its sampler_parameters ({forms}), and no seed, as draws follow the "
+            f"task's, but got {dict(form)!r}"
+        )
+    values = [parameters[name] for name in names]
+    return values[0] if kind == "constant" else {kind: values[0] if len(values) == 1 else values}
 
 
 def _in_ranges(ranges: Sequence[Sequence[float]], u: float) -> float:
@@ -155,8 +196,12 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _is_count(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return _is_whole(value) and value >= least
 
 
 def _is_range(value: Any) -> bool:
@@ -199,7 +244,7 @@ class Curriculum:
     def _first(self, lessons: Sequence[Lesson]) -> Standing:
         return Standing(0 if self.training else len(lessons) - 1)
 
-    def options(self, member: int, *episode: int | str) -> dict[str, float]:
+    def options(self, member: int, *episode: int | str) -> dict[str, Any]:
         """Return an episode's parameters.
 
         They are drawn from streams of (seed, purpose, parameter, episode) alone.

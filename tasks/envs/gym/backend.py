@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base import info
+from ..base.curriculum import KWARGS
 from ..base.encode import Observations
 from ..base.envs import Array
 from ..base.spec import EnvSpec
 from . import snapshot
-from .make import Env, make_env
+from .make import Env, make_drawn, make_env, of_reset
 
-Options = Mapping[str, Any] | None  # of an environment's reset
+Options = Mapping[str, Any] | None  # parameters of an episode
 
 
 class FlatStep(NamedTuple):
@@ -78,16 +79,19 @@ class InProcess:
         self.spec = spec
         self.envs: list[Env] = [make_env(spec) for _ in range(count)]
         self.used = [False] * count
+        self.drawn = any(name.startswith(KWARGS) for name in spec.parameters)  # arguments of each episode's environment
         self.encoder = Observations(self.envs[0].observation_space, spec.id)
 
     def begin(self, indices: Sequence[int], seeds: Sequence[int], options: Sequence[Options], fresh: bool) -> Array:
         first = np.zeros((len(indices), *self.encoder.shape), self.encoder.dtype)
         for i, seed, chosen, out in zip(indices, seeds, options, first, strict=True):
-            if fresh and self.used[i]:
-                self.envs[i].close()
-                self.envs[i] = make_env(self.spec)
+            if self.drawn or (fresh and self.used[i]):
+                old = self.envs[i]
+                self.envs[i] = make_drawn(self.spec, chosen or {}, old) if self.drawn else make_env(self.spec)
+                old.close()
             self.used[i] = True
-            obs, _ = self.envs[i].reset(seed=seed, **({} if chosen is None else {"options": dict(chosen)}))
+            told = of_reset(chosen)
+            obs, _ = self.envs[i].reset(seed=seed, **({} if told is None else {"options": told}))
             self.encoder.write(obs, out)
         return first
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import StateMismatch
 from ...rng import streams
-from ..base.curriculum import Curriculum
+from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations, Spaces
 from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
-from ..base.info import METRIC
+from ..base.info import METRIC, number
 from ..base.spec import EnvSpec
 from . import snapshot
 from .backend import Backend
@@ -72,7 +73,7 @@ class GymEnvs(Envs):
         self.returns = np.zeros(self.size)
         self.elapsed = np.zeros(self.size, np.int64)
         self.history: list[list[Array]] = [[] for _ in range(self.size)]
-        self.options: list[dict[str, float] | None] = [None] * self.size
+        self.options: list[dict[str, Any] | None] = [None] * self.size
         if self.curriculum is not None:
             self.curriculum.reset()
         self.obs = np.zeros((self.num_members, self.num_envs, *self.obs_shape), self.encoder.dtype)
@@ -182,7 +183,15 @@ class GymEnvs(Envs):
         self.obs.reshape(self.size, *self.obs_shape)[rows] = first
 
     def member_metrics(self, i: int) -> dict[str, float]:
-        return {} if self.curriculum is None else self.curriculum.metrics(i)
+        if self.curriculum is None:
+            return {}
+        drawn = [options or {} for options in self.options[self._rows(i)]]
+        metrics = self.curriculum.metrics(i)
+        for name in self.curriculum.lessons:
+            numbers = [x for options in drawn if (x := number(options.get(name))) is not None]
+            if len(numbers) == self.num_envs:
+                metrics[f"parameter.{name.removeprefix(KWARGS)}"] = sum(numbers) / self.num_envs
+        return metrics
 
     def member_state(self, i: int) -> Tree:
         """Return member i's state; in restart mode complete between epochs only."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any
@@ -10,6 +12,7 @@ import gymnasium as gym
 
 from ...errors import EnvironmentFailed
 from ...runtime.warning_filters import changed_filters
+from ..base.curriculum import KWARGS
 from ..base.joined import JoinedActions, can_join
 from ..base.spec import EnvSpec, EnvSpecError
 
@@ -54,9 +57,32 @@ def make_env(spec: EnvSpec) -> Env:
     return JoinedActions(env) if can_join(env.action_space) else env
 
 
+def make_drawn(spec: EnvSpec, parameters: Mapping[str, Any], like: Env) -> Env:
+    """Return an environment whose constructor gets the parameters of its arguments.
+
+    Raises:
+        EnvSpecError: it cannot be made, or its spaces are not those of `like`.
+    """
+    drawn = {name.removeprefix(KWARGS): value for name, value in parameters.items() if name.startswith(KWARGS)}
+    env = make_env(replace(spec, kwargs={**spec.kwargs, **drawn}, parameters={}))
+    for space in ("observation_space", "action_space"):
+        if getattr(env, space) != getattr(like, space):
+            raise EnvSpecError(
+                f"{spec.id}: all episodes have the same spaces, but with {drawn} {space} is {getattr(env, space)} "
+                f"instead of {getattr(like, space)}; vary other arguments"
+            )
+    return env
+
+
+def of_reset(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the parameters that are options of the reset, or None."""
+    options = {name: value for name, value in (parameters or {}).items() if not name.startswith(KWARGS)}
+    return options or None
+
+
 def _check_reset(env: Any, spec: EnvSpec) -> None:
     """Raise EnvSpecError unless the environment and its wrappers have Gymnasium's reset."""
-    needed = ("seed", "options") if spec.parameters else ("seed",)
+    needed = ("seed", "options") if of_reset(spec.parameters) else ("seed",)
     while True:
         arguments = signature(env.reset).parameters.values()
         names = {argument.name for argument in arguments}

@@ -16,16 +16,16 @@ import numpy as np
 
 from ...rng import streams
 from ..base import info
-from ..base.curriculum import Curriculum
+from ..base.curriculum import KWARGS, Curriculum
 from ..base.encode import Actions, Observations
 from ..base.envs import Array
-from ..base.spec import EnvSpec
+from ..base.spec import EnvSpec, EnvSpecError
 from . import snapshot
-from .make import Env, make_env
+from .make import Env, make_drawn, make_env, of_reset
 
 EPISODES, STEPS, IMAGE_STEPS = 6, 100, 8
 SNAPSHOTS_AT = (1, 4, 16)  # steps after which a snapshot is tried
-Episode = tuple[int, Array, dict[str, Any]]  # seed, actions, further arguments of the reset
+Episode = tuple[int, Array, dict[str, Any]]  # seed, actions, parameters
 Record = tuple[bytes, float, bool, bool, bytes]  # observation, reward, terminated, truncated, reported info
 PARTS = ("observation", "reward", "terminated", "truncated", "info")
 
@@ -57,11 +57,13 @@ class _Trial:
         spec: of the environment.
         new: makes one.
         numbers: names of numbers in `info` that were seen.
+        read: names of options that a reset read.
     """
 
     spec: EnvSpec
     new: Callable[[], Env]
     numbers: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
 
 
 @cache
@@ -76,13 +78,55 @@ def self_test(spec: EnvSpec) -> Restore:
 
         trial = _Trial(spec, new)
         restore = _compare(trial)
+        _check_read(trial)
         return replace(restore, unreported=tuple(sorted(trial.numbers - spec.info.keys())))
+
+
+def _reads_one(method: Any) -> Any:
+    def read(self: _Watched, name: str, *more: Any) -> Any:
+        self.noted.add(name)
+        return method(self, name, *more)
+
+    return read
+
+
+def _reads_all(method: Any) -> Any:
+    def read(self: _Watched, *more: Any) -> Any:
+        self.noted.update(dict.keys(self))
+        return method(self, *more)
+
+    return read
+
+
+class _Watched(dict[str, Any]):
+    """Options of a reset that note which of them are read."""
+
+    def __init__(self, options: Mapping[str, Any], read: set[str]) -> None:
+        super().__init__(options)
+        self.noted = read
+
+    __getitem__, __contains__ = _reads_one(dict.__getitem__), _reads_one(dict.__contains__)
+    get, pop = _reads_one(dict.get), _reads_one(dict.pop)
+    __iter__, __or__ = _reads_all(dict.__iter__), _reads_all(dict.__or__)
+    keys, values, items, copy = (_reads_all(method) for method in (dict.keys, dict.values, dict.items, dict.copy))
+
+
+def _check_read(trial: _Trial) -> None:
+    """Raise EnvSpecError for a parameter that no reset has read."""
+    for name in of_reset(trial.spec.parameters) or {}:
+        if name not in trial.read:
+            raise EnvSpecError(
+                f"{trial.spec.id}: parameters are options that the environment's reset reads, but it does not read "
+                f"{name!r}; an argument of its constructor is named '{KWARGS}{name}'"
+            )
 
 
 def _compare(trial: _Trial) -> Restore:
     new = trial.new
     used = new()
     plan = _plan(used, trial.spec)
+    if any(name.startswith(KWARGS) for name in trial.spec.parameters):
+        return _of_drawn(trial, used, plan)
     of_used = [_episode(trial, used, *episode) for episode in plan]
     of_new = [_episode(trial, new(), *episode) for episode in plan]
     differ = [i for i in range(len(plan)) if _difference(of_used[i], of_new[i]) is not None]
@@ -103,6 +147,19 @@ def _compare(trial: _Trial) -> Restore:
         if (again := _difference(of_used[i], _episode(trial, other, *episode))) is not None:
             return Restore("restart", False, f"two new environments with the same seeds and actions differ in {again}")
     return Restore("restart", True, f"an earlier episode shows in {where}, so each epoch begins with new environments")
+
+
+def _of_drawn(trial: _Trial, like: Env, plan: list[Episode]) -> Restore:
+    """Return the way for environments whose arguments are drawn for each episode."""
+    for episode in plan:
+        with ExitStack() as made:
+            pair = [make_drawn(trial.spec, episode[2], like) for _ in range(2)]
+            for env in pair:
+                made.callback(env.close)
+            one, other = (_episode(trial, env, *episode) for env in pair)
+        if (where := _difference(one, other)) is not None:
+            return Restore("restart", False, f"two new environments with the same seed and actions differ in {where}")
+    return Restore("replay", True, "each episode has a new environment, whose arguments are drawn", renew=True)
 
 
 def _clean(trial: _Trial, env: Env, episode: Episode) -> Restore:
@@ -127,14 +184,19 @@ def _plan(env: Env, spec: EnvSpec) -> list[Episode]:
     draws = streams.uniform(streams.key("self-test"), np.arange(steps * width))
     actions = codec.decode(codec.pick(draws.reshape(steps, width)))
     drawn = Curriculum(spec.parameters, [0], "self-test", tuple(spec.info))
-    options = [{"options": drawn.options(0, seed)} if spec.parameters else {} for seed in range(EPISODES)]
-    return [(seed, actions[: len(actions) // (1 + seed % 3)], options[seed]) for seed in range(EPISODES)]
+    return [(seed, actions[: len(actions) // (1 + seed % 3)], drawn.options(0, seed)) for seed in range(EPISODES)]
 
 
 def _episode(trial: _Trial, env: Env, seed: int, actions: Array, options: dict[str, Any]) -> list[Record]:
     """Return the records of an episode, as long as actions last."""
-    obs, _ = env.reset(seed=seed, **options)
+    obs = _first(trial, env, seed, options)
     return [(_bits(obs), 0.0, False, False, b""), *_steps(trial, env, actions)]
+
+
+def _first(trial: _Trial, env: Env, seed: int, parameters: dict[str, Any]) -> Any:
+    """Return the first observation of an episode."""
+    told = of_reset(parameters)
+    return env.reset(seed=seed, **({} if told is None else {"options": _Watched(told, trial.read)}))[0]
 
 
 def _steps(trial: _Trial, env: Env, actions: Array) -> list[Record]:
@@ -175,7 +237,7 @@ def _snapshots_hold(trial: _Trial, env: Env, episode: Episode) -> bool:
     """Return whether snapshots, loaded into another environment, continue like the original."""
     _, actions, options = episode
     other = trial.new()
-    env.reset(seed=1, **options)
+    _first(trial, env, 1, options)
     shots = []
     records: list[Record] = []
     for step in range(len(actions)):
@@ -185,7 +247,7 @@ def _snapshots_hold(trial: _Trial, env: Env, episode: Episode) -> bool:
         if len(records) in SNAPSHOTS_AT:
             shots.append((len(records), snapshot.take(env)))
     for at, shot in shots:
-        other.reset(seed=2, **options)
+        _first(trial, other, 2, options)
         snapshot.put(other, shot, at)
         if _difference(records[at:], _steps(trial, other, actions[at:])) is not None:
             return False

@@ -63,6 +63,68 @@ def test_uniform_gaussian_and_multirangeuniform_have_their_moments() -> None:
     assert (high.max() <= 8, high.mean()) == (True, pytest.approx(6.5, abs=0.06))
 
 
+def test_integers_and_choices_are_drawn_with_equal_chances() -> None:
+    whole, chosen = draws({"integer": [-1, 2]}), draws({"choice": [0, 0.5, 8]})
+    for seen, values in ((whole, [-1, 0, 1, 2]), (chosen, [0, 0.5, 8])):
+        found, counts = np.unique(seen, return_counts=True)
+        assert found.tolist() == values
+        assert counts == pytest.approx(len(seen) / len(values), rel=0.1)
+    made = Curriculum({"x": {"choice": ["4x4", "8x8"]}, "n": {"integer": [3, 3]}}, [5], "train")
+    assert made.options(0, 0, 0)["x"] in ("4x4", "8x8")
+    assert type(made.options(0, 0, 0)["n"]) is int
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [  # the forms of ML-Agents' page Training-Configuration-File.md
+        (
+            {"sampler_type": "uniform", "sampler_parameters": {"min_value": 0.5, "max_value": 10}},
+            {"uniform": [0.5, 10]},
+        ),
+        ({"sampler_type": "gaussian", "sampler_parameters": {"mean": 4, "st_dev": 0.3}}, {"gaussian": [4, 0.3]}),
+        (
+            {"sampler_type": "multirangeuniform", "sampler_parameters": {"intervals": [[7, 10], [15, 20]]}},
+            {"multirangeuniform": [[7, 10], [15, 20]]},
+        ),
+        ({"sampler_type": "constant", "sampler_parameters": {"value": 3}}, 3),
+    ],
+)
+def test_the_spelling_of_ml_agents_means_the_same(theirs: Any, ours: Any) -> None:
+    assert draws(theirs, 20).tolist() == draws(ours, 20).tolist()
+    until = {"measure": "progress", "threshold": 0.1, "horizon": 100}
+    lessons = [{"name": "a", "value": theirs, "completion_criteria": until}, {"value": 1}]
+    spelled = [{**lessons[0], "completion_criteria": {**until, "behavior": "Walker"}}, {"value": 1}]
+    forms = ({"curriculum": spelled}, {"lessons": lessons})
+    of_theirs, of_ours = (Curriculum({"x": form}, [5], "train") for form in forms)
+    assert of_theirs.options(0, 0, 0) == of_ours.options(0, 0, 0)
+
+
+def test_a_parameter_that_the_environment_ignores_is_refused() -> None:
+    with pytest.raises(EnvSpecError, match=r"reset reads, but it does not read 'gravity'; .* named 'kwargs.gravity'"):
+        make_envs(EnvSpec("CartPole-v1", parameters={"gravity": 5.0, "low": -0.01}), [0], 1)
+    make_envs(EnvSpec("CartPole-v1", parameters={"low": -0.01, "high": 0.01}), [0], 1)
+
+
+def test_arguments_of_the_constructor_are_drawn_for_each_episode() -> None:
+    spec = EnvSpec("Pendulum-v1", parameters={"kwargs.g": {"choice": [0, 20]}}, max_episode_steps=5)
+    envs = make_envs(spec, [3], 2)
+    assert isinstance(envs, GymEnvs)
+    seen = set()
+    for _ in range(12):
+        before = [options["kwargs.g"] for options in envs.options if options]
+        start, episodes = envs.obs, envs.episode.copy()
+        step = envs.step(np.zeros((1, 2, 1), np.float32))
+        for n, g in enumerate(before):  # the acceleration of a free pendulum of length 1: 3 g sin(angle) / 2
+            push = (step.next_obs[0, n, 2] - start[0, n, 2]) / 0.05
+            assert push == pytest.approx(1.5 * g * start[0, n, 1], abs=1e-3)
+        seen |= set(zip(before, episodes.tolist(), strict=True))
+    assert {g for g, _ in seen} == {0, 20}
+    drawn = [options["kwargs.g"] for options in envs.options if options]
+    assert envs.member_metrics(0) == {"parameter.g": sum(drawn) / 2}
+    with pytest.raises(EnvSpecError, match=r"same spaces, but with .* action_space is Box.*vary other arguments"):
+        make_envs(EnvSpec("LunarLander-v3", parameters={"kwargs.continuous": {"choice": [True]}}), [0], 1)
+
+
 def test_a_draw_depends_on_seed_purpose_name_environment_and_episode_alone() -> None:
     form = {"uniform": [0, 1]}
     made = Curriculum({"x": form, "y": form}, [5, 6], "train")
@@ -235,6 +297,12 @@ UNTIL = {"threshold": 1}
         ({"multirangeuniform": [[0, 1], [3, 2]]}, "parameters.x must be"),
         ({"multirangeuniform": []}, "parameters.x must be"),
         ({"normal": [0, 1]}, "parameters.x must be"),
+        ({"integer": [1.5, 3]}, "parameters.x must be"),
+        ({"choice": []}, "parameters.x must be"),
+        (
+            {"sampler_type": "uniform", "sampler_parameters": {"min_value": 1, "seed": 3}},
+            "no seed, as draws follow the",
+        ),
         ({"lessons": []}, r"parameters\.x must be \{'lessons': \[lesson, ...\]\} with one at least"),
         ({"lessons": [{"value": 1}, {"value": 2}]}, r"lessons\[0\] must have completion_criteria, as lessons follow"),
         ({"lessons": [{"name": "low"}]}, r"lessons\[0\] must have a value"),

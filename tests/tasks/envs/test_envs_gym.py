@@ -52,6 +52,7 @@ SPECS = {
     "normalized": (EnvSpec("InvertedPendulum-v5", wrappers=NORMALIZED), "restart", False),
     "lessons": (EnvSpec("own_envs:LessonWalk-v0", parameters=LESSONS), "replay", False),
     "lessons restarted": (EnvSpec("own_envs:LessonWalk-v0", wrappers=COUNTED, parameters=LESSONS), "restart", False),
+    "drawn": (EnvSpec("Pendulum-v1", parameters={"kwargs.g": {"uniform": [5, 10]}}), "replay", True),
     "curriculum": (EnvSpec("own_envs:Curriculum-v0"), "restart", False),
 }
 STEPS = 60
