@@ -24,6 +24,7 @@ from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
 from .engine.runner import start_study
 from .errors import StoreError
+from .redact import printable
 from .storage.store import Store
 from .study.config import Config, check_epochs, parse_epochs
 from .study.digits import in_digits_alone
@@ -242,7 +243,7 @@ def _bar(study: Study, shown: bool) -> Iterator[tqdm[Any]]:
         while not done.wait(LOOK_EVERY):
             look(bar)
 
-    with tqdm(desc=study.name, unit="epoch", disable=not shown) as bar:
+    with tqdm(desc=printable(study.name), unit="epoch", disable=not shown) as bar:
         thread = threading.Thread(target=watch, args=(bar,), daemon=True)
         thread.start()
         try:

@@ -228,7 +228,7 @@ def _add_schedulers(parser: Parser) -> None:
     )
     add_of_population = partial(option, parser.add_argument_group("with --scheduler pbt"))
     add_of_population("--population N", "members", default=8)
-    add_of_population("--interval EPOCHS", "epochs per generation", type=positive, default=3)
+    add_of_population("--interval EPOCHS", "epochs per generation (default: 3)", type=positive)
     add_of_population(
         "--exploit HOW",
         "truncation: each member of the worst fifth copies one of the best fifth; tournament: each member copies "

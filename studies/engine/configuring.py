@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ...tasks.task import Task
 
 TRIALS = 16
+INTERVAL = 3  # epochs per generation of a population
 
 
 def study_config(
@@ -49,7 +50,7 @@ def study_config(
     grid_points: int | None = None,
     snapshots: str | None = None,
     population: int = 8,
-    interval: int = 3,
+    interval: int | None = None,
     exploit: str = EXPLOITS[0],
     explore: str = EXPLORES[0],
     perturb: Sequence[str] = (),
@@ -76,7 +77,7 @@ def study_config(
         grid_points: of each range, for the sampler grid.
         snapshots: which checkpoints are kept, see `Task`.
         population: see `make_population`, like interval, exploit, explore and perturb; all for scheduler pbt.
-        interval: epochs of a generation.
+        interval: epochs of a generation; None for INTERVAL, or all of fewer epochs.
         exploit: one of EXPLOITS.
         explore: one of EXPLORES.
         perturb: dotted names of what explore may change.
@@ -86,6 +87,8 @@ def study_config(
         ValueError: the task or its space does not allow a value.
     """
     fixed, priors = fixed or {}, priors or {}
+    if twice := sorted({name for name in search if list(search).count(name) > 1}):
+        raise BadConfig(f"a hyperparameter is searched once, but {twice[0]} is named twice; leave one out")
     if search:
         from ...tasks.envs import EnvSpec  # imports gymnasium
 
@@ -228,7 +231,7 @@ def make_population(
     env: Any,
     *,
     epochs: int,
-    interval: int = 3,
+    interval: int | None = None,
     population: int = 8,
     seed: int = 0,
     fixed: Mapping[str, Any] | None = None,
@@ -248,7 +251,7 @@ def make_population(
         algorithm: the class of its tasks.
         env: see `Task`.
         epochs: of the whole training.
-        interval: epochs per generation.
+        interval: epochs per generation; None for INTERVAL, or all of fewer epochs.
         population: number of members.
         seed: of all trainings and suggestions.
         fixed: hyperparameters that are not searched, nested.
@@ -261,6 +264,14 @@ def make_population(
         options: those of `seed_options`; a population maximizes the return.
     """
     check_count("population", population)
+    if population < 2:
+        raise BadConfig("the members of a population copy each other, but --population is 1; give it at least 2")
+    interval = min(INTERVAL, epochs) if interval is None else interval
+    if interval > epochs:
+        raise BadConfig(
+            f"a population copies after each interval, but --interval {interval} is above the {epochs} epochs in all; "
+            "lower it"
+        )
     if "objectives" in options:
         raise BadConfig(
             "the members of a population copy those with the best return, but --objective asks for "
@@ -288,7 +299,7 @@ def make_population(
         algorithm,
         env,
         trials=population,
-        epochs=[interval, max(interval, epochs)],
+        epochs=[interval, epochs],
         seed=seed,
         fixed=unflatten({**flatten(fixed or {}), **decided}),
         priors=priors,
@@ -300,7 +311,7 @@ def make_population(
     )
     maybes = [name for name, dimension in config.searched.flat().items() if isinstance(dimension, Maybe)]
     searched = config.searched.fix({name + ENABLED: True for name in maybes})
-    config = replace(config, space=searched.priors(), epochs=[min(interval, epochs), epochs, 1])
+    config = replace(config, space=searched.priors(), epochs=[interval, epochs, 1])
     for name in perturb:
         choose("what is perturbed", name, config.open)
     if not config.open:

@@ -20,13 +20,15 @@ from ...orion.trial import train as train_trial
 from ...storage.branches import Start
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
-from ...study.config import check_epochs, parse_epochs
-from ...study.objectives import RETURN
+from ...study.config import check_epochs, choose, parse_epochs
+from ...study.objectives import ALWAYS, RETURN
 from ...workers.training import TaskStorage
 from ..output import tables
 from ..output.terminal import epoch_line, new_console, note, print_json
 from . import options, warm_start
 from .storage import open_store, repeated
+
+OF_EPISODES = ("info.", "recent_")  # metrics that a task reports once episodes have ended
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -38,6 +40,8 @@ def train(arguments: argparse.Namespace) -> int:
     algorithm = load(arguments.task)
     values = algorithm.learner.hyperparameters.parse(*options.expand_files(arguments.set))
     make, values, cold = _prepare(arguments, algorithm, values)
+    if until is not None and arguments.demonstrations is None:  # whose steps only the store can provide
+        _check_metric(until.metric, lambda: make().init(**values))
     errors = new_console(stderr=True)
     with open_store(arguments) as store:
         values["start"] = warm_start.start_one(store, make(), cold, arguments, partial(note, errors))
@@ -135,6 +139,16 @@ def _hint_at_info(task: Task) -> str:
     if envs.unreported and not task.resumed:
         return f"the environment also gives info {', '.join(envs.unreported)}; --info NAME makes it a metric"
     return ""
+
+
+def _check_metric(name: str, make: Callable[[], Task]) -> None:
+    """Raise ValueError if no epoch can report the metric of --no-better.
+
+    A task names its metrics only in its first epoch, so one epoch is trained if it is none that every task has.
+    """
+    if name in (*ALWAYS, RETURN) or name.startswith(OF_EPISODES):
+        return
+    choose("--no-better's metric", name, [*ALWAYS, RETURN, *make().fit(1)])
 
 
 def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from sqlalchemy.exc import SQLAlchemyError
 
 from ....tasks import load
@@ -20,6 +21,7 @@ from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
 from ...engine.runner import start_study
 from ...errors import StoreError
+from ...redact import printable
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study.config import Config, parse_epochs
@@ -157,7 +159,7 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store
         (f"rekindle trials {shlex.quote(study['study'])} --storage {storage}", "all trials, rung by rung"),
         (f"optuna-dashboard {storage}", "the same study in Optuna's dashboard"),
     ):
-        out.print(f"[bright_black]# {text}[/]\n[cyan]{command}[/]", soft_wrap=True)
+        out.print(f"[bright_black]# {text}[/]\n[cyan]{escape(printable(command))}[/]", soft_wrap=True)
     if hides_password(store):
         note(out, "# these take the password from PGPASSWORD or ~/.pgpass")
     return 0

@@ -7,12 +7,14 @@ from collections import deque
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from ...engine.progress import OPEN, TRAINING, WAITING, Snapshot
+from ...redact import printable
 from ...study.digits import in_digits_alone
 
 WINDOW = 8.0  # seconds over which speed is measured
@@ -84,7 +86,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line that stays above the live panel."""
-        self.console.print(text, highlight=False, markup=False)
+        self.console.print(printable(text), highlight=False, markup=False)
 
     def show(self, snapshot: Snapshot) -> None:
         """Show the newest snapshot."""
@@ -134,12 +136,13 @@ class Progress:
         speed = f"{self.speed.steps():,.0f} env steps/s on {self.workers} worker{'s' * (self.workers != 1)}"
         rows.add_row("speed", speed)
         rows.add_row("time", f"{_clock(snapshot.when - self.began)}{_left(self.speed.left(snapshot))}")
-        title = f"[bold]{self.name}[/]: {config.task} on {config.env['id']}, seed {config.seed}"
+        of = escape(printable(f"{config.task} on {config.env['id']}, seed {config.seed}"))
+        title = f"[bold]{escape(printable(self.name))}[/]: {of}"
         return Panel(
             rows,
             title=title,
             title_align="left",
-            subtitle=self.storage,
+            subtitle=escape(printable(self.storage)),
             subtitle_align="right",
             width=76,
             border_style="bright_black",

@@ -7,9 +7,11 @@ reads first and writes later cannot wait for its turn. PostgreSQL goes through p
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import re
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +21,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
 from ...errors import BadURL, StoreError, StoreFull, StoreLocked, StoreReadOnly, StoreUnreachable
 from ...redact import masked, masked_url
@@ -30,7 +32,10 @@ from .schema import BLOB_IN_USE
 
 T = TypeVar("T")
 _WRITES = "rekindle_writes"  # the execution option by which a connection knows what it is for
-_REFUSED = re.compile("authentication failed|does not exist|no pg_hba")  # refused connections come without a code
+# Refused connections come without a code.
+_REFUSED = re.compile(
+    r"authentication failed|does not exist|no pg_hba|no password supplied|not permitted to log in|invalid \w+ value"
+)
 # A server whose machine is cut off says nothing at all: without these, its clients would wait for hours.
 _NETWORK = {
     "connect_timeout": 10,
@@ -134,7 +139,7 @@ class Database:
                     self._answered = True
                     result = work(connection)
             except DBAPIError as error:
-                problem, passing = _explain(error, self.name)
+                problem, passing = _explain(error, self.name, self.url.database or "")
                 cause = error
             else:
                 backoff.succeeded()
@@ -203,6 +208,12 @@ def _checked_sqlite(url: sa.URL) -> sa.URL:
         )
     if url.database.startswith("file:"):
         return url
+    if url.query:
+        options = ", ".join(sorted(url.query))
+        raise BadURL(
+            f"a SQLite file takes no options, but got {options} in {masked_url(str(url))!r}; leave it out, or, to read "
+            f"alone, write sqlite:///file:{url.database}?mode=ro&uri=true"
+        )
     path = Path(os.path.abspath(url.database))  # a later chdir must not lead to another file
     if path.is_dir():
         raise BadURL(
@@ -213,19 +224,39 @@ def _checked_sqlite(url: sa.URL) -> sa.URL:
     return url.set(database=str(path))
 
 
-def _explain(error: DBAPIError, where: str) -> tuple[StoreError, bool]:
+def _explain(error: DBAPIError, where: str, path: str) -> tuple[StoreError, bool]:
     """Return an error of the store; True if a retry may help."""
-    cause = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
-    text = masked(f"{where}: {cause}")
+    whole = str(error.orig).strip() or type(error.orig).__name__
+    refusal = next((line.strip() for line in whole.splitlines() if _REFUSED.search(line)), "")  # one of several hosts
+    text = masked(f"{where}: {refusal or whole.splitlines()[0]}")
     if isinstance(error.orig, sqlite3.Error):
-        return _explain_sqlite(getattr(error.orig, "sqlite_errorname", "no code"), text)
+        return _explain_sqlite(getattr(error.orig, "sqlite_errorname", "no code"), text, path)
     state, diagnosis = getattr(error.orig, "sqlstate", None) or "", getattr(error.orig, "diag", None)
     if getattr(diagnosis, "constraint_name", "") == BLOB_IN_USE:
         return StoreLocked(f"another process kept dropping a blob between two statements: {text}; try again"), True
+    if not state and not isinstance(
+        error, OperationalError | InterfaceError
+    ):  # psycopg itself refuses what it is given
+        return StoreError(f"the database refused: {text}; check the options of the URL, and names"), False
     return _explain_postgresql(state, text, error.connection_invalidated)
 
 
-def _explain_sqlite(code: str, text: str) -> tuple[StoreError, bool]:
+def _lasts(path: str) -> bool:
+    """Return whether a file cannot be opened for a reason that lasts, such as a read-only file system."""
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):
+        return False  # a disk that went away may come back
+    try:
+        if os.path.exists(path):
+            os.close(os.open(path, os.O_RDWR))
+        else:
+            tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOENT)
+    return False
+
+
+def _explain_sqlite(code: str, text: str, path: str) -> tuple[StoreError, bool]:
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreLocked(
             f"other processes kept the database busy: {text}; end a worker that is paused, use fewer, or use PostgreSQL"
@@ -239,7 +270,7 @@ def _explain_sqlite(code: str, text: str) -> tuple[StoreError, bool]:
             f"no room to write: {text}; free some space (or raise the quota), then run the same again"
         ), False
     if code.startswith("SQLITE_CANTOPEN"):
-        return StoreUnreachable(f"cannot open {text}; check the path and the rights on it"), True
+        return StoreUnreachable(f"cannot open {text}; check the path and the rights on it"), not _lasts(path)
     if code in ("SQLITE_NOTADB", "SQLITE_CORRUPT") or code.startswith("SQLITE_CORRUPT_"):
         return StoreUnreachable(
             f"no sound SQLite database: {text}; name another file, or restore it from a copy"
@@ -257,7 +288,7 @@ def _explain_postgresql(state: str, text: str, lost: bool) -> tuple[StoreError, 
     if state == "53100":
         return StoreFull(f"no room to write: {text}; free some space on the server, then run the same again"), False
     if state.startswith("28") or state == "3D000" or (not state and _REFUSED.search(text)):
-        return StoreUnreachable(f"the server refuses: {text}; check user, password and database name"), False
+        return StoreUnreachable(f"the server refuses: {text}; check user, password, database name and options"), False
     if lost or not state or state.startswith(("08", "25P03", "53", "57P")):
         return StoreUnreachable(
             f"no answer from {text}; check that the server runs and that host and port are right"

@@ -419,3 +419,33 @@ def test_a_worker_says_what_the_study_is_when_it_ends(finished_url: str, cli: Ca
     status, out, errors = cli("worker", "--study", "s", "--storage", finished_url, "--json")
     assert (status, json.loads(out)["state"]) == (0, "complete")
     assert "works on study s in" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "--no-better", "foo:2"], "--no-better's metric must be one of episode_return, episode_length"),
+        (["tune", "--search", "gamma", "--search", "gamma"], "gamma is named twice; leave one out"),
+        (["tune", "--scheduler", "pbt", "--population", "1"], "--population is 1; give it at least 2"),
+        (["tune", "--scheduler", "pbt", "--epochs", "2", "--interval", "5"], "--interval 5 is above the 2 epochs"),
+    ],
+)
+def test_what_could_have_no_effect_is_refused(
+    words: list[str], message: str, sqlite_url: str, cli: Callable[..., Any]
+) -> None:
+    command, *more = words
+    status, out, errors = cli(command, "ppo", "CartPole-v1", "--storage", sqlite_url, *settings(), *more)
+    assert (status, out) == (2, "")
+    assert message in errors
+    assert not Path(sqlite_url.removeprefix("sqlite:///")).exists()
+
+
+def test_a_name_cannot_write_to_the_terminal(sqlite_url: str, cli: Callable[..., Any]) -> None:
+    name = "a\x1b[31mred[bold]"
+    run(sqlite_url, tiny(1, (1, 1, 3)), name)
+    command = ["tune", "ppo", "CartPole-v1", "--trials", "1", "--generation", "4", "--cohort", "2", "--epochs", "1"]
+    asked = [*command, *settings(), "--study", name, "--storage", sqlite_url]
+    for words in (asked, ["status", "--storage", sqlite_url], ["trials", name, "--storage", sqlite_url]):
+        status, out, errors = cli(*words)
+        assert "\x1b" not in out + errors
+        assert (status, "\\x1b[31mred[bold]" in out) == (0, True)

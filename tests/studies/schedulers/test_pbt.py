@@ -126,6 +126,8 @@ def test_what_is_structural_is_fixed_and_the_rest_is_searched() -> None:
         ({"sampler": "gp"}, "drawn at random, but --sampler is gp"),
         ({"members": 0}, "population must be an integer of at least 1, but got 0"),
         ({"interval": 0}, "low is 0"),
+        ({"interval": 9}, "--interval 9 is above the 6 epochs in all; lower it"),
+        ({"members": 1}, "--population is 1; give it at least 2"),
     ],
 )
 def test_what_makes_no_population_is_refused(options: dict[str, Any], message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,49 @@ def test_a_password_is_not_in_the_name_of_a_store(postgres_url: str) -> None:
     with Store(postgres_url.replace("postgres@", f"postgres:{SECRET}@")) as store:  # the test server trusts everybody
         assert SECRET not in repr(store) + store.url
         assert "***" in store.url
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "kind", "message"),
+    [
+        ("nonsense=1", "s", StoreError, 'invalid connection option "nonsense"; check the options of the URL'),
+        ("sslmode=nonsense", "s", StoreUnreachable, "the server refuses: .*invalid sslmode value"),
+        ("", "a\0b", StoreError, "cannot contain NUL .* check the options of the URL, and names"),
+    ],
+)
+def test_what_no_wait_can_change_on_postgresql_is_not_waited_for(
+    query: str, name: str, kind: type[StoreError], message: str, postgres_url: str
+) -> None:
+    asked: list[str] = []
+    policy = RetryPolicy(600, first=True, say=asked.append, stop=lambda: bool(asked))
+    began = time.monotonic()
+    with pytest.raises(kind, match=message), Store(f"{postgres_url}&{query}", retry=policy) as store:
+        store.study(name)
+    assert time.monotonic() - began < 30
+    assert asked == []
+
+
+def test_a_wrong_password_is_not_waited_for_whichever_host_refuses(own_postgres: Any) -> None:
+    """Of several addresses the server refuses the last one, so that the first line of the error says nothing."""
+    hba = own_postgres.directory / "data" / "pg_hba.conf"
+    hba.write_text("local all guest scram-sha-256\n" + hba.read_text())
+    own_postgres.execute("CREATE ROLE guest LOGIN PASSWORD 'right'")
+    own_postgres.execute("SELECT pg_reload_conf()")
+    url = f"postgresql://guest:wrong@/postgres?host=/nowhere,{hba.parent}"
+    with pytest.raises(StoreUnreachable, match=r"the server refuses: .*authentication failed.*; check user, password"):
+        Store(url, retry=RetryPolicy(600, first=True))
+
+
+def test_a_directory_that_cannot_be_written_is_not_waited_for() -> None:
+    """/proc lets nobody make a file, not even root."""
+    with pytest.raises(StoreUnreachable, match=r"cannot open sqlite:////proc/studies.db.*check the path and the"):
+        Store("sqlite:////proc/studies.db", retry=RetryPolicy(600, first=True))
+
+
+def test_options_of_a_sqlite_url_are_refused_with_the_form_that_has_them(sqlite_url: str) -> None:
+    with pytest.raises(BadURL, match=r"a SQLite file takes no options, but got mode .*mode=ro&uri=true"):
+        Store(f"{sqlite_url}?mode=ro")
+    assert not os.path.exists(sqlite_url.removeprefix("sqlite:///"))
 
 
 def test_a_database_that_the_server_does_not_have_is_said_so(postgres_url: str) -> None:
