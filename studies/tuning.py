@@ -236,8 +236,9 @@ def _bar(study: Study, shown: bool) -> Iterator[tqdm[Any]]:
         with suppress(StoreError):  # the worker waits for the database, and says so
             snapshot = state.look()
             bar.total, bar.n = snapshot.epochs_total, snapshot.epochs
-            best = f"best {in_digits_alone(snapshot.best[0])} (trial {snapshot.best[1]})" if snapshot.best else ""
-            bar.set_postfix_str(best)
+            if snapshot.best:
+                value, trial, epochs = snapshot.best
+                bar.set_postfix_str(f"best {in_digits_alone(value)} (trial {trial} at epoch {epochs})")
 
     def watch(bar: tqdm[Any]) -> None:
         while not done.wait(LOOK_EVERY):

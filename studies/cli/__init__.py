@@ -29,7 +29,8 @@ in `cli.commands.upkeep`:
                   epochs, return and digest are those of its last finished rung (0 and null before the first)
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     worker        format, and the study as in status, as it is when this worker ends
-    status        format, storage, studies [as tune, without trials], workers [{host, pid}], tasks (how many)
+    status        format, storage, studies [as tune, without trials, and workers (how many train it now)],
+                  workers [{host, pid}], tasks (how many)
     show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,
                   trials [{study, number, state}], metrics [{epoch, name: number}],
                   lineage [{uid, until (epochs)}] from its root to itself,

@@ -173,7 +173,13 @@ def _skipped_trainings(configurations: Sequence[Json]) -> int:
 
 def status_json(store: Store) -> Json:
     """Return the studies of a storage, and the processes that train them."""
-    studies = [summary_json(store, study.name) for study in store.studies()]
+    of_studies: dict[str, set[str]] = {}
+    for uid, owner in store.holders().items():
+        for name, _ in store.trials_of(uid):
+            of_studies.setdefault(name, set()).add(owner)
+    studies = [
+        summary_json(store, study.name) | {"workers": len(of_studies.get(study.name, ()))} for study in store.studies()
+    ]
     workers = [{"host": owner.host, "pid": owner.pid} for owner in map(Owner.parse, store.workers())]
     return {
         "storage": store.url,

@@ -119,7 +119,8 @@ class StudyProgress:
         replicates = {(row.configuration * seeds + n, row.rung) for row in scored for n in range(seeds)}
         scored = collapse(config, [], [self.rows.segments[key] for key in replicates & self.rows.segments.keys()])[1]
         candidates = [row for row in scored if row.state == "done"] + ([self._best] if self._best else [])
-        self._best = max(candidates, key=lambda row: (row.score, row.epochs, -row.number), default=None)
+        # As in the tables: of the longest trained the one with the best score.
+        self._best = max(candidates, key=lambda row: (row.epochs, row.score, -row.number), default=None)
 
     def _held(self) -> set[int]:
         """Return the trials under a lease, after reading how far they are."""

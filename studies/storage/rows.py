@@ -165,7 +165,7 @@ class Result:
     objectives: Mapping[str, float] | None = None
 
 
-def score_of(segment: Segment) -> float:
-    """Return the score of a segment that is done."""
+def score_of(segment: Segment | Result) -> float:
+    """Return the score of a segment that is done, or of its result."""
     assert segment.score is not None
     return segment.score

@@ -19,8 +19,9 @@ from ..engine.lineage import bring_start, lineage, retrain
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import DamagedCheckpoint, LeaseLost, TaskBusy
 from ..storage.locks.leases import StoreLease
-from ..storage.rows import Result
+from ..storage.rows import Result, score_of
 from ..storage.store import Store
+from ..study.digits import in_digits_alone
 from ..study.objectives import DEFAULT, RETURN, measure, objectives_of, point
 
 Row = TypeVar("Row", Write, Result)
@@ -38,6 +39,7 @@ class Training:
 
     Attributes:
         failed: errors of members while the others trained to the end, by uid.
+        results: of the members that trained to the end, for people, by uid.
         lost: uids of members whose lease another process got before this one had written its results.
     """
 
@@ -54,6 +56,7 @@ class Training:
         self.epochs = items[0].segment.epochs
         self.tasks: dict[str, Task] = {}
         self.failed: dict[str, BaseException] = {}
+        self.results: dict[str, str] = {}
         self.lost: list[str] = []
         self.returns: dict[tuple[BaseLearner, int], list[float]] = {}  # of all members, by epoch
 
@@ -71,6 +74,9 @@ class Training:
                 if (task := self.tasks.get(item.trial.uid)) is not None and task.bad is None:
                     results += self._result(item, self._retrain(item) if item.trial.uid in ahead else task)
             write_held(lambda held: self.store.finish_segments(self.runner.name, held), results, self._drop)
+            self.results = {
+                result.lease.uid: _described(result) for result in results if result.lease.uid not in self.lost
+            }
             self.failed = {
                 uid: task.bad
                 for uid, task in self.tasks.items()
@@ -138,6 +144,11 @@ class Training:
         task is trained again without the storage.
         """
         return retrain(lineage(self.store, item.trial.uid), self.epochs, self._evaluate, device=self.runner.device)
+
+
+def _described(result: Result) -> str:
+    measured = result.objectives or {RETURN: score_of(result)}
+    return ", ".join(f"{name} {in_digits_alone(value)}" for name, value in measured.items())
 
 
 def write_held(

@@ -53,6 +53,7 @@ class Worker:
         env_processes: number of processes that step the environments, 0 for this one alone; it changes no result.
         device: of the trainings, see `Task`.
         say: is called with a line for each failure and what is done about it.
+        tell: is called with a line for each result.
     """
 
     def __init__(
@@ -65,10 +66,11 @@ class Worker:
         env_processes: int = 0,
         device: str = "cpu",
         say: Callable[[str], None] = lambda text: None,
+        tell: Callable[[str], None] = lambda text: None,
     ):
         self.store, self.study, self.workers, self.env_processes = store, study, workers, env_processes
         self.runner = StudyRunner(store, study, device)
-        self.use_previous, self.say = use_previous, say
+        self.use_previous, self.say, self.tell = use_previous, say, tell
         self.blocked: dict[str, StoreError] = {}  # by uid: errors that only the user can resolve
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
@@ -176,6 +178,10 @@ class Worker:
                 self._train_alone(claimed)
         for item, lease, _ in claimed:
             uid = item.trial.uid
+            if uid in training.results:
+                self.tell(
+                    f"trial {item.trial.number} ({uid[:8]}) has {training.epochs} epochs: {training.results[uid]}"
+                )
             if uid in training.failed:
                 self._failed(item, lease, training.failed[uid])
             elif uid in training.lost:

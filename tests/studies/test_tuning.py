@@ -133,4 +133,4 @@ def test_a_bar_shows_epochs_and_the_best(sqlite_url: str, capsys: pytest.Capture
     errors = capsys.readouterr().err
     assert "s: 100%" in errors
     assert "1/1" in errors
-    assert f"best {study.best.value:.1f} (trial 0)" in errors
+    assert f"best {study.best.value:.1f} (trial 0 at epoch 1)" in errors

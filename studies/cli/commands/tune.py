@@ -151,7 +151,10 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store
         return options.FAILED
     out.print(tables.best_table(study, searched))
     spared = f"; racing spared {study['spared']} of {study['trials_total'] * study['seeds']} trainings"
-    note(out, f"{study['trials_total']} trials: {counts}{spared if study['spared'] else ''}\n")
+    total = f"{sum(study['counts'].values())} trials"
+    if study["scheduler"] == "pbt":
+        total += f" of {study['trials_total']} members"
+    note(out, f"{total}: {counts}{spared if study['spared'] else ''}\n")
     storage = repeated(store)
     best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     for command, text in (

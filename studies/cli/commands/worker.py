@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from functools import partial
 
 import optuna
@@ -29,5 +30,10 @@ def worker(arguments: argparse.Namespace) -> int:
             env_processes=arguments.env_processes,
             device=arguments.device,
             say=say,
+            tell=say,
         )
+        stopped = (
+            f"stopped by {signal.Signals(status - 128).name}; everything is saved; any worker resumes" if status else ""
+        )
+        say(stopped or f"study {arguments.study} is complete")
         return print_json(summary_json(store, arguments.study), status) if arguments.json else status

@@ -101,7 +101,9 @@ class Progress:
         """Return a snapshot as one line."""
         counts = ", ".join(f"{count} {state}" for state, count in snapshot.counts.items())
         best = (
-            f"best {in_digits_alone(snapshot.best[0])} (trial {snapshot.best[1]})" if snapshot.best else "no result yet"
+            f"best {in_digits_alone(snapshot.best[0])} (trial {snapshot.best[1]} at epoch {snapshot.best[2]})"
+            if snapshot.best
+            else "no result yet"
         )
         clock, left = _clock(snapshot.when - self.began), _left(self.speed.left(snapshot))
         return (

@@ -17,6 +17,8 @@ from ...redact import printable
 from ...study.digits import in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
 
+LONG = ("digest", "kept", "more", "until")  # columns whose texts may be broken
+UNENDED = {"running": "unfinished"}  # of trials, also while nobody trains them
 UNFINISHED = {"ready": "...", "failed": "failed"}  # what stands for the result of a segment, by its state
 
 
@@ -113,7 +115,15 @@ def status_table(status: Json) -> Table:
     studies = status["studies"]
     shown = [state for state in STATES if state != "complete" and any(study["counts"][state] for study in studies)]
     table = _table(status["storage"], collapse_padding=True)
-    for name in ("study", "state", "task", "trials", *shown, "rungs", "best return"):
+    for name in (
+        "study",
+        "state",
+        "task",
+        "trials",
+        *(UNENDED.get(each, each) for each in shown),
+        "rungs",
+        "best return",
+    ):
         justify: JustifyMethod = "left" if name in ("study", "state", "task") else "right"
         table.add_column(name, justify=justify, no_wrap=name in ("state", "trials", "rungs"))
     for study in studies:
@@ -121,7 +131,7 @@ def status_table(status: Json) -> Table:
         front = len(study["front"]) if len(study["objectives"]) > 1 else 1
         table.add_row(
             study["study"],
-            Text(study["state"], "green" if study["state"] == "complete" else "yellow"),
+            Text(*_state(study)),
             f"{study['task']} {study['env']['id']}",
             f"{sum(study['counts'].values())}/{study['trials_total']}",
             *(str(study["counts"][state]) for state in shown),
@@ -132,9 +142,18 @@ def status_table(status: Json) -> Table:
     return table
 
 
+def _state(study: Json) -> tuple[str, str]:
+    """Return the state of a study as shown, and its color."""
+    if study["state"] == "complete":
+        return "complete", "green"
+    return ("running", "yellow") if study["workers"] else ("stopped", "red")
+
+
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:
     """Return a table of names and values."""
     table = _table(harmless(title), title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in flatten(harmless(pairs)).items():
         table.add_row(name, number(value))
     return table
@@ -144,7 +163,10 @@ def rows_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[
     """Return a table with a row for each mapping."""
     rows = harmless(rows)
     left = [name for name in columns if any(isinstance(row.get(name), str) for row in rows)]
-    table = _table(title, columns, left, title_justify="left")
+    table = _table(title, title_justify="left")
+    for name in columns:  # only texts that may be long give way to a narrow terminal, in lines of their own
+        justify: JustifyMethod = "left" if name in left else "right"
+        table.add_column(name, justify=justify, no_wrap=name not in LONG, overflow="fold")
     for row in rows:
         table.add_row(*(number(row[name]) if name in row else "" for name in columns))
     return table

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -449,3 +450,49 @@ def test_a_name_cannot_write_to_the_terminal(sqlite_url: str, cli: Callable[...,
         status, out, errors = cli(*words)
         assert "\x1b" not in out + errors
         assert (status, "\\x1b[31mred[bold]" in out) == (0, True)
+
+
+def test_show_loses_nothing_on_a_narrow_terminal(finished_url: str) -> None:
+    with Store(finished_url) as store:
+        uid = store.trials("s")[0].uid
+        shown = report.task_json(store, uid)
+    events = [
+        {"time": "2026-11-22 10:00:00", "kind": "start", "epochs": 0, "process": "12345 on host", "more": "x" * 90}
+    ]
+    columns = ("epochs", "bytes", "kept", "digest"), ("time", "kind", "epochs", "process", "more")
+    for rows, names in zip((shown["checkpoints"], events), columns, strict=True):
+        Console(width=80, file=(out := io.StringIO())).print(tables.rows_table("t", rows, names))
+        text = out.getvalue()
+        assert "…" not in text
+        assert all(str(rows[0][name]) in "".join(text.split()) for name in names if name in ("bytes", "kind", "epochs"))
+        assert str(rows[0][names[-1]])[:10] in text
+
+
+def test_a_study_that_nobody_trains_is_stopped_and_a_worker_tells_what_it_does(
+    sqlite_url: str, gate: gated.Gate, cli: Callable[..., Any]
+) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", CONFIG)
+    assert re.search(r"s +stopped", cli("status", "--storage", sqlite_url)[1])
+    gate.close(300)
+    process = start(sqlite_url, command=["worker", "--study", "s"])
+    wait_for(gate.waiting, process)
+    [study] = json.loads(cli("status", "--storage", sqlite_url, "--json")[1])["studies"]
+    assert (study["state"], study["workers"]) == ("running", 1)
+    process.terminate()
+    gate.open()
+    _, errors = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM; everything is saved" in errors
+    status, _, errors = cli("worker", "--study", "s", "--storage", sqlite_url)
+    assert status == 0
+    assert re.search(r"trial [0-3] \([0-9a-f]{8}\) has [0-9]+ epochs: return [0-9.]+", errors)
+    assert "study s is complete" in errors
+
+
+def test_a_model_of_stable_baselines_is_no_uid(sqlite_url: str, tmp_path: Path, cli: Callable[..., Any]) -> None:
+    (tmp_path / "sb3.zip").write_bytes(b"PK")
+    asked = ["train", "ppo", "CartPole-v1", "--warm-start", str(tmp_path / "sb3.zip"), "--storage", sqlite_url]
+    status, _, errors = cli(*asked)
+    assert status == 2
+    assert "sb3.zip; a model of Stable-Baselines3 is taken by rekindle import-policy" in errors
