@@ -113,7 +113,7 @@ class BaseLearner:
         """
         self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
         self.members, self.env_processes = len(self.seeds), env_processes
-        self.hp = stack_hyperparameters(self.hyperparameters, values, self.device)
+        self.hp = stack_hyperparameters(self.space_in(env), values, self.device)
         self.assemble(values)
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
@@ -131,6 +131,16 @@ class BaseLearner:
     def counters(cls) -> tuple[str, ...]:
         """Return the names of the counters."""
         return tuple(dict.fromkeys((cls.unit, "iterations", "epochs")))
+
+    @classmethod
+    def space_in(cls, env: EnvSpec) -> Space:
+        """Return the hyperparameters in an environment."""
+        return cls.hyperparameters
+
+    @classmethod
+    def most_epochs(cls, env: EnvSpec) -> int | None:
+        """Return how many epochs a training can have, None for any number."""
+        return None
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
@@ -162,7 +172,7 @@ class BaseLearner:
 
         Those without effect are not searched, so that one result has one uid.
         """
-        return cls.hyperparameters.fix(fixed).unsearched(cls.without_effect(env, flatten(fixed)))
+        return cls.space_in(env).fix(fixed).unsearched(cls.without_effect(env, flatten(fixed)))
 
     @classmethod
     def algorithm(cls) -> str:

@@ -65,11 +65,12 @@ class TaskIdentity:
         """
         spec, learner = EnvSpec.of(env), algorithm.learner
         check_seed(algorithm.name, seed)
-        complete = learner.hyperparameters.validate(values)
+        space = learner.space_in(spec)
+        complete = space.validate(values)
         learner.check(complete)
         learner.check_env(spec)
         learner.check_values_in_env(spec, complete)
-        return cls(algorithm.name, algorithm.version, spec, seed, complete, learner.hyperparameters, start)
+        return cls(algorithm.name, algorithm.version, spec, seed, complete, space, start)
 
     @cached_property
     def values(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ ALGORITHMS = {
     "svpg": ".algorithms.svpg:SVPG",
     "svpg-ppo": ".algorithms.svpg:SVPGPPO",
     "svpg-ppo2": ".algorithms.svpg:SVPGPPO2",
+    "tabular": ".algorithms.tabular:Tabular",
 }
 ENTRY_POINTS = "rekindle.tasks"  # the group in which other packages offer tasks: name = "package.module:Class"
 

@@ -108,7 +108,7 @@ class Task:
         self.env, self.seed, self.device = EnvSpec.of(env), seed, device_of(device, self.name)
         self.env_processes, self.logger = env_processes, logger
         self.warm_start, self.demonstrations = warm_start, demonstrations
-        self.learner.hyperparameters.fix(fixed)  # refuses what is not in the space
+        self.learner.space_in(self.env).fix(fixed)  # refuses what is not in the space
         self.fixed = flatten(fixed)
         self._identity: TaskIdentity | None = None
         self.uid = ""
@@ -169,7 +169,7 @@ class Task:
                 )
         demonstrations = None if self.demonstrations is None else Demonstrations.load(self.demonstrations)
         if demonstrations is not None:
-            if "demonstrated_steps" not in self.learner.hyperparameters:
+            if "demonstrated_steps" not in self.learner.space_in(self.env):
                 raise ValueError(
                     f"{self}: on-policy tasks learn from demonstrations, and {self.name} does not; leave "
                     "demonstrations out"

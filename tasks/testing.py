@@ -111,7 +111,7 @@ class VariantSuite:
 
         They are the searched numbers of the space.
         """
-        space = task.learner.hyperparameters
+        space = task.learner.space_in(task.env)
         searched = {name for name, dimension in space.flat().items() if dimension.search}
         assert task.hyperparameters is not None
         dynamic = space.dynamic(task.hyperparameters)
@@ -318,7 +318,7 @@ def other_value(task: Task, name: str, value: float) -> float:
 
 def value_at(task: Task, name: str, u: float) -> float:
     """Return the value at a fraction of a hyperparameter's range."""
-    dimension = task.learner.hyperparameters.flat()[name]
+    dimension = task.learner.space_in(task.env).flat()[name]
     dimension = dimension.dimension if isinstance(dimension, Maybe) else dimension
     return dimension.at(u)  # type: ignore[return-value]
 

@@ -9,6 +9,7 @@ from typing import Any
 from ...spaces import flatten
 from ...tasks import load
 from ...tasks.checkpoint.storage import Saved
+from ...tasks.envs import EnvSpec
 from ..storage.branches import Start
 from ..storage.store import Store
 from ..study.objectives import RETURN
@@ -85,7 +86,7 @@ def fork_identity(
         ValueError: the space does not allow a value.
     """
     learner = load(identity["task"]).learner
-    space, old = learner.hyperparameters, dict(identity["hyperparameters"])
+    space, old = learner.space_in(EnvSpec.of(identity["env"])), dict(identity["hyperparameters"])
     nested = space.validate({**old, **flatten(space.parse(*assignments))})
     new = space.identifying(nested)
     learner.check(nested)

@@ -147,6 +147,9 @@ def make_config(
     )
     for name in ("generation", "cohort"):
         check_count(name, getattr(config, name))
+    most = algorithm.learner.most_epochs(task.env)
+    if most is not None and config.epochs[1] > most:
+        raise BadConfig(f"{task.env.id} has {most} epochs, but --epochs ends at {config.epochs[1]}; end at {most}")
     check_count("trials", config.trials[0])
     config = replace(config, sampler=sampler_name(config.sampler))
     if config.sampler == "grid" and trials is None:
@@ -263,6 +266,8 @@ def make_population(
         priors: see `open_space`.
         options: those of `seed_options`; a population maximizes the return.
     """
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
     check_count("population", population)
     if population < 2:
         raise BadConfig("the members of a population copy each other, but --population is 1; give it at least 2")
@@ -284,7 +289,7 @@ def make_population(
         )
     if sampler not in (None, "random"):
         raise BadConfig(f"a population starts with hyperparameters drawn at random, but --sampler is {sampler}")
-    space, priors = algorithm.learner.hyperparameters, priors or {}
+    space, priors = algorithm.learner.space_in(EnvSpec.of(env)), priors or {}
     for name in {**dict.fromkeys(perturb), **priors}:
         if name in space.flat() and space.flat()[name].structural:
             raise BadConfig(

@@ -137,7 +137,7 @@ class StudyRunner:
         number = ready.trial.number
         if number not in self._structures:
             values = unflatten(ready.trial.params)
-            structure = self.algorithm.learner.hyperparameters.structure(values)
+            structure = self.config.space_in(self.algorithm).structure(values)
             self._structures[number] = repr(sorted(structure.items()))
         return self._structures[number], ready.segment.rung, ready.segment.epochs
 

@@ -118,6 +118,12 @@ class Config:
         """The searched space."""
         return Space.from_priors(self.space)
 
+    def space_in(self, algorithm: type[Task]) -> Space:
+        """Return all hyperparameters that the algorithm has in the study's environment."""
+        from ...tasks.envs import EnvSpec  # imports torch
+
+        return algorithm.learner.space_in(EnvSpec.of(self.env))
+
     def make_task(
         self,
         algorithm: type[Task],

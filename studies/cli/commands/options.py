@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ....spaces import Space
+    from ....tasks.task import Task
 
 FAILED = 1  # a sound request did not succeed
 USAGE = 2  # the request makes no sense
@@ -27,6 +32,13 @@ def parse_env(text: str, info: Sequence[str] = ()) -> Any:
     named = {name: reduction or "last" for name, _, reduction in (entry.partition(":") for entry in info)}
     spec = EnvSpec.of(env)
     return replace(spec, info={**spec.info, **named}).to_json()
+
+
+def space(arguments: argparse.Namespace, algorithm: type[Task]) -> Space:
+    """Return the hyperparameters of the algorithm in the given environment."""
+    from ....tasks.envs import EnvSpec  # imports gymnasium
+
+    return algorithm.learner.space_in(EnvSpec.of(parse_env(arguments.env)))
 
 
 def expand_files(assignments: Sequence[str]) -> list[str]:

@@ -38,7 +38,7 @@ def train(arguments: argparse.Namespace) -> int:
         raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {arguments.epochs}")
     until = _stopping_rule(arguments.no_better)
     algorithm = load(arguments.task)
-    values = algorithm.learner.hyperparameters.parse(*options.expand_files(arguments.set))
+    values = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     make, values, cold = _prepare(arguments, algorithm, values)
     if until is not None and arguments.demonstrations is None:  # whose steps only the store can provide
         _check_metric(until.metric, lambda: make().init(**values))
@@ -78,7 +78,7 @@ def _prepare(
 def train_for_orion(arguments: argparse.Namespace, parent: Start | None) -> Results:
     """Train one trial of Orion's, from where its parent ended if any."""
     algorithm, epochs = load(arguments.task), _orion_epochs(arguments.epochs)
-    space = algorithm.learner.hyperparameters
+    space = options.space(arguments, algorithm)
     values = _applying(space, space.parse(*options.expand_files(arguments.set)))
     make, values, cold = _prepare(arguments, algorithm, values)
 

@@ -64,7 +64,7 @@ def tune(arguments: argparse.Namespace) -> int:
 
 def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     """Return the configuration of the study that the options ask for."""
-    fixed = algorithm.learner.hyperparameters.parse(*options.expand_files(arguments.set))
+    fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
     env = options.parse_env(arguments.env, arguments.info)
     epochs, priors = parse_epochs(arguments.epochs), _priors(arguments.prior)

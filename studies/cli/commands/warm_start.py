@@ -112,7 +112,7 @@ def start_all(
     Raises:
         BadConfig: a hyperparameter that decides the shape of the networks is searched.
     """
-    shapes = algorithm.learner.hyperparameters.flat()
+    shapes = config.space_in(algorithm).flat()
     searched = [each for each in config.open if each.startswith("model.") and shapes[each].structural]
     if searched and arguments.warm_start is not None:
         raise BadConfig(

@@ -1,0 +1,252 @@
+"""Recorded trainings as a task, for studies in seconds on real curves.
+
+The environment is the path of an `.npz` file with the arrays, N trainings with S seeds and T points each:
+
+    param.NAME (N,)     a hyperparameter of each training: numbers, or strings
+    steps (T,)          environment steps of the points, rising; a first point of 0 is before any training
+    curves (N, S, T)    the return at each point; NaN where a training diverged
+    meta                JSON text, may have "maximize" (false: less is better), and "space": {NAME: [low, high]}
+
+An epoch goes from one point to the next. Hyperparameters choose the row, the nearest where the table has not exactly
+these, and seed s the column s modulo S. The table's sha256 is part of the identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...spaces import Dimension, Space, categorical, fixed, log_real, ordinal, real
+from ...spaces.choices import Choice, Ordinal
+from ...spaces.ranges import Real
+from ..base_learner import BaseLearner
+from ..checkpoint.retention import RETURN
+from ..checkpoint.storage import Metrics
+from ..envs import EnvSpec, EnvSpecError
+from ..identity import EnvLike
+from ..task import Task
+
+ORDINAL = 64  # a column with at most so many different numbers is a choice among them, others are ranges
+PREFIX = "param."
+
+
+@dataclass(frozen=True)
+class Table:
+    """Recorded trainings.
+
+    Attributes:
+        path: of the file.
+        digest: sha256 of the file.
+        columns: the hyperparameters, (N,) each, by name.
+        steps: environment steps at the end of each epoch, (T,).
+        first: returns before the first epoch, (N, S).
+        returns: at the end of each epoch, (N, S, T); the higher the better.
+    """
+
+    path: str
+    digest: str
+    columns: Mapping[str, np.ndarray]
+    steps: np.ndarray
+    first: np.ndarray
+    returns: np.ndarray
+
+    @property
+    def epochs(self) -> int:
+        """The number of recorded epochs."""
+        return len(self.steps)
+
+    @cached_property
+    def space(self) -> Space:
+        """The columns as hyperparameters, and `epoch_steps`, an epoch's mean length."""
+        dimensions = {name: _dimension(column) for name, column in self.columns.items()}
+        return Space(**dimensions, epoch_steps=fixed(max(1, round(self.steps[-1] / self.epochs)), structural=True))
+
+    @cached_property
+    def _points(self) -> np.ndarray:
+        """The rows as points (N, D), each hyperparameter from 0 to 1."""
+        dimensions = self.space.flat()
+        places = [[_place(dimensions[name], x) for x in column.tolist()] for name, column in self.columns.items()]
+        return np.array(places).T
+
+    def nearest(self, values: Mapping[str, Any]) -> int:
+        """Return the row nearest to hyperparameters, the first of several."""
+        dimensions = self.space.flat()
+        point = np.array([_place(dimensions[name], values[name]) for name in self.columns])
+        apart = self._points - point
+        for axis, name in enumerate(self.columns):
+            if isinstance(values[name], str):
+                apart[:, axis] = apart[:, axis] != 0
+        return int(np.square(apart).sum(1).argmin())
+
+
+def _dimension(column: np.ndarray) -> Dimension:
+    """Return the dimension that a column's values suggest."""
+    different = np.unique(column).tolist()
+    if isinstance(different[0], str):
+        return categorical(*different, default=different[0], structural=True)  # as all that is no number
+    if len(different) <= ORDINAL:
+        values = [int(x) if float(x).is_integer() else x for x in different]
+        return ordinal(*values, default=values[len(values) // 2], accept=(values[0], values[-1]))
+    low, high = different[0], different[-1]
+    middle, median = (low + high) / 2, float(np.median(column))
+    if low > 0 and abs(math.sqrt(low * high) - median) < abs(middle - median):
+        return log_real(low, high, default=math.sqrt(low * high))
+    return real(low, high, default=middle)
+
+
+def _place(dimension: Dimension, value: Any) -> float:
+    """Return a value's place in its dimension, from 0 to 1."""
+    if isinstance(dimension, Ordinal):
+        return float(np.interp(value, np.array(dimension.values), np.linspace(0, 1, len(dimension.values))))
+    if isinstance(dimension, Choice):
+        return float(dimension.values.index(value))
+    assert isinstance(dimension, Real)
+    low, high = dimension.low, dimension.high
+    if dimension.log:
+        low, high, value = math.log(low), math.log(high), math.log(value)
+    return float((value - low) / (high - low))
+
+
+def read_table(path: str) -> Table:
+    """Return the table in a file, read again when it changes.
+
+    Raises:
+        EnvSpecError: there is no such file, or it holds no table.
+    """
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise EnvSpecError(
+            f"tabular trains on a table, an .npz file, but got {path!r}: {error.strerror}; give its path"
+        ) from None
+    return _read(path, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read(path: str, *_: int) -> Table:
+    try:
+        digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+        meta = json.loads(str(found.get("meta", "{}")))
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError):
+        raise EnvSpecError(
+            f"a table is an .npz file of arrays without Python objects, but {path} is not; write it by numpy.savez"
+        ) from None
+    columns = {name.removeprefix(PREFIX): found[name] for name in found if name.startswith(PREFIX)}
+    _check(path, found, columns, meta)
+    steps, curves = found["steps"].astype(np.float64), found["curves"].astype(np.float64)
+    returns = curves if meta.get("maximize", True) else -curves
+    trained = 1 if steps[0] == 0 else 0
+    return Table(path, digest, columns, steps[trained:], returns[:, :, 0], returns[:, :, trained:])
+
+
+def _check(path: str, found: Mapping[str, np.ndarray], columns: Mapping[str, np.ndarray], meta: Any) -> None:
+    """Raise EnvSpecError unless the arrays are a table."""
+
+    def refuse(law: str, value: object) -> None:
+        raise EnvSpecError(f"table {path}: {law}, but {value}; see `python -m pydoc rekindle.tasks.algorithms.tabular`")
+
+    if missing := sorted({"steps", "curves"} - found.keys()) + ([] if columns else [f"{PREFIX}NAME"]):
+        refuse("it needs the arrays param.NAME, steps and curves", f"{', '.join(missing)} is missing")
+    steps, curves = found["steps"], found["curves"]
+    if curves.ndim != 3 or 0 in curves.shape or curves.dtype.kind not in "fiu":
+        refuse("curves are numbers (trainings, seeds, points)", f"they are {curves.dtype} {curves.shape}")
+    if steps.shape != curves.shape[2:] or steps.dtype.kind not in "fiu":
+        refuse(f"steps are one number for each of {curves.shape[2]} points", f"they are {steps.dtype} {steps.shape}")
+    if not (np.isfinite(steps).all() and steps[0] >= 0 and steps[-1] > 0 and (np.diff(steps) > 0).all()):
+        refuse("steps rise from 0 or more", f"they are {np.array2string(steps, threshold=6)}")
+    for name, column in columns.items():
+        if column.shape != curves.shape[:1] or column.dtype.kind not in "fiuU":
+            refuse(f"{name} is a value for each of {len(curves)} trainings", f"it is {column.dtype} {column.shape}")
+        if column.dtype.kind == "f" and not np.isfinite(column).all():
+            refuse(f"{name} is a finite number", f"in row {int(np.argmin(np.isfinite(column)))} it is not")
+        if name == "epoch_steps":
+            refuse("epoch_steps follows from steps", "it is a hyperparameter; rename it")
+    if not isinstance(meta, dict) or not isinstance(meta.get("maximize", True), bool):
+        refuse('meta is an object whose "maximize" is true or false', f"it is {str(meta)[:80]}")
+
+
+def table_of(env: EnvSpec) -> Table:
+    """Return the table that an environment names.
+
+    Raises:
+        EnvSpecError: it cannot be read, or is not the one that the task was made with.
+    """
+    table = read_table(env.id)
+    wanted = env.kwargs.get("sha256", table.digest)
+    if wanted != table.digest:
+        raise EnvSpecError(
+            f"a task goes on with the table that it began with, sha256 {str(wanted)[:12]}, but {env.id} has "
+            f"{table.digest[:12]}; bring the old file back, or begin another study"
+        )
+    return table
+
+
+class TabularLearner(BaseLearner):
+    """P members that walk along recorded curves."""
+
+    hyperparameters = Space()  # those of the table, see `space_in`
+    objective, unit = RETURN, "env_steps"
+    env_steps: int
+
+    @classmethod
+    def space_in(cls, env: EnvSpec) -> Space:
+        return table_of(env).space
+
+    @classmethod
+    def most_epochs(cls, env: EnvSpec) -> int:
+        return table_of(env).epochs
+
+    @classmethod
+    def check_env(cls, env: EnvSpec) -> None:
+        table_of(env)
+
+    def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
+        self.table = table_of(self.env)
+        self.rows = [self.table.nearest(member) for member in values]
+        super().assemble(values)
+
+    def build(self) -> None:
+        """Make nothing: a state is how many epochs are done."""
+
+    def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
+        if stop():
+            return None
+        if self.epochs == self.table.epochs:
+            raise EnvSpecError(f"{self.env.id} has {self.epochs} epochs and no more; train at most so many")
+        self.env_steps = int(self.table.steps[self.epochs])
+        self.epochs += 1
+        self.iterations += 1
+        return [{"env_steps": float(self.env_steps), "episode_return": value} for value in self.score().tolist()]
+
+    def score(self) -> np.ndarray:
+        """Return the recorded return of each member, (P,)."""
+        at = self.table.first if self.epochs == 0 else self.table.returns[:, :, self.epochs - 1]
+        return np.array([at[row, seed % at.shape[1]] for row, seed in zip(self.rows, self.seeds, strict=True)])
+
+    def cure(self, member: int) -> str:
+        return "the recorded training diverged"
+
+
+class Tabular(Task):
+    """Recorded trainings, for studies of samplers and schedulers on real curves."""
+
+    name = "tabular"
+    version = 1
+    learner = TabularLearner
+
+    def __init__(self, env: EnvLike, **options: Any):
+        spec = EnvSpec.of(env)
+        table = table_of(spec)
+        super().__init__(EnvSpec(spec.id, kwargs={"sha256": table.digest}), **options)

@@ -1,0 +1,132 @@
+"""The tabular task: recorded curves, walked along by epochs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rekindle import Cohort
+from rekindle.studies.cli.dispatch import main
+from rekindle.tasks.algorithms.tabular import Tabular, read_table
+from rekindle.tasks.envs import EnvSpecError
+from rekindle.tasks.errors import Diverged
+
+LR, KIND = [0.001, 0.001, 0.1, 0.1], ["adam", "sgd", "adam", "sgd"]
+CURVES = np.arange(4 * 2 * 4, dtype=np.float32).reshape(4, 2, 4)  # row, seed, point
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(**changes: Any) -> str:
+        arrays = {"param.lr": np.array(LR), "param.kind": np.array(KIND), "curves": CURVES, "meta": "{}"}
+        path = tmp_path / "table.npz"
+        np.savez(path, **{"steps": np.array([0.0, 100, 200, 300]), **arrays, **changes})
+        return str(path)
+
+    return write
+
+
+def test_epochs_walk_along_the_row_of_the_hyperparameters_and_the_column_of_the_seed(write: Write) -> None:
+    table = write()
+    for row, (lr, kind) in enumerate(zip(LR, KIND, strict=True)):
+        for seed in (0, 1, 2):
+            task = Tabular(table, seed=seed).init(lr=lr, kind=kind)
+            assert task.evaluate() == CURVES[row, seed % 2, 0]
+            task.fit(3)
+            assert [metrics["episode_return"] for _, metrics in task.history] == CURVES[row, seed % 2, 1:].tolist()
+            assert (task.evaluate(), task.env_steps) == (CURVES[row, seed % 2, 3], 300)
+
+
+def test_other_hyperparameters_take_the_nearest_row(write: Write) -> None:
+    rows = np.array([0, 3])  # of the full grid
+    table = write(**{"param.lr": np.array(LR)[rows], "param.kind": np.array(KIND)[rows], "curves": CURVES[rows]})
+    assert read_table(table).nearest({"lr": 0.04, "kind": "adam"}) == 0
+    assert read_table(table).nearest({"lr": 0.07, "kind": "sgd"}) == 1
+
+
+def test_a_range_is_logarithmic_if_its_values_are(write: Write) -> None:
+    lr = np.geomspace(1e-5, 1e-1, 100)
+    changes = {"param.kind": np.linspace(-1, 1, 100), "curves": np.zeros((100, 1, 4))}
+    table = write(**{"param.lr": lr}, **changes)
+    priors = Tabular(table).get_space().priors()
+    assert ["loguniform" in priors[name] for name in ("lr", "kind")] == [True, False]
+    assert read_table(table).nearest({"lr": float(lr[7]) * 1.01, "kind": -1 + 2 * 7 / 99}) == 7
+
+
+def test_less_is_better_where_the_table_says_so(write: Write) -> None:
+    assert Tabular(write(meta=json.dumps({"maximize": False})), seed=1).init(lr=0.1, kind="sgd").fit(1)[
+        "episode_return"
+    ] == -float(CURVES[3, 1, 1])
+
+
+def test_resuming_and_a_cohort_change_nothing(write: Write) -> None:
+    table = write()
+    together = [Tabular(table, seed=seed).init(lr=0.1) for seed in range(3)]
+    Cohort(together).fit(3)
+    for seed, task in enumerate(together):
+        alone, resumed = (Tabular(table, seed=seed).init(lr=0.1) for _ in range(2))
+        alone.fit(2)
+        resumed.load_state_dict(alone.state_dict())
+        resumed.fit(3)
+        assert (resumed.digest, resumed.evaluate()) == (task.digest, task.evaluate())
+
+
+def test_a_recorded_training_that_diverged_diverges(write: Write) -> None:
+    curves = CURVES.copy()
+    curves[0, 0, 2] = np.nan
+    task = Tabular(write(curves=curves)).init(lr=0.001, kind="adam")
+    task.fit(1)
+    with pytest.raises(Diverged, match=r"episode_return became nan.*the recorded training diverged"):
+        task.fit(2)
+
+
+def test_the_content_of_the_table_is_part_of_the_identity(write: Write) -> None:
+    table = write()
+    task = Tabular(table).init()
+    write(curves=CURVES + 1)
+    assert Tabular(table).init().uid != task.uid
+    with pytest.raises(EnvSpecError, match=r"goes on with the table that it began with, sha256 .* bring the old file"):
+        task.fit(1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": np.array([0.0, 2, 1, 3])}, "steps rise from 0 or more, but they are "),
+        ({"steps": np.array([1.0])}, "steps are one number for each of 4 points, but they are float64 "),
+        ({"curves": np.zeros(4)}, r"curves are numbers \(trainings, seeds, points\), but they are float64 "),
+        ({"param.lr": np.array([1, np.nan, 3, 4])}, "lr is a finite number, but in row 1 it is not"),
+        ({"param.lr": np.array([1.0])}, "lr is a value for each of 4 trainings, but it is float64 "),
+        ({"param.epoch_steps": np.array(LR)}, "epoch_steps follows from steps, but it is a hyperparameter"),
+        ({"meta": "[]"}, 'meta is an object whose "maximize" is true or false, but it is '),
+        ({"meta": "no json"}, "a table is an .npz file of arrays without Python objects, but .* numpy.savez"),
+    ],
+)
+def test_what_is_no_table_is_refused(write: Write, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(EnvSpecError, match=message):
+        Tabular(write(**changes))
+
+
+def test_a_file_that_is_missing_or_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnvSpecError, match=r"an .npz file, but got 'no.npz': No such file.*give its path"):
+        Tabular("no.npz")
+    np.savez(tmp_path / "other.npz", steps=np.ones(3))
+    with pytest.raises(EnvSpecError, match=r"needs the arrays .* but curves, param.NAME is missing"):
+        Tabular(str(tmp_path / "other.npz"))
+
+
+def test_a_study_on_a_table_finds_its_best_row(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, table = f"sqlite:///{tmp_path}/studies.db", write()
+    command = ["tune", "tabular", table, "--storage", url, "--workers", "1", "--study", "recorded", "--json"]
+    assert main([*command, "--epochs", "1:4"]) == 2
+    assert "table.npz has 3 epochs, but --epochs ends at 4; end at 3" in capsys.readouterr().err
+    assert main([*command, "--epochs", "1:3", "--sampler", "bruteforce", "--trials", "4"]) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    assert (best["hyperparameters"]["lr"], best["hyperparameters"]["kind"], best["return"]) == (0.1, "sgd", 27.0)
