@@ -200,7 +200,7 @@ class _Run:
             task.between_steps = whole
 
     def record(self, metrics: list[Metrics]) -> Events:
-        """Add the epoch to every member's history, and return the events for its logger.
+        """Add the epoch to every member's history, and return events.
 
         Diverged members are marked bad.
         """

@@ -141,6 +141,19 @@ class Learner(BaseLearner):
             raise UnsupportedSpace(f"{self.algorithm()} on {self.env.id} estimates no values; ask a task with a critic")
         return self.agent.state_values(obs, memory)
 
+    def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return greedy actions and recurrent states, computed by torch alone.
+
+        Programs that run elsewhere are recorded from it, see `deployment.exporting`.
+
+        Args:
+            obs: (P, N, ...), as the environments give them.
+            state: the recurrent states before them, (P, N, S), if the policy has a memory.
+        """
+        if self.agent is None:
+            raise UnsupportedSpace(f"{self.algorithm()} on {self.env.id} has no policy to export; save its weights")
+        return self.agent.greedy(obs, state)
+
     def score(self) -> np.ndarray | None:
         """Return None: `evaluation` measures returns."""
         return None

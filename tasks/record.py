@@ -69,9 +69,9 @@ class TaskRecord:
         return lease
 
     def give_up(self) -> bool:
-        """Release the lease for a new task in its place, and return whether it was idle.
+        """Release the lease for a new task if idle, and return whether.
 
-        It is idle if it does not train, and no other thread is about to train it.
+        A task is idle if it does not train, and no other thread is about to train it.
         """
         if self.training or (self.thread is not threading.current_thread() and self.thread.is_alive()):
             return False

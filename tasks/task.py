@@ -20,6 +20,7 @@ from .checkpoint.state import Packed, Tree, materialized, pack, unpack
 from .checkpoint.storage import Metrics, Saved, Storage, Write
 from .cohort import Cohort
 from .deployment.acting import Predictor, player
+from .deployment.exporting import format_of, write_program
 from .envs import EnvSpec
 from .errors import NotInitialized, StateMismatch
 from .evaluation import (
@@ -633,6 +634,24 @@ class Task:
     def save_policy(self, path: str | os.PathLike[str]) -> Path:
         """Write `policy` as safetensors: weights only, not resumable."""
         return write_policy(path, self.policy(), self.about())
+
+    def export_policy(self, path: str | os.PathLike[str], format: str | None = None, particle: int = 0) -> Path:
+        """Write the policy to a file, and return its path.
+
+        Args:
+            path: of the file.
+            format: "safetensors", weights as of `save_policy`; or "torchscript" or "onnx", programs from observations
+                to greedy actions that run without Rekindle, see `deployment.exporting`; None: as the ending says,
+                .safetensors, .pt or .onnx.
+            particle: which of SVPG's acts; the weights are those of all.
+        """
+        form = format_of(path, format, str(self))
+        if form == "safetensors":
+            return self.save_policy(path)
+        policy = self.policy()
+        alone = self.learner(self.env, [self.seed], [self.identity.hyperparameters])  # on the CPU, without the others
+        alone.adopt(0, policy)
+        return write_program(path, form, alone, particle, self.about())
 
     def about(self) -> dict[str, Any]:
         """Return the notes that are written with a policy."""

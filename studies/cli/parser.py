@@ -348,7 +348,13 @@ def _add_policy(commands: Any) -> None:
     text = "write the networks of a stored checkpoint, which cannot be resumed"
     parser = _command(commands, "export-policy", text, "policy.export_policy")
     _add_checkpoint(parser)
-    parser.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors, policy.pt or policy.onnx")
+    parser.add_argument(
+        "--format",
+        choices=("safetensors", "torchscript", "onnx"),
+        help="safetensors: weights; torchscript or onnx: a program from observations to greedy actions, which runs "
+        "without Rekindle (default: by FILE's ending)",
+    )
 
 
 def _add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:

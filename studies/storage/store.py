@@ -133,7 +133,7 @@ class Store:
         return self._held.add(self.database.write(lambda connection: self._take(connection, uid, identity, {})))
 
     def _ask(self, holder: StoreLease) -> None:
-        """Take a lease back from its holder in this process; TaskBusy if it trains."""
+        """Take a lease back from its holder here; TaskBusy if it trains."""
         if holder.give_up is None or not holder.give_up():
             who, how = ("another object", "call its release() or finish()")
             if holder.give_up is not None:

@@ -242,6 +242,9 @@ class DQNLearner(Learner):
 
         return act
 
+    def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self.policy.values(self.loop.normalize_batch(obs)).argmax(-1), None
+
     @torch.inference_mode()
     def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
         values: np.ndarray = self._q(self.loop.normalize(obs)).amax(-1).cpu().numpy()

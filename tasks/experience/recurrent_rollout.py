@@ -41,6 +41,11 @@ class RecurrentAgent(Agent):
     def _begin(self, memory: States) -> Callable[[Tensor], Tensor]:
         return partial(self.policy.step, memory=memory)
 
+    def _params_after(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        assert state is not None
+        params, _, states = self.policy.sequences(obs, torch.zeros_like(state[..., 0]), state, learning=False)
+        return params, states.squeeze(2)
+
     def _value(self, obs: Tensor, memory: States) -> Tensor:
         return self.policy.sequences(obs, memory.begins, memory.tensors["state"], learning=False)[1]
 

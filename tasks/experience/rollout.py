@@ -247,6 +247,15 @@ class Agent:
     def _value(self, obs: Tensor, memory: Any) -> Tensor:
         return self.policy.value(obs)
 
+    def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return greedy actions and recurrent states; see `Learner.greedy`."""
+        obs = obs if self.obs_normalizer is None else self.obs_normalizer.of_batch(obs)
+        params, state = self._params_after(obs, state)
+        return self.policy.distribution.mode(params), state
+
+    def _params_after(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self.policy.action_params(obs), None
+
     def _begin(self, memory: Any) -> Callable[[Tensor], Tensor]:
         """Return a function from obs to the policy's action parameters.
 

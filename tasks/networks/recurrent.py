@@ -165,8 +165,9 @@ class RecurrentActorCritic(ActorCritic):
         """
         tensors, actor, critic, log_std = self._leaves if learning else self._views
         form = (state.shape[1], -1)
-        features = self.encoder(tensors, obs).unflatten(1, form)
-        states = self.core(tensors, features, begins.unflatten(1, form), state)
+        features, begins = self.encoder(tensors, obs), begins.view(len(begins), *form)
+        features = features.view(len(features), *form, features.shape[-1])  # after unflatten, ONNX knows no axes
+        states = self.core(tensors, features, begins, state)
         outputs = states[..., : self.core.width].flatten(1, 2)
         params, values = self._params(actor, outputs, log_std), self.critic(critic, outputs)
         return params, values.squeeze(-1), states

@@ -6,7 +6,7 @@ With ``--json`` stdout is one JSON object:
                     the episodes' returns), digest; info.NAME, the mean over episodes of each entry of info that the
                     environment's spec names, null if no episode had it; with --record also record (the file),
                     steps (how many), with --env also env, with --seed also seed
-    export-policy   format, uid, epochs, file, bytes, parameters (how many numbers), digest
+    export-policy   format, uid, epochs, file, form (as of --format), bytes, parameters (how many numbers), digest
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from ....tasks.checkpoint.state import unpack
 from ....tasks.checkpoint.storage import POLICY_PREFIX
+from ....tasks.deployment.exporting import format_of
 from ....tasks.evaluation import other_env
 from ....tasks.task import Task
 from ....tasks.warm_start import is_policy
@@ -52,11 +53,13 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def export_policy(arguments: argparse.Namespace) -> int:
-    """Write the networks of a checkpoint as safetensors."""
+    """Write the networks of a checkpoint as weights or as a program."""
     task = _task(arguments)
-    file = task.save_policy(arguments.file)
+    file = task.export_policy(arguments.file, arguments.format)
     count = sum(tensor.numel() for tensor in task.parameters())
-    return _print(arguments, task, {"file": str(file), "bytes": file.stat().st_size, "parameters": count})
+    form = format_of(file, arguments.format, str(task))
+    written = {"file": str(file), "form": form, "bytes": file.stat().st_size, "parameters": count}
+    return _print(arguments, task, written)
 
 
 def _task(arguments: argparse.Namespace) -> Task:

@@ -139,6 +139,19 @@ class SoftActions:
             rows[..., self.columns[1]] = np.stack(np.unravel_index(choices.cpu().numpy(), self.sizes), -1)
         return rows
 
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """Return what `act` does without noise, computed by torch alone."""
+        mean, _, logits = self.split(outputs)
+        middle, half = (torch.from_numpy(x).to(outputs.device) for x in (self.middle, self.half))
+        numbers, choices = torch.tanh(mean) * half + middle, logits.argmax(-1) if self.num_discrete > 1 else None
+        if self.columns is None:
+            return numbers.unflatten(-1, self.shape) if choices is None else choices
+        columns = dict(zip(self.columns[0], numbers.unbind(-1), strict=True))
+        for column, size in zip(reversed(self.columns[1]), reversed(self.sizes), strict=True):
+            index = torch.zeros_like(outputs[..., 0]) if choices is None else (choices % size).float()
+            columns[column], choices = index, None if choices is None else choices // size
+        return torch.stack([columns[column] for column in sorted(columns)], -1)
+
     def split(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Split network outputs into means, log standard deviations and logits.
 

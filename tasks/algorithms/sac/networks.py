@@ -106,6 +106,13 @@ class SoftActorCritic(Stacked):
         """Return the recurrent state of num_envs environments at an episode's beginning."""
         return ActingMemory()
 
+    def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the policy's inputs for observations, and its recurrent states after.
+
+        Observations are (P, N, ...).
+        """
+        return obs, None
+
     def hidden(self, obs: Tensor) -> Tensor:
         """Return the policy's last hidden activations (P, N, width).
 

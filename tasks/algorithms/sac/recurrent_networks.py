@@ -44,6 +44,12 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         self._fused_actor, self._fused_critic = (fused(core) for core in self.cores)
         self._online = {name: self.critics.views[name][: self.twins] for name in self.cores[1].shapes}
 
+    def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        assert state is not None
+        begins = torch.zeros_like(state[..., :1])  # no episode begins between two steps of acting
+        states = self.cores[0](self.actor.views, obs.unsqueeze(2), begins, state).squeeze(2)
+        return states[..., : self.width].contiguous(), states
+
     def memory(self, num_envs: int) -> SoftMemory:
         return SoftMemory(self, num_envs)
 
@@ -135,12 +141,11 @@ class SoftMemory(States, ActingMemory):
 
         Observations are (P, N, numbers), outputs (P, N, width).
         """
-        networks, states = self.networks, self.tensors["state"]
-        obs, size = obs.unsqueeze(2), networks.state_size
-        begins = obs.new_zeros(obs.shape[:3])  # no episode begins between two steps of acting
-        own = networks.cores[0](networks.actor.views, obs, begins, states[..., :size].contiguous())
-        states[..., :size] = own.squeeze(2)
-        return states[..., : networks.width].contiguous()
+        states, size = self.tensors["state"], self.networks.state_size
+        features, own = self.networks.remembered(obs, states[..., :size].contiguous())
+        assert own is not None
+        states[..., :size] = own
+        return features
 
 
 class TrainingMemory(SoftMemory):

@@ -220,6 +220,10 @@ class SACLearner(Learner):
     def acting_memory(self, episodes: int) -> ActingMemory:
         return self.policy.memory(episodes)
 
+    def greedy(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        features, state = self.policy.remembered(self.loop.normalize_batch(obs), state)
+        return self.actions.greedy(self.policy.outputs(self.policy.hidden(features))), state
+
     @torch.inference_mode()
     def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
         """Return the critics' smaller values of the greedy actions, (P, N)."""

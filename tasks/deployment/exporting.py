@@ -1,0 +1,229 @@
+"""Policies as programs that run without Rekindle: TorchScript and ONNX.
+
+The program takes a batch of observations and gives greedy actions, both as the Gymnasium environment has them, with one
+more axis in front. Inputs are ``observation``, of a Dict or Tuple one for each part such as ``observation.position``,
+and for a policy with a memory ``state`` (N, S), zeros at first, and ``episode_start`` (N,), where states begin at 0.
+Outputs are ``action``, likewise in parts, and ``next_state``. TorchScript takes and gives them in this order. Encoding,
+normalization and bounds are in the program, which is recorded from the policy's own code and tried before it is
+written.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from ..base_learner import BaseLearner
+from ..checkpoint.policy_files import write_whole
+from ..envs import Joined, spaces_of
+from ..envs.base.encode import Observations
+from ..envs.base.joined import leaves
+from ..errors import TaskError, UnsupportedSpace
+from ..evaluation import one_thread
+from ..learner import Learner
+
+Leaf = tuple[str, spaces.Space[Any]]
+RECORDED, TRIED = 3, (1, 5)  # rows of a batch: while it is recorded, and when it is tried
+OPSET = 18
+FORMATS = {".safetensors": "safetensors", ".pt": "torchscript", ".onnx": "onnx"}
+
+
+class ExportError(TaskError, ValueError):
+    """A policy cannot be written as a program."""
+
+
+class Program(torch.nn.Module):
+    """Greedy actions of one member for a batch of observations.
+
+    Attributes:
+        inputs, outputs: their names, in order.
+    """
+
+    def __init__(self, learner: Learner, member: int):
+        """Describe the parts of observations and actions.
+
+        Raises:
+            UnsupportedSpace: the observations' encoding is not known here.
+        """
+        super().__init__()
+        found = spaces_of(learner.env)
+        self.member, self.members = member, learner.members
+        self.act, self.action_space = learner.greedy, found.action
+        self.encoded = Observations(found.observation, learner.env.id)
+        self.observation: list[Leaf] = list(_named("observation", found.observation))
+        if self.encoded.kind not in ("vector", "image"):
+            raise UnsupportedSpace(
+                f"{learner.algorithm()} on {learner.env.id}: vectors and single images are exported, but observations "
+                f"are {found.observation}; export as .safetensors"
+            )
+        whole = found.action.space if isinstance(found.action, Joined) else found.action
+        self.action: list[Leaf] = list(_named("action", whole))
+        memory = getattr(learner.acting_memory(1), "tensors", {}).get("state")
+        self.state_size = 0 if memory is None else memory.shape[-1]
+        self.inputs = [name for name, _ in self.observation] + ["state", "episode_start"][: 2 * bool(self.state_size)]
+        self.outputs = [name for name, _ in self.action] + ["next_state"][: bool(self.state_size)]
+
+    def examples(self, rows: int) -> list[Tensor]:
+        """Return inputs of the right types: random observations."""
+        generator = np.random.default_rng(rows)
+        batch = []
+        for _, leaf in self.observation:
+            leaf.seed(int(generator.integers(2**31)))
+            batch.append(torch.from_numpy(np.stack([np.asarray(leaf.sample()) for _ in range(rows)])))
+        if self.state_size:
+            batch.append(torch.from_numpy(generator.normal(size=(rows, self.state_size)).astype(np.float32)))
+            batch.append(torch.arange(rows) % 2 == 0)
+        return batch
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        observation, rest = inputs[: len(self.observation)], inputs[len(self.observation) :]
+        obs = self._encode(observation).unsqueeze(0)
+        state = None
+        if self.state_size:
+            state = (rest[0] * (~rest[1]).to(torch.float32).unsqueeze(-1)).unsqueeze(0)
+        if self.members > 1:  # other particles of SVPG
+            obs = obs.repeat(self.members, *[1] * (obs.ndim - 1))
+            state = None if state is None else state.repeat(self.members, 1, 1)
+        actions, after = self.act(obs, state)
+        own = tuple(self._decode(actions[self.member]))
+        return own if after is None else (*own, after[self.member])
+
+    def _encode(self, parts: tuple[Tensor, ...]) -> Tensor:
+        """Return the batch as `Observations` encodes it."""
+        if self.encoded.kind == "image":
+            image, height, width = parts[0], *self.encoded.shape[:2]
+            if image.ndim == 5:  # frames x height x width x channels
+                image = image.permute(0, 2, 3, 1, 4).reshape(-1, height, width, self.encoded.shape[2])
+            elif image.ndim == 3:
+                image = image.unsqueeze(-1)
+            elif image.shape[1] < image.shape[3]:
+                image = image.permute(0, 2, 3, 1)
+            return image
+        return torch.cat([_vector(leaf, x) for (_, leaf), x in zip(self.observation, parts, strict=True)], -1)
+
+    def _decode(self, actions: Tensor) -> Iterator[Tensor]:
+        """Yield the parts of actions as `Actions` decodes them."""
+        if not isinstance(self.action_space, Joined):
+            yield _action(self.action_space, actions)
+            return
+        for (_, leaf), (_, _, columns) in zip(self.action, self.action_space.parts, strict=True):
+            part = actions[:, columns]
+            yield _action(leaf, part[:, 0].round() if isinstance(leaf, spaces.Discrete) else part)
+
+
+def _named(name: str, space: spaces.Space[Any]) -> Iterator[Leaf]:
+    for path, leaf in leaves(space):
+        yield ".".join([name, *map(str, path)]), leaf
+
+
+def _vector(space: spaces.Space[Any], x: Tensor) -> Tensor:
+    """Return the numbers (N, D) of one part of observations."""
+    if isinstance(space, spaces.Discrete):
+        return (x.unsqueeze(-1) == torch.arange(int(space.n)) + int(space.start)).float()
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, starts = space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
+        columns = x.reshape(-1, len(sizes)).unbind(-1)
+        rows = zip(columns, sizes, starts, strict=True)
+        return torch.cat([(column.unsqueeze(-1) == torch.arange(n) + start).float() for column, n, start in rows], -1)
+    return x.reshape(-1, spaces.flatdim(space)).float()
+
+
+def _action(space: spaces.Space[Any], x: Tensor) -> Tensor:
+    """Return one part of actions (N, ...) as environments take it."""
+    kind = torch.from_numpy(np.empty(0, space.dtype)).dtype
+    if isinstance(space, spaces.Box):
+        low, high = (torch.from_numpy(np.array(bound, np.float32)) for bound in (space.low, space.high))
+        x = torch.minimum(torch.maximum(x.reshape(-1, *space.shape), low), high)
+        return (x if kind.is_floating_point else x.round()).to(kind)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        start = torch.from_numpy(np.array(space.start, np.int64))
+        return (x.to(torch.int64).reshape(-1, *(space.shape or ())) + start).to(kind)
+    return x.reshape(-1, *(space.shape or ())).to(kind)
+
+
+def format_of(path: str | os.PathLike[str], asked: str | None, where: str) -> str:
+    """Return the format asked for, or that of the file's ending.
+
+    Raises:
+        ExportError: there is none of this name.
+    """
+    found = asked or FORMATS.get(Path(path).suffix, "")
+    if found not in FORMATS.values():
+        forms = ", ".join(f"{form} ({ending})" for ending, form in FORMATS.items())
+        raise ExportError(f"{where}: a policy is written as {forms}, but got {asked or Path(path).name!r}")
+    return found
+
+
+@one_thread()
+@torch.no_grad()
+def write_program(
+    path: str | os.PathLike[str], form: str, learner: BaseLearner, particle: int, about: Mapping[str, Any]
+) -> Path:
+    """Write a policy as a program.
+
+    Args:
+        path: of the file, which is written whole or not at all.
+        form: "torchscript" or "onnx".
+        learner: of one member, on the CPU.
+        particle: which acts, 0 for the member itself.
+        about: notes, put into the file.
+
+    Raises:
+        ExportError: nothing acts, a package is missing, or the program acts otherwise than the policy.
+    """
+    if not isinstance(learner, Learner):
+        raise ExportError(f"{learner.algorithm()} has no environment to act in; export it as .safetensors")
+    path, where = Path(path), f"{learner.algorithm()} on {learner.env.id}"
+    program = Program(learner.particles or learner, particle).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch: its recorder is old, and sees shapes as constants
+        recorded = torch.jit.trace(program, tuple(program.examples(RECORDED)), check_trace=False)
+    for rows in TRIED:
+        inputs = program.examples(rows)
+        for name, own, other in zip(program.outputs, program(*inputs), recorded(*inputs), strict=True):
+            if own.shape != other.shape or not torch.allclose(own.float(), other.float(), rtol=1e-4, atol=1e-4):
+                raise ExportError(f"{where}: the recorded program gives another {name} for {rows} rows; report this")
+    notes = {"contents": "greedy policy", "inputs": program.inputs, "outputs": program.outputs, **about}
+    if form == "torchscript":
+        data = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.jit.save(recorded, data, _extra_files={"rekindle.json": json.dumps(notes).encode()})
+        return write_whole(path, data.getvalue())
+    return write_whole(path, _onnx(recorded, program, notes, where))
+
+
+def _onnx(recorded: Any, program: Program, notes: Mapping[str, Any], where: str) -> bytes:
+    try:
+        import onnx
+    except ImportError:
+        raise ExportError(f"{where}: .onnx needs a package, which is not here: pip install 'rekindle[onnx]'") from None
+    data = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            recorded,
+            tuple(program.examples(RECORDED)),
+            data,  # type: ignore[arg-type]  # a file is as good as a path
+            dynamo=False,  # the other exporter takes ten times as long
+            opset_version=OPSET,
+            input_names=program.inputs,
+            output_names=program.outputs,
+            dynamic_axes={name: {0: "batch"} for name in {*program.inputs, *program.outputs}},
+        )
+    model = onnx.load_from_string(data.getvalue())
+    for name, value in notes.items():
+        entry = model.metadata_props.add()
+        entry.key, entry.value = name, value if isinstance(value, str) else json.dumps(value)
+    written: bytes = model.SerializeToString()
+    return written

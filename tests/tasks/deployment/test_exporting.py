@@ -1,0 +1,122 @@
+"""Policies as programs: run without Rekindle, they act as the task does on the same observations."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from rekindle import DQN, PPO, SAC, SVPG, Task
+from rekindle.tasks.deployment.exporting import ExportError, _named
+from rekindle.tasks.envs import spaces_of
+from test_acting import MEMORY, OFF, ON, env_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
+NORMALIZED = {**ON, "normalize_obs": True, "use_sde": True}
+CASES = [
+    (PPO, "own_envs:DictWalk-v0", ON),
+    (PPO, "own_envs:RowsWalk-v0", ON),
+    (PPO, "own_envs:BitsWalk-v0", {**ON, "model.shared_critic": True}),
+    (PPO, "Pendulum-v1", NORMALIZED),
+    (PPO, "CartPole-v1", {**ON, "model.memory": "gru"}),
+    (SVPG, "CartPole-v1", {**ON, "num_particles": 2}),
+    (DQN, "own_envs:PictureWalk-v0", OFF),
+    (SAC, "own_envs:HybridWalk-v0", OFF),
+    (SAC, "own_envs:ImageWalk-v0", {**OFF, "model.encoder": "impala"}),
+    (SAC, "Pendulum-v1", {**OFF, **MEMORY}),
+]
+
+
+def seen(task: Task, rows: int) -> tuple[Any, list[np.ndarray]]:
+    """A batch of observations as `predict` takes it, and its parts as a program does."""
+    space = env_of(task).observation_space
+    space.seed(5)
+    drawn = [space.sample() for _ in range(rows)]
+
+    def stacked(parts: list[Any]) -> Any:
+        if isinstance(parts[0], dict):
+            return {name: stacked([part[name] for part in parts]) for name in parts[0]}
+        return np.stack(parts)
+
+    def flat(batch: Any) -> list[np.ndarray]:
+        return [leaf for part in batch.values() for leaf in flat(part)] if isinstance(batch, dict) else [batch]
+
+    batch = stacked(drawn)
+    return batch, flat(batch)
+
+
+def parts_of(action: Any) -> list[np.ndarray]:
+    if isinstance(action, dict | tuple):
+        values = action.values() if isinstance(action, dict) else action
+        return [part for value in values for part in parts_of(value)]
+    return [np.asarray(action)]
+
+
+@pytest.mark.parametrize(("kind", "env", "values"), CASES)
+def test_a_program_acts_as_the_task_does(kind: Any, env: str, values: Any, tmp_path: Path) -> None:
+    task = kind(env).init(**values)
+    if values is NORMALIZED:
+        task.fit(1)
+    script = torch.jit.load(str(task.export_policy(tmp_path / "policy.pt")))  # type: ignore[no-untyped-call]
+    session = onnxruntime.InferenceSession(str(task.export_policy(tmp_path / "x", "onnx")))
+    names = [each.name for each in session.get_inputs()]
+    assert names[: -2 if "state" in names else None] == [
+        name for name, _ in _named("observation", spaces_of(task.env).observation)
+    ]
+    for rows in (1, 6):
+        batch, inputs = seen(task, rows)
+        action, state = task.predict(batch)
+        begins = np.arange(rows) % 2 == 0
+        if state is not None:
+            inputs = [*inputs, state, begins]
+            action, state = task.predict(batch, state, begins)
+        expected = parts_of(action) + ([] if state is None else [state])
+        of_onnx = session.run(None, dict(zip(names, inputs, strict=True)))
+        of_script = [x.numpy() for x in script(*map(torch.from_numpy, inputs))]
+        for own, *others in zip(expected, of_onnx, of_script, strict=True):
+            for other in others:
+                assert (own.shape, own.dtype) == (other.shape, other.dtype)
+                np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_program_needs_no_rekindle_and_says_what_it_is(tmp_path: Path) -> None:
+    task = PPO("CartPole-v1").init(**ON)
+    file, observations = task.export_policy(tmp_path / "policy.pt"), np.eye(4, dtype=np.float32)
+    code = """
+import json, sys, torch
+notes = {"rekindle.json": ""}
+policy = torch.jit.load(sys.argv[1], _extra_files=notes)
+(action,) = policy(torch.eye(4))
+assert "rekindle" not in sys.modules
+print(json.dumps([action.tolist(), json.loads(notes["rekindle.json"])]))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code, str(file)]
+    found = subprocess.run(command, cwd="/", check=True, capture_output=True, text=True).stdout
+    actions, notes = json.loads(found)
+    assert actions == task.predict(observations)[0].tolist()
+    assert (notes["uid"], notes["inputs"], notes["outputs"]) == (task.uid, ["observation"], ["action"])
+
+
+def test_each_particle_can_act(tmp_path: Path) -> None:
+    task = SVPG("Pendulum-v1").init(**ON, num_particles=2)
+    batch, inputs = seen(task, 4)
+    for particle in (0, 1):
+        session = onnxruntime.InferenceSession(str(task.export_policy(tmp_path / "p.onnx", particle=particle)))
+        expected = task.predict(batch, particle=particle)[0]
+        np.testing.assert_allclose(session.run(None, {"observation": inputs[0]})[0], expected, atol=1e-5)
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = PPO("CartPole-v1").init(**ON)
+    with pytest.raises(ExportError, match=r"safetensors \(.safetensors\), torchscript \(.pt\).*but got 'policy.zip'"):
+        task.export_policy(tmp_path / "policy.zip")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ExportError, match=r"pip install 'rekindle\[onnx\]'"):
+        task.export_policy(tmp_path / "policy.onnx")
+    assert list(tmp_path.iterdir()) == []
