@@ -45,6 +45,7 @@ PYRADO_AND_ML_AGENTS = """
     entropy_coeff=ent_coef ent_coeff_init=entropy.alpha learn_ent_coeff=entropy.learn num_epoch=update_epochs
     buffer_init_steps=learning_starts steps_per_update=num_steps,num_updates init_entcoef=entropy.alpha
     hidden_units=model.width num_layers=model.layers time_horizon=num_steps lambd=gae_lambda normalize=normalize_obs
+    min_steps=num_steps min_rollouts=num_steps
 """
 _PAIRS = (pair.partition("=") for pair in f"{STABLE_BASELINES3} {PYRADO_AND_ML_AGENTS}".split())
 SYNONYMS = {theirs: ours.split(",") for theirs, _, ours in _PAIRS}

@@ -6,15 +6,15 @@ Advantages are generalized advantage estimates.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...spaces import integer, ordinal
 from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
-from ..experience.rollout import Agent, Batch, Rollout
-from ..experience.whole_episodes import EpisodeBuffer, check_whole_episodes, needs_whole_episodes, whole_episodes_space
+from ..experience.rollout import Agent, Batch
+from ..experience.whole_episodes import check_whole_episodes, whole_episodes_space
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
@@ -28,7 +28,6 @@ from ..networks.optimizers import (
     norms,
     scheduled_coefficients,
 )
-from ..runtime.metric_means import MemberMetrics
 from ..signals.guidance import Guidance, guidance_space
 from ..task import Task
 from .on_policy import (
@@ -40,6 +39,7 @@ from .on_policy import (
     on_policy_space,
     without_effect,
 )
+from .rollout_updates import EveryRollout, updates_of
 
 
 class A2CLearner(Learner):
@@ -50,7 +50,7 @@ class A2CLearner(Learner):
 
     Attributes:
         mix_gradients: turns the members' gradients into others, see `descend`; None leaves them.
-        gathered: the steps since each member's last update, if updates wait for whole episodes.
+        gathered: says when members are updated; the steps since their last update, if that waits for whole episodes.
     """
 
     hyperparameters = on_policy_space(
@@ -67,7 +67,7 @@ class A2CLearner(Learner):
     mix_gradients: Callable[[Tensor], Tensor] | None = None
     agent: Agent
     policy: ActorCritic
-    gathered: EpisodeBuffer | None = None
+    gathered: EveryRollout
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
     without_effect = classmethod(without_effect)
@@ -87,8 +87,7 @@ class A2CLearner(Learner):
         self.guidance = Guidance.of(self)
         self.demonstrations = self.guidance.examples
         self.networks = network_spans(self.policy.parameters.shapes)
-        if needs_whole_episodes(vars(hp)):
-            self.gathered = EpisodeBuffer(hp, self.envs, self.agent, self.guidance.row_names)
+        self.gathered = updates_of(self, self.guidance)
 
     def iterate(self) -> Mapping[str, Tensor]:
         hp, agent, guidance = self.hp, self.agent, self.guidance
@@ -96,18 +95,15 @@ class A2CLearner(Learner):
         lr = learning_rates(hp, self.env_steps, self.policy.parameters)
         rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
         self.env_steps += hp.num_steps * hp.num_envs
-        if self.gathered is not None:
-            return self.update_on_episodes(self.gathered, rollout, lr)
-        batch = guidance.augment_batch(agent.advantages(rollout, hp.gamma, hp.gae_lambda), rollout)
-        batch["advantages"] = self.standardizer(batch["advantages"])
-        return self.update(batch, lr)
+        return self.gathered.update(self, guidance, rollout, partial(self.update, lr))
 
-    def update(self, batch: Batch, lr: LearningRates, active: Tensor | None = None) -> dict[str, Tensor]:
+    def update(self, lr: LearningRates, batch: Batch, active: Tensor | None) -> dict[str, Tensor]:
         """Take all steps on a batch, and return metrics.
 
         Only the members that are `active` (P, 1) move; None for all.
         """
         hp, agent, parameters, optimizer = self.hp, self.agent, self.policy.parameters, self.optimizer
+        batch["advantages"] = self.standardizer(batch["advantages"])
         for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
             losses, metrics = self.loss(minibatch)
             step = descend(parameters, optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients)
@@ -118,23 +114,6 @@ class A2CLearner(Learner):
         if "weights" in batch or self.tally.count % GRAD_NORM_INTERVAL == 0:
             metrics |= norms(step, self.networks)
         return {**metrics, **scheduled_coefficients(hp, self.env_steps), **lr.metrics}
-
-    def update_on_episodes(self, buffer: EpisodeBuffer, rollout: Rollout, lr: LearningRates) -> Mapping[str, Tensor]:
-        """Update the members with enough whole episodes, and abandon their running ones."""
-        agent, guidance = self.agent, self.guidance
-        buffer.add(rollout, guidance.compute_rewards(rollout))
-        ready, used = buffer.ready_members()
-        if not ready.any():
-            return {}
-        batch = buffer.batch(used, self.hp.gamma, self.hp.gae_lambda)
-        batch = guidance.combine_advantages(batch, buffer.rows())
-        metrics = self.update(batch, lr, torch.from_numpy(ready).to(self.device).unsqueeze(1))
-        metrics["rollouts"] = buffer.rollouts(used)
-        unfinished = ready[:, None] & buffer.running()
-        self.envs.abandon(unfinished)
-        agent.reset(unfinished)
-        buffer.clear(ready)
-        return MemberMetrics(metrics, ready)
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,) and its metrics, each (P,).
@@ -160,8 +139,7 @@ class A2CLearner(Learner):
 
     def truncate_all(self) -> None:
         super().truncate_all()
-        if self.gathered is not None:
-            self.gathered.truncate_all()
+        self.gathered.truncate_all()
 
 
 class A2C(Task):

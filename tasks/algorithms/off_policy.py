@@ -6,6 +6,7 @@ Stable-Baselines3 and Pyrado, and their counterparts here:
     learning_rate, lr                   optimizer.lr; SAC: critic_lr and entropy.lr, if they are to be others
     train_freq, gradient_steps, num_updates_per_step    num_steps environment steps (in each of num_envs), then
                                         num_updates gradient steps
+    min_steps                           num_steps * num_envs
     learning_starts, num_init_memory_steps    learning_starts, of environment steps that fill the buffer at random
     use_trained_policy_for_refill       the same, with a refill_interval or a warm start
     buffer_size, memory_size            buffer_size, in transitions

@@ -6,17 +6,20 @@ Unlike in PPO2 (ppo2.py), clipping of values is optional, and a critic may be fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import Space, integer, log_real, maybe, ordinal, real
-from ..experience.returns import CRITIC_LOSSES, advantage_scale, explained_variance, standardize
-from ..experience.rollout import Agent
+from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
+from ..experience.rollout import Agent, Batch
+from ..experience.whole_episodes import check_whole_episodes, needs_whole_episodes, whole_episodes_space
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
+    LearningRates,
     Optimizer,
     coefficient,
     decay_space,
@@ -38,11 +41,12 @@ from .on_policy import (
     on_policy_space,
     without_effect,
 )
+from .rollout_updates import EveryRollout, updates_of
 from .separate_critic import SeparateCritic, critic_space
 
 
 def clipped_surrogate(
-    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_coef: Tensor
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip_coef: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the negative of eq. 7, (P,), and its metrics.
 
@@ -53,15 +57,16 @@ def clipped_surrogate(
         old_log_probs: the same of the policy that acted.
         advantages: (P, B).
         clip_coef: (P,).
+        weights: of the rows, (P, B); None for equal ones.
     """
     clip = clip_coef.unsqueeze(1)
     log_ratio = log_probs - old_log_probs
     ratio = log_ratio.exp()
     clipped = torch.clamp(ratio, 1 - clip, 1 + clip)
-    loss = -torch.min(ratio * advantages, clipped * advantages).mean(1)
+    loss = -average(torch.min(ratio * advantages, clipped * advantages), weights)
     with torch.no_grad():
-        approx_kl = (ratio - 1 - log_ratio).mean(1)
-        clip_fraction = ((ratio - 1).abs() > clip).float().mean(1)
+        approx_kl = average(ratio - 1 - log_ratio, weights)
+        clip_fraction = average(((ratio - 1).abs() > clip).float(), weights)
     return loss, {"approx_kl": approx_kl, "clip_fraction": clip_fraction}
 
 
@@ -71,7 +76,7 @@ def within_target_kl(approx_kl: Tensor, target_kl: Tensor | None, active: Tensor
     These are the `active` ones of which no step passed 1.5 target_kl; None stands for all.
     """
     if target_kl is None:
-        return None
+        return active
     near = approx_kl.unsqueeze(1) <= 1.5 * target_kl
     return near if active is None else active & near
 
@@ -90,7 +95,8 @@ def ppo_space(**more: Any) -> Space:
         "update_epochs": integer(1, 10, default=4, accept=(1, 1000), structural=True),
         "num_minibatches": ordinal(2, 4, 8, default=4, accept=(1, 65536), structural=True),
     }
-    return on_policy_space(lr=1e-3, **{**own, **more}).extend(**guidance_space())
+    space = on_policy_space(lr=1e-3, **{**own, **more})
+    return space.extend(**whole_episodes_space(silent=True), **guidance_space())
 
 
 class PPOLearner(Learner):
@@ -99,15 +105,17 @@ class PPOLearner(Learner):
     Attributes:
         mix_gradients: turns the members' gradients into others, see `descend`; None leaves them.
         critic: fits the critic alone; None where it shares the policy's loss.
+        gathered: says when members are updated; the steps since their last update, if that waits for whole episodes.
         networks: the spans of each network in a parameter vector.
     """
 
     hyperparameters = ppo_space(normalize_advantage=normalize_advantage(default=True), critic=critic_space())
-    parts = ("optimizer", "standardizer", "guidance", "critic")
+    parts = ("optimizer", "standardizer", "guidance", "critic", "gathered")
     mix_gradients: Callable[[Tensor], Tensor] | None = None
     agent: Agent
     policy: ActorCritic
     critic: SeparateCritic | None = None
+    gathered: EveryRollout
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
     without_effect = classmethod(without_effect)
@@ -115,12 +123,18 @@ class PPOLearner(Learner):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         check_on_policy(cls, values)
+        check_whole_episodes(values, cls.algorithm())
         if values["critic"]["name"] == "separate":
             check_minibatches(values, "critic.num_minibatches", values["critic"]["num_minibatches"], cls.algorithm())
             if values.get("critic_lr") is not None:
                 raise ValueError(
                     f"{cls.algorithm()}: critic_lr is of a critic that shares the policy's loss, but "
                     "critic.name is separate; give critic.lr instead"
+                )
+            if needs_whole_episodes(values):
+                raise ValueError(
+                    f"{cls.algorithm()}: a separate critic is fitted to every rollout, but min_rollouts or min_steps "
+                    "waits for whole episodes; leave both out, or critic.name"
                 )
 
     def build(self) -> None:
@@ -131,33 +145,42 @@ class PPOLearner(Learner):
         self.order = self.keys("order")
         self.standardizer = advantage_scale(hp.normalize_advantage, self.members)
         self.guidance = Guidance.of(self)
+        self.gathered = updates_of(self, self.guidance)
         self.demonstrations = self.guidance.examples
         self.networks = network_spans(self.policy.parameters.shapes)
         if hp.critic.name == "separate":
             self.critic = SeparateCritic(self.agent, hp, self.keys("critic"))
             del self.networks["critic"]
 
-    def iterate(self) -> dict[str, Tensor]:
+    def iterate(self) -> Mapping[str, Tensor]:
         hp, agent, guidance = self.hp, self.agent, self.guidance
-        parameters, optimizer = self.policy.parameters, self.optimizer
         # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
-        lr = learning_rates(hp, self.env_steps, parameters)
+        lr = learning_rates(hp, self.env_steps, self.policy.parameters)
         rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
         self.env_steps += hp.num_steps * hp.num_envs
         fitted = {} if self.critic is None else self.critic.fit(rollout, self.env_steps, self.iterations)
-        batch = guidance.augment_batch(agent.advantages(rollout, hp.gamma, hp.gae_lambda), rollout)  # eq. 11
-        batch["advantages"] = self.standardizer(batch["advantages"])
-        active = None
+        return self.gathered.update(self, guidance, rollout, partial(self.update, lr, fitted))
+
+    def update(
+        self, lr: LearningRates, fitted: Mapping[str, Tensor], batch: Batch, active: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Take all steps on a batch with advantages, eq. 11, and return metrics.
+
+        Only the members that are `active` (P, 1) move; None for all. `fitted` are the metrics of a separate critic.
+        """
+        hp, agent, parameters, optimizer = self.hp, self.agent, self.policy.parameters, self.optimizer
+        batch["advantages"], moving = self.standardizer(batch["advantages"]), active
         for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
             losses, metrics = self.loss(minibatch)
-            active = within_target_kl(metrics["approx_kl"], hp.target_kl, active)
-            step = descend(parameters, optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients)
+            moving = within_target_kl(metrics["approx_kl"], hp.target_kl, moving)
+            step = descend(parameters, optimizer, losses, lr.parameters, hp.max_grad_norm, moving, self.mix_gradients)
+        weights = batch.get("weights")
         return {
             **metrics,
             **norms(step, self.networks),
-            **guidance.update(self, batch, lr.policy),
-            "explained_variance": explained_variance(batch["values"], batch["returns"]),
-            "value": batch["values"].mean(1),
+            **self.guidance.update(self, batch, lr.policy, active),
+            "explained_variance": explained_variance(batch["values"], batch["returns"], weights),
+            "value": average(batch["values"], weights),
             **fitted,
             **scheduled_coefficients(hp, self.env_steps),
             **lr.metrics,
@@ -166,25 +189,31 @@ class PPOLearner(Learner):
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,), eq. 9, and its metrics, each (P,).
 
-        The batch is (P, B, ...).
+        The batch is (P, B, ...), its rows weighted if it has weights.
         """
-        hp, now = self.hp, self.env_steps
+        hp, now, weights = self.hp, self.env_steps, batch.get("weights")
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
-        advantages = standardize(batch["advantages"]) if hp.normalize_advantage is True else batch["advantages"]
+        advantages = batch["advantages"]
+        if hp.normalize_advantage is True:
+            advantages = standardize(advantages, weights)
         clip_coef = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
-        losses, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
-        metrics = {"policy_loss": losses, "entropy": entropy.mean(1), **moved}
+        losses, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef, weights)
+        metrics = {"policy_loss": losses, "entropy": average(entropy, weights), **moved}
         if self.critic is None:
             if hp.clip_value is not None:
                 clip = coefficient(hp.clip_value, hp.clip_value_schedule, now).unsqueeze(1)
                 values = batch["values"] + torch.clamp(values - batch["values"], -clip, clip)
-            metrics["value_loss"] = 0.5 * CRITIC_LOSSES[hp.critic_loss](values - batch["returns"]).mean(1)
+            metrics["value_loss"] = 0.5 * average(CRITIC_LOSSES[hp.critic_loss](values - batch["returns"]), weights)
             losses = losses + coefficient(hp.vf_coef) * metrics["value_loss"]
         return losses - coefficient(hp.ent_coef, hp.ent_coef_schedule, now) * metrics["entropy"], metrics
 
     def updates(self, member: int) -> int:
         return int(self.optimizer.tensors["steps"][member])
+
+    def truncate_all(self) -> None:
+        super().truncate_all()
+        self.gathered.truncate_all()
 
 
 class PPO(Task):

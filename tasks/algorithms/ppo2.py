@@ -7,16 +7,20 @@ advantages are always standardized.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...spaces import maybe, real
-from ..experience.returns import CRITIC_LOSSES, explained_variance, standardize
-from ..experience.rollout import Agent
+from ..experience.returns import CRITIC_LOSSES, average, explained_variance, standardize
+from ..experience.rollout import Agent, Batch
+from ..experience.whole_episodes import check_whole_episodes
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
+    LearningRates,
     Optimizer,
     coefficient,
     descend,
@@ -29,6 +33,7 @@ from ..signals.guidance import Guidance
 from ..task import Task
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, without_effect
 from .ppo import clipped_surrogate, ppo_space, within_target_kl
+from .rollout_updates import EveryRollout, updates_of
 
 
 class PPO2Learner(Learner):
@@ -37,14 +42,19 @@ class PPO2Learner(Learner):
     hyperparameters = ppo_space(
         clip_value=maybe(real(0.1, 10.0, accept=(1e-6, 1e6)), default=None, search=False)  # None: clip_coef
     )
-    parts = ("optimizer", "guidance")
+    parts = ("optimizer", "guidance", "gathered")
     mix_gradients: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
     agent: Agent
     policy: ActorCritic
-    check = classmethod(check_on_policy)
+    gathered: EveryRollout
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
     without_effect = classmethod(without_effect)
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        check_on_policy(cls, values)
+        check_whole_episodes(values, cls.algorithm())
 
     def build(self) -> None:
         self.agent = make_agent(self)
@@ -52,28 +62,35 @@ class PPO2Learner(Learner):
         self.optimizer = Optimizer(self.policy.parameters.vector, self.hp.optimizer)
         self.order = self.keys("order")
         self.guidance = Guidance.of(self)
+        self.gathered = updates_of(self, self.guidance)
         self.demonstrations = self.guidance.examples
         self.networks = network_spans(self.policy.parameters.shapes)
 
-    def iterate(self) -> dict[str, Tensor]:
+    def iterate(self) -> Mapping[str, Tensor]:
         hp, agent, guidance = self.hp, self.agent, self.guidance
-        parameters, optimizer = self.policy.parameters, self.optimizer
         # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
-        lr = learning_rates(hp, self.env_steps, parameters)
+        lr = learning_rates(hp, self.env_steps, self.policy.parameters)
         rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
         self.env_steps += hp.num_steps * hp.num_envs
-        batch = guidance.augment_batch(agent.advantages(rollout, hp.gamma, hp.gae_lambda), rollout)
-        active = None
+        return self.gathered.update(self, guidance, rollout, partial(self.update, lr))
+
+    def update(self, lr: LearningRates, batch: Batch, active: Tensor | None) -> dict[str, Tensor]:
+        """Take all steps on a batch, and return metrics.
+
+        Only the members that are `active` (P, 1) move; None for all.
+        """
+        hp, agent, parameters, optimizer = self.hp, self.agent, self.policy.parameters, self.optimizer
+        moving, weights = active, batch.get("weights")
         for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
             losses, metrics = self.loss(minibatch)
-            active = within_target_kl(metrics["approx_kl"], hp.target_kl, active)
-            step = descend(parameters, optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients)
+            moving = within_target_kl(metrics["approx_kl"], hp.target_kl, moving)
+            step = descend(parameters, optimizer, losses, lr.parameters, hp.max_grad_norm, moving, self.mix_gradients)
         return {
             **metrics,
             **norms(step, self.networks),
-            **guidance.update(self, batch, lr.policy),
-            "explained_variance": explained_variance(batch["values"], batch["returns"]),
-            "value": batch["values"].mean(1),
+            **self.guidance.update(self, batch, lr.policy, active),
+            "explained_variance": explained_variance(batch["values"], batch["returns"], weights),
+            "value": average(batch["values"], weights),
             **scheduled_coefficients(hp, self.env_steps),
             **lr.metrics,
         }
@@ -81,19 +98,19 @@ class PPO2Learner(Learner):
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,) and its metrics, each (P,).
 
-        The batch is (P, B, ...).
+        The batch is (P, B, ...), its rows weighted if it has weights.
         """
-        hp, now = self.hp, self.env_steps
+        hp, now, weights = self.hp, self.env_steps, batch.get("weights")
         clip_coef = clip_value = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
         if hp.clip_value is not None:
             clip_value = coefficient(hp.clip_value, hp.clip_value_schedule, now)
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
-        advantages = standardize(batch["advantages"])
-        policy_loss, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef)
+        advantages = standardize(batch["advantages"], weights)
+        policy_loss, moved = clipped_surrogate(log_probs, batch["log_probs"], advantages, clip_coef, weights)
         critic_loss = CRITIC_LOSSES[hp.critic_loss]
-        value_loss = clipped_value_loss(values, batch["values"], batch["returns"], clip_value, critic_loss)
-        mean_entropy = entropy.mean(1)
+        value_loss = clipped_value_loss(values, batch["values"], batch["returns"], clip_value, critic_loss, weights)
+        mean_entropy = average(entropy, weights)
         ent_coef = coefficient(hp.ent_coef, hp.ent_coef_schedule, now)
         losses = policy_loss + coefficient(hp.vf_coef) * value_loss - ent_coef * mean_entropy
         return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy, **moved}
@@ -101,20 +118,30 @@ class PPO2Learner(Learner):
     def updates(self, member: int) -> int:
         return int(self.optimizer.tensors["steps"][member])
 
+    def truncate_all(self) -> None:
+        super().truncate_all()
+        self.gathered.truncate_all()
+
 
 def clipped_value_loss(
-    values: Tensor, old: Tensor, returns: Tensor, clip_value: Tensor, loss: Callable[[Tensor], Tensor] = torch.square
+    values: Tensor,
+    old: Tensor,
+    returns: Tensor,
+    clip_value: Tensor,
+    loss: Callable[[Tensor], Tensor] = torch.square,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Return the clipped loss of values, (P,).
 
         mean of max(l(v - R), l(v_old + clip(v - v_old, -clip_value, clip_value) - R)) / 2,   l(δ) = δ²
 
     over B, where v, v_old and R are (P, B): the larger error of the values and of those kept near the old ones.
-    clip_value is (P,), in units of reward; `loss` is l, one of CRITIC_LOSSES.
+    clip_value is (P,), in units of reward; `loss` is l, one of CRITIC_LOSSES. The rows may have
+    weights (P, B).
     """
     clip = clip_value.unsqueeze(1)
     near = old + torch.clamp(values - old, -clip, clip)
-    return 0.5 * torch.max(loss(values - returns), loss(near - returns)).mean(1)
+    return 0.5 * average(torch.max(loss(values - returns), loss(near - returns)), weights)
 
 
 class PPO2(Task):

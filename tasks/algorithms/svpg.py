@@ -26,7 +26,6 @@ from ..checkpoint.storage import Metrics
 from ..deployment.acting import Predictor, player
 from ..errors import StateMismatch
 from ..evaluation import EVALUATION_EPISODES, evaluate, one_thread
-from ..experience.whole_episodes import needs_whole_episodes
 from ..learner import Learner
 from ..networks.mlp import affine
 from ..networks.optimizers import network_spans
@@ -37,6 +36,7 @@ from .a2c import A2CLearner
 from .on_policy import check_actions, check_model, without_effect
 from .ppo import PPOLearner
 from .ppo2 import PPO2Learner
+from .rollout_updates import WholeEpisodes
 
 Base = A2CLearner | PPOLearner | PPO2Learner
 COUPLING = ("num_particles", "temperature", "horizon")
@@ -134,6 +134,8 @@ class SVPGLearner(Learner):
         every = [trial for trial in shared for _ in range(n)]
         self.particles = self.base(self.env, seeds, every, self.device, self.env_processes)
         self.particles.mix_gradients = self.mix_gradients
+        if isinstance(self.particles.gathered, WholeEpisodes):
+            self.particles.gathered.group = n
         self.envs = self.particles.envs
         spans = network_spans(self.particles.policy.parameters.shapes)
         runs = [torch.arange(*run) for name, runs in spans.items() if name != "critic" for run in runs]
@@ -223,11 +225,6 @@ class SVPGLearner(Learner):
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
         cls.base.check(values)
-        if needs_whole_episodes(values):
-            raise ValueError(
-                f"{cls.algorithm()}: particles learn together, so none can wait for whole episodes, but "
-                f"min_rollouts or min_steps is given; leave both out"
-            )
 
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)

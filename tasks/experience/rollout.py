@@ -191,6 +191,12 @@ class Agent:
         batch["log_probs"] = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0]
         return batch, values, next_values
 
+    @torch.no_grad()
+    def with_log_probs(self, batch: Batch) -> Batch:
+        """Return a batch (P, B, ...) with the log-probabilities of its actions, as they are now."""
+        params, _ = self.policy(batch)
+        return {**batch, "log_probs": self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0]}
+
     def _params_and_values(self, rollout: Rollout, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         return self.policy.action_params(batch["obs"]), *self.values(rollout)
 

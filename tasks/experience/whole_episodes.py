@@ -32,7 +32,7 @@ ROWS = ("rewards", "values", "next_values", "terminated", "ended")
 Mask = NDArray[np.bool_]
 
 
-def whole_episodes_space() -> dict[str, Dimension]:
+def whole_episodes_space(silent: bool = False) -> dict[str, Dimension]:
     """Return the hyperparameters that make updates wait for whole episodes.
 
     An update needs min_rollouts whole episodes, and min_steps steps in such; without both (None) it does not wait.
@@ -40,12 +40,15 @@ def whole_episodes_space() -> dict[str, Dimension]:
     hold, its environments are reset after the update. An environment stores at most max_rollout_steps, all its episodes
     together: once full, the update uses the stored steps, whose last episode is truncated and bootstraps. The metric
     `rollouts` counts the episodes of updates. An update costs as much as max_rollout_steps * num_envs steps, however
-    few of them it uses.
+    few of them it uses. Of SVPG's particles all wait for the last.
+
+    Where they are newer than a task they are `silent`.
     """
+    unsearched: dict[str, Any] = {"search": False, "silent": silent}
     return {
-        "min_rollouts": maybe(integer(1, 1_000_000), default=None, search=False),
-        "min_steps": maybe(integer(1, 10_000_000), default=None, search=False),
-        "max_rollout_steps": integer(1, 1_000_000, default=1000, structural=True, search=False),
+        "min_rollouts": maybe(integer(1, 1_000_000), default=None, **unsearched),
+        "min_steps": maybe(integer(1, 10_000_000), default=None, **unsearched),
+        "max_rollout_steps": integer(1, 1_000_000, default=1000, structural=True, **unsearched),
     }
 
 
@@ -80,7 +83,7 @@ def check_whole_episodes(values: Mapping[str, Any], algorithm: str) -> None:
             f"{algorithm}: an update that waits for whole episodes is one minibatch, but num_minibatches "
             f"is {values['num_minibatches']}; try num_minibatches=1"
         )
-    if values["normalize_advantage"] == "running":
+    if values.get("normalize_advantage") == "running":
         raise ValueError(
             f"{algorithm}: an update that waits for whole episodes standardizes its own advantages or "
             "none, but normalize_advantage is 'running'; try True"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import Told
-from rekindle import A2C, SVPG, Cohort, EnvSpec
+from rekindle import A2C, PPO, PPO2, SVPG, Cohort, EnvSpec, Task
 from rekindle.tasks.envs import make_envs
 from rekindle.tasks.experience.rollout import Agent, Rollout
 from rekindle.tasks.experience.whole_episodes import EpisodeBuffer
@@ -51,6 +51,28 @@ class TestWhereEpochsBeginAnew(VariantSuite):
     variants: ClassVar = ({"model.memory": "lstm"},)
     inert = frozenset({"model.std_init"})
     cohort_size = 3
+
+
+class TestClipped(VariantSuite):
+    """PPO, whose ratios are to the probabilities before an update, which waits."""
+
+    task = PPO
+    env = "CartPole-v1"
+    hyperparameters: ClassVar = {**SMALL, **WHOLE, "epoch_steps": 240, "num_minibatches": 1, "update_epochs": 3}
+    variants: ClassVar = ({"target_kl": 0.003, "clip_coef": 0.1, "min_rollouts": 4}, {"model.memory": "gru"})
+    inert = frozenset({"model.std_init"})
+    cohort_size = 3
+
+
+class TestParticles(VariantSuite):
+    """SVPG, whose particles wait for each other."""
+
+    task = SVPG
+    env = "CartPole-v1"
+    hyperparameters: ClassVar = {**SMALL, "epoch_steps": 240, "num_particles": 2, "temperature": 5.0}
+    variants: ClassVar = ({"min_rollouts": 4, "max_rollout_steps": 40},)
+    inert = frozenset({"model.std_init"})
+    cohort_size = 2
 
 
 # When there is enough
@@ -173,9 +195,9 @@ def test_an_abandoned_episode_is_not_tallied_and_the_next_one_is_as_ever(env: En
 # In the algorithm
 
 
-def learner_of(members: int = 3, env: str = "CartPole-v1", **changes: Any) -> Any:
-    given = {"num_envs": 4, "num_steps": 16, "min_rollouts": 8, "max_rollout_steps": 200, **changes}
-    tasks = [A2C(env, seed=seed).init(**given) for seed in range(members)]
+def learner_of(members: int = 3, env: str = "CartPole-v1", task: type[Task] = A2C, **changes: Any) -> Any:
+    given = {"num_envs": 4, "num_steps": 16, "min_rollouts": 8, "max_rollout_steps": 200, "num_minibatches": 1}
+    tasks = [task(env, seed=seed).init(**given, **changes) for seed in range(members)]
     return tasks[0].build_learner(tasks)
 
 
@@ -217,17 +239,21 @@ def test_an_update_is_on_whole_episodes_that_began_after_the_last_one() -> None:
             assert used[: last + 1, n].all()
 
 
-def test_the_loss_is_that_of_the_used_steps_alone() -> None:
-    learner = learner_of(members=1, normalize_advantage=True)
+@pytest.mark.parametrize(
+    ("task", "more"),
+    [(A2C, {"normalize_advantage": True}), (PPO, {"clip_value": 0.2, "critic_loss": "huber"}), (PPO2, {})],
+)
+def test_the_loss_is_that_of_the_used_steps_alone(task: type[Task], more: dict[str, Any]) -> None:
+    learner = learner_of(1, task=task, **more)
     kept = {}
     update = learner.update
 
-    def once(batch: Any, *args: Any) -> Any:
-        kept["batch"] = batch
+    def once(*args: Any) -> Any:
+        kept["batch"] = batch = args[-2]
         kept["loss"] = learner.loss(batch)[0].detach()
         alone = {name: x[:, batch["weights"][0] > 0] for name, x in batch.items() if name != "weights"}
         kept["alone"] = learner.loss(alone)[0].detach()
-        return update(batch, *args)
+        return update(*args)
 
     learner.update = once
     while "loss" not in kept:
@@ -297,9 +323,40 @@ def test_what_does_not_go_together_is_refused(hyperparameters: Any, message: str
         A2C("CartPole-v1").init(**hyperparameters)
 
 
-def test_particles_wait_for_nobody() -> None:
-    with pytest.raises(ValueError, match=r"SVPG: particles learn together, so none can wait .*; leave both out"):
-        SVPG("CartPole-v1").init(min_rollouts=8)
+def test_what_does_not_go_together_in_ppo_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"PPO: an update that waits .*, but num_minibatches is 4; try"):
+        PPO("CartPole-v1").init(min_steps=100)
+    with pytest.raises(ValueError, match=r"PPO: a separate critic is fitted to every rollout, but min_r"):
+        PPO("CartPole-v1").init(min_steps=100, num_minibatches=1, critic={"name": "separate"})
+
+
+def test_particles_of_a_trial_are_updated_together() -> None:
+    tasks = [SVPG("CartPole-v1", seed=seed).init(num_particles=2, num_envs=2, min_rollouts=4) for seed in range(3)]
+    learner: Any = tasks[0].build_learner(tasks)
+    patterns = set()
+    for _ in range(40):
+        before = learner.particles.policy.parameters.vector.clone()
+        learner.iterate()
+        moved = (learner.particles.policy.parameters.vector != before).any(1).view(3, 2)
+        assert torch.equal(moved[:, 0], moved[:, 1])
+        patterns.add(tuple(moved[:, 0].tolist()))
+    assert len(patterns) > 2
+
+
+def test_before_an_update_the_ratios_are_one() -> None:
+    learner = learner_of(2, task=PPO)
+    seen = []
+    update = learner.update
+
+    def once(*args: Any) -> Any:
+        seen.append(learner.loss(args[-2])[1])
+        return update(*args)
+
+    learner.update = once
+    while not seen:
+        learner.iterate()
+    assert float(seen[0]["approx_kl"].abs().max()) < 1e-6
+    assert float(seen[0]["clip_fraction"].max()) == 0
 
 
 @pytest.mark.slow
