@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 
-from ..spaces.drivers.to_optuna import suggest
+from ..spaces import flatten
+from ..spaces.drivers.to_optuna import from_params, suggest
 from ..tasks.errors import Diverged
 from ..tasks.runtime.observers import EpochEvent
 from .engine.configuring import open_space
@@ -93,6 +94,14 @@ class Objective:
                 assert isinstance(self._url, str)
                 self._store = Store(self._url)
             return self._store
+
+    def hyperparameters(self, trial: optuna.trial.BaseTrial | optuna.trial.FrozenTrial) -> dict[str, Any]:
+        """Return a trial's complete hyperparameters, nested, as `Task.init` takes them.
+
+        Optuna's own ``trial.params`` hold them in the form in which samplers see them.
+        """
+        values = flatten(from_params(self.space, trial.params)) | flatten(self.fixed)
+        return self.algorithm.learner.hyperparameters.validate(values)
 
     def __call__(self, trial: optuna.Trial) -> float | list[float]:
         """Train one trial, and return its objectives; TrialPruned if pruned."""

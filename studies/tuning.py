@@ -1,4 +1,4 @@
-"""Studies in Python: `tune` runs one in this process, and `Study` holds its results.
+"""Studies in Python: `tune` runs one here, `Study` holds its results.
 
     study = rekindle.tune(rekindle.PPO, "CartPole-v1", trials=16, epochs=(1, 27), storage="sqlite:///studies.db")
     study.best.hyperparameters, study.best.value
@@ -77,7 +77,7 @@ class StudyTrial:
 
 
 class Study:
-    """A study in a storage: its results, and the means to train it on.
+    """A study in a storage, with its results.
 
     Args:
         name: of the study.
@@ -101,7 +101,7 @@ class Study:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to train."""
+        """True if nothing is left to train."""
         return StudyProgress(self.store, self.name).look().complete
 
     @property
@@ -111,17 +111,17 @@ class Study:
 
     @property
     def best(self) -> StudyTrial | None:
-        """The best of the trials that trained longest, None before the first result."""
+        """The best of the longest trained trials, None before any result."""
         ranked = rank(self._json()["trials"], objectives_of(self.config))
         return next(iter(self._trials(ranked)), None)
 
     @property
     def front(self) -> list[StudyTrial]:
-        """The Pareto front of the trials that trained longest; with one objective the best."""
+        """The Pareto front of the longest trained trials."""
         return self._trials(front(self._json()["trials"], objectives_of(self.config)))
 
     def dataframe(self) -> DataFrame:
-        """Return a row for each trial: its results, and its hyperparameters by dotted name.
+        """Return a row for each trial: its results, and its hyperparameters.
 
         Raises:
             ImportError: pandas is not installed.
@@ -227,7 +227,7 @@ def tune(
 
 @contextmanager
 def _bar(study: Study, shown: bool) -> Iterator[tqdm[Any]]:
-    """Yield a bar of the study's epochs, which a thread keeps up to date."""
+    """Yield a bar of the epochs, which a thread updates."""
     from tqdm.auto import tqdm  # a widget in a notebook, a line in a terminal
 
     done, state = threading.Event(), StudyProgress(study.store, study.name)

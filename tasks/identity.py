@@ -155,7 +155,9 @@ def check_seed(where: str, seed: int) -> None:
 
 
 def device_of(device: str, where: str) -> torch.device:
-    """Return the torch device with this name; "auto" is the first of CUDA, MPS and CPU that is here.
+    """Return the torch device with this name.
+
+    "auto" is the first of CUDA, MPS and CPU that is here.
 
     Raises:
         ValueError: torch or this machine lacks it.

@@ -6,7 +6,10 @@ Algorithms are imported by their names, on first use; this module imports none o
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -38,6 +41,8 @@ def names() -> list[str]:
 def load(name: str) -> type[Any]:
     """Return the class of the task with this name, derived from `Task`.
 
+    A name ``package.module:Class`` is that of a class that nobody offers.
+
     Raises:
         ValueError: no task has the name, and the message suggests near ones; or a package's offer is faulty.
     """
@@ -49,6 +54,8 @@ def load(name: str) -> type[Any]:
             f"tasks must have names of their own, but {name!r} is {' and '.join(sorted(offered_by))}; give "
             "yours another name, in its class and among its package's entry points"
         )
+    if ":" in name and not offers:
+        return _in_module(name)
     if name in ALGORITHMS:
         module, attribute = ALGORITHMS[name].split(":")
         task: type[Any] = getattr(importlib.import_module(module, __package__), attribute)
@@ -82,6 +89,25 @@ def task_of(identity: Mapping[str, Any], **options: Any) -> Any:
     return made.init(start=identity.get("start"), **unflatten(identity["hyperparameters"]))
 
 
+@cache
+def _in_module(place: str) -> type[Any]:
+    """Return the task class at ``package.module:Class``.
+
+    It has this name, by which stored trials find it.
+    """
+    module, _, attribute = place.partition(":")
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.append(os.getcwd())  # as for `python -m`
+    try:
+        offered = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"the task {place!r} cannot be imported: {error}") from error
+    if not isinstance(offered, type):
+        raise ValueError(f"a task must be a class derived from rekindle.Task, but {place} is {offered!r}")
+    named = type(offered.__name__, (offered,), {"name": place, "__module__": module, "__doc__": offered.__doc__})
+    return _checked(named, place, place)
+
+
 def _checked(offered: Any, name: str, offer: str) -> type[Any]:
     """Return the task class that a package offers, checked.
 
@@ -90,7 +116,7 @@ def _checked(offered: Any, name: str, offer: str) -> type[Any]:
     """
     learner = getattr(offered, "learner", None)
     if not (isinstance(offered, type) and isinstance(learner, type) and issubclass(learner, BaseLearner)):
-        raise ValueError(f"an entry point must be a class derived from rekindle.Task, but {offer} is {offered!r}")
+        raise ValueError(f"a task must be a class derived from rekindle.Task, but {offer} is {offered!r}")
     if (own := getattr(offered, "name", None)) != name:
         raise ValueError(
             f"a task must be offered under its own name, by which stored trials find it, but {offer} is "

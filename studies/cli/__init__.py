@@ -28,6 +28,10 @@ in `cli.commands.upkeep`:
                   of those trained so far, which are not all where --racing ruled a configuration out
                   epochs, return and digest are those of its last finished rung (0 and null before the first)
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
+    create        as tune
+    tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (the last one, or null)}]
+    space         format, task, env (text or null), hyperparameters [{name, searched (a prior or null), default,
+                  when [conditions]}]
     worker        format, and the study as in status, as it is when this worker ends
     status        format, storage, studies [as tune, without trials, and workers (how many train it now)],
                   workers [{host, pid}], tasks (how many)

@@ -19,6 +19,7 @@ from ..workers import URL_VARIABLE
 from .commands.options import USAGE
 
 DEFAULT_URL = "sqlite:///rekindle.db"
+TASK = "the algorithm, such as ppo, or package.module:Class"
 MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may be repeated
 
 
@@ -128,7 +129,10 @@ def seconds(text: str) -> float:
 
 
 def device(text: str) -> str:
-    """Check the form of a device's name; torch, which is slow to import, checks that it is here."""
+    """Check the form of a device's name.
+
+    Torch, which is slow to import, checks that the device is here.
+    """
     kind, colon, index = text.partition(":")
     if kind not in ("auto", "cpu", "cuda", "mps") or (colon and (kind != "cuda" or not index.isdecimal())):
         raise argparse.ArgumentTypeError(
@@ -158,7 +162,12 @@ TYPES = {
 
 
 def _add_tune(commands: Any) -> None:
-    parser = _command(commands, "tune", "search for good hyperparameters; rerun to resume", "tune.tune")
+    _add_options_of_studies(_command(commands, "tune", "search for good hyperparameters; rerun to resume", "tune.tune"))
+    text = "make the study that tune would make, and leave its trials to workers"
+    _add_options_of_studies(_command(commands, "create", text, "tune.create"))
+
+
+def _add_options_of_studies(parser: Parser) -> None:
     add = partial(option, parser)
     _add_task(
         parser,
@@ -195,7 +204,8 @@ def _add_tune(commands: Any) -> None:
     )
     add(
         "--objective NAME",
-        "return; return_median, return_iqm or return_top_quartile, of the same episodes; model_size, the number "
+        "return; return_median, return_iqm or return_top_quartile, of the same episodes; return_stochastic, whose "
+        "actions are sampled as in training; model_size, the number "
         "of parameters, minimized; env_steps_per_second, measured on this machine and not reproducible; or a metric "
         "that the task reports with its direction, such as episode_length:minimize; may be repeated, for a Pareto "
         "front (default: return)",
@@ -294,6 +304,12 @@ def _add_worker(commands: Any) -> None:
 
 def _add_readers(commands: Any) -> None:
     _command(commands, "status", "all studies of a storage", "look.status")
+    _command(commands, "tasks", "the trainings of a storage that are in no study", "look.tasks")
+    parser = _command(
+        commands, "space", "the hyperparameters of a task: what is searched over what, and defaults", "look.space"
+    )
+    parser.add_argument("task", metavar="TASK", help=TASK)
+    parser.add_argument("env", metavar="ENV", nargs="?", help="leave out what has no effect in this environment")
     parser = _command(commands, "trials", "the trials of a study, rung by rung", "look.trials")
     parser.add_argument("study", metavar="STUDY")
     text = "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
@@ -360,13 +376,14 @@ def _add_policy(commands: Any) -> None:
 def _add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
     """Add the arguments that define tasks."""
     add = partial(option, parser)
-    parser.add_argument("task", metavar="TASK", help="the algorithm, such as ppo")
+    parser.add_argument("task", metavar="TASK", help=TASK)
     parser.add_argument("env", metavar="ENV", help="a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON")
     text = (
         "report an entry of the environment's info, of an episode its last value, mean, sum, min or max, as info.NAME"
     )
     add("--info NAME[:HOW]", f"{text}; may be repeated", **MANY)
     add("--epochs EPOCHS", epochs, default=default)
+    add("--env-steps STEPS", "instead of --epochs: environment steps, rounded up to whole epochs of epoch_steps")
     add("--seed N", "seed of all randomness", type=seed, default=0)
     text = f"{setting}; may be repeated; @FILE reads them from JSON as `rekindle show --json` prints it"
     add("--set NAME=VALUE", text, **MANY)

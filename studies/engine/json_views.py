@@ -189,6 +189,18 @@ def status_json(store: Store) -> Json:
     }
 
 
+def tasks_json(store: Store) -> Json:
+    """Return the tasks that no study trains."""
+    found = []
+    for row in store.tasks():
+        if row.identity is None or "task" not in row.identity or store.trials_of(row.uid):
+            continue
+        returns = [values[RETURN] for _, values in store.metrics(row.uid) if RETURN in values]
+        same = {name: row.identity[name] for name in ("task", "env", "seed")}
+        found.append({"uid": row.uid, **same, "epochs": row.epochs, "return": returns[-1] if returns else None})
+    return {"storage": store.url, "tasks": found}
+
+
 def task_json(store: Store, uid: str) -> Json:
     """Return everything that is stored of one task."""
     [row] = store.tasks([uid])

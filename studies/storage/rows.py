@@ -166,6 +166,6 @@ class Result:
 
 
 def score_of(segment: Segment | Result) -> float:
-    """Return the score of a segment that is done, or of its result."""
+    """Return the score of a finished segment, or of its result."""
     assert segment.score is not None
     return segment.score

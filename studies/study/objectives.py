@@ -2,6 +2,7 @@
 
     return                  mean undiscounted return of greedy evaluation episodes; maximized
     return_median, return_iqm, return_top_quartile    of the returns of the same episodes; maximized
+    return_stochastic       mean return of episodes whose actions are sampled as in training; maximized
     model_size              how many parameters the networks have; minimized
     env_steps_per_second    of training, measured on one additional epoch that is thrown away; maximized. A property of
                             the machine: no seed makes it reproducible
@@ -49,11 +50,11 @@ AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
 }
 
 
-MODEL_SIZE, SPEED = "model_size", "env_steps_per_second"
+MODEL_SIZE, SPEED, STOCHASTIC = "model_size", "env_steps_per_second", "return_stochastic"
 MAXIMIZE, MINIMIZE = "maximize", "minimize"
 DEFAULT = {RETURN: MAXIMIZE}
 OF_EPISODES = {f"return_{name}": aggregate for name, aggregate in AGGREGATES.items() if name != "mean"}
-DIRECTIONS = {RETURN: MAXIMIZE, **dict.fromkeys(OF_EPISODES, MAXIMIZE), MODEL_SIZE: MINIMIZE, SPEED: MAXIMIZE}
+DIRECTIONS = dict.fromkeys([RETURN, *OF_EPISODES, STOCHASTIC], MAXIMIZE) | {MODEL_SIZE: MINIMIZE, SPEED: MAXIMIZE}
 EVALUATED = "evaluated."  # before a metric of evaluation episodes
 ALWAYS = ("episode_return", "episode_length")  # reported by every task once an episode has ended
 
@@ -109,6 +110,8 @@ def measure(objectives: Iterable[str], task: Task, evaluated: float, twin: Calla
             values[name] = float(sum(parameter.numel() for parameter in task.parameters()))
         elif name == SPEED:
             values[name] = _speed(task, twin())
+        elif name == STOCHASTIC:
+            values[name] = statistics.fmean(task.returns(deterministic=False))
         elif name in OF_EPISODES:
             values[name] = OF_EPISODES[name](task.returns())
         elif name.startswith(EVALUATED):

@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from ...engine.json_views import status_json, study_json, task_json
+from ....spaces.values import REQUIRED
+from ....tasks import load
+from ....tasks.envs import EnvSpec
+from ...engine.configuring import open_space
+from ...engine.json_views import status_json, study_json, task_json, tasks_json
 from ...storage.locks.owner import Owner
 from ..output import tables
 from ..output.terminal import new_console, note, print_json
+from .options import parse_env
 from .storage import existing_store, whole_uid
 
 LEARNING_CURVE = ("epoch", "env_steps", "episode_return", "return", "loss", "approx_kl", "entropy")
@@ -29,6 +34,41 @@ def status(arguments: argparse.Namespace) -> int:
         note(out, f"{result['storage']}: no study yet")
     workers = ", ".join(f"{worker['pid']} on {worker['host']}" for worker in result["workers"])
     note(out, f"{result['tasks']} tasks; processes that train them now: {workers or 'none'}")
+    return 0
+
+
+def tasks(arguments: argparse.Namespace) -> int:
+    """Print the trainings that belong to no study."""
+    with existing_store(arguments) as store:
+        result = tasks_json(store)
+    if arguments.json:
+        return print_json(result)
+    columns = ("uid", "task", "env", "seed", "epochs", "return")
+    rows = [row | {"uid": row["uid"][:8], "env": row["env"]["id"] if row["env"] else ""} for row in result["tasks"]]
+    new_console().print(tables.rows_table(f"{result['storage']}: {len(rows)} trainings in no study", rows, columns))
+    return 0
+
+
+def space(arguments: argparse.Namespace) -> int:
+    """Print the hyperparameters of a task, with ranges and defaults."""
+    algorithm = load(arguments.task)
+    if arguments.env is None:
+        hyperparameters = algorithm.learner.hyperparameters
+        searched = hyperparameters.searched().priors()
+    else:
+        env = EnvSpec.of(parse_env(arguments.env))
+        hyperparameters, searched = algorithm.learner.space_in(env), open_space(algorithm, env, {}, {}).priors()
+    searched = {name: prior for name, prior in searched.items() if not prior.startswith("fixed(")}
+    rows = []
+    for row in hyperparameters.rows:
+        default = None if row.dimension.default is REQUIRED else row.dimension.default
+        only = [str(condition) for condition in row.conditions]
+        rows.append({"name": row.path, "searched": searched.get(row.path), "default": default, "when": only})
+    result = {"task": arguments.task, "env": arguments.env, "hyperparameters": rows}
+    if arguments.json:
+        return print_json(result)
+    shown = [row | {"when": ", ".join(row["when"]), "searched": row["searched"] or ""} for row in rows]
+    new_console().print(tables.rows_table(str(arguments.task), shown, ("name", "searched", "default", "when")))
     return 0
 
 

@@ -41,6 +41,24 @@ def space(arguments: argparse.Namespace, algorithm: type[Task]) -> Space:
     return algorithm.learner.space_in(EnvSpec.of(parse_env(arguments.env)))
 
 
+def epochs_of(arguments: argparse.Namespace, algorithm: type[Task], values: Mapping[str, Any]) -> str:
+    """Return --epochs, or the epochs that take at least --env-steps.
+
+    Raises:
+        ValueError: a number is wrong.
+    """
+    if arguments.env_steps is None:
+        return str(arguments.epochs)
+    parts = arguments.env_steps.split(":")
+    if len(parts) > 3 or not all(part.isdecimal() and int(part) for part in parts):
+        raise ValueError(
+            "--env-steps must be written high, low:high or low:high:base, such as 100000, but got "
+            f"{arguments.env_steps!r}"
+        )
+    epoch_steps = int(values.get("epoch_steps", space(arguments, algorithm).flat()["epoch_steps"].default))
+    return ":".join([*(str(-(-int(part) // epoch_steps)) for part in parts[:2]), *parts[2:]])
+
+
 def expand_files(assignments: Sequence[str]) -> list[str]:
     """Replace each ``@FILE`` by assignments of its hyperparameters; direct assignments win.
 

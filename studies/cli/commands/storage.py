@@ -27,7 +27,7 @@ def database_exists(arguments: argparse.Namespace) -> bool:
 
 
 def repeated(store: Store) -> str:
-    """Return the storage's URL for a command to copy, quoted, without its password."""
+    """Return the storage's URL, quoted for a shell, without its password."""
     url = store.database.url.set(password=None)
     return shlex.quote(url.difference_update_query(["password"]).render_as_string(hide_password=False))
 

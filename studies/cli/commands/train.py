@@ -33,12 +33,12 @@ OF_EPISODES = ("info.", "recent_")  # metrics that a task reports once episodes 
 
 def train(arguments: argparse.Namespace) -> int:
     """Train or resume one task."""
-    low, epochs, _ = parse_epochs(arguments.epochs)
-    if low != epochs:
-        raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {arguments.epochs}")
     until = _stopping_rule(arguments.no_better)
     algorithm = load(arguments.task)
     values = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
+    low, epochs, _ = parse_epochs(options.epochs_of(arguments, algorithm, values))
+    if low != epochs:
+        raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {low}:{epochs}")
     make, values, cold = _prepare(arguments, algorithm, values)
     if until is not None and arguments.demonstrations is None:  # whose steps only the store can provide
         _check_metric(until.metric, lambda: make().init(**values))

@@ -38,20 +38,48 @@ OPTIONS = [  # of `study_config`, as the options of the command are named
 ]
 
 
-def tune(arguments: argparse.Namespace) -> int:
-    """Run the study to its end, and print its best trials."""
-    _check_backend(arguments)
+def create(arguments: argparse.Namespace) -> int:
+    """Make the study, and print how workers join it."""
+    make = _maker(arguments, new_console(stderr=True))
+    with open_store(arguments) as store:
+        name, _ = make(store)
+        result = study_json(store, name)
+        if arguments.json:
+            return print_json(result)
+        command = f"rekindle worker --study {shlex.quote(name)} --storage {repeated(store)}"
+        note(new_console(), f"study {name} waits for workers:\n{command}")
+        if hides_password(store):
+            note(new_console(), "# it takes the password from PGPASSWORD or ~/.pgpass")
+    return 0
+
+
+def _maker(arguments: argparse.Namespace, errors: Console) -> Callable[[Store], tuple[str, Config]]:
+    """Return the function that makes the study in a store.
+
+    What is wrong is reported before a database exists.
+    """
     warm_start.check_options(arguments)
     algorithm = load(arguments.task)
     config = _config(arguments, algorithm)
     name = arguments.study or f"{arguments.task}-{config.env['id']}"
-    errors = new_console(stderr=True)
-    # An environment or network that cannot be built is reported before the study exists.
     config.probe(algorithm, "cpu" if arguments.engine == "ray" else arguments.device)
-    with open_store(arguments) as store:
+
+    def make(store: Store) -> tuple[str, Config]:
+        made = config
         if warm_start.is_given(arguments):
-            config = warm_start.start_all(store, name, config, algorithm, arguments, partial(note, errors))
-        config = start_study(store, name, config)
+            made = warm_start.start_all(store, name, config, algorithm, arguments, partial(note, errors))
+        return name, start_study(store, name, made)
+
+    return make
+
+
+def tune(arguments: argparse.Namespace) -> int:
+    """Run the study to its end, and print its best trials."""
+    _check_backend(arguments)
+    errors = new_console(stderr=True)
+    make = _maker(arguments, errors)
+    with open_store(arguments) as store:
+        name, config = make(store)
         if look(store, name).complete:
             note(errors, f"study {name} is complete; rerun with more --trials than {config.trials[-1]} to extend it")
         else:
@@ -67,7 +95,7 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
     env = options.parse_env(arguments.env, arguments.info)
-    epochs, priors = parse_epochs(arguments.epochs), _priors(arguments.prior)
+    epochs, priors = parse_epochs(options.epochs_of(arguments, algorithm, fixed)), _priors(arguments.prior)
     given = {name: getattr(arguments, name) for name in OPTIONS}
     return study_config(algorithm, env, epochs=epochs, fixed=fixed, priors=priors, **given)
 
@@ -101,7 +129,7 @@ def _check_backend(arguments: argparse.Namespace) -> None:
 
 
 def _check_gpus(arguments: argparse.Namespace) -> None:
-    """Raise ValueError unless workers use the GPUs that Ray gives them, and only these."""
+    """Raise ValueError unless workers use exactly the GPUs that Ray reserves."""
     gpus, device = arguments.gpus_per_worker, arguments.device
     if gpus and device in ("cpu", "mps"):
         raise ValueError(

@@ -17,7 +17,7 @@ from ...redact import printable
 from ...study.digits import in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
 
-LONG = ("digest", "kept", "more", "until")  # columns whose texts may be broken
+LONG = ("digest", "kept", "more", "searched", "until", "when")  # columns whose texts may be broken
 UNENDED = {"running": "unfinished"}  # of trials, also while nobody trains them
 UNFINISHED = {"ready": "...", "failed": "failed"}  # what stands for the result of a segment, by its state
 

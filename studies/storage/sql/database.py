@@ -242,7 +242,7 @@ def _explain(error: DBAPIError, where: str, path: str) -> tuple[StoreError, bool
 
 
 def _lasts(path: str) -> bool:
-    """Return whether a file cannot be opened for a reason that lasts, such as a read-only file system."""
+    """Return whether a file cannot be opened for a lasting reason."""
     directory = os.path.dirname(path)
     if not os.path.isdir(directory):
         return False  # a disk that went away may come back

@@ -1,0 +1,113 @@
+"""What is searched, made without workers and found again: `space`, `create`, `tasks`, budgets, tasks by their class."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import rekindle
+from rekindle.studies.storage.store import Store
+from studying import TINY, bits, tiny, undisturbed
+
+Cli = Callable[..., tuple[int, str, str]]
+SETTINGS = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+
+
+def test_a_space_is_shown_with_and_without_an_environment(cli: Cli) -> None:
+    status, out, _ = cli("space", "ppo", "CartPole-v1", "--json")
+    assert status == 0
+    rows = {row["name"]: row for row in json.loads(out)["hyperparameters"]}
+    assert rows["optimizer.lr"]["searched"].startswith("loguniform(3e-05, 0.01")
+    assert (rows["optimizer.lr"]["default"], rows["epoch_steps"]["default"]) == (1e-3, 4096)
+    assert (rows["epoch_steps"]["searched"], rows["model.std_init"]["searched"]) == (None, None)
+    status, out, _ = cli("space", "ppo")
+    assert status == 0
+    assert "optimizer.lr" in out
+    assert cli("space", "pppo")[0] == 2
+
+
+def test_a_study_is_made_without_workers_and_is_the_same_one(sqlite_url: str, cli: Cli) -> None:
+    asked = [
+        "ppo",
+        "CartPole-v1",
+        "--trials",
+        "2",
+        "--generation",
+        "4",
+        "--cohort",
+        "2",
+        "--epochs",
+        "1:4:2",
+        *SETTINGS,
+    ]
+    status, out, _ = cli("create", *asked, "--study", "s", "--storage", sqlite_url)
+    assert (status, "rekindle worker --study s --storage" in out) == (0, True)
+    with Store(sqlite_url) as store:
+        assert store.trials("s") == []
+        assert cli("worker", "--study", "s", "--storage", sqlite_url)[0] == 0
+        assert bits(store) == undisturbed(tiny(2))
+
+
+def test_trainings_without_a_study_are_listed(sqlite_url: str, cli: Cli) -> None:
+    asked = ["train", "ppo", "CartPole-v1", "--epochs", "1", *SETTINGS, "--storage", sqlite_url, "--json"]
+    trained = json.loads(cli(*asked)[1])
+    [found] = json.loads(cli("tasks", "--storage", sqlite_url, "--json")[1])["tasks"]
+    assert found == {name: trained[name] for name in ("uid", "task", "env", "seed", "epochs", "return")}
+    assert trained["uid"][:8] in cli("tasks", "--storage", sqlite_url)[1]
+
+
+@pytest.mark.parametrize(("steps", "epochs"), [("100", 2), ("64", 1), ("65", 2)])
+def test_a_budget_in_environment_steps_is_whole_epochs(steps: str, epochs: int, sqlite_url: str, cli: Cli) -> None:
+    asked = ["ppo", "CartPole-v1", *SETTINGS, "--storage", sqlite_url, "--json"]
+    assert json.loads(cli("train", *asked, "--env-steps", steps)[1])["epochs"] == epochs
+    made = json.loads(cli("create", *asked, "--env-steps", f"{steps}:1000:2")[1])
+    assert (made["rungs"][0], made["rungs"][-1]) == (epochs, 16)
+    status, _, errors = cli("train", *asked, "--env-steps", "many")
+    assert (status, "--env-steps must be written high, low:high or low:high:base" in errors) == (2, True)
+
+
+MINE = """
+from rekindle import PPO
+
+class Mine(PPO):
+    name = "mine"
+"""
+
+
+def test_a_task_is_named_by_its_class(
+    sqlite_url: str, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_task_module.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    asked = ["CartPole-v1", "--epochs", "1", *SETTINGS, "--storage", sqlite_url, "--json"]
+    status, out, errors = cli("train", "my_task_module:Mine", *asked)
+    assert status == 0, errors
+    trained = json.loads(out)
+    assert trained["task"] == "my_task_module:Mine"
+    assert json.loads(cli("replay", trained["uid"], "--storage", sqlite_url, "--json")[1])["equal"]
+    for name, message in (("my_task_module:Other", "no attribute 'Other'"), ("json:dumps", "must be a class derived")):
+        status, _, errors = cli("train", name, *asked)
+        assert (status, message in errors) == (2, True)
+
+
+def test_the_hyperparameters_of_an_optuna_trial_are_those_that_init_takes(sqlite_url: str) -> None:
+    objective = rekindle.Objective(
+        rekindle.PPO, "CartPole-v1", epochs=1, storage=sqlite_url, objectives=["return_stochastic"], **NESTED
+    )
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1))
+    study.optimize(objective, n_trials=1)
+    task = rekindle.PPO("CartPole-v1").init(**objective.hyperparameters(study.best_trial))
+    assert task.uid == study.best_trial.user_attrs["rk_uid"]
+    task.fit(1)
+    assert sum(task.returns(deterministic=False)) / 20 == pytest.approx(study.best_value)
+    objective.store.close()
+
+
+NESTED: dict[str, Any] = {
+    **{name: value for name, value in TINY.items() if "." not in name},
+    "model": {"width": 16, "layers": 1, "activation": "tanh"},
+}
