@@ -18,6 +18,7 @@ _NAMES = {
     ".algorithms.sac.sac": ["SAC"],
     ".algorithms.svpg": ["SVPG", "SVPGPPO", "SVPGPPO2"],
     ".checkpoint.retention": ["Keep"],
+    ".checkpoint.sb3_files": ["ImportedPolicy", "import_policy"],
     ".cohort": ["Cohort"],
     ".envs": ["EnvSpec"],
     ".errors": ["BadResume", "DamagedState", "Diverged", "StateMismatch", "Stopped", "TaskError"],

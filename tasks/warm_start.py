@@ -36,7 +36,7 @@ class WarmStart:
     Attributes:
         source: another task; its `state_dict()`, `policy()` or `parameters()`; a stored checkpoint, `store.load(uid)`;
             the vector of all networks' parameters in their order; or a file with one of those, .npz, .npy or
-            .safetensors.
+            .safetensors, or .zip of Stable-Baselines3, see `checkpoint.sb3_files`.
         partial: load the parts that fit, instead of refusing a policy that does not fit as a whole.
         name: of the source, for people; it is recorded, and no part of the identity.
     """

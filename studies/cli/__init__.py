@@ -7,8 +7,8 @@ Results are printed to stdout, progress and errors to stderr. Exit status: 0 don
 database stopped answering, ...); 2 bad input; 130 and 143 stopped by SIGINT and SIGTERM, with everything saved.
 
 With ``--json`` stdout is one JSON object, whose names are stable within one "format" (now 1; new names may be added).
-``evaluate`` and ``export-policy`` are documented in `cli.commands.policy`, ``fsck``, ``gc``, ``export`` and ``import``
-in `cli.commands.upkeep`:
+``evaluate``, ``export-policy`` and ``import-policy`` are documented in `cli.commands.policy`, ``fsck``, ``gc``,
+``export`` and ``import`` in `cli.commands.upkeep`:
 
     tune, trials  format, study, state ("running", "complete"), task, env {id, kwargs, wrappers, max_episode_steps},
                   seed, seeds, aggregate, spared (seeds that --racing left untrained), sampler, scheduler,

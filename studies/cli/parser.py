@@ -371,6 +371,10 @@ def _add_policy(commands: Any) -> None:
         help="safetensors: weights; torchscript or onnx: a program from observations to greedy actions, which runs "
         "without Rekindle (default: by FILE's ending)",
     )
+    text = "write the networks of a Stable-Baselines3 model (PPO, A2C, DQN, SAC) as weights, for --warm-start"
+    parser = _command(commands, "import-policy", text, "policy.import_policy")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="such as ppo.zip, as `model.save` wrote it")
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")
 
 
 def _add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
@@ -396,8 +400,8 @@ def _add_training(parser: Parser) -> None:
     _add_device(parser)
     add(
         "--warm-start POLICY",
-        "copy network weights from a task (UID, UID@EPOCH or UID@best) or a file (.safetensors, .npz or .npy); "
-        "they are stored, so that a rerun does not need the source",
+        "copy network weights from a task (UID, UID@EPOCH or UID@best) or a file (.safetensors, .npz, .npy, or .zip of "
+        "Stable-Baselines3); they are stored, so that a rerun does not need the source",
     )
     add("--partial", "with --warm-start: copy the weights that fit, and report the others")
     add(

@@ -24,7 +24,7 @@ from .store import Store
 
 STORED = "policy"  # the event that says where a policy is from
 POLL = 0.05  # seconds
-FILES = (".npz", ".npy", ".safetensors")
+FILES = (".npz", ".npy", ".safetensors", ".zip")
 
 
 class NoPolicy(StoreError, ValueError):

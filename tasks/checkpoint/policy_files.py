@@ -1,6 +1,6 @@
 """Policies in files: weights only, not resumable.
 
-Safetensors is written; .npz, .npy and .safetensors are read.
+Safetensors is written; .npz, .npy and .safetensors are read, and .zip of Stable-Baselines3.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from ..errors import StateMismatch
+from .sb3_files import import_policy
 
 LABEL = "weights only, not resumable: optimizers, counters, random streams and environments are not in it"
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, SafetensorError)
@@ -65,7 +66,7 @@ def read_policy(path: Any, where: str) -> Any:
             f"got a {type(path).__name__}"
         )
     path = Path(path)
-    readers: dict[str, Callable[[Path], Any]] = {".npz": _npz, ".npy": _npy, ".safetensors": load_file}
+    readers: dict[str, Callable[[Path], Any]] = {".npz": _npz, ".npy": _npy, ".safetensors": load_file, ".zip": _sb3}
     if path.suffix not in readers:
         raise StateMismatch(f"{where}: a policy is read from a file of the form {', '.join(readers)}, but got {path}")
     if not path.is_file():
@@ -77,6 +78,10 @@ def read_policy(path: Any, where: str) -> Any:
         return readers[path.suffix](path)
     except _DAMAGE as error:
         raise StateMismatch(f"{where}: {path} must be a whole {path.suffix} file of arrays, but: {error}") from None
+
+
+def _sb3(path: Path) -> Any:
+    return import_policy(path).policy
 
 
 def _npy(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""``rekindle evaluate`` and ``export-policy``: use the networks of a stored checkpoint.
+"""``rekindle evaluate``, ``export-policy`` and ``import-policy``: use networks.
 
 With ``--json`` stdout is one JSON object:
 
@@ -7,14 +7,22 @@ With ``--json`` stdout is one JSON object:
                     environment's spec names, null if no episode had it; with --record also record (the file),
                     steps (how many), with --env also env, with --seed also seed
     export-policy   format, uid, epochs, file, form (as of --format), bytes, parameters (how many numbers), digest
+    import-policy   format, file, task, parameters (how many numbers), hyperparameters {dotted name: value}
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import statistics
 from typing import Any
 
+from rich.text import Text
+
+from ....spaces import flatten
+from ....tasks.checkpoint import sb3_files
+from ....tasks.checkpoint.policy_files import write_policy
 from ....tasks.checkpoint.state import unpack
 from ....tasks.checkpoint.storage import POLICY_PREFIX
 from ....tasks.deployment.exporting import format_of
@@ -60,6 +68,25 @@ def export_policy(arguments: argparse.Namespace) -> int:
     form = format_of(file, arguments.format, str(task))
     written = {"file": str(file), "form": form, "bytes": file.stat().st_size, "parameters": count}
     return _print(arguments, task, written)
+
+
+def import_policy(arguments: argparse.Namespace) -> int:
+    """Write the networks of a Stable-Baselines3 model as weights for a warm start."""
+    found = sb3_files.import_policy(arguments.model)
+    file = write_policy(arguments.file, found.policy, {"task": found.task, "source": arguments.model.name})
+    values = flatten(found.hyperparameters)
+    count = sum(tensor.numel() for tensor in found.policy.values())
+    result = {"file": str(file), "task": found.task, "parameters": count, "hyperparameters": values}
+    if arguments.json:
+        return print_json(result)
+    out = new_console()
+    table = {name: value for name, value in result.items() if name != "hyperparameters"} | values
+    out.print(tables.pairs_table(str(arguments.model), table))
+    words = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()]
+    settings = " ".join(f"--set {shlex.quote(word)}" for word in words)
+    command = f"rekindle train {found.task} ENV --warm-start {shlex.quote(str(file))} {settings}"
+    out.print(Text(command, "cyan"), soft_wrap=True)
+    return 0
 
 
 def _task(arguments: argparse.Namespace) -> Task:

@@ -1,13 +1,17 @@
-"""Policies by the command line: evaluated elsewhere and untrained."""
+"""Policies by the command line: evaluated elsewhere and untrained, exported and imported."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import pytest
+import stable_baselines3
 from rekindle.spaces import unflatten
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO
@@ -53,3 +57,32 @@ def test_epoch_zero_is_the_untrained_agent(trained: tuple[str, PPO], cli: Cli) -
     fresh = PPO("CartPole-v1", seed=1).init(**unflatten(TINY))
     found = result_of(cli, "evaluate", f"{task.uid[:8]}@0", "--storage", url, "--episodes", 2)
     assert (found["epochs"], found["digest"], found["return"]) == (0, fresh.digest, fresh.evaluate(2))
+
+
+def test_a_policy_is_exported_as_a_program(trained: tuple[str, PPO], cli: Cli, tmp_path: Path) -> None:
+    url, task = trained
+    found = result_of(cli, "export-policy", task.uid, tmp_path / "p.onnx", "--storage", url)
+    assert (found["form"], found["bytes"]) == ("onnx", (tmp_path / "p.onnx").stat().st_size)
+    session = onnxruntime.InferenceSession(str(tmp_path / "p.onnx"))
+    shown = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    assert np.array_equal(session.run(None, {"observation": shown})[0], task.predict(shown)[0])
+    status, _, errors = cli("export-policy", task.uid, str(tmp_path / "p.zip"), "--storage", url)
+    assert status == 2
+    assert "a policy is written as safetensors (.safetensors), torchscript (.pt), onnx (.onnx), but got" in errors
+
+
+def test_a_model_of_stable_baselines3_is_imported_and_trained_on(cli: Cli, tmp_path: Path) -> None:
+    model = stable_baselines3.A2C("MlpPolicy", "CartPole-v1", policy_kwargs={"net_arch": [16, 8]}, device="cpu")
+    source, file, url = tmp_path / "a2c.zip", tmp_path / "policy.safetensors", f"sqlite:///{tmp_path / 'r.db'}"
+    model.save(source)
+    found = result_of(cli, "import-policy", source, file)
+    assert found["hyperparameters"] == {"model.activation": "tanh", "model.hidden": [16, 8]}
+    status, out, _ = cli("import-policy", str(source), str(file))
+    assert status == 0
+    command = shlex.split(out.splitlines()[-1])
+    assert command[:4] == ["rekindle", "train", "a2c", "ENV"]
+    words = [*("--storage", url, "--epochs", 1, "--set", "epoch_steps=64", "--set", "num_steps=8"), *command[4:]]
+    trained = result_of(cli, "train", "a2c", "CartPole-v1", *words)
+    direct = [word if word != str(file) else str(source) for word in map(str, words)]
+    assert result_of(cli, "train", "a2c", "CartPole-v1", *direct)["uid"] == trained["uid"]
+    assert cli("import-policy", str(file), str(file))[0] == 2

@@ -1,0 +1,174 @@
+"""Policies of Stable-Baselines3: the networks of a model that its `save` wrote.
+
+PPO, A2C, DQN and SAC are read, with an MlpPolicy, or for images all but SAC with a CnnPolicy. No code of the file is
+run: weights are read as tensors only, and what was pickled beside them is not read at all. Greedy actions are those of
+the model, apart from the statistics of a VecNormalize, which are in another file.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import StateMismatch
+
+Layer = tuple[Tensor, Tensor]
+ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "ELU": "elu"}
+DAMAGE = (OSError, ValueError, KeyError, EOFError, RuntimeError, UnpicklingError, zipfile.BadZipFile)
+
+
+@dataclass(frozen=True)
+class ImportedPolicy:
+    """Networks of another library, as a warm start takes them.
+
+    Attributes:
+        task: the name of the algorithm.
+        hyperparameters: those that the networks need, nested.
+        policy: the parameters by name, for `warm_start`.
+    """
+
+    task: str
+    hyperparameters: dict[str, Any]
+    policy: dict[str, Tensor]
+
+
+class _Model:
+    """The content of a file."""
+
+    def __init__(self, path: Path, data: Mapping[str, Any], weights: Mapping[str, Tensor]):
+        self.path, self.data, self.weights = path, data, weights
+        kwargs = data.get("policy_kwargs")
+        self.kwargs: Mapping[str, Any] = kwargs if isinstance(kwargs, Mapping) else {}
+
+    def refuse(self, law: str, got: str) -> StateMismatch:
+        return StateMismatch(f"{self.path}: {law}, but got {got}")
+
+    def layers(self, prefix: str) -> list[Layer]:
+        """Return the layers of a torch.nn.Sequential, in order."""
+        found = (re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.weight", name) for name in self.weights)
+        return [self.layer(f"{prefix}.{index}") for index in sorted(int(match[1]) for match in found if match)]
+
+    def layer(self, name: str) -> Layer:
+        return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+
+    def features(self, prefix: str) -> tuple[dict[str, Tensor], list[Layer]]:
+        """Return an encoder's filters by our names, and the dense layer behind it."""
+        if not any(name.startswith(f"{prefix}.cnn.") for name in self.weights):
+            return {}, []
+        if self.kwargs.get("normalize_images") is False:
+            raise self.refuse("images are bytes over 255", "a model with normalize_images=False")
+        filters: dict[str, Tensor] = {}
+        for index, (weight, bias) in enumerate(self.layers(f"{prefix}.cnn")):
+            filters |= {f"features.conv{index}.weight": weight, f"features.conv{index}.bias": bias}
+        return filters, [self.layer(f"{prefix}.linear.0")]
+
+    def activation(self, default: str, images: bool, hidden: Sequence[Layer]) -> str:
+        """Return the activation by our name."""
+        named = self.kwargs.get("activation_fn")
+        kind = default if named is None else str(named).rpartition(".")[2].rstrip("'>")
+        if images and not hidden:
+            return "relu"  # of the dense layer, the only one
+        if kind not in ACTIVATIONS or (images and kind != "ReLU"):
+            law = "activations are " + ("ReLU, as behind the images" if images else ", ".join(ACTIVATIONS))
+            raise self.refuse(law, kind)
+        return ACTIVATIONS[kind]
+
+
+def import_policy(path: str | os.PathLike[str]) -> ImportedPolicy:
+    """Return the networks of a model that Stable-Baselines3 saved.
+
+    Raises:
+        StateMismatch: it is no such file, or its networks have no counterpart.
+    """
+    path = Path(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            data, weights = json.loads(archive.read("data")), io.BytesIO(archive.read("policy.pth"))
+        tensors = torch.load(weights, map_location="cpu", weights_only=True)
+        model = _Model(path, data, {name: tensor.detach().clone() for name, tensor in tensors.items()})
+    except DAMAGE as error:
+        raise StateMismatch(
+            f"{path} must be a model that Stable-Baselines3 saved, but: {str(error).partition('.')[0]}"
+        ) from None
+    for mark, convert in (("action_net.weight", _actor_critic), ("q_net.q_net.0.weight", _dqn), ("actor.mu.", _sac)):
+        if any(name.startswith(mark) for name in model.weights):
+            try:
+                return convert(model)
+            except KeyError as error:
+                raise model.refuse("networks are those of an MlpPolicy or CnnPolicy", f"none named {error}") from None
+    some = ", ".join(list(model.weights)[:3])
+    raise model.refuse("a policy is taken from a PPO, A2C, DQN or SAC", f"networks named {some}, ...")
+
+
+def _actor_critic(model: _Model) -> ImportedPolicy:
+    pairs = [(x, model.weights.get(name.replace("pi_features", "vf_features"))) for name, x in model.weights.items()]
+    if any(other is not None and not torch.equal(x, other) for x, other in pairs):
+        raise model.refuse("actor and critic share the encoder of images", "share_features_extractor=False")
+    filters, dense = model.features("features_extractor")
+    pi, vf = (model.layers(f"mlp_extractor.{name}_net") for name in ("policy", "value"))
+    activation = model.activation("Tanh", bool(filters), [*pi, *vf])
+    policy = filters | _named("actor", [*dense, *pi, model.layer("action_net")])
+    policy |= _named("critic", [*dense, *vf, model.layer("value_net")])
+    if (log_std := model.weights.get("log_std")) is not None:
+        policy["actor.log_std"] = log_std if log_std.ndim == 2 else log_std.unsqueeze(0)
+    hyperparameters: dict[str, Any] = {"model": _shape(model, activation, [*dense, *pi], [*dense, *vf])}
+    if model.data.get("use_sde"):
+        hyperparameters["use_sde"] = True
+    return ImportedPolicy("ppo" if "clip_range" in model.data else "a2c", hyperparameters, policy)
+
+
+def _dqn(model: _Model) -> ImportedPolicy:
+    filters, dense = model.features("q_net.features_extractor")
+    layers = model.layers("q_net.q_net")
+    activation = model.activation("ReLU", bool(filters), layers[:-1])
+    shape = _shape(model, activation, [*dense, *layers[:-1]])
+    return ImportedPolicy("dqn", {"model": shape}, filters | _named("q", [*dense, *layers]))
+
+
+def _sac(model: _Model) -> ImportedPolicy:
+    if model.features("actor.features_extractor")[0]:
+        raise model.refuse("SAC's policies are of vectors, as its encoders of images differ", "a CnnPolicy")
+    if "actor.log_std.weight" not in model.weights:
+        raise model.refuse("a policy with actor.mu is SAC's, without use_sde", "one without actor.log_std")
+    hidden, (mean, log_std) = model.layers("actor.latent_pi"), map(model.layer, ("actor.mu", "actor.log_std"))
+    last = (torch.cat([mean[0], log_std[0]]), torch.cat([mean[1], log_std[1]]))
+    policy, twins = _named("actor", [*hidden, last]), [model.layers(f"critic.qf{twin}") for twin in (0, 1)]
+    for twin, layers in enumerate(twins):
+        policy |= _named(f"critic{twin}", layers)
+    activation = model.activation("ReLU", False, hidden)
+    return ImportedPolicy("sac", {"model": _shape(model, activation, hidden, twins[0][:-1])}, policy)
+
+
+def _named(network: str, layers: Sequence[Layer]) -> dict[str, Tensor]:
+    """Return layers by our names and in our form, x W + b."""
+    parameters = {}
+    for index, (weight, bias) in enumerate(layers):
+        parameters[f"{network}.{index}.weight"] = weight.T.contiguous()
+        parameters[f"{network}.{index}.bias"] = bias.unsqueeze(0)
+    return parameters
+
+
+def _shape(
+    model: _Model, activation: str, hidden: Sequence[Layer], critic: Sequence[Layer] | None = None
+) -> dict[str, Any]:
+    """Return the hyperparameters of networks with these hidden layers."""
+    widths, critics = ([len(bias) for _, bias in layers] for layers in (hidden, hidden if critic is None else critic))
+    if not widths or not critics:
+        raise model.refuse("networks have hidden layers", "net_arch without any")
+    shape: dict[str, Any] = {"activation": activation}
+    if len(set(widths)) == 1:
+        shape |= {"width": widths[0], "layers": len(widths)}
+    else:
+        shape["hidden"] = widths
+    return shape if critics == widths else shape | {"critic_hidden": critics}

@@ -1,0 +1,116 @@
+"""Models of Stable-Baselines3, real ones: as warm starts they act as they did there."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import own_envs  # noqa: F401  # registers its environments
+import pytest
+import stable_baselines3 as sb3
+import torch
+from rekindle.tasks import EnvSpec, StateMismatch, import_policy, load
+
+SMALL: dict[str, dict[str, Any]] = {
+    "dqn": {"buffer_size": 100, "learning_starts": 64},
+    "sac": {"buffer_size": 300, "learning_starts": 256},
+}
+CASES = [
+    (sb3.PPO, "MlpPolicy", "CartPole-v1", {"n_steps": 64}),
+    (sb3.PPO, "MlpPolicy", "own_envs:RowsWalk-v0", {"policy_kwargs": {"net_arch": [24, 24, 24]}}),
+    (
+        sb3.PPO,
+        "MlpPolicy",
+        "Pendulum-v1",
+        {"policy_kwargs": {"net_arch": {"pi": [32, 16], "vf": [24]}, "activation_fn": torch.nn.ELU}, "use_sde": True},
+    ),
+    (sb3.PPO, "CnnPolicy", "own_envs:PictureWalk-v0", {}),
+    (sb3.A2C, "MlpPolicy", "Acrobot-v1", {}),
+    (sb3.DQN, "MlpPolicy", "CartPole-v1", {"buffer_size": 10}),
+    (sb3.SAC, "MlpPolicy", "Pendulum-v1", {"buffer_size": 10, "policy_kwargs": {"net_arch": [32, 32]}}),
+]
+
+
+def made(kind: Any, policy: str, env: str, arguments: dict[str, Any], path: Path) -> Any:
+    real = gym.make(env.removeprefix("own_envs:"))
+    model = kind(policy, real, seed=3, device="cpu", **arguments)
+    with torch.no_grad():  # as if it had learned, so that actions differ
+        for number, parameter in enumerate(model.policy.parameters()):
+            generator = torch.Generator().manual_seed(number)
+            parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    if hasattr(model, "critic_target"):
+        model.critic_target.load_state_dict(model.critic.state_dict())
+    model.save(path)
+    return model
+
+
+@pytest.mark.parametrize(("kind", "policy", "env", "arguments"), CASES)
+def test_a_model_acts_as_it_did_there(kind: Any, policy: str, env: str, arguments: Any, tmp_path: Path) -> None:
+    file = tmp_path / "model.zip"
+    model, found = made(kind, policy, env, arguments, file), import_policy(file)
+    assert found.task == kind.__name__.lower()
+    task = load(found.task)(EnvSpec(env), warm_start=file).init(**found.hyperparameters, **SMALL.get(found.task, {}))
+    space = gym.make(env.removeprefix("own_envs:")).observation_space
+    space.seed(1)
+    count = 50 if policy == "CnnPolicy" else 1000
+    observations = np.stack([space.sample() for _ in range(count)]).clip(-5, 255).astype(space.dtype)
+    theirs, ours = model.predict(observations, deterministic=True)[0], task.predict(observations)[0]
+    if isinstance(model.action_space, gym.spaces.Box):
+        np.testing.assert_allclose(ours, theirs.reshape(ours.shape), rtol=1e-4, atol=1e-4)
+    else:
+        first = getattr(model.action_space, "start", 0)  # which Stable-Baselines3 does not look at
+        np.testing.assert_array_equal(ours - first, theirs)
+        assert len(np.unique(theirs, axis=0)) > 1
+    if found.task != "sac":
+        with torch.no_grad():
+            shown = model.policy.obs_to_tensor(observations)[0]
+            of_critic = getattr(model.policy, "predict_values", None)
+            values = model.q_net(shown).amax(1) if of_critic is None else of_critic(shown).squeeze(1)
+        np.testing.assert_allclose(task.value(observations), values, rtol=1e-3, atol=1e-4)
+    task.fit(0)
+
+
+def changed(path: Path, data: dict[str, Any], weights: dict[str, Any]) -> Path:
+    """A file with other content."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", json.dumps(data))
+        with archive.open("policy.pth", "w") as file:
+            torch.save(weights, file)
+    return path
+
+
+def test_what_has_no_counterpart_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.zip"
+    file.write_bytes(b"no archive")
+    with pytest.raises(StateMismatch, match=r"model.zip must be a model that.* saved, but: File is not"):
+        import_policy(file)
+    layer = {"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}
+    td3 = {f"actor.mu.0.{name}": x for name, x in layer.items()}
+    cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({}, td3, r"is SAC's, without use_sde, but got one without actor\.log_std"),
+        ({}, {"x.weight": torch.zeros(1)}, "a PPO, A2C, DQN or SAC, but got networks named x.weight"),
+        (
+            {"policy_kwargs": {"activation_fn": "<class 'torch.nn.modules.activation.GELU'>"}},
+            {f"q_net.q_net.{i}.{name}": x for i in (0, 2) for name, x in layer.items()},
+            "activations are Tanh, ReLU, SiLU, ELU, but got GELU",
+        ),
+        ({}, {f"q_net.q_net.0.{name}": x for name, x in layer.items()}, "networks have hidden layers"),
+    ]
+    for data, weights, message in cases:
+        with pytest.raises(StateMismatch, match=message):
+            import_policy(changed(file, data, weights))
+
+
+def test_no_code_of_a_file_is_run(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "ran",))
+
+    file = changed(tmp_path / "model.zip", {}, {"action_net.weight": Evil()})
+    with pytest.raises(StateMismatch, match="must be a model that Stable-Baselines3 saved"):
+        import_policy(file)
+    assert not (tmp_path / "ran").exists()
