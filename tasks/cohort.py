@@ -141,6 +141,9 @@ class _Run:
         self.saved_at, self.saving_took = time.monotonic(), 0.0
 
     def train(self, epochs: int) -> None:
+        with BadResumeGuard(*self.living()):
+            if self.learner.iterations == 0:  # where there is a start, it is the first checkpoint
+                self.write([task for task in self.living() if task.stored.keeps_initial and not task.identity.start])
         enough = False
         while not enough and self.learner.epochs < epochs and self.living():
             events = []
@@ -222,7 +225,7 @@ class _Run:
         elif due := [
             task
             for task in self.living()
-            if (keep := task.stored.keep) and (keep.is_spaced(self.learner.epochs) or keep.is_among_best(task.history))
+            if (keep := task.stored.keep) and (keep.is_due(self.learner.epochs) or keep.is_among_best(task.history))
         ]:
             self.write(due)
 

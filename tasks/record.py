@@ -90,6 +90,11 @@ class TaskRecord:
         else:
             self.events += events
 
+    @property
+    def keeps_initial(self) -> bool:
+        """Whether the untrained agent is still to be stored."""
+        return self.lease is not None and self.keep is not None and self.keep.initial and not self.resumed
+
     def note_init(self, device: torch.device, saved: Saved | None) -> None:
         """Note versions and hardware at the start or resume."""
         now = fingerprint(device)

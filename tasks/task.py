@@ -92,9 +92,10 @@ class Task:
                 result.
             storage: keeps checkpoints, metrics and events under the uid.
             snapshots: which checkpoints it keeps: "latest"; "best", which evaluates at each epoch's end and keeps the
-                best one too ("best:5": each fifth); "every:5", which keeps each fifth too; "all"; "no", after which a
-                task that stopped begins again; the number of the latest ones; or a Keep. None leaves it to the storage.
-                It is no part of the identity, as it changes no state.
+                best one too ("best:5": each fifth); "every:5", which keeps each fifth too ("every:5:3": the last three
+                of these); "initial", which keeps the untrained agent too; "all" epochs; the number of the latest
+                epochs; several of these with commas between; "no", after which a task that stopped begins again; or a
+                Keep. None leaves it to the storage. It is no part of the identity, as it changes no state.
             warm_start: a policy that the networks begin with, from a task, a state, a stored checkpoint, a vector or a
                 file, see `WarmStart`. Optimizers, counters and statistics of rewards begin fresh. The identity has its
                 digest, and the storage the policy, so that the source is needed once.

@@ -412,8 +412,9 @@ def _add_training(parser: Parser) -> None:
     add(
         "--snapshots MODE",
         "checkpoints to keep: latest (two); best (also the one with the best return, evaluated after each "
-        "epoch), or best:5 (after each fifth); every:5 (also those of each fifth epoch); all; no; or how many of the "
-        "latest; no result depends on it (default: latest)",
+        "epoch), or best:5 (after each fifth); every:5 (also those of each fifth epoch), or every:5:3 (the last three "
+        "of these); initial (also the untrained agent); all epochs; how many of the latest epochs; several of these "
+        "with commas between; or no; no result depends on it (default: latest)",
     )
     _add_use_previous(parser)
 

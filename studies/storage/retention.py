@@ -77,6 +77,8 @@ def reasons(checkpoints: Sequence[CheckpointRow], metrics: Mapping[int, Metrics]
             yield f"best {keep.metric}, {metrics[row.epochs][keep.metric]:.5g}"
         if keep.is_spaced(row.epochs):
             yield f"every {keep.spaced} epochs"
+        if keep.initial and row.epochs == 0:
+            yield "untrained"
         if (event := branched.get(row.digest)) is not None:
             yield f"what {'it' if event.kind == BRANCH else str(event.data.get('to'))[:8]} started from"
 

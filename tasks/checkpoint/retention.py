@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from ...spaces.errors import near
 
@@ -22,7 +23,10 @@ class Keep:
         metric: its name.
         minimize: whether the lowest is the best.
         every: evaluate at multiples of this many epochs, so that these have a return; 0 leaves that to others.
-        spaced: also those of multiples of this many epochs, for good; 0 for none.
+        spaced: also those of multiples of this many epochs; 0 for none.
+        spaced_latest: how many of the newest of these; None keeps all.
+        initial: also that of the untrained agent, which is written before training.
+        dense: write at each epoch's end, so that `latest` counts epochs; otherwise time decides which are written.
     """
 
     latest: int | None = 2
@@ -31,10 +35,15 @@ class Keep:
     every: int = 0
     spaced: int = 0
     minimize: bool = False
+    spaced_latest: int | None = None
+    initial: bool = False
+    dense: bool = False
 
     def __post_init__(self) -> None:
         if self.latest is not None and self.latest < 1:
             raise ValueError(f"Keep: latest must be at least 1, or None for all, but got {self.latest}")
+        if self.spaced_latest is not None and self.spaced_latest < 1:
+            raise ValueError(f"Keep: spaced_latest must be at least 1, or None for all, but got {self.spaced_latest}")
         for name in ("best", "every", "spaced"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Keep: {name} must be at least 0, but got {getattr(self, name)}")
@@ -56,7 +65,12 @@ class Keep:
             return set()
         newest = sorted(epochs, reverse=True)[: self.latest]
         best = self.ranked({epoch: metrics.get(epoch, {}) for epoch in epochs})[: self.best]
-        return {epoch for epoch in set(epochs) - {*newest, *best} if not self.is_spaced(epoch)}
+        spaced = sorted(filter(self.is_spaced, epochs), reverse=True)[: self.spaced_latest]
+        return set(epochs) - {*newest, *best, *spaced, *([0] if self.initial else [])}
+
+    def is_due(self, epoch: int) -> bool:
+        """Return whether this epoch's checkpoint is written in any case."""
+        return self.dense or self.is_spaced(epoch)
 
     def is_spaced(self, epoch: int) -> bool:
         """Return whether this epoch's checkpoint is one of the evenly spaced."""
@@ -68,7 +82,13 @@ class Keep:
         return bool(rows) and max(rows) in self.ranked(rows)[: self.best]
 
 
-MODES = {"latest": Keep(), "best": Keep(best=1, every=1), "all": Keep(latest=None), "no": None}
+MODES: dict[str, dict[str, Any]] = {
+    "latest": {},
+    "best": {"best": 1, "every": 1},
+    "all": {"latest": None, "dense": True},
+    "initial": {"initial": True},
+}
+NONE = "no"
 
 
 def keep_of(mode: str | int | Keep, metric: str = RETURN, minimize: bool = False) -> Keep | None:
@@ -76,27 +96,44 @@ def keep_of(mode: str | int | Keep, metric: str = RETURN, minimize: bool = False
 
     Args:
         mode: "latest"; "best", which also keeps the best by its return and evaluates at each epoch's end, or "best:5",
-            at each fifth epoch's; "every:5", which also keeps those of each fifth epoch; "all", of those that are
-            written; "no"; how many of the latest; or a Keep.
+            at each fifth epoch's; "every:5", which also keeps those of each fifth epoch, or "every:5:3", the last three
+            of these; "initial", which also keeps the untrained agent; "all", of all epochs; how many of the latest
+            epochs; several of these with commas between; "no"; or a Keep.
         metric: what the best is the best of, unless a Keep says it.
         minimize: whether the lowest is the best.
     """
     if isinstance(mode, Keep):
         return mode
     text = "" if isinstance(mode, bool) else str(mode)
-    if text in MODES:
-        rule = MODES[text]
-        return rule and replace(rule, metric=metric, minimize=minimize)
-    name, _, number = text.rpartition(":")
-    if number.isdecimal() and int(number) >= 1:
-        match name:
-            case "":
-                return Keep(latest=int(number))
-            case "best":
-                return Keep(best=1, metric=metric, every=int(number), minimize=minimize)
-            case "every":
-                return Keep(spaced=int(number))
-    raise ValueError(
-        "snapshots must be latest, best, best:EPOCHS (between two evaluations), every:EPOCHS (between two that stay), "
-        f"all, no, or how many of the latest checkpoints to keep, but got {mode!r}{near(text, MODES)}"
-    )
+    if text == NONE:
+        return None
+    rule: dict[str, Any] = {}
+    for part in text.split(","):
+        if (fields := _fields(part.strip())) is None or rule.keys() & fields.keys():
+            raise ValueError(
+                "snapshots must be latest, best, best:EPOCHS (between two evaluations), every:EPOCHS (between two that "
+                "stay), every:EPOCHS:N (the last N of these), initial, all, how many of the latest epochs to keep, "
+                f"several of these with commas between, or no, but got {mode!r}{near(text, [*MODES, NONE])}"
+            )
+        rule |= fields
+    return Keep(metric=metric, minimize=minimize, **rule)
+
+
+def _fields(part: str) -> dict[str, Any] | None:
+    """Return what one part of a mode sets, None if it means nothing."""
+    if part in MODES:
+        return dict(MODES[part])
+    name, *numbers = part.split(":") if ":" in part else ("", part)
+    counts = [int(number) for number in numbers if number.isdecimal() and int(number) >= 1]
+    if len(counts) < len(numbers):
+        return None
+    match name, counts:
+        case "", [latest]:
+            return {"latest": latest, "dense": True}
+        case "best", [every]:
+            return {"best": 1, "every": every}
+        case "every", [spaced]:
+            return {"spaced": spaced}
+        case "every", [spaced, last]:
+            return {"spaced": spaced, "spaced_latest": last}
+    return None

@@ -44,10 +44,13 @@ def kept(store: Store, task: PPO) -> list[int]:
         ("best", Keep(best=1, every=1)),
         ("best:5", Keep(best=1, every=5)),
         ("every:5", Keep(spaced=5)),
-        ("all", Keep(latest=None)),
+        ("all", Keep(latest=None, dense=True)),
+        ("initial", Keep(initial=True)),
+        ("every:5:3", Keep(spaced=5, spaced_latest=3)),
+        ("best:2, every:5,initial,4", Keep(latest=4, best=1, every=2, spaced=5, initial=True, dense=True)),
         ("no", None),
-        (3, Keep(latest=3)),
-        ("3", Keep(latest=3)),
+        (3, Keep(latest=3, dense=True)),
+        ("3", Keep(latest=3, dense=True)),
         (Keep(latest=1, best=4), Keep(latest=1, best=4)),
     ],
 )
@@ -55,9 +58,30 @@ def test_a_mode_says_what_is_kept(mode: Any, keep: Keep | None) -> None:
     assert keep_of(mode) == keep
 
 
-@pytest.mark.parametrize("mode", ["bset", "", 0, -1, True, "best:0", "every:0", "every", "latest:2", "1.5", ":"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "bset",
+        "",
+        0,
+        -1,
+        True,
+        "best:0",
+        "every:0",
+        "every",
+        "latest:2",
+        "1.5",
+        ":",
+        "3,4",
+        "best,best:5",
+        "no,3",
+        "every:5:0",
+        "every:5:3:1",
+        "all,3",
+    ],
+)
 def test_a_mode_that_means_nothing_is_refused_before_any_training(mode: Any) -> None:
-    with pytest.raises(ValueError, match=r"snapshots must be latest, best, .* or how many of the latest"):
+    with pytest.raises(ValueError, match=r"snapshots must be latest, best, .*how many of the latest"):
         PPO("CartPole-v1", snapshots=mode)
 
 
@@ -73,11 +97,15 @@ def test_the_best_is_told_from_measured_epochs_only_and_the_earlier_of_equals() 
     assert keep.ranked(dict(rows)) == [2, 4]
 
 
-@pytest.mark.parametrize(("mode", "epochs"), [("latest", [5, 6]), (1, [6]), (4, [3, 4, 5, 6])])
+@pytest.mark.parametrize(
+    ("mode", "epochs"),
+    [("latest", [5, 6]), (1, [6]), (4, [3, 4, 5, 6]), ("all", [1, 2, 3, 4, 5, 6]), ("every:2:2,1,initial", [0, 4, 6])],
+)
 def test_so_many_of_the_latest_are_kept(
     store: Store, mode: Any, epochs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rekindle.tasks.cohort.SAVING_SHARE", 1e9)  # at every epoch's end
+    share = 1e9 if mode == "latest" else 1e-9  # at every epoch's end, whether there is time for it or not
+    monkeypatch.setattr("rekindle.tasks.cohort.SAVING_SHARE", share)
     task = make(store, mode)
     task.fit(6)
     assert kept(store, task) == epochs
@@ -104,6 +132,21 @@ def test_those_evenly_apart_are_no_reason_to_keep_the_beginning() -> None:
     assert [epoch for epoch in range(9) if Keep(spaced=4).is_spaced(epoch)] == [4, 8]
     assert not any(Keep().is_spaced(epoch) for epoch in range(9))
     assert Keep(latest=1, spaced=4).dropped(range(10), {}) == {0, 1, 2, 3, 5, 6, 7}
+
+
+def test_the_untrained_agent_is_kept_once(store: Store) -> None:
+    task, digest = make(store, "initial"), make().digest
+    task.fit(1)
+    task.finish()
+    again = make(store, "initial")
+    again.fit(4)
+    first = store.checkpoints(task.uid)[0]
+    assert (first.epochs, first.digest) == (0, digest)
+    assert kept(store, task)[-1] == 4
+    assert store.load(task.uid, 0) is not None
+    whole = make()
+    whole.fit(4)
+    assert again.digest == whole.digest
 
 
 def test_the_best_checkpoint_stays_beside_the_latest_and_can_be_used(store: Store) -> None:
