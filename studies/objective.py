@@ -25,7 +25,7 @@ from .engine.configuring import open_space
 from .storage.store import Store
 from .study.config import check_epochs
 from .study.digits import in_digits_alone
-from .study.objectives import DEFAULT, RETURN, Unmeasured, measure, objective_options
+from .study.objectives import DEFAULT, Unmeasured, measure, objective_options, own_objective
 from .workers.waiting import open_when_free
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class Objective:
         storage: a URL, or a Store; may be the database of the study itself.
         seed: of the training of every trial.
         report: epochs between two reports of the return to the pruner; 0 for none.
-        objectives: as `rekindle tune --objective` takes them, such as "return" and "model_size"; see `objectives`.
+        objectives: as `rekindle tune --objective` takes them, such as "return" and "model_size"; see `objectives`. None
+            stand for the task's own, such as the return.
         priors: ranges that replace those of the space, or add a hyperparameter to the search, as texts by dotted name,
             such as {"optimizer.lr": "loguniform(1e-5, 1e-3)"}; see `spaces.priors`.
         device: of the trainings, see `Task`.
@@ -59,13 +60,13 @@ class Objective:
     def __init__(
         self,
         task: type[Task],
-        env: Any,
+        env: Any = None,
         *,
         epochs: int,
         storage: str | Store,
         seed: int = 0,
         report: int = 1,
-        objectives: Sequence[str] = (RETURN,),
+        objectives: Sequence[str] = (),
         priors: Mapping[str, str] | None = None,
         device: str = "cpu",
         **fixed: Any,
@@ -76,8 +77,9 @@ class Objective:
                 f"Objective: report must be 0 or how many epochs lie between two reports, but got {report!r}"
             )
         self.algorithm, self.epochs, self.seed, self.report, self.fixed = task, epochs, seed, report, fixed
-        self.objectives: dict[str, str] = objective_options(objectives).get("objectives", DEFAULT)
-        if self.objectives != DEFAULT:
+        self.objectives: dict[str, str] = objective_options(objectives, own_objective(task)).get("objectives", DEFAULT)
+        self.own = task.learner.objective
+        if self.objectives != own_objective(task):
             self.report = 0  # Optuna prunes studies of one objective only
         self.device = device
         first = task(env, seed=seed, device=device, **fixed)  # checks the arguments
@@ -114,7 +116,7 @@ class Objective:
                 task = self._make(None).init(**values)
             try:
                 value = self._train(trial, task)
-                return value if self.objectives == DEFAULT else self._measure(task, value, values)
+                return value if [*self.objectives] == [self.own] else self._measure(task, value, values)
             except (Diverged, Unmeasured) as error:
                 trial.set_user_attr("rk_error", f"{type(error).__name__}: {error}")
                 return math.nan if len(self.objectives) == 1 else [math.nan] * len(self.objectives)  # a failed trial
@@ -139,21 +141,21 @@ class Objective:
 
         def at_epoch_end(event: EpochEvent) -> None:
             if self._reports(event.epoch) or event.epoch == self.epochs:
-                event.metrics[RETURN] = event.task.evaluate()
-                self._tell(trial, reported, event.epoch, event.metrics[RETURN])
+                event.metrics[self.own] = event.task.evaluate()
+                self._tell(trial, reported, event.epoch, event.metrics[self.own])
 
         try:
             for epoch, metrics in task.history:  # of an earlier run, which may have stopped at any epoch
-                if RETURN not in metrics and epoch == task.epochs and self._reports(epoch):
-                    metrics[RETURN] = task.evaluate()
-                if RETURN in metrics:
-                    self._tell(trial, reported, epoch, metrics[RETURN])
+                if self.own not in metrics and epoch == task.epochs and self._reports(epoch):
+                    metrics[self.own] = task.evaluate()
+                if self.own in metrics:
+                    self._tell(trial, reported, epoch, metrics[self.own])
             task.fit(self.epochs, at_epoch_end)
         finally:
             if task.bad is None:
                 trial.set_user_attr("rk_epochs", task.epochs)
                 trial.set_user_attr("rk_digest", task.digest)
-        return task.metrics[RETURN] if RETURN in task.metrics else task.evaluate()
+        return task.metrics[self.own] if self.own in task.metrics else task.evaluate()
 
     def _reports(self, epoch: int) -> bool:
         return self.report > 0 and epoch % self.report == 0
@@ -164,7 +166,7 @@ class Objective:
         if epoch not in reported:
             trial.report(value, epoch)
         if epoch < self.epochs and trial.should_prune():
-            raise optuna.TrialPruned(f"pruned after {epoch} epochs with a return of {in_digits_alone(value)}")
+            raise optuna.TrialPruned(f"pruned after {epoch} epochs with a {self.own} of {in_digits_alone(value)}")
 
     def _make(self, storage: Store | None) -> Task:
         return self.algorithm(self.env, seed=self.seed, storage=storage, device=self.device, **self.fixed)

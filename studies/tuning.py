@@ -179,7 +179,7 @@ class Study:
 
 def tune(
     task: type[Task] | str,
-    env: Any,
+    env: Any = None,
     *,
     storage: str | Store,
     epochs: int | str | Sequence[int] = (1, 27),
@@ -219,7 +219,7 @@ def tune(
     rungs = parse_epochs(numbers) if isinstance(numbers, str) else check_epochs(numbers)
     config = study_config(algorithm, env, epochs=rungs, fixed=fixed, **options)
     config.probe(algorithm, device)  # before the study exists
-    name = study or f"{config.task}-{config.env['id']}"
+    name = study or config.default_name
     store = storage if isinstance(storage, Store) else Store(storage)
     start_study(store, name, config)
     return Study(name, store).run(progress=progress, device=device, env_processes=env_processes)

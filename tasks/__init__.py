@@ -17,6 +17,7 @@ _NAMES = {
     ".algorithms.ppo2": ["PPO2"],
     ".algorithms.sac.sac": ["SAC"],
     ".algorithms.svpg": ["SVPG", "SVPGPPO", "SVPGPPO2"],
+    ".base_learner": ["BaseLearner"],
     ".checkpoint.retention": ["Keep"],
     ".checkpoint.sb3_files": ["ImportedPolicy", "import_policy"],
     ".cohort": ["Cohort"],

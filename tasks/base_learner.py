@@ -78,6 +78,7 @@ class BaseLearner:
         unit: the counter of work done, which `iterate` advances; an attribute of this name is made, at 0.
         batched: whether members can be computed together; if not, each is trained alone, P is 1, and hyperparameters
             are (1, 1).
+        needs_env: whether it learns in an environment; None: it may be given one.
         hp: the members' values: structural ones plain, the others (P, 1) tensors.
         epoch_size: how many units of work an epoch has; set in `build`.
         iterations, epochs: done so far; members of one learner are always at the same point.
@@ -90,6 +91,7 @@ class BaseLearner:
     direction: ClassVar[str] = "maximize"
     unit: ClassVar[str] = "iterations"
     batched: ClassVar[bool] = True
+    needs_env: ClassVar[bool | None] = False
     epoch_size: int = 1
     iterations: int
     epochs: int
@@ -147,10 +149,16 @@ class BaseLearner:
         """Raise ValueError for values that contradict each other."""
 
     @classmethod
+    def check_presence(cls, env: EnvSpec) -> None:
+        """Raise UnsupportedSpace if an environment is missing, or of no use."""
+        if cls.needs_env and not env:
+            raise UnsupportedSpace(f"{cls.algorithm()} learns in an environment, such as CartPole-v1, but got none")
+        if cls.needs_env is False and env:
+            raise UnsupportedSpace(f"{cls.algorithm()} learns without an environment, but got {env.id}; leave it out")
+
+    @classmethod
     def check_env(cls, env: EnvSpec) -> None:
         """Raise UnsupportedSpace for an environment that cannot be learned from."""
-        if env:
-            raise UnsupportedSpace(f"{cls.algorithm()} learns without an environment, but got {env.id}; leave it out")
 
     @classmethod
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:

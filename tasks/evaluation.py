@@ -17,7 +17,7 @@ import torch
 from .base_learner import BaseLearner
 from .envs import EnvSpec, Joined, make_envs, spaces_of
 from .envs.base.encode import Observations
-from .errors import TaskError, UnsupportedSpace
+from .errors import UnsupportedSpace
 from .learner import Learner
 from .rng import streams
 from .signals.demonstrations import Demonstrations
@@ -167,9 +167,9 @@ def other_env(own: EnvSpec, asked: str | Mapping[str, Any] | EnvSpec, where: str
 
 
 def acting(learner: BaseLearner) -> Learner:
-    """Return a learner that acts; TaskError if it does not."""
+    """Return a learner that acts; UnsupportedSpace if not."""
     if not isinstance(learner, Learner):
-        raise TaskError(f"{learner.algorithm()} has no episodes; evaluate() measures its {learner.objective}")
+        raise UnsupportedSpace(f"{learner.algorithm()} has no episodes; evaluate() measures its {learner.objective}")
     return learner
 
 

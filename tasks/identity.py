@@ -68,6 +68,7 @@ class TaskIdentity:
         space = learner.space_in(spec)
         complete = space.validate(values)
         learner.check(complete)
+        learner.check_presence(spec)
         learner.check_env(spec)
         learner.check_values_in_env(spec, complete)
         return cls(algorithm.name, algorithm.version, spec, seed, complete, space, start)
@@ -136,11 +137,6 @@ class TaskIdentity:
                 f"{where}: the state is of another structure, {state['structure']}; it cannot be perturbed into this "
                 "one"
             )
-
-
-def title(task: str, env: Mapping[str, Any] | None) -> str:
-    """Return a task's name with its environment's, if any."""
-    return f"{task} on {env['id']}" if env else task
 
 
 def uid_of(identity: Mapping[str, Any]) -> str:

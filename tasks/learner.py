@@ -76,7 +76,7 @@ class Learner(BaseLearner):
 
     scratch = ("evaluation_envs",)
     objective = RETURN
-    unit = "env_steps"
+    unit, needs_env = "env_steps", True
     env_steps: int
     agent: Agent | None = None
     policy: Policy | None = None
@@ -98,8 +98,6 @@ class Learner(BaseLearner):
     @classmethod
     def check_env(cls, env: EnvSpec) -> None:
         """Raise UnsupportedSpace for an environment that the algorithm cannot act in."""
-        if not env:
-            raise UnsupportedSpace(f"{cls.algorithm()} learns in an environment, such as CartPole-v1, but got none")
         spaces_of(env)
 
     def actor(

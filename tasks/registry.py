@@ -20,6 +20,7 @@ from .errors import StateMismatch
 
 ALGORITHMS = {
     "a2c": ".algorithms.a2c:A2C",
+    "digits": ".algorithms.digits:Digits",
     "dqn": ".algorithms.dqn:DQN",
     "ppo": ".algorithms.ppo:PPO",
     "ppo2": ".algorithms.ppo2:PPO2",
@@ -58,7 +59,10 @@ def load(name: str) -> type[Any]:
         return _in_module(name)
     if name in ALGORITHMS:
         module, attribute = ALGORITHMS[name].split(":")
-        task: type[Any] = getattr(importlib.import_module(module, __package__), attribute)
+        try:
+            task: type[Any] = getattr(importlib.import_module(module, __package__), attribute)
+        except ImportError as error:  # of an extra that is not installed
+            raise ValueError(str(error)) from error
         return task
     for point, offer in zip(points, offers, strict=True):
         try:

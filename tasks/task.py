@@ -32,7 +32,7 @@ from .evaluation import (
     other_env,
     record,
 )
-from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of, title
+from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .record import TaskRecord
 from .runtime.guard import BadResumeGuard
 from .runtime.observers import Context, EpochEvent, Until
@@ -110,6 +110,7 @@ class Task:
         self.env, self.seed, self.device = EnvSpec.of(env), seed, device_of(device, self.name)
         self.env_processes, self.logger = env_processes, logger
         self.warm_start, self.demonstrations = warm_start, demonstrations
+        self.learner.check_presence(self.env)
         self.learner.space_in(self.env).fix(fixed)  # refuses what is not in the space
         self.fixed = flatten(fixed)
         self._identity: TaskIdentity | None = None
@@ -123,7 +124,8 @@ class Task:
         self.between_steps = True
 
     def __str__(self) -> str:
-        return f"{title(self.name, self.env.to_json())}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
+        where = f" on {self.env.id}" if self.env else ""
+        return f"{self.name}{where}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
 
     # --- what and how ---
 
@@ -439,6 +441,11 @@ class Task:
     def env_steps(self) -> int:
         """Environment steps done so far; 0 without an environment."""
         return self.work if self.learner.unit == "env_steps" else 0
+
+    @property
+    def objective(self) -> str:
+        """The name of what `evaluate` returns."""
+        return self.learner.objective
 
     @property
     def work(self) -> int:

@@ -381,7 +381,8 @@ def _add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
     """Add the arguments that define tasks."""
     add = partial(option, parser)
     parser.add_argument("task", metavar="TASK", help=TASK)
-    parser.add_argument("env", metavar="ENV", help="a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON")
+    text = "a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON; left out for tasks without an environment"
+    parser.add_argument("env", metavar="ENV", nargs="?", help=text)
     text = (
         "report an entry of the environment's info, of an episode its last value, mean, sum, min or max, as info.NAME"
     )

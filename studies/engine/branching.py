@@ -12,7 +12,6 @@ from ...tasks.checkpoint.storage import Saved
 from ...tasks.envs import EnvSpec
 from ..storage.branches import Start
 from ..storage.store import Store
-from ..study.objectives import RETURN
 from .lineage import LineageTask, NotEqual, lineage, restore, retrain
 
 
@@ -127,11 +126,11 @@ def state_at(store: Store, links: Sequence[LineageTask], epoch: int, end: int) -
     return link, Start(link.uid, epoch, saved.digest)
 
 
-def return_at(store: Store, uid: str, epochs: int, device: str = "cpu") -> float:
-    """Return the evaluation return of a task at its last checkpoint."""
+def score_at(store: Store, uid: str, epochs: int, name: str, device: str = "cpu") -> float:
+    """Return the named objective of a task at its last checkpoint."""
     metrics = dict(store.metrics(uid)).get(epochs, {})
-    if RETURN in metrics:
-        return metrics[RETURN]
+    if name in metrics:
+        return metrics[name]
     saved = store.load(uid)
     assert saved is not None
     return restore(saved, device).evaluate()

@@ -19,7 +19,15 @@ from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
 from ..schedulers.seeds import seed_options
 from ..study.config import SCHEDULERS, BadConfig, Config, check_count, check_epochs, choose
-from ..study.objectives import ALWAYS, DIRECTIONS, EVALUATED, objective_options, objectives_of
+from ..study.objectives import (
+    ALWAYS,
+    DEFAULT,
+    EVALUATED,
+    known_objectives,
+    objective_options,
+    objectives_of,
+    own_objective,
+)
 
 if TYPE_CHECKING:
     from ...tasks.envs import EnvSpec
@@ -95,7 +103,7 @@ def study_config(
         space = open_space(algorithm, EnvSpec.of(env), fixed, priors)
         fixed = dict(unflatten(flatten(defaults_except(space, [*search, *priors])) | flatten(fixed)))
     given = {"grid_points": grid_points, "snapshots": snapshots}
-    options = {**seed_options(seeds, aggregate, racing), **objective_options(objective)}
+    options = {**seed_options(seeds, aggregate, racing), **objective_options(objective, own_objective(algorithm))}
     options |= {name: value for name, value in given.items() if value is not None}
     common: dict[str, Any] = {"seed": seed, "fixed": fixed, "priors": priors}
     if scheduler == "pbt":
@@ -178,9 +186,11 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
         several = ", ".join(name for name, sampler in KNOWN.items() if sampler.objectives)
         raise BadConfig(f"sampler {config.sampler} takes one objective, but got {len(objectives)}; use {several}")
     info = [f"{evaluated}info.{name}" for evaluated in ("", EVALUATED) for name in config.env.get("info", {})]
-    own = objectives.keys() - DIRECTIONS.keys() - {*ALWAYS, *info}
+    directed = known_objectives(own_objective(algorithm))
+    always = [*ALWAYS, *info] if own_objective(algorithm) == DEFAULT else []
+    own = objectives.keys() - {*directed, *always}
     if own:
-        known = [*DIRECTIONS, *ALWAYS, *info, *config.make_task(algorithm, config.fixed, None).fit(1)]
+        known = [*directed, *always, *config.make_task(algorithm, config.fixed, None).fit(1)]
         for name in sorted(own):
             choose("an objective", name, list(dict.fromkeys(known)))
 
@@ -277,7 +287,7 @@ def make_population(
             f"a population copies after each interval, but --interval {interval} is above the {epochs} epochs in all; "
             "lower it"
         )
-    if "objectives" in options:
+    if options.get("objectives", own_objective(algorithm)) != own_objective(algorithm):
         raise BadConfig(
             "the members of a population copy those with the best return, but --objective asks for "
             f"{', '.join(options['objectives'])}; use another --scheduler"

@@ -17,7 +17,7 @@ from ..storage.rows import Segment, Trial
 from ..storage.store import MIRROR
 from ..storage.studies import SEGMENT_STATES
 from ..study.config import Config
-from ..study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated, value_of
+from ..study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -45,15 +45,22 @@ def trial_json(trial: Trial, own: Sequence[Segment]) -> Json:
         "hyperparameters": dict(trial.params),
         "error": trial.error,
         "rungs": [
-            {"rung": row.rung, "epochs": row.epochs, "state": row.state, "return": _return(row), "digest": row.digest}
+            {
+                "rung": row.rung,
+                "epochs": row.epochs,
+                "state": row.state,
+                "return": _return(row),
+                "objectives": row.objectives,
+                "digest": row.digest,
+            }
             for row in own
         ],
     }
 
 
 def _return(row: Segment) -> float | None:
-    """Return the evaluation return, the score of a sole objective."""
-    return value_of(row.objectives, RETURN) if row.objectives else row.score
+    """Return the evaluation return; None of a task that has none."""
+    return row.objectives.get(RETURN) if row.objectives else row.score
 
 
 def rank(trials: Sequence[Json], objectives: Mapping[str, str] = DEFAULT) -> list[Json]:

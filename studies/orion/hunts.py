@@ -80,7 +80,7 @@ class OrionObjective:
     def __init__(
         self,
         task: type[Task],
-        env: Any,
+        env: Any = None,
         *,
         storage: str,
         epochs: int | Fidelity = 1,
@@ -165,7 +165,7 @@ class OrionObjective:
 
 def hunt(
     task: type[Task],
-    env: Any,
+    env: Any = None,
     *,
     name: str,
     storage: str,

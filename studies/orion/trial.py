@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ...tasks.base_learner import BaseLearner
     from ...tasks.checkpoint.storage import Storage
     from ...tasks.runtime.observers import EpochEvent
     from ...tasks.task import Task
@@ -33,13 +34,15 @@ PASSING = ("memory", "environment", "unknown")  # the kinds of failures that may
 Results = list[dict[str, Any]]
 
 
-def results(returns: float, **statistics: Any) -> Results:
-    """Return Orion's results.
+def results(value: float, learner: type[BaseLearner], **statistics: Any) -> Results:
+    """Return Orion's results, for the value of a learner's objective.
 
     Orion minimises: this is the one place where the return is negated.
     """
+    minimized = learner.direction == "minimize"
+    name = learner.objective if minimized else f"negative_{learner.objective}"
     more = [{"name": f"rk_{name}", "type": "statistic", "value": value} for name, value in statistics.items()]
-    return [{"name": "negative_return", "type": "objective", "value": -returns}, *more]
+    return [{"name": name, "type": "objective", "value": value if minimized else -value}, *more]
 
 
 def train(
@@ -75,14 +78,13 @@ def train(
         Diverged: the reason is also kept with the task.
         Stopped: after SIGTERM.
     """
-    from ...tasks.checkpoint.retention import RETURN
     from ...tasks.errors import Diverged
     from ..workers.waiting import open_when_free
     from .trial_rows import start_of
 
     def evaluate(event: EpochEvent) -> None:
         if event.epoch == epochs:
-            event.metrics[RETURN] = event.task.evaluate()
+            event.metrics[event.task.objective] = event.task.evaluate()
         at_epoch_end(event)
 
     start = warm
@@ -109,8 +111,9 @@ def train(
                     raise
                 failure = f"{type(error).__name__}: {' '.join(str(error).split())}"
             else:
-                score = metrics[RETURN] if RETURN in metrics else task.evaluate()
-                return results(score, uid=task.uid, resumed=resumed, epochs=task.epochs, digest=task.digest)
+                learner = task.learner
+                score = metrics[learner.objective] if learner.objective in metrics else task.evaluate()
+                return results(score, learner, uid=task.uid, resumed=resumed, epochs=task.epochs, digest=task.digest)
         say(f"tried again in {pause:.0f} s: {failure}")
         time.sleep(pause)
 

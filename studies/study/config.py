@@ -34,7 +34,7 @@ class Config:
     Attributes:
         task: name of the algorithm.
         task_version: of the algorithm.
-        env: the environment's JSON.
+        env: the environment's JSON, {} without one.
         seed: of all trainings and suggestions.
         space: the searched space, as prior texts by dotted name, in order.
         fixed: hyperparameters that are not searched, by dotted name.
@@ -86,6 +86,16 @@ class Config:
             return cls(**form)
         except TypeError as error:
             raise StoreError(f"the configuration of study {name!r} is not one: {error}") from None
+
+    @property
+    def title(self) -> str:
+        """The task with its environment, if it has one."""
+        return title(self.task, self.env)
+
+    @property
+    def default_name(self) -> str:
+        """The name of a study that the user gives none."""
+        return f"{self.task}-{self.env['id']}" if self.env else self.task
 
     @cached_property
     def rungs(self) -> tuple[int, ...]:
@@ -159,6 +169,11 @@ class Config:
     def probe(self, algorithm: type[Task], device: str = "cpu") -> None:
         """Build environments and networks once, to raise errors of this machine."""
         replace(self, options={}).make_task(algorithm, self.fixed, None, device=device).probe()
+
+
+def title(task: str, env: Mapping[str, Any] | None) -> str:
+    """Return a task's name with its environment's, if any."""
+    return f"{task} on {env['id']}" if env else task
 
 
 def choose(kind: str, name: str, known: Sequence[str]) -> str:
@@ -241,7 +256,7 @@ def _is_text(value: Any) -> bool:
 _FORM: dict[str, Callable[[Any], bool]] = {
     "task": _is_text,
     "task_version": _is_count,
-    "env": lambda value: isinstance(value, Mapping) and _is_text(value.get("id")),
+    "env": lambda value: isinstance(value, Mapping) and (not value or _is_text(value.get("id"))),
     "seed": lambda value: _is_count(value, 0, 2**63 - 1),
     "space": _are_names,
     "fixed": _are_names,

@@ -1,4 +1,4 @@
-"""Objectives of a study: the evaluation return, or others, one or several.
+"""Objectives of a study: what tasks measure, one or several.
 
     return                  mean undiscounted return of greedy evaluation episodes; maximized
     return_median, return_iqm, return_top_quartile    of the returns of the same episodes; maximized
@@ -6,6 +6,7 @@
     model_size              how many parameters the networks have; minimized
     env_steps_per_second    of training, measured on one additional epoch that is thrown away; maximized. A property of
                             the machine: no seed makes it reproducible
+    accuracy, ...           what a task without an environment measures, under its own name and in its own direction
     NAME:maximize, NAME:minimize    a metric that the task reports, such as episode_length or info.NAME, as of its last
                             report; evaluated.info.NAME is that of evaluation episodes
 
@@ -66,25 +67,40 @@ class Unmeasured(ValueError):
 Point = Sequence[float]  # the objectives of one result, each the higher the better
 
 
-def objective_options(texts: Sequence[str]) -> dict[str, Any]:
+def own_objective(algorithm: type[Task]) -> dict[str, str]:
+    """Return the direction of what a task's `evaluate` measures, by its name."""
+    return {algorithm.learner.objective: algorithm.learner.direction}
+
+
+def known_objectives(own: Mapping[str, str]) -> dict[str, str]:
+    """Return the objectives that have directions of their own."""
+    return DIRECTIONS if own == DEFAULT else {**own, MODEL_SIZE: MINIMIZE}  # the others are of episodes
+
+
+def objective_options(texts: Sequence[str], own: Mapping[str, str] = DEFAULT) -> dict[str, Any]:
     """Return a study's options for these objectives.
+
+    Args:
+        texts: names, or NAME:DIRECTION; none for the task's own objective.
+        own: that, see `own_objective`.
 
     Raises:
         BadConfig: the objectives make no sense.
     """
+    known = known_objectives(own)
     directions: dict[str, str] = {}
-    for text in texts:
+    for text in texts or own:
         name, colon, direction = text.partition(":")
         if name in directions:
             raise BadConfig(f"each objective is named once, but {name} is named again; leave one out")
-        if not colon and name not in DIRECTIONS:
+        if not colon and name not in known:
             raise BadConfig(
-                f"objective {name!r} is not one of {', '.join(DIRECTIONS)}, which have a direction of their own; of a "
+                f"objective {name!r} is not one of {', '.join(known)}, which have a direction of their own; of a "
                 f"metric that the task reports, say which is better: {name or 'NAME'}:{MAXIMIZE} or :{MINIMIZE}"
             )
-        direction = choose("direction of an objective", direction, (MAXIMIZE, MINIMIZE)) if colon else DIRECTIONS[name]
+        direction = choose("direction of an objective", direction, (MAXIMIZE, MINIMIZE)) if colon else known[name]
         directions[name] = direction
-    return {} if directions in ({}, DEFAULT) else {"objectives": directions}
+    return {} if directions == DEFAULT else {"objectives": directions}
 
 
 def objectives_of(config: Config) -> dict[str, str]:
@@ -93,18 +109,19 @@ def objectives_of(config: Config) -> dict[str, str]:
 
 
 def measure(objectives: Iterable[str], task: Task, evaluated: float, twin: Callable[[], Task]) -> dict[str, float]:
-    """Measure the objectives of a task, and its return.
+    """Measure the objectives of a task, and its own.
 
     Args:
         objectives: names.
         task: of the trial.
-        evaluated: its evaluation return.
+        evaluated: its own objective, such as the evaluation return.
         twin: makes another task of the same hyperparameters, without a storage.
 
     Raises:
         Unmeasured: an objective has no value, or one that is not finite.
     """
-    values = {RETURN: evaluated}
+    own = task.learner.objective
+    values = {own: evaluated}
     for name in objectives:
         if name == MODEL_SIZE:
             values[name] = float(sum(parameter.numel() for parameter in task.parameters()))
@@ -116,7 +133,7 @@ def measure(objectives: Iterable[str], task: Task, evaluated: float, twin: Calla
             values[name] = OF_EPISODES[name](task.returns())
         elif name.startswith(EVALUATED):
             values[name] = _evaluated(task, name.removeprefix(EVALUATED))
-        elif name != RETURN:
+        elif name != own:
             values[name] = _last_reported(task, name)
         if not math.isfinite(values[name]):
             raise Unmeasured(f"an objective is a finite number, but {name} became {values[name]}")

@@ -53,7 +53,7 @@ class Training:
     ):
         self.runner, self.store, self.items, self.env_processes = runner, runner.store, items, env_processes
         self.storage = TaskStorage(self.store, use_previous, self._drop, claimed, runner.device)
-        self.epochs = items[0].segment.epochs
+        self.epochs, self.own = items[0].segment.epochs, runner.algorithm.learner.objective
         self.tasks: dict[str, Task] = {}
         self.failed: dict[str, BaseException] = {}
         self.results: dict[str, str] = {}
@@ -104,9 +104,9 @@ class Training:
 
     def _evaluate(self, event: EpochEvent) -> None:
         """Add the return to the metrics of a rung's last epoch."""
-        if event.epoch in self.runner.config.rungs and RETURN not in event.metrics:
+        if event.epoch in self.runner.config.rungs and (own := self.own) not in event.metrics:
             assert isinstance(event.task, Task)
-            event.metrics[RETURN] = self._return(event.task)
+            event.metrics[own] = self._return(event.task)
 
     def _return(self, task: Task) -> float:
         if task.ref is None:
@@ -120,7 +120,7 @@ class Training:
 
     def _result(self, item: ReadySegment, task: Task) -> list[Result]:
         """Return a task's result, or nothing if its return is not finite."""
-        score = task.metrics.get(RETURN)
+        score = task.metrics.get(self.own)
         if score is None:  # trained to this epoch before, without an evaluation
             score = self._return(task)
         segment, held = item.segment, self.tasks[task.uid]
@@ -133,7 +133,7 @@ class Training:
         if objectives != DEFAULT:
             measured = measure(objectives, task, score, lambda: self.runner.task(item.trial, None))
             score = point(objectives, measured)[0]
-        metrics = [(segment.epochs, measured or {RETURN: score})]
+        metrics = [(segment.epochs, measured or {self.own: score})]
         lease = self.storage.leases[task.uid]
         return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured)]
 

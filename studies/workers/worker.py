@@ -116,7 +116,8 @@ class Worker:
         own_id = str(Owner.current())
         held = {uid: owner for uid, owner in self.store.holders().items() if owner != own_id}
         num_workers = len(set(held.values())) + 1
-        cohort_size = min(LARGEST_COHORT, max(1, -(-len(ready) // max(self.workers, num_workers))))
+        largest = LARGEST_COHORT if self.runner.algorithm.learner.batched else 1
+        cohort_size = min(largest, max(1, -(-len(ready) // max(self.workers, num_workers))))
         for group in self._groups(ready, held):
             uids = _rotated(list(group), cohort_size, num_workers)
             with self._claim_group(group, uids, cohort_size) as claimed:

@@ -22,7 +22,6 @@ from ..base_learner import BaseLearner
 from ..checkpoint.retention import RETURN
 from ..checkpoint.state import Tree
 from ..checkpoint.storage import Metrics
-from ..envs import EnvSpec
 from ..rng import streams
 from ..task import Task
 
@@ -39,7 +38,7 @@ class SurrogateLearner(BaseLearner):
         epoch_steps=integer(1, 10**9, default=1, structural=True, search=False),
     )
 
-    objective, unit = RETURN, "env_steps"
+    objective, unit, needs_env = RETURN, "env_steps", None
     env_steps: int
 
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
@@ -49,10 +48,6 @@ class SurrogateLearner(BaseLearner):
     def build(self) -> None:
         self.walks = [0.0] * self.members
         self.walk_keys = self.keys("walk")
-
-    @classmethod
-    def check_env(cls, env: EnvSpec) -> None:
-        """Accept any environment."""
 
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
         if stop():

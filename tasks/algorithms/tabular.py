@@ -197,7 +197,7 @@ class TabularLearner(BaseLearner):
     """P members that walk along recorded curves."""
 
     hyperparameters = Space()  # those of the table, see `space_in`
-    objective, unit = RETURN, "env_steps"
+    objective, unit, needs_env = RETURN, "env_steps", True
     env_steps: int
 
     @classmethod

@@ -34,14 +34,15 @@ class Trainable(Protocol):
         """Epochs done so far."""
 
     @property
+    def objective(self) -> str:
+        """The name of what `evaluate` returns."""
+
+    @property
     def history(self) -> list[tuple[int, Metrics]]:
         """(epoch, metrics) of every epoch done."""
 
     def evaluate(self) -> float:
-        """Return the mean return of greedy episodes.
-
-        No training uses their seeds.
-        """
+        """Return the objective, from what no training uses."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the future depends on."""

@@ -49,14 +49,15 @@ def fork(arguments: argparse.Namespace) -> int:
         identity, changed = branching.fork_identity(source.identity, options.expand_files(arguments.set), start.digest)
         new = uid_of(identity)
         store.branch(new, identity, start)
-        before = branching.return_at(store, uid, row.epochs, arguments.device)
         storage = TaskStorage(store, arguments.use_previous, device=arguments.device)
         task = task_of(identity, storage=storage, device=arguments.device)
+        own = task.learner.objective
+        before = branching.score_at(store, uid, row.epochs, own, arguments.device)
         try:
             result = fit_task(task, row.epochs, new_console(stderr=True))
         finally:
             task.release()
-    result |= {"from": uid, "at": arguments.at, "changed": changed, "return_before": before}
+    result |= {"from": uid, "at": arguments.at, "changed": changed, f"{own}_before": before}
     if arguments.json:
         return print_json(result)
     table = {
@@ -64,8 +65,8 @@ def fork(arguments: argparse.Namespace) -> int:
         "from": f"{uid} at epoch {arguments.at}",
         **{name: f"{tables.number(old)} -> {tables.number(value)}" for name, (old, value) in changed.items()},
         "epochs": result["epochs"],
-        "return": result["return"],
-        "return without the change": before,
+        own: result[own],
+        f"{own} without the change": before,
         "digest": result["digest"],
     }
     new_console().print(tables.pairs_table(str(task), table))

@@ -13,6 +13,7 @@ from ....tasks.envs import EnvSpec
 from ...engine.configuring import open_space
 from ...engine.json_views import status_json, study_json, task_json, tasks_json
 from ...storage.locks.owner import Owner
+from ...study.config import title
 from ..output import tables
 from ..output.terminal import new_console, note, print_json
 from .options import parse_env
@@ -93,14 +94,16 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(task)
     out = new_console()
-    head = {name: task[name] for name in ("uid", "seed", "epochs", "return", "digest")}
+    measured = ("return",) if task["env"] else ()  # others stand among the metrics
+    head = {name: task[name] for name in ("uid", "seed", "epochs", *measured, "digest")}
     head["trained by"] = _process(task["owner"]) if task["owner"] else "nobody at the moment"
     head |= {f"in {trial['study']}": f"trial {trial['number']}, {trial['state']}" for trial in task["trials"]}
-    out.print(tables.pairs_table(f"{task['task']} on {(task['env'] or {}).get('id')}", head))
+    out.print(tables.pairs_table(title(task["task"], task["env"]), head))
     if len(task["lineage"]) > 1:
         out.print(tables.rows_table("lineage", task["lineage"], ("uid", "until")))
     out.print(tables.pairs_table("hyperparameters", task["hyperparameters"]))
-    names = [name for name in LEARNING_CURVE if any(name in row for row in task["metrics"])]
+    reported = dict.fromkeys(name for row in task["metrics"] for name in row)
+    names = [name for name in (LEARNING_CURVE if task["env"] else reported) if name in reported]
     out.print(tables.rows_table("metrics", task["metrics"], names))
     out.print(tables.rows_table("checkpoints", task["checkpoints"], ("epochs", "bytes", "kept", "digest")))
     events = [_event_row(event) for event in task["events"]]

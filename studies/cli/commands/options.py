@@ -17,14 +17,14 @@ FAILED = 1  # a sound request did not succeed
 USAGE = 2  # the request makes no sense
 
 
-def parse_env(text: str, info: Sequence[str] = ()) -> Any:
-    """Return a Gymnasium id, or the mapping that an EnvSpec's JSON holds.
+def parse_env(text: str | None, info: Sequence[str] = ()) -> Any:
+    """Return a Gymnasium id, or the mapping that an EnvSpec's JSON holds, or None.
 
     Args:
         text: of the argument.
         info: entries to report, as NAME or NAME:REDUCTION, beside those of the JSON.
     """
-    env = json.loads(text) if text.lstrip().startswith("{") else text
+    env = json.loads(text) if text is not None and text.lstrip().startswith("{") else text
     if not info:
         return env
     from ....tasks.envs import EnvSpec  # imports gymnasium

@@ -41,7 +41,9 @@ from .storage import existing_store, whole_uid
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print statistics of evaluation returns on seeds reserved for evaluation."""
     task, greedy = _task(arguments), not arguments.stochastic
-    env = None if arguments.env is None else options.parse_env(arguments.env)
+    env = options.parse_env(arguments.env)
+    if not task.env and env is None and arguments.record is None:
+        return _print(arguments, task, {task.learner.objective: task.evaluate()})
     elsewhere = {"env": env, "seed": arguments.seed}
     measured = task.measure(arguments.episodes, greedy, **elsewhere)
     returns = measured.pop(RETURN)

@@ -21,7 +21,7 @@ from ...storage.branches import Start
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
 from ...study.config import check_epochs, choose, parse_epochs
-from ...study.objectives import ALWAYS, RETURN
+from ...study.objectives import ALWAYS
 from ...workers.training import TaskStorage
 from ..output import tables
 from ..output.terminal import epoch_line, new_console, note, print_json
@@ -53,7 +53,7 @@ def train(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(result)
     out = new_console()
-    head = {name: result[name] for name in ("uid", "epochs", "return", "digest")}
+    head = {name: result[name] for name in ("uid", "epochs", task.learner.objective, "digest")}
     out.print(tables.pairs_table(str(task), {**head, **result["hyperparameters"]}))
     out.print(f"[cyan]rekindle show {task.uid[:8]} --storage {repeated(store)}[/]", soft_wrap=True)
     return 0
@@ -83,7 +83,7 @@ def train_for_orion(arguments: argparse.Namespace, parent: Start | None) -> Resu
     make, values, cold = _prepare(arguments, algorithm, values)
 
     def at_epoch_end(event: EpochEvent) -> None:
-        say(epoch_line(event, epochs, "episode_return", RETURN))
+        say(epoch_line(event, epochs, "episode_return", algorithm.learner.objective))
 
     with Store(arguments.storage, retry=RetryPolicy(arguments.patience, full=True, say=say)) as store:
         return train_trial(
@@ -146,9 +146,10 @@ def _check_metric(name: str, make: Callable[[], Task]) -> None:
 
     A task names its metrics only in its first epoch, so one epoch is trained if it is none that every task has.
     """
-    if name in (*ALWAYS, RETURN) or name.startswith(OF_EPISODES):
-        return
-    choose("--no-better's metric", name, [*ALWAYS, RETURN, *make().fit(1)])
+    task = make()
+    always = (*(ALWAYS if task.env else ()), task.objective)
+    if name not in always and not name.startswith(OF_EPISODES):
+        choose("--no-better's metric", name, [*always, *task.fit(1)])
 
 
 def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | None = None) -> dict[str, Any]:
@@ -161,10 +162,12 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
     begins = f"resumes after epoch {task.epochs}" if task.resumed else "starts"
     note(errors, f"{task} {begins}; {epochs} epochs in all")
 
+    own = task.learner.objective
+
     def at_epoch_end(event: EpochEvent) -> None:
-        if event.epoch == epochs and RETURN not in event.metrics:
-            event.metrics[RETURN] = event.task.evaluate()
-        note(errors, epoch_line(event, epochs, "env_steps", "episode_return", RETURN))
+        if event.epoch == epochs and own not in event.metrics:
+            event.metrics[own] = event.task.evaluate()
+        note(errors, epoch_line(event, epochs, task.learner.unit, "episode_return", own))
 
     metrics = task.fit(epochs, at_epoch_end, until)
     if until is not None and task.epochs < epochs:
@@ -183,7 +186,7 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
         "env": task.env.to_json(),
         "seed": task.seed,
         "epochs": task.epochs,
-        "return": metrics[RETURN] if RETURN in metrics else task.evaluate(),
+        own: metrics[own] if own in metrics else task.evaluate(),
         "digest": task.digest,
         "resumed": task.resumed,
         "hyperparameters": dict(task.identity.values),

@@ -61,7 +61,7 @@ def _maker(arguments: argparse.Namespace, errors: Console) -> Callable[[Store], 
     warm_start.check_options(arguments)
     algorithm = load(arguments.task)
     config = _config(arguments, algorithm)
-    name = arguments.study or f"{arguments.task}-{config.env['id']}"
+    name = arguments.study or config.default_name
     config.probe(algorithm, "cpu" if arguments.engine == "ray" else arguments.device)
 
     def make(store: Store) -> tuple[str, Config]:

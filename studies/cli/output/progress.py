@@ -45,9 +45,13 @@ class Speed:
         """Return environment steps per second."""
         return self._rate(1)
 
+    def epochs(self) -> float:
+        """Return epochs per second."""
+        return self._rate(2)
+
     def left(self, snapshot: Snapshot) -> float | None:
         """Return the estimated seconds to the end, None while unknown."""
-        rate = self._rate(2)
+        rate = self.epochs()
         return (snapshot.epochs_total - snapshot.epochs) / rate if rate else None
 
     def _rate(self, column: int) -> float:
@@ -97,6 +101,11 @@ class Progress:
             self._line_at = time.monotonic()
             self.say(self.line(snapshot))
 
+    def _rate(self, snapshot: Snapshot) -> str:
+        if snapshot.config.env:
+            return f"{self.speed.steps():,.0f} env steps/s"
+        return f"{self.speed.epochs():.3g} epochs/s"
+
     def line(self, snapshot: Snapshot) -> str:
         """Return a snapshot as one line."""
         counts = ", ".join(f"{count} {state}" for state, count in snapshot.counts.items())
@@ -108,7 +117,7 @@ class Progress:
         clock, left = _clock(snapshot.when - self.began), _left(self.speed.left(snapshot))
         return (
             f"{clock}  trials: {counts}  epochs: {snapshot.epochs}/{snapshot.epochs_total}  {best}  "
-            f"{self.speed.steps():,.0f} env steps/s{left}"
+            f"{self._rate(snapshot)}{left}"
         )
 
     def panel(self, snapshot: Snapshot) -> RenderableType:
@@ -135,10 +144,10 @@ class Progress:
             rows.add_row(
                 "best", Text.assemble((in_digits_alone(value), "bold green"), f"  trial {trial} at epoch {epochs}")
             )
-        speed = f"{self.speed.steps():,.0f} env steps/s on {self.workers} worker{'s' * (self.workers != 1)}"
+        speed = f"{self._rate(snapshot)} on {self.workers} worker{'s' * (self.workers != 1)}"
         rows.add_row("speed", speed)
         rows.add_row("time", f"{_clock(snapshot.when - self.began)}{_left(self.speed.left(snapshot))}")
-        of = escape(printable(f"{config.task} on {config.env['id']}, seed {config.seed}"))
+        of = escape(printable(f"{config.title}, seed {config.seed}"))
         title = f"[bold]{escape(printable(self.name))}[/]: {of}"
         return Panel(
             rows,

@@ -14,6 +14,7 @@ from rich.text import Text
 from ....spaces import flatten
 from ...engine.json_views import STATES, Json, rank
 from ...redact import printable
+from ...study.config import title
 from ...study.digits import in_digits, in_digits_alone
 from ...study.objectives import DEFAULT, RETURN
 
@@ -75,18 +76,19 @@ def trials_table(study: Json) -> Table:
     study = harmless(study)
     branches = any(trial["branch"] for trial in study["trials"])
     rungs = [f"{'' if rung else 'epoch '}{epochs}" for rung, epochs in enumerate(study["rungs"])]
-    others = [name for name in study["objectives"] if name != RETURN]
+    rows = [row for trial in study["trials"] for row in trial["rungs"]]
+    main = RETURN if any(row["return"] is not None for row in rows) else next(iter(study["objectives"]))
+    others = [name for name in study["objectives"] if name != main]
     several = ["front"] if len(study["objectives"]) > 1 else []
     origin = "branches from" if branches else "bracket"
     table = _table(
-        f"{study['study']}: {study['task']} on {study['env']['id']}, seed {study['seed']}",
+        f"{study['study']}: {title(study['task'], study['env'])}, seed {study['seed']}",
         ["trial", origin, "uid", "state", *rungs, *others, *several, "digest"],
         left=["uid", "state", "front", "digest"],
         collapse_padding=True,  # so that four rungs fit on a terminal
     )
     colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "running": "yellow"}
-    rows = [row for trial in study["trials"] for row in trial["rungs"]]
-    returns = iter(in_digits(row["return"] if row["state"] == "done" else None for row in rows))
+    returns = iter(in_digits(_measured(row, main) if row["state"] == "done" else None for row in rows))
     measured = [in_digits((trial["objectives"] or {}).get(name) for trial in study["trials"]) for name in others]
     for index, trial in enumerate(study["trials"]):
         own = zip(trial["rungs"], returns, strict=False)
@@ -102,6 +104,12 @@ def trials_table(study: Json) -> Table:
             (trial["digest"] or "")[:12],
         )
     return table
+
+
+def _measured(result: Json, name: str) -> float | None:
+    """Return the return of a result, or another objective."""
+    value: float | None = result["return"] if name == RETURN else (result["objectives"] or {}).get(name)
+    return value
 
 
 def _origin(trial: Json) -> str:
@@ -127,16 +135,18 @@ def status_table(status: Json) -> Table:
         justify: JustifyMethod = "left" if name in ("study", "state", "task") else "right"
         table.add_column(name, justify=justify, no_wrap=name in ("state", "trials", "rungs"))
     for study in studies:
-        best = study["best"] or {"return": None, "uid": ""}
+        best, own = study["best"], next(iter(study["objectives"]))
+        value = None if best is None else _measured(best, RETURN if best["return"] is not None else own)
+        unit = "" if value is None or best["return"] is not None else f" {own}"
         front = len(study["front"]) if len(study["objectives"]) > 1 else 1
         table.add_row(
             study["study"],
             Text(*_state(study)),
-            f"{study['task']} {study['env']['id']}",
+            f"{study['task']} {study['env'].get('id', '')}",
             f"{sum(study['counts'].values())}/{study['trials_total']}",
             *(str(study["counts"][state]) for state in shown),
             "→".join(str(rung["done"]) for rung in study["progress"]),
-            ("" if best["return"] is None else in_digits_alone(best["return"]))
+            ("" if value is None else f"{in_digits_alone(value)}{unit}")
             + (f" and {front - 1} on the front" if front > 1 else ""),
         )
     return table

@@ -1,0 +1,125 @@
+"""Studies of a task without an environment: its own objective by the command line, Optuna and Orion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import numpy as np
+import optuna
+import pytest
+from rekindle import Objective, Store
+from rekindle.studies.engine.branching import replay
+from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.orion import hunt
+from rekindle.studies.study.config import BadConfig
+from rekindle.tasks.algorithms.digits import Digits, DigitsLearner
+from studying import run
+
+Cli = Callable[..., tuple[int, str, str]]
+SMALL = {"width": 16, "batch_size": 128}
+SET = [text for name, value in SMALL.items() for text in ("--set", f"{name}={value}")]
+
+
+def test_the_command_line_tunes_shows_evaluates_and_replays_it(cli: Cli, sqlite_url: str) -> None:
+    status, printed, errors = cli(
+        "tune",
+        "digits",
+        "--trials",
+        "3",
+        "--epochs",
+        "1:2:2",
+        "--workers",
+        "1",
+        *SET,
+        "--json",
+        "--storage",
+        sqlite_url,
+    )
+    assert status == 0, errors
+    study = json.loads(printed)
+    assert (study["study"], study["env"], study["objectives"]) == ("digits", {}, {"accuracy": "maximize"})
+    best = study["best"]
+    assert best["objectives"].keys() == {"accuracy"}
+    assert best["return"] is None
+    task = Digits().init(**{name: best["hyperparameters"][name] for name in DigitsLearner.hyperparameters.flat()})
+    task.fit(2)
+    assert (task.uid, task.digest, task.evaluate()) == (best["uid"], best["digest"], best["objectives"]["accuracy"])
+    shown = {
+        name: cli(*command, "--storage", sqlite_url)[1]
+        for name, command in {
+            "trials": ("trials", "digits"),
+            "status": ("status",),
+            "show": ("show", best["uid"]),
+            "evaluate": ("evaluate", best["uid"]),
+            "replay": ("replay", best["uid"]),
+        }.items()
+    }
+    assert "digits: digits, seed 0" in shown["trials"]
+    assert f"{best['objectives']['accuracy']:.3g}"[:4] in shown["trials"]
+    assert "accuracy" in shown["status"]
+    assert "samples" in shown["show"]
+    assert "accuracy" in shown["evaluate"]
+    assert "equal" in shown["replay"]
+
+
+def test_what_is_of_episodes_is_refused(cli: Cli, sqlite_url: str) -> None:
+    for text, message in {
+        "return": "objective 'return' is not one of accuracy, model_size, which have a direction of their own",
+        "loos:minimize": "must be one of accuracy, model_size, samples, loss, but got 'loos'; did you mean loss",
+    }.items():
+        with pytest.raises(BadConfig, match=message):
+            study_config(Digits, None, epochs=[1], objective=[text], fixed=SMALL)
+    status, _, errors = cli("train", "ppo", "--epochs", "1", "--storage", sqlite_url)
+    assert (status, errors) == (2, "rekindle: error: PPO learns in an environment, such as CartPole-v1, but got none\n")
+
+
+class LossLearner(DigitsLearner):
+    objective, direction = "error", "minimize"
+
+    def score(self) -> np.ndarray:
+        return 1 - super().score()
+
+
+class Errors(Digits):
+    learner = LossLearner
+
+
+def test_what_is_minimized_is_the_best_when_it_is_lowest(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> None:
+    monkeypatch.setattr("rekindle.tasks.algorithms.digits.Digits", Errors)
+    config = study_config(Errors, None, trials=3, epochs=[1], sampler="random", fixed={"batch_size": 128})
+    assert config.options["objectives"] == {"error": "minimize"}
+    run(sqlite_url, config)
+    with Store(sqlite_url) as store:
+        rows = store.segments("s")
+        assert [row.score for row in rows] == [-row.objectives["error"] for row in rows if row.objectives]
+        assert len({row.score for row in rows}) == 3
+        task = Errors(storage=store, snapshots="best").init(**SMALL, lr=1.0)
+        task.fit(4)
+        errors = {epoch: metrics["error"] for epoch, metrics in task.history}
+        assert task.best().metrics["error"] == min(errors.values())
+        task.release()
+
+
+def test_a_population_explores_it_whose_members_train_alone(sqlite_url: str) -> None:
+    config = study_config(Digits, None, epochs=[2], interval=1, population=4, fixed=SMALL, scheduler="pbt")
+    run(sqlite_url, config)
+    with Store(sqlite_url) as store:
+        branches = [trial for trial in store.trials("s") if "start" in trial.attrs]
+        assert branches
+        assert replay(store, branches[0].uid)["equal"]
+
+
+def test_optuna_seeks_its_own_objective(sqlite_url: str) -> None:
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1))
+    study.optimize(Objective(Digits, epochs=1, storage=sqlite_url, **SMALL), n_trials=2)
+    for trial in study.trials:
+        assert 0 < (trial.value or 0) <= 1
+        assert [*trial.intermediate_values] == [1]
+
+
+def test_orion_minimizes_what_is_left_to_its_objective(sqlite_url: str) -> None:
+    experiment = hunt(Digits, storage=sqlite_url, name="d", max_trials=2, search=["lr"], idle_timeout=20, **SMALL)
+    (trial, _) = experiment.fetch_trials()
+    assert trial.objective.name == "negative_accuracy"
+    assert -1 <= trial.objective.value < 0
