@@ -2,7 +2,7 @@
 
 A learner declares `hyperparameters` and `parts`, makes its parts in `build`, does one iteration in `iterate`, and
 measures what it learned in `score`. Seeds, counters, epochs, means of metrics and the state are here. `Learner` adds
-environments; a task without one derives from this class, as `algorithms.digits` does.
+environments; a task without one derives from this class, as `examples.digits` does.
 
 Of an epoch each member reports the work done so far, under the name of its unit, and the means of what `iterate`
 returned.

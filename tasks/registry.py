@@ -20,7 +20,7 @@ from .errors import StateMismatch
 
 ALGORITHMS = {
     "a2c": ".algorithms.a2c:A2C",
-    "digits": ".algorithms.digits:Digits",
+    "digits": ".examples.digits:Digits",
     "dqn": ".algorithms.dqn:DQN",
     "ppo": ".algorithms.ppo:PPO",
     "ppo2": ".algorithms.ppo2:PPO2",

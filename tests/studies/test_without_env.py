@@ -13,7 +13,7 @@ from rekindle.studies.engine.branching import replay
 from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.orion import hunt
 from rekindle.studies.study.config import BadConfig
-from rekindle.tasks.algorithms.digits import Digits, DigitsLearner
+from rekindle.tasks.examples.digits import Digits, DigitsLearner
 from studying import run
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -86,7 +86,7 @@ class Errors(Digits):
 
 
 def test_what_is_minimized_is_the_best_when_it_is_lowest(monkeypatch: pytest.MonkeyPatch, sqlite_url: str) -> None:
-    monkeypatch.setattr("rekindle.tasks.algorithms.digits.Digits", Errors)
+    monkeypatch.setattr("rekindle.tasks.examples.digits.Digits", Errors)
     config = study_config(Errors, None, trials=3, epochs=[1], sampler="random", fixed={"batch_size": 128})
     assert config.options["objectives"] == {"error": "minimize"}
     run(sqlite_url, config)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from rekindle import PPO, Cohort
 from rekindle.tasks import load
-from rekindle.tasks.algorithms.digits import Digits, digits
 from rekindle.tasks.checkpoint.torch_state import OptimizerPart
 from rekindle.tasks.errors import Diverged, StateMismatch
+from rekindle.tasks.examples.digits import Digits, digits
 from rekindle.tasks.testing import ExactnessSuite
 
 SMALL = {"width": 16, "batch_size": 128}
@@ -80,7 +80,7 @@ def test_without_its_data_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     import sys
 
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    monkeypatch.delitem(sys.modules, "rekindle.tasks.algorithms.digits")
+    monkeypatch.delitem(sys.modules, "rekindle.tasks.examples.digits")
     with pytest.raises(ValueError, match=r"the task digits needs scikit-learn: pip install 'rekindle\[digits\]'"):
         load("digits")
 
