@@ -46,7 +46,7 @@ ORDER = (
     *("studies.storage.sql", "studies.storage.locks", "studies.storage"),
     *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine"),
     *("studies.workers", "studies.upkeep", "studies.orion", "studies.objective", "studies.tuning", "studies"),
-    *("studies.cli.output", "studies.cli.commands", "studies.cli"),
+    *("studies.cli.run_files", "studies.cli.output", "studies.cli.commands", "studies.cli"),
 )
 
 

@@ -12,11 +12,19 @@ from itertools import islice
 from ..redact import printable
 from .commands.options import FAILED, USAGE
 from .parser import make_parser
+from .run_files.reading import expand
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit status."""
-    arguments = make_parser().parse_args(_join_names(sys.argv[1:] if argv is None else argv))
+    parser = make_parser()
+    words = _join_names(sys.argv[1:] if argv is None else argv)
+    try:
+        words = expand(parser.commands, words)
+    except ValueError as error:
+        return _say(f"error: {error}", USAGE)
+    arguments = parser.parse_args(words)
+    arguments.parser = parser.commands[arguments.command]
     if arguments.debug:
         return _run(arguments)
     try:

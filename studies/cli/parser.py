@@ -24,7 +24,13 @@ MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line.
+
+    Attributes:
+        commands: the parsers of the commands, by name.
+    """
+
+    commands: dict[str, Parser]
 
     def error(self, message: str) -> NoReturn:
         """Print the message on stderr and exit."""
@@ -49,6 +55,7 @@ def make_parser() -> Parser:
     _add_lineage(commands)
     _add_upkeep(commands)
     _add_policy(commands)
+    parser.commands = commands.choices
     return parser
 
 
@@ -168,7 +175,8 @@ def _add_tune(commands: Any) -> None:
 
 
 def _add_options_of_studies(parser: Parser) -> None:
-    add = partial(option, parser)
+    study = parser.add_argument_group("study")
+    add = partial(option, study)
     _add_task(
         parser,
         "low:high[:base], such as 1:27: train every trial for low epochs, the best 1/base of them base times as long, "
@@ -220,15 +228,15 @@ def _add_options_of_studies(parser: Parser) -> None:
         "race seeds: start each configuration with two of its --seeds, add one at a time, and drop "
         "configurations that a Friedman test rules out",
     )
-    _add_schedulers(parser)
+    _add_schedulers(parser, study)
     _add_backends(parser)
     _add_lease(parser)
     _add_training(parser)
 
 
-def _add_schedulers(parser: Parser) -> None:
+def _add_schedulers(parser: Parser, study: argparse._ArgumentGroup) -> None:
     option(
-        parser,
+        study,
         "--scheduler NAME",
         "halving; hyperband, whose brackets start on different rungs; asha, which promotes a trial as soon as it "
         "is among the best that have finished its rung, so that no worker waits, but promotions depend on timing (each "
@@ -313,7 +321,9 @@ def _add_readers(commands: Any) -> None:
     parser = _command(commands, "trials", "the trials of a study, rung by rung", "look.trials")
     parser.add_argument("study", metavar="STUDY")
     text = "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
-    _add_uid(_command(commands, "show", text, "look.show"))
+    parser = _command(commands, "show", text, "look.show")
+    _add_uid(parser)
+    option(parser, "--config", "print the run file that trains it again")
 
 
 def _add_lineage(commands: Any) -> None:
@@ -380,7 +390,8 @@ def _add_policy(commands: Any) -> None:
 def _add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
     """Add the arguments that define tasks."""
     add = partial(option, parser)
-    parser.add_argument("task", metavar="TASK", help=TASK)
+    text = f"{TASK}; or, for TASK and ENV, a run file in TOML or YAML with them and any options; typed options win"
+    parser.add_argument("task", metavar="TASK", help=text)
     text = "a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON; left out for tasks without an environment"
     parser.add_argument("env", metavar="ENV", nargs="?", help=text)
     text = (
@@ -390,6 +401,7 @@ def _add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
     add("--epochs EPOCHS", epochs, default=default)
     add("--env-steps STEPS", "instead of --epochs: environment steps, rounded up to whole epochs of epoch_steps")
     add("--seed N", "seed of all randomness", type=seed, default=0)
+    add("--save-config FILE", "write all that this command is told, with all defaults, as a run file", type=Path)
     text = f"{setting}; may be repeated; @FILE reads them from JSON as `rekindle show --json` prints it"
     add("--set NAME=VALUE", text, **MANY)
 

@@ -9,13 +9,16 @@ from typing import Any
 
 from ....spaces.values import REQUIRED
 from ....tasks import load
+from ....tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ....tasks.envs import EnvSpec
 from ...engine.configuring import open_space
 from ...engine.json_views import status_json, study_json, task_json, tasks_json
 from ...storage.locks.owner import Owner
+from ...storage.store import Store
 from ...study.config import title
 from ..output import tables
 from ..output.terminal import new_console, note, print_json
+from ..run_files.writing import to_toml
 from .options import parse_env
 from .storage import existing_store, whole_uid
 
@@ -91,8 +94,12 @@ def show(arguments: argparse.Namespace) -> int:
     """Print everything that is stored of one task."""
     with existing_store(arguments) as store:
         task = task_json(store, whole_uid(store, arguments.uid))
+        content = _run_file(store, task) if arguments.config else {}
     if arguments.json:
-        return print_json(task)
+        return print_json(task | ({"config": content} if arguments.config else {}))
+    if arguments.config:
+        print(to_toml(content), end="")
+        return 0
     out = new_console()
     measured = ("return",) if task["env"] else ()  # others stand among the metrics
     head = {name: task[name] for name in ("uid", "seed", "epochs", *measured, "digest")}
@@ -112,6 +119,26 @@ def show(arguments: argparse.Namespace) -> int:
         if trial["error"]:
             note(out, f"trial {trial['number']} of study {trial['study']} failed:\n{trial['error'].strip()}")
     return 0
+
+
+def _run_file(store: Store, task: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run file of a stored task.
+
+    Raises:
+        ValueError: it starts from another task's state, which no run file holds.
+    """
+    [row] = store.tasks([task["uid"]])
+    names = ("task", "seed", "epochs", *(("env",) if task["env"] else ()), "hyperparameters")
+    content = {name: task[name] for name in names}
+    start = (row.identity or {}).get("start")
+    if start is None:
+        return content
+    if len(task["lineage"]) > 1 and not task["lineage"][-2]["uid"].startswith(POLICY_PREFIX):
+        raise ValueError(
+            f"a run file holds a training from its beginning, but {task['uid']} is a branch of "
+            f"{task['lineage'][-2]['uid']}; rekindle replay {task['uid']} trains its whole lineage"
+        )
+    return {"warm_start": policy_uid(start)} | content
 
 
 def _event_row(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..run_files.reading import SUFFIXES, read
+from ..run_files.writing import NULL, effective, to_toml
+
 if TYPE_CHECKING:
     from ....spaces import Space
     from ....tasks.task import Task
@@ -81,12 +84,21 @@ def _read_hyperparameters(path: Path) -> dict[str, Any]:
     from ....spaces import SpaceError, flatten
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        if path.suffix in SUFFIXES:
+            content: Any = read(path)
+        else:
+            content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"--set @{path} must be a file of JSON, but: {error}") from None
     if isinstance(content, Mapping) and isinstance(content.get("hyperparameters"), Mapping):
         content = content["hyperparameters"]
     try:
-        return flatten(content)
+        return {name: None if value == NULL else value for name, value in flatten(content).items()}
     except SpaceError as error:
         raise ValueError(f"--set @{path} must hold hyperparameters by name, but: {error}") from None
+
+
+def save_config(arguments: argparse.Namespace, env: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Write the run file that --save-config asks for; see `effective`."""
+    if arguments.save_config is not None:
+        arguments.save_config.write_text(to_toml(effective(arguments.parser, arguments, env, values)), encoding="utf-8")

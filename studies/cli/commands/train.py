@@ -42,6 +42,7 @@ def train(arguments: argparse.Namespace) -> int:
     make, values, cold = _prepare(arguments, algorithm, values)
     if until is not None and arguments.demonstrations is None:  # whose steps only the store can provide
         _check_metric(until.metric, lambda: make().init(**values))
+    options.save_config(arguments, cold.env.to_json(), flatten(cold.hyperparameters))
     errors = new_console(stderr=True)
     with open_store(arguments) as store:
         values["start"] = warm_start.start_one(store, make(), cold, arguments, partial(note, errors))

@@ -63,6 +63,7 @@ def _maker(arguments: argparse.Namespace, errors: Console) -> Callable[[Store], 
     config = _config(arguments, algorithm)
     name = arguments.study or config.default_name
     config.probe(algorithm, "cpu" if arguments.engine == "ray" else arguments.device)
+    options.save_config(arguments, config.env, config.fixed)
 
     def make(store: Store) -> tuple[str, Config]:
         made = config

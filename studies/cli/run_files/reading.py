@@ -1,0 +1,143 @@
+"""Run files as the words of a command line.
+
+task = "ppo"                        # or TASK and ENV as on the command line
+epochs = "1:27"                     # every option, by its name with _ for -
+env = "CartPole-v1"                 # or a table, as EnvSpec's JSON
+[hyperparameters]                   # --set
+optimizer.lr = 1e-3
+[ranges]                            # --prior
+gamma = "near_one(0.9, 0.999)"
+[study]                             # name, trials, sampler, scheduler, seeds, objective, ...
+[population]                        # with scheduler = "pbt"
+[ray]                               # with engine = "ray"
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+SUFFIXES = (".toml", ".yaml", ".yml")
+COMMANDS = ("train", "tune", "create")
+SECTIONS = {"study": "study", "with --scheduler pbt": "population", "with --engine ray": "ray"}  # by title of the group
+NAMES = {"set": "hyperparameters", "prior": "ranges", "study.study": "study.name", "study.prior": "ranges"}
+TYPED_ONLY = ("help", "json", "debug", "save_config")
+
+
+def places(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """Return a command's options by their paths in a file."""
+    found = {}
+    for group in parser._action_groups:
+        section = SECTIONS.get(group.title or "", "")
+        for action in group._group_actions:
+            if action.option_strings and action.dest not in TYPED_ONLY:
+                path = f"{section}.{action.dest}" if section else action.dest
+                found[NAMES.get(path, path)] = action
+    return found
+
+
+def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) -> list[str]:
+    """Replace the name of a run file by its words.
+
+    Raises:
+        ValueError: the file cannot be read, or has a key that no option has.
+    """
+    files = [n for n, word in enumerate(argv) if n and not word.startswith("-") and word.endswith(SUFFIXES)]
+    if not files or argv[0] not in COMMANDS:
+        return list(argv)
+    file, typed = Path(argv[files[0]]), [word for n, word in enumerate(argv) if n and n != files[0]]
+    content = read(file)
+    if not isinstance(content.get("task"), str):
+        raise ValueError(f"a run file names a task, but {file} has no task; add task = 'ppo', or another")
+    words, env = [argv[0], content.pop("task")], content.pop("env", None)
+    words += [env if isinstance(env, str) else json.dumps(env)] if env else []
+    if "hyperparameters" in content:
+        words += ["--set", f"@{file}"]  # what is typed comes on top
+    own = places(parsers[argv[0]])
+    known = {path: action for name in COMMANDS for path, action in places(parsers[name]).items()}
+    given = {word.partition("=")[0] for word in typed}
+    for path, value in _options(content):
+        if path not in known:
+            from ....spaces.errors import near  # of a package that imports slowly
+
+            raise ValueError(f"{file}: there is no {path!r} in a run file{near(path, known)}")
+        action = own.get(path)  # a file of a study may be trained: what is about studies alone is left out
+        if action is not None and action.option_strings[0] not in given:
+            words += _words(action, value, f"{file}: {path}")
+    after = (word for before, word in pairwise(typed) if before == "--prior")
+    typed_priors = {word.partition("=")[0].strip() for word in after}
+    for name, prior in _flat(content.get("ranges", {})):
+        if "ranges" in own and name not in typed_priors:
+            words += ["--prior", f"{name}={prior}"]
+    return [*words, *typed]
+
+
+def _options(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in content.items():
+        if name in ("hyperparameters", "ranges"):
+            continue
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", each) for key, each in value.items())
+        else:
+            yield name, value
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _words(action: argparse.Action, value: Any, where: str) -> list[str]:
+    """Return an option and its value as words."""
+    option = action.option_strings[0]
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise ValueError(f"{where} must be true or false, but is {value!r}")
+        return [option] * value
+    several = isinstance(action.default, list) or isinstance(action, argparse._AppendAction)
+    if isinstance(value, bool | Mapping) or (isinstance(value, list) and not several):
+        raise ValueError(f"{where} must be one value, as {option} takes it, but is {value!r}")
+    return [f"{option}={each}" for each in (value if isinstance(value, list) else [value])]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML or YAML file.
+
+    Raises:
+        ValueError: it cannot be read, or is no mapping by name.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text) if path.suffix == ".toml" else _yaml(text)
+    except (OSError, ValueError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise ValueError(f"{path} must be a file of {path.suffix[1:].upper()}, but: {problem}") from None
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise ValueError(f"{path} must hold options by name, but holds {str(content)[:40]!r}")
+    return content
+
+
+def _yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise ValueError("YAML needs PyYAML: pip install 'rekindle[yaml]', or write TOML") from None
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML tells no types
+        """YAML in which 2e-3 is a number, as in YAML 1.2."""
+
+    number = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None

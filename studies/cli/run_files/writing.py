@@ -1,0 +1,73 @@
+"""Run files of what a command was told."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .reading import places
+
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+NULL = "null"  # TOML has no null; the options read this word
+
+
+def effective(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace, env: Mapping[str, Any], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the complete run file of a command.
+
+    Args:
+        parser: of the command.
+        arguments: parsed.
+        env: the environment's JSON.
+        values: the hyperparameters that are not searched, by dotted name.
+    """
+    content: dict[str, Any] = {"task": arguments.task} | ({"env": env} if env else {})
+    content["hyperparameters"] = dict(values)
+    for path, action in places(parser).items():
+        value = getattr(arguments, action.dest)
+        if value is None or value is False or value == [] or path in ("hyperparameters", "info", "study.search"):
+            continue  # the environment has its info, and what is not searched is among the hyperparameters
+        if path == "ranges":
+            value = {name.strip(): text.strip() for name, _, text in (each.partition("=") for each in value)}
+        if path == "storage" and re.search("//[^/]*:[^/]*@|password=", str(value)):
+            continue  # it holds a password
+        if path == "epochs" and arguments.env_steps is not None:
+            continue
+        section, _, name = path.rpartition(".")
+        place = content.setdefault(section, {}) if section else content
+        place[name] = str(value) if isinstance(value, Path) else value
+    return content
+
+
+def to_toml(content: Mapping[str, Any]) -> str:
+    """Return a run file's text."""
+    lines = [f"{_key(name)} = {_value(value)}" for name, value in content.items() if not isinstance(value, Mapping)]
+    for name, table in content.items():
+        if isinstance(table, Mapping):
+            pairs = table.items() if name != "env" else [pair for pair in table.items() if pair[1] is not None]
+            rows = [f"{_key(key)} = {_value(value)}" for key, value in pairs]
+            lines += ["", f"[{name}]", *rows]
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return ".".join(part if BARE.fullmatch(part) else json.dumps(part) for part in name.split("."))
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return json.dumps(NULL)
+    if isinstance(value, Mapping):
+        pairs = (f"{json.dumps(str(name))} = {_value(each)}" for name, each in value.items() if each is not None)
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # inf, -inf or nan
+    return json.dumps(value, ensure_ascii=False)

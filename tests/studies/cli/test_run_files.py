@@ -1,0 +1,152 @@
+"""Run files: the options of a command in TOML or YAML, what is typed beside them, and files that are written."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rekindle.studies.cli.parser import make_parser
+from rekindle.studies.cli.run_files.reading import COMMANDS, places
+from rekindle.studies.cli.run_files.writing import to_toml
+from studying import TINY
+
+Cli = Callable[..., tuple[int, str, str]]
+SETTINGS = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+RUN = """
+task = "ppo"
+epochs = 2
+seed = 3
+snapshots = "all"
+
+[env]
+id = "MountainCar-v0"
+max_episode_steps = 50
+
+[hyperparameters]
+epoch_steps = 64
+num_envs = 2
+num_steps = 32
+num_minibatches = 2
+update_epochs = 1
+max_grad_norm = "null"
+model = {width = 16, layers = 1, activation = "tanh"}
+optimizer.lr = 2e-3
+
+[ranges]
+gamma = "near_one(0.9, 0.999)"
+
+[study]
+name = "from a file"
+trials = 2
+cohort = 2
+objective = ["return", "model_size"]
+"""
+YAML = """
+task: ppo
+epochs: 2
+seed: 3
+env: {id: MountainCar-v0, max_episode_steps: 50}
+hyperparameters:
+  epoch_steps: 64
+  num_envs: 2
+  num_steps: 32
+  num_minibatches: 2
+  update_epochs: 1
+  max_grad_norm: null
+  model: {width: 16, layers: 1, activation: tanh}
+  optimizer: {lr: 2e-3}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "run.toml").write_text(RUN)
+    (tmp_path / "run.yaml").write_text(YAML)
+    return str(tmp_path / "run.toml")
+
+
+def train(cli: Cli, *words: str) -> dict[str, Any]:
+    status, out, errors = cli("train", *words, "--json")
+    assert status == 0, errors
+    return dict(json.loads(out))
+
+
+def test_a_file_is_the_command_line_and_what_is_typed_wins(file: str, sqlite_url: str, cli: Cli) -> None:
+    env = '{"id": "MountainCar-v0", "max_episode_steps": 50}'
+    settings = [*SETTINGS, "--set", "max_grad_norm=null", "--set", "optimizer.lr=2e-3", "--seed", "3"]
+    typed = train(cli, "ppo", env, "--epochs", "2", *settings, "--storage", sqlite_url)
+    for each in (file, file.replace(".toml", ".yaml")):
+        found = train(cli, each, "--storage", sqlite_url)
+        assert (found["uid"], found["digest"], found["resumed"]) == (typed["uid"], typed["digest"], True)
+    other = train(cli, file, "--seed=4", "--set", "optimizer.lr=1e-3", "--epochs", "1", "--storage", sqlite_url)
+    assert (other["seed"], other["epochs"], other["hyperparameters"]["optimizer.lr"]) == (4, 1, 1e-3)
+    assert other["hyperparameters"]["max_grad_norm"] is None
+
+
+def test_what_is_written_alone_trains_the_same(file: str, sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    saved, shown = tmp_path / "saved.toml", tmp_path / "shown.toml"
+    first = train(cli, file, "--set", "gamma=0.9", "--storage", sqlite_url, "--save-config", str(saved))
+    content = tomllib.loads(saved.read_text())
+    assert (content["seed"], content["env_processes"], content["hyperparameters"]["clip_coef"]) == (3, 0, 0.2)
+    shown.write_text(cli("show", first["uid"], "--config", "--storage", sqlite_url)[1])
+    for n, each in enumerate((saved, shown)):
+        again = train(cli, str(each), "--storage", f"sqlite:///{tmp_path / str(n)}.db")
+        assert (again["uid"], again["digest"], again["resumed"]) == (first["uid"], first["digest"], False)
+
+
+def test_a_study_is_made_of_a_file_and_again_of_the_one_it_writes(
+    file: str, sqlite_url: str, tmp_path: Path, cli: Cli
+) -> None:
+    saved = str(tmp_path / "saved.toml")
+    status, out, errors = cli("create", file, "--storage", sqlite_url, "--json", "--save-config", saved)
+    assert status == 0, errors
+    made = json.loads(out)
+    assert (made["study"], made["trials_total"], made["rungs"], made["seed"]) == ("from a file", 2, [2], 3)
+    assert list(made["objectives"]) == ["return", "model_size"]
+    assert made["fixed"]["max_grad_norm"] is None
+    assert cli("create", saved, "--storage", sqlite_url)[0] == 0  # no StudyMismatch
+    status, _, errors = cli("create", file, "--trials", "3", "--set", "vf_coef=0.25", "--storage", sqlite_url)
+    assert (status, "differs in" in errors) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("epochs = 2", "epoch = 2", "there is no 'epoch' in a run file; did you mean epochs"),
+        ("trials = 2", "trails = 2", "there is no 'study.trails' in a run file; did you mean study.trials"),
+        ('task = "ppo"', "", "has no task"),
+        ("seed = 3", "seed = [3]", "seed must be one value, as --seed takes it, but is [3]"),
+        ("seed = 3", "seed = -1", "argument --seed: must be an integer from 0"),
+        ("seed = 3", "partial = 1", "partial must be true or false, but is 1"),
+        ("optimizer.lr = 2e-3", "optimizer.rl = 1", "did you mean optimizer.lr"),
+        ("[env]", "[env", "must be a file of TOML, but: Expected ']'"),
+    ],
+)
+def test_a_wrong_file_is_one_line_before_a_database(
+    old: str, new: str, message: str, file: str, sqlite_url: str, cli: Cli
+) -> None:
+    Path(file).write_text(RUN.replace(old, new))
+    status, out, errors = cli("train", file, "--storage", sqlite_url)
+    assert (status, out) == (2, "")
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert not Path(sqlite_url.removeprefix("sqlite:///")).exists()
+
+
+def test_every_option_has_one_place_in_a_file() -> None:
+    for command in COMMANDS:
+        parser = make_parser().commands[command]
+        found = places(parser)
+        options = {action.dest for action in parser._actions if action.option_strings}
+        assert {action.dest for action in found.values()} == options - {"help", "json", "debug", "save_config"}
+        assert len(found) == len({id(action) for action in found.values()})
+
+
+def test_toml_is_read_back_as_it_was() -> None:
+    content = {"a": 1e-05, "b": float("inf"), "c": 'x"\n', "d": [1, {"e f": True}], "t": {"u.v": 1, "w": "λ"}}
+    read = tomllib.loads(to_toml(content))
+    assert read == {**content, "t": {"u": {"v": 1}, "w": "λ"}}
