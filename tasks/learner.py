@@ -89,7 +89,7 @@ class Learner(BaseLearner):
     def assemble(self, values: Sequence[Mapping[str, Any]]) -> None:
         self.envs: Envs = make_envs(self.env, self.seeds, self.hp.num_envs, processes=self.env_processes)
         self.epoch_size = self.hp.epoch_steps
-        size = vars(self.hp).get("stats_window_size")  # only on-policy algorithms have it
+        size = vars(self.hp).get("stats_window_size")
         self.window = EpisodeWindow(self.members, size) if size else None
         if self.window is not None:
             self.envs.on_episode_end = self.window.add

@@ -468,6 +468,22 @@ class Task:
         return self.stored.events
 
     @property
+    def recent_returns(self) -> list[float]:
+        """Returns of the last `stats_window_size` episodes, the oldest first.
+
+        They are those of training; of SVPG those of one particle after another.
+        """
+        learner, member = self.member_ref()
+        acting: Any = getattr(learner, "particles", None) or learner
+        if getattr(acting, "window", None) is None:
+            raise ValueError(
+                f"{self}: recent_returns are those of the last stats_window_size episodes, but it is None; set it, to "
+                "100 for instance"
+            )
+        count = acting.members // learner.members
+        return [value for i in range(member * count, (member + 1) * count) for value in acting.window.recent(i)]
+
+    @property
     def metrics(self) -> Metrics:
         """Metrics of the last epoch; empty before the first."""
         return self.history[-1][1] if self.history else {}

@@ -18,7 +18,7 @@ Stable-Baselines3 and Pyrado, and their counterparts here:
     exploration_fraction, _initial_eps, _final_eps      exploration.horizon (in environment steps), .start, .final
     ent_coef, ent_coeff_init, learn_ent_coeff           entropy.alpha, entropy.learn
     target_entropy                      -entropy.target for each number, entropy.choice_target log n for a choice of n
-    stats_window_size, tensorboard_log, verbose         of no use here: every epoch's metrics are kept
+    tensorboard_log, verbose            of no use here: every epoch's metrics are kept
 
 Notation: P members, N environments, B batch.
 """
@@ -57,6 +57,7 @@ from ..experience.replay_buffer import (
 from ..learner import Learner
 from ..networks.encoders import check_encoder
 from ..networks.optimizers import schedule
+from ..runtime.episode_window import window_size
 
 Array = NDArray[Any]
 Update = Callable[[dict[str, Tensor]], tuple[Mapping[str, Tensor], Tensor]]
@@ -92,6 +93,7 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
         "epoch_steps": integer(1, 10**9, default=4096, structural=True, search=False),
         "normalize_obs": categorical(False, True, default=False, structural=True, search=False),
         "eval_interval": integer(0, 10**9, default=0, structural=True, search=False),
+        "stats_window_size": window_size(silent=True),
     }
 
 
@@ -116,17 +118,20 @@ class Progress:
 
 def check_replay(learner: type[Learner], values: Mapping[str, Any]) -> None:
     """Raise ValueError for values of `off_policy_space` that contradict each other."""
-    buffer, batch, starts, n, envs, epoch = (
-        values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs", "epoch_steps")
+    buffer, batch, starts, n, envs = (
+        values[key] for key in ("buffer_size", "batch_size", "learning_starts", "n_step", "num_envs")
     )
-    window = n * envs
+    window, refill, epoch = n * envs, values["refill_interval"], values["epoch_steps"]
     laws = [
         (batch <= buffer, f"batch_size ({batch}) must be at most buffer_size ({buffer})"),
         (window <= buffer, f"n_step * num_envs ({window}) must be at most buffer_size ({buffer})"),
         (starts <= buffer, f"learning_starts ({starts}) must be at most buffer_size ({buffer})"),
         (batch <= starts, f"batch_size ({batch}) must be at most learning_starts ({starts})"),
         (window <= starts, f"n_step * num_envs ({window}) must be at most learning_starts ({starts})"),
-        (starts <= epoch, f"learning_starts ({starts}) must be at most epoch_steps ({epoch})"),
+        (
+            not refill or starts <= refill * epoch,
+            f"learning_starts ({starts}) must be at most refill_interval * epoch_steps ({refill * epoch})",
+        ),
     ]
     for holds, law in laws:
         if not holds:

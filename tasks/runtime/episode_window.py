@@ -12,12 +12,13 @@ from ...spaces import Dimension, integer, maybe
 from ..checkpoint.member_state import Stacked
 
 
-def window_size() -> Dimension:
+def window_size(silent: bool = False) -> Dimension:
     """Return the hyperparameter for the number of episodes in the window.
 
-    The metrics are `recent_return`, its min, median, max and std, and `recent_length`; None for none.
+    The metrics are `recent_return`, its min, median, max and std, and `recent_length`; None for none. Of tasks that had
+    none before it is silent.
     """
-    return maybe(integer(1, 100_000, structural=True), default=None, search=False)
+    return maybe(integer(1, 100_000, structural=True), default=None, search=False, silent=silent)
 
 
 class EpisodeWindow(Stacked):
@@ -38,6 +39,13 @@ class EpisodeWindow(Stacked):
             slot = int(self.count[member, 0]) % self.size
             self.returns[member, slot], self.lengths[member, slot] = value, length
             self.count[member] += 1
+
+    def recent(self, member: int) -> list[float]:
+        """Return a member's returns in the window, the oldest first."""
+        count = int(self.count[member, 0])
+        order = [number % self.size for number in range(max(count - self.size, 0), count)]
+        returns: list[float] = self.returns[member, order].tolist()
+        return returns
 
     def metrics(self, member: int) -> dict[str, float]:
         """Return the means over a member's window and the spread of returns.

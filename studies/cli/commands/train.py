@@ -179,7 +179,7 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
         note(
             errors,
             f"nothing was learned: no gradient step was due in {task.epochs} epochs; train for more epochs, or lower "
-            "min_rollouts or min_steps",
+            "learning_starts, min_rollouts or min_steps",
         )
     return {
         "uid": task.uid,

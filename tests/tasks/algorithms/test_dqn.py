@@ -38,6 +38,7 @@ class TestOnCartPole(ExactnessSuite):
     variants: ClassVar = (
         {"tau": 0.5, "double": True, "n_step": 3, "num_envs": 3, "buffer_size": 101, "normalize_obs": True},
         {
+            "stats_window_size": 4,
             "replay.name": "prioritized",
             "replay.beta_horizon": 400,
             "exploration.name": "exponential",

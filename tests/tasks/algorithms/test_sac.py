@@ -87,7 +87,9 @@ class TestOnCartPole(VariantSuite):
     task = SAC
     env = "CartPole-v1"
     hyperparameters: ClassVar = SMALL
-    variants: ClassVar = ({"max_grad_norm": None, "num_envs": 3, "batch_size": 33, "model.activation": "elu"},)
+    variants: ClassVar = (
+        {"max_grad_norm": None, "num_envs": 3, "batch_size": 33, "model.activation": "elu", "stats_window_size": 4},
+    )
     inert = START | {"entropy.target"}  # of numbers, and there are none
 
 
@@ -447,12 +449,28 @@ class TestRefusals:
         [
             ({"buffer_size": 20, "learning_starts": 20}, r"batch_size \(32\) must be at most buffer_size \(20\)"),
             ({"learning_starts": 300}, r"learning_starts \(300\) must be at most buffer_size \(200\)"),
-            ({"learning_starts": 150}, r"learning_starts \(150\) must be at most epoch_steps \(96\)"),
+            (
+                {"learning_starts": 150, "refill_interval": 1},
+                r"learning_starts \(150\) must be at most refill_interval \* epoch_steps \(96\)",
+            ),
         ],
     )
     def test_what_does_not_go_together_is_refused_before_training(self, changes: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=f"SAC: {message}"):
             SAC("Pendulum-v1").init(**_nested({**SMALL, **changes}))
+
+    def test_a_buffer_may_be_filled_for_longer_than_an_epoch(self) -> None:
+        def make() -> SAC:
+            return SAC("Pendulum-v1").init(**_nested({**SMALL, "learning_starts": 150}))
+
+        task, resumed = make(), make()
+        task.fit(1)
+        assert task.metrics["updates"] == 0
+        resumed.load_state_dict(task.state_dict())
+        for each in (task, resumed):
+            each.fit(2)
+        assert task.metrics["updates"] > 0
+        assert resumed.digest == task.digest
 
     def test_other_action_spaces_are_refused_by_name(self) -> None:
         with pytest.raises(UnsupportedSpace, match=r"SAC on own_envs:BoxWalk-v0 acts in Discrete, MultiDiscrete and"):

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rekindle import A2C, PPO, Cohort
+from rekindle import A2C, DQN, PPO, SVPG, Cohort
 from rekindle.spaces import SpaceError
 from rekindle.tasks.runtime.episode_window import EpisodeWindow
 
 SMALL: dict[str, Any] = {"num_steps": 32, "num_envs": 4, "epoch_steps": 256}
+REPLAY: dict[str, Any] = {"learning_starts": 64, "buffer_size": 200, "epoch_steps": 256, "model": {"width": 16}}
 
 
 def means(window: EpisodeWindow, member: int) -> dict[str, float]:
@@ -26,6 +27,27 @@ def test_only_the_last_episodes_count() -> None:
     window.add(np.array([0, 0, 0, 0]), np.array([5.0, 6.0, 7.0, 8.0]), np.array([1, 2, 3, 4]))
     assert means(window, 0) == {"recent_return": 7.0, "recent_length": 3.0}
     assert window.metrics(1)["recent_return"] == 100.0
+
+
+def test_the_returns_themselves_are_told_the_oldest_first() -> None:
+    window = EpisodeWindow(2, 3)
+    assert window.recent(0) == []
+    window.add(np.array([0, 1, 0]), np.array([1.0, 100.0, 3.0]), np.ones(3))
+    assert (window.recent(0), window.recent(1)) == ([1.0, 3.0], [100.0])
+    window.add(np.array([0, 0]), np.array([5.0, 6.0]), np.ones(2))
+    assert window.recent(0) == [3.0, 5.0, 6.0]
+
+
+@pytest.mark.parametrize(("kind", "values"), [(PPO, SMALL), (SVPG, {**SMALL, "num_particles": 2}), (DQN, REPLAY)])
+def test_a_task_tells_its_last_returns(kind: Any, values: dict[str, Any]) -> None:
+    task = kind("CartPole-v1").init(**values, stats_window_size=1000)
+    task.fit(1)
+    rows = task.metrics
+    assert len(task.recent_returns) == rows["episodes"]
+    assert np.mean(task.recent_returns) == pytest.approx(rows["episode_return"], rel=0.2 if kind is SVPG else 1e-6)
+    assert kind("CartPole-v1").init(**values).uid == kind("CartPole-v1").init(**values, stats_window_size=None).uid
+    with pytest.raises(ValueError, match="recent_returns are those of the last stats_window_size episodes"):
+        _ = kind("CartPole-v1").init(**values).recent_returns
 
 
 def test_a_window_goes_on_in_another_place() -> None:
