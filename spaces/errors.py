@@ -47,8 +47,32 @@ PYRADO_AND_ML_AGENTS = """
     hidden_units=model.width num_layers=model.layers time_horizon=num_steps lambd=gae_lambda normalize=normalize_obs
     min_steps=num_steps min_rollouts=num_steps
 """
-_PAIRS = (pair.partition("=") for pair in f"{STABLE_BASELINES3} {PYRADO_AND_ML_AGENTS}".split())
+METABOX_OLYMPUS_AND_MORE = """
+    K_epochs=update_epochs n_step=num_steps,gae_lambda lr_model=optimizer.lr learning_rates=optimizer.lr,critic_lr
+    ppo_epoch=update_epochs ppo_batch_size=num_minibatches ppo_clip_param=clip_coef ppo_max_grad_norm=max_grad_norm
+    ppo_value_loss_coef=vf_coef ppo_entropy_coef=ent_coef num_mini_batch=num_minibatches lr_scheduler=lr_schedule.name
+    standardize_adv=normalize_advantage standardize_rew=scale_reward target_update_intvl=target_interval
+    learning_rate_schedule=lr_schedule.name beta=ent_coef epsilon=clip_coef beta_schedule=ent_coef_schedule.name
+    epsilon_schedule=clip_coef_schedule.name vis_encode_type=model.encoder
+    goal_conditioning_type=model.goal_conditioning reward_signals=icm.use,rnd.use,gail.use,extrinsic.strength
+    curiosity=icm.use behavioral_cloning=cloning.use
+"""
+_PAIRS = (
+    pair.partition("=") for pair in f"{STABLE_BASELINES3} {PYRADO_AND_ML_AGENTS} {METABOX_OLYMPUS_AND_MORE}".split()
+)
 SYNONYMS = {theirs: ours.split(",") for theirs, _, ours in _PAIRS}
+# What is a hyperparameter elsewhere, and here an argument of the task or of fit.
+_SNAPSHOTS, _EPOCHS = "snapshots, an argument of the task (--snapshots)", "epochs, an argument of fit (--epochs)"
+ARGUMENTS = {
+    "num_workers": "env_processes, an argument of the task (--env-processes)",
+    **dict.fromkeys(("max_iter", "max_steps", "max_epoch", "total_timesteps", "max_learning_step"), _EPOCHS),
+    **dict.fromkeys(
+        ("snapshot_mode", "keep_checkpoints", "checkpoint_interval", "save_interval", "n_checkpoint"), _SNAPSHOTS
+    ),
+    "initialize_from": "warm_start, an argument of the task (--warm-start)",
+    "demo_path": "demonstrations, an argument of the task (--demonstrations)",
+    "save_dir": "storage, an argument of the task (--storage)",
+}
 
 
 def near(name: str, known: Collection[str]) -> str:
@@ -60,6 +84,8 @@ def near(name: str, known: Collection[str]) -> str:
     """
     if same := [path for path in SYNONYMS.get(name.rpartition(".")[2], ()) if path in known]:
         return f"; did you mean {' and '.join(same)}?"
+    if name in ARGUMENTS:
+        return f"; that is {ARGUMENTS[name]}"
     leaves: dict[str, list[str]] = {}
     for path in known:
         leaves.setdefault(path.rpartition(".")[2], []).append(path)

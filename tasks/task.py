@@ -40,6 +40,7 @@ from .signals.demonstrations import Demonstrations
 from .warm_start import LoadReport, WarmStart, is_policy, match_beginning, policy_in, policy_tree
 
 FIDELITY = "epochs"
+FIRST = ("gamma", "optimizer", "lr_schedule", "model")  # of init by position
 
 
 class Task:
@@ -145,7 +146,7 @@ class Task:
         """The complete nested values, None before `init`."""
         return None if self._identity is None else self._identity.hyperparameters
 
-    def init(self, *, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
+    def init(self, *first: Any, uid: str | None = None, start: str | None = None, **hyperparameters: Any) -> Self:
         """Set the hyperparameters, and resume from the storage if possible.
 
         Missing hyperparameters take their defaults; None for a group means all its defaults. With a storage that holds
@@ -153,6 +154,7 @@ class Task:
         and the nearest known name.
 
         Args:
+            first: values of gamma, optimizer, lr_schedule and model, in this order, instead of by name.
             uid: a name instead of the hash.
             start: makes it a branch of another task: the digest of the state that it starts from, which the storage
                 holds as its first checkpoint, or `load_state_dict` brings; or of the policy of a warm start, whose
@@ -163,7 +165,12 @@ class Task:
             pass
         if self._identity is not None:
             raise StateMismatch(f"{self} is initialized already; build a new task to train with other hyperparameters")
-        values = flatten(hyperparameters)
+        if len(first) > len(FIRST) or hyperparameters.keys() & set(FIRST[: len(first)]):
+            raise TypeError(
+                f"{self}: init takes {', '.join(FIRST)} in this order, each value once, but got {len(first)} values "
+                f"and {', '.join(hyperparameters) or 'none'} by name; give all by name"
+            )
+        values = flatten({**dict(zip(FIRST, first, strict=False)), **hyperparameters})
         self.suggested_epochs = values.pop(FIDELITY, None)
         for name in values.keys() & self.fixed.keys():
             if values[name] != self.fixed[name]:
@@ -353,14 +360,23 @@ class Task:
             "learner": learner.member_state(member),
         }
 
-    def state_dict(self) -> Tree:
+    def state_dict(self, destination: Tree | None = None, prefix: str = "", keep_vars: bool = False) -> Tree:
         """Return everything that the future depends on, as a tree of copies.
 
-        Its leaves are tensors and JSON values, see `checkpoint.state`.
+        Its leaves are tensors and JSON values, see `checkpoint.state`. The arguments are those of
+        `torch.nn.Module.state_dict`.
+
+        Args:
+            destination: receives the state's parts, and is returned; None: a new dict.
+            prefix: is put before their names.
+            keep_vars: changes nothing, as copies have no gradients to keep.
         """
         _ = self.identity  # outside of the guard: asking too early breaks nothing
         with BadResumeGuard(self):
-            return materialized(self.live_state())
+            state = materialized(self.live_state())
+        destination = {} if destination is None else destination
+        destination.update({f"{prefix}{name}": part for name, part in state.items()})
+        return destination
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True, perturb: bool = False) -> None:
         """Load a state, or change nothing if it does not fit.

@@ -17,6 +17,7 @@ import optuna
 import pytest
 import torch
 from rekindle.spaces import SpaceError, fidelity, flatten
+from rekindle.spaces.errors import ARGUMENTS, SYNONYMS
 from rekindle.studies.errors import StoreError
 from rekindle.studies.storage.store import Store
 from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent, StateMismatch, TaskError, load, names
@@ -110,6 +111,54 @@ def test_a_task_that_trains_keeps_its_place(store: Store) -> None:
     task = make(storage=store)
     task.fit(1, again)
     assert store.checkpoints(task.uid)[-1].digest == task.digest
+
+
+def test_the_first_hyperparameters_may_be_given_by_position() -> None:
+    expected = PPO("CartPole-v1").init(gamma=0.9, optimizer={"lr": 0.01}, lr_schedule=None, model={"width": 16})
+    assert PPO("CartPole-v1").init(0.9, {"lr": 0.01}, None, {"width": 16}).uid == expected.uid
+    assert PPO("CartPole-v1").init(0.9, model={"width": 16}, optimizer={"lr": 0.01}).uid == expected.uid
+    for first, named in [((0.9,), {"gamma": 0.8}), ((0.9, None, None, None, "x"), {})]:
+        with pytest.raises(TypeError, match="init takes gamma, optimizer, lr_schedule, model in this order"):
+            PPO("CartPole-v1").init(*first, **named)
+
+
+def test_a_state_can_be_put_into_a_dict_of_others() -> None:
+    task, others = whole(1), {"mine": 1}
+    state = task.state_dict(others, prefix="ppo.", keep_vars=True)
+    assert state is others
+    assert [name for name in state if not name.startswith("ppo.")] == ["mine"]
+    own = {name.removeprefix("ppo."): part for name, part in state.items() if name != "mine"}
+    again = make()
+    again.load_state_dict(own)
+    assert again.digest == task.digest
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("K_epochs", "did you mean update_epochs"),
+        ("n_step", "did you mean num_steps and gae_lambda"),
+        ("ppo_epoch", "did you mean update_epochs"),
+        ("ppo_clip_param", "did you mean clip_coef"),
+        ("eps_clip", "did you mean clip_coef"),
+        ("vfcn_coeff", "did you mean vf_coef"),
+        ("epsilon_schedule", "did you mean clip_coef_schedule.name"),
+        ("reward_signals", "did you mean icm.use and rnd.use and gail.use and extrinsic.strength"),
+        ("num_workers", r"that is env_processes, an argument of the task \(--env-processes\)"),
+        ("max_iter", r"that is epochs, an argument of fit \(--epochs\)"),
+        ("keep_checkpoints", r"that is snapshots, an argument of the task \(--snapshots\)"),
+    ],
+)
+def test_a_name_of_another_library_is_answered_with_ours(name: str, answer: str) -> None:
+    for ask in (lambda: PPO("CartPole-v1").init(**{name: 1}), lambda: PPO("CartPole-v1", **{name: 1})):
+        with pytest.raises(SpaceError, match=f"{name}'.*{answer}"):
+            ask()
+
+
+def test_every_synonym_is_of_a_hyperparameter() -> None:
+    known = {path for each in names() for path in load(each).learner.hyperparameters.flat()}
+    assert {path for paths in SYNONYMS.values() for path in paths} <= known
+    assert not SYNONYMS.keys() & ARGUMENTS.keys()
 
 
 # The space
