@@ -10,8 +10,9 @@
     flat            fully_connected              1 x 1         none: every byte is one number
     module:Class                                               a module of the user's, see `own_encoders`
 
-Inputs are bytes over 255. The perceptrons behind the encoder (`model.width`, `model.layers`) replace the papers' dense
-layers.
+Inputs are bytes over 255. Of a Dict or Tuple with images, each image has an encoder of its own, and all other parts are
+numbers beside the features. The perceptrons behind the encoder (`model.width`, `model.layers`) replace the papers'
+dense layers.
 
 Notation: P members, B batch, H x W pixels of C channels.
 """
@@ -29,7 +30,7 @@ from torch.nn import functional
 
 from ...spaces import Dimension, entry
 from ..envs import EnvSpec, spaces_of
-from ..envs.base.encode import Observations
+from ..envs.base.encode import MixedShape, Observations
 from ..errors import UnsupportedSpace
 from ..rng import streams
 from .mlp import MLP, Network, Parameters, orthogonal
@@ -227,6 +228,31 @@ def encoder_choice() -> Dimension:
     return entry(*ENCODERS, group=GROUP, default=DEFAULT, structural=True, search=False, silent=True)
 
 
+class Mixed:
+    """Numbers, and features of each image by its own encoder."""
+
+    def __init__(self, model: SimpleNamespace, prefix: str, shape: MixedShape):
+        self.numbers, self.images = shape.numbers, shape.images
+        self.encoders = [encoder_for(model, f"{prefix}.image{k}", form) for k, (form, _) in enumerate(shape.images)]
+        self.shapes: Shapes = {name: form for encoder in self.encoders for name, form in encoder.shapes.items()}
+        self.features = self.numbers + sum(encoder.features for encoder in self.encoders)
+
+    def initialize(self, parameters: Parameters, member: int, seed: int) -> None:
+        """Draw the weights of each encoder from the member's own stream."""
+        for encoder in self.encoders:
+            encoder.initialize(parameters, member, seed)
+
+    def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
+        """Map rows of bytes (P, B, 1, D) to (P, B, features)."""
+        rows = obs.squeeze(2).to(torch.uint8)  # they are other numbers where a recurrent state stands beside them
+        numbers = rows[..., : 4 * self.numbers].clone(memory_format=torch.contiguous_format).view(torch.float32)
+        features = [
+            encoder(tensors, rows[..., columns].unflatten(2, form))
+            for encoder, (form, columns) in zip(self.encoders, self.images, strict=True)
+        ]
+        return torch.cat([numbers, *features], -1)
+
+
 class SharedLayers:
     """An encoder with hidden layers behind it, which actor and critic share."""
 
@@ -252,13 +278,15 @@ def needs_encoder(model: SimpleNamespace, obs_shape: tuple[int, ...]) -> bool:
 
 
 def encoder_for(model: SimpleNamespace, prefix: str, obs_shape: tuple[int, ...]) -> Encoder:
-    """Return the encoder of observations (D,) or (H, W, C).
+    """Return the encoder of observations (D,), (H, W, C) or mixed ones.
 
     Args:
         model: values of `model`.
         prefix: of the parameters' names.
         obs_shape: of one observation.
     """
+    if isinstance(obs_shape, MixedShape):
+        return Mixed(model, prefix, obs_shape)
     if model.encoder not in ENCODERS:
         return OwnEncoder(prefix, model.encoder, obs_shape)
     if len(obs_shape) == 1:
@@ -281,7 +309,7 @@ def check_encoder(model: Mapping[str, Any], env: EnvSpec, where: str) -> None:
     name = model["encoder"]
     if name not in ENCODERS:
         try:
-            OwnEncoder("features", name, obs.shape)
+            encoder_for(SimpleNamespace(encoder=name), "features", obs.shape)
         except BadEncoder as error:
             raise BadEncoder(f"{where}: {error}") from error
         return
@@ -292,7 +320,8 @@ def check_encoder(model: Mapping[str, Any], env: EnvSpec, where: str) -> None:
                 f"{obs.shape[0]} numbers; leave model.encoder out"
             )
         return
-    height, width, least = *obs.shape[:2], ENCODERS[name].smallest
+    images = [form for form, _ in obs.shape.images] if isinstance(obs.shape, MixedShape) else [obs.shape]
+    (height, width, *_), least = min(images, key=lambda form: min(form[:2])), ENCODERS[name].smallest
     if min(height, width) < least:
         others = [other for other, encoder in ENCODERS.items() if min(height, width) >= encoder.smallest]
         raise UnsupportedSpace(

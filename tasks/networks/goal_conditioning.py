@@ -63,6 +63,11 @@ def goal_of(model: Mapping[str, Any], env: EnvSpec, where: str) -> slice | None:
             f"{where}: model.goal_conditioning needs observations that are a Dict of {GOAL!r} and more, but got "
             f"{space}; leave model.goal_conditioning out, or name the goal so in a wrapper"
         )
+    if Observations(space, env.id).kind != "vector":
+        raise UnsupportedSpace(
+            f"{where}: model.goal_conditioning needs observations of numbers, but got images in {space}; leave "
+            "model.goal_conditioning out"
+        )
     for name, part in parts.items():
         start, end = end, end + math.prod(Observations(part, env.id).shape)
         if name == GOAL:

@@ -95,6 +95,23 @@ class PictureWalk(Walk):
         return picture
 
 
+class CameraWalk(Walk):
+    """Two cameras of different sizes beside a position and a side."""
+
+    def __init__(self, box: bool = False, place: str = "at") -> None:
+        self.place = place
+        sides = spaces.Tuple((spaces.Box(0, 255, (5, 6, 3), np.uint8), spaces.Discrete(2)))
+        observation = spaces.Dict({"camera": spaces.Box(0, 255, (7, 5), np.uint8), "side": sides, place: BOX})
+        super().__init__(observation, spaces.Box(-1, 1, (1,), np.float32) if box else spaces.Discrete(2))
+
+    def show(self) -> Any:
+        camera, side = np.zeros((7, 5), np.uint8), np.zeros((5, 6, 3), np.uint8)
+        row, column = (int(np.clip(x + 2, 0, 4)) for x in self.position)
+        camera[row : row + 3, column] = 255
+        side[row, column] = (10, 20, 30)
+        return {"camera": camera, "side": (side, np.int64(self.position[0] > 0)), self.place: super().show()}
+
+
 class Square(gym.Env[Any, Any]):
     """A bright square whose column says which action is right: 16 times, each time another one."""
 
@@ -299,8 +316,19 @@ class Doubled(gym.RewardWrapper[Any, Any]):
         return float(reward) * self.factor
 
 
-WALKS = (DictWalk, BoxWalk, RowsWalk, BitsWalk, ImageWalk, PictureWalk, TextWalk, GraphActionWalk, HybridWalk)
-OWN = (*WALKS, BranchWalk, Square, LessonWalk, Search, Lottery, Curriculum, Fragile, Faulty, Seedless)
+WALKS = (
+    DictWalk,
+    BoxWalk,
+    RowsWalk,
+    BitsWalk,
+    ImageWalk,
+    PictureWalk,
+    CameraWalk,
+    TextWalk,
+    GraphActionWalk,
+    HybridWalk,
+)
+OWN = (*WALKS, BranchWalk, CameraWalk, Square, LessonWalk, Search, Lottery, Curriculum, Fragile, Faulty, Seedless)
 for own in OWN:
     if f"{own.__name__}-v0" not in gym.registry:
         gym.register(f"{own.__name__}-v0", own, max_episode_steps=30)

@@ -117,6 +117,16 @@ ALGORITHMS |= {
     "dqn, impala, dueling": ("dqn", {**REPLAYS, "model.encoder": "impala", "model.dueling": True}, ENCODED),
     "dqn, flat": ("dqn", {**REPLAYS, "model.encoder": "flat"}, ENCODED),
 }
+MIXED = {"mixed": EnvSpec("own_envs:CameraWalk-v0")}
+MIXED_BOX = {"mixed, Box": EnvSpec("own_envs:CameraWalk-v0", {"box": True})}
+FAMILIES |= MIXED | MIXED_BOX
+SEEING = {"model.encoder": "small"}
+ALGORITHMS |= {
+    "ppo, mixed": ("ppo", {**MINIBATCHES, **SEEING, "model.memory": "lstm"}, MIXED | MIXED_BOX),
+    "a2c, mixed, curious": ("a2c", {**ROLLOUTS, **SEEING, **CURIOUS}, MIXED),
+    "dqn, mixed": ("dqn", {**REPLAYS, **SEEING}, MIXED),
+    "sac, mixed": ("sac", {**REPLAYS, **SEEING}, MIXED | MIXED_BOX),
+}
 SQUARES = {"tiny image, Box": EnvSpec("own_envs:Square-v0", {"side": 6, "box": True})}
 FAMILIES |= SQUARES
 ALGORITHMS |= {
@@ -143,6 +153,8 @@ QUICK = {
     ("dqn", "dict"),
     ("dqn", "lessons"),
     ("a2c", "info"),
+    ("ppo, mixed", "mixed"),
+    ("sac, mixed", "mixed, Box"),
     ("ppo, curious", "restart"),
     ("a2c, shown", "dict"),
     ("ppo2, lstm, curious, shown", "choices"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,30 +25,57 @@ class Spaces(NamedTuple):
     action: Space
 
 
+class MixedShape(tuple[int, ...]):
+    """The shape of a row of bytes: numbers as float32, then images.
+
+    It has two axes, so that nothing takes it for a vector. Rows are of whole float32.
+
+    Attributes:
+        numbers: how many there are.
+        images: the shape of each image, and its bytes in a row.
+    """
+
+    numbers: int
+    images: list[tuple[tuple[int, ...], slice]]
+
+    def __new__(cls, numbers: int, shapes: Sequence[tuple[int, ...]]) -> MixedShape:
+        ends = list(accumulate((math.prod(shape) for shape in shapes), initial=4 * numbers))
+        self = super().__new__(cls, (1, -(-ends[-1] // 4) * 4))
+        self.numbers = numbers
+        self.images = [(shape, slice(*span)) for shape, span in zip(shapes, pairwise(ends), strict=True)]
+        return self
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.numbers, [shape for shape, _ in self.images]
+
+
 class Observations:
     """Encoder of the observations of a space.
 
     A uint8 Box with two to four axes is an image, kept as uint8 height x width x channels; stacked frames become
     channels. Everything else is a float32 vector: Box flattened, Discrete one-hot, MultiDiscrete one-hot each,
-    MultiBinary unchanged, Dict and Tuple concatenated in order.
+    MultiBinary unchanged, Dict and Tuple concatenated in order. A Dict or Tuple with images is a row of bytes, see
+    `MixedShape`.
 
     Attributes:
-        kind: "image" or "vector".
+        kind: "image", "vector" or "mixed".
         dtype, shape: of an encoded observation.
         write: encodes an observation into an array of zeros of that shape.
     """
 
     def __init__(self, space: Space, env: str) -> None:
         """Raise UnsupportedSpace, which names the part, for any other space."""
-        if isinstance(space, spaces.Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4:
-            self.kind = "image"
-            self.dtype: np.dtype[Any] = np.dtype(np.uint8)
-            self.shape = _image(np.empty(space.shape, np.uint8)).shape
-            self.write: Callable[[Any, Array], None] = _write_image
+        self.dtype: np.dtype[Any] = np.dtype(np.uint8)
+        self.shape: tuple[int, ...]
+        self.write: Callable[[Any, Array], None] = _write_image
+        if _is_image(space):
+            self.kind, self.shape = "image", _image_shape(space)
             return
-        self.kind, self.dtype = "vector", np.dtype(np.float32)
-        parts, end = [], 0
+        parts, images, end = [], [], 0
         for path, leaf in leaves(space):
+            if _is_image(leaf):
+                images.append((path, _image_shape(leaf)))
+                continue
             if not isinstance(leaf, FLAT_SPACES):
                 where = "".join(f"[{step!r}]" for step in path)
                 raise UnsupportedSpace(
@@ -55,8 +84,18 @@ class Observations:
                 )
             begin, end = end, end + spaces.flatdim(leaf)
             parts.append((path, _writer(leaf), slice(begin, end)))
-        self.shape = (end,)
-        self.write = parts[0][1] if len(parts) == 1 and not parts[0][0] else _write_parts(parts)
+        numbers = parts[0][1] if len(parts) == 1 and not parts[0][0] else _write_parts(parts)
+        if images:
+            self.kind, self.shape = "mixed", MixedShape(end, [shape for _, shape in images])
+            self.write = _write_mixed(numbers, [path for path, _ in images], self.shape)
+        else:
+            self.kind, self.dtype, self.shape, self.write = "vector", np.dtype(np.float32), (end,), numbers
+
+    def numbers(self, obs: Array) -> Array | None:
+        """Return the numbers (M, D) in M encoded observations; None of images."""
+        if isinstance(self.shape, MixedShape):
+            return np.ascontiguousarray(obs[:, 0, : 4 * self.shape.numbers]).view(np.float32)
+        return obs.reshape(len(obs), -1) if self.kind == "vector" else None
 
 
 Writer = Callable[[Any, Array], None]
@@ -89,12 +128,35 @@ def _writer(space: Space) -> Writer:
 def _write_parts(parts: list[tuple[Path, Writer, slice]]) -> Writer:
     def write(value: Any, out: Array) -> None:
         for path, writer, columns in parts:
-            part = value
-            for step in path:
-                part = part[step]
-            writer(part, out[columns])
+            writer(_part(value, path), out[columns])
 
     return write
+
+
+def _write_mixed(numbers: Writer, paths: list[Path], shape: MixedShape) -> Writer:
+    places = list(zip(paths, shape.images, strict=True))
+
+    def write(value: Any, out: Array) -> None:
+        row = out[0]
+        numbers(value, row[: 4 * shape.numbers].view(np.float32))
+        for path, (form, columns) in places:
+            _write_image(_part(value, path), row[columns].reshape(form))
+
+    return write
+
+
+def _part(value: Any, path: Path) -> Any:
+    for step in path:
+        value = value[step]
+    return value
+
+
+def _is_image(space: Space) -> bool:
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4
+
+
+def _image_shape(space: Space) -> tuple[int, ...]:
+    return _image(np.empty(space.shape or (), np.uint8)).shape
 
 
 def _image(value: Array) -> Array:

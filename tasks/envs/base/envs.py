@@ -48,7 +48,7 @@ class Envs(ABC):
 
     Attributes:
         obs_space, action_space: the Gymnasium spaces of one environment.
-        obs_kind: "vector" (float32) or "image" (uint8, height x width x channels).
+        obs_kind: "vector" (float32), "image" (uint8, height x width x channels), or "mixed" (uint8, see `MixedShape`).
         obs_shape: shape of one encoded observation.
         obs: the current observations, (P, N, *obs_shape).
         mode: how the state is restored: "snapshot", "replay" or "restart".

@@ -59,7 +59,6 @@ class GymEnvs(Envs):
             Curriculum(spec.parameters, self.seeds, purpose, tuple(spec.info)) if spec.parameters else None
         )
         self.checked = False
-        self.floats = self.encoder.dtype.kind == "f"
         self.reset()
 
     def reset(self) -> None:
@@ -97,8 +96,9 @@ class GymEnvs(Envs):
         self.info.add(info)
         if not np.isfinite(reward).all():
             self._note_faults(~np.isfinite(reward), decoded, "a reward")
-        if self.floats and not np.isfinite(next_obs).all():
-            self._note_faults(_wrong(next_obs), decoded, "an observation")
+        numbers = self.encoder.numbers(next_obs)
+        if numbers is not None and not np.isfinite(numbers).all():
+            self._note_faults(np.array(~np.isfinite(numbers).all(1)), decoded, "an observation")
         self.obs = next_obs = next_obs.reshape(*shape, *self.obs_shape)
         ended = np.flatnonzero(terminated | truncated)
         if self.curriculum is not None:
@@ -176,9 +176,10 @@ class GymEnvs(Envs):
         for i in rows:
             self.history[i] = []
         first = self.backend.begin(rows, seeds, [self.options[i] for i in rows], fresh)
-        if self.floats and not np.isfinite(first).all():
+        numbers = self.encoder.numbers(first)
+        if numbers is not None and not np.isfinite(numbers).all():
             wrong = np.zeros(self.size, np.bool_)
-            wrong[rows] = _wrong(first)
+            wrong[rows] = ~np.isfinite(numbers).all(1)
             self._note_faults(wrong, None, "an observation")
         self.obs.reshape(self.size, *self.obs_shape)[rows] = first
 
@@ -252,8 +253,3 @@ class GymEnvs(Envs):
 
     def close(self) -> None:
         self.backend.close()
-
-
-def _wrong(obs: Array) -> NDArray[np.bool_]:
-    """Return which of these observations are not finite, (M,)."""
-    return np.array(~np.isfinite(obs.reshape(len(obs), -1)).all(1))

@@ -179,7 +179,7 @@ def _plan(env: Env, spec: EnvSpec) -> list[Episode]:
     They are several, since a trace of the past can depend on their number.
     """
     codec = Actions(env.action_space, spec.id)
-    steps = IMAGE_STEPS if Observations(env.observation_space, spec.id).kind == "image" else STEPS
+    steps = IMAGE_STEPS if Observations(env.observation_space, spec.id).kind != "vector" else STEPS
     width = int(np.prod(codec.learner_shape))
     draws = streams.uniform(streams.key("self-test"), np.arange(steps * width))
     actions = codec.decode(codec.pick(draws.reshape(steps, width)))

@@ -160,7 +160,7 @@ def _record(spec: EnvSpec, numbers: Sequence[int], threads: int) -> list[bytes]:
     pool = Pool(spec, len(numbers), threads)
     seeds = [streams.seed_of("self-test", number) for number in numbers]
     records = [[obs] for obs in pool.begin(range(len(numbers)), seeds, [None] * 3, True)]
-    for step in range(IMAGE_STEPS if pool.encoder.kind == "image" else STEPS):
+    for step in range(IMAGE_STEPS if pool.encoder.kind != "vector" else STEPS):
         draws = streams.uniform(keys, step * width + np.arange(width))
         result = pool.step(codec.decode(codec.pick(draws)))
         ended = np.flatnonzero(result.terminated | result.truncated).tolist()
