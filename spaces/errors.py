@@ -45,7 +45,7 @@ PYRADO_AND_ML_AGENTS = """
     entropy_coeff=ent_coef ent_coeff_init=entropy.alpha learn_ent_coeff=entropy.learn num_epoch=update_epochs
     buffer_init_steps=learning_starts steps_per_update=num_steps,num_updates init_entcoef=entropy.alpha
     hidden_units=model.width num_layers=model.layers time_horizon=num_steps lambd=gae_lambda normalize=normalize_obs
-    min_steps=num_steps min_rollouts=num_steps
+    min_steps=num_steps min_rollouts=num_steps rew_scale=extrinsic.strength
 """
 METABOX_OLYMPUS_AND_MORE = """
     K_epochs=update_epochs n_step=num_steps,gae_lambda lr_model=optimizer.lr learning_rates=optimizer.lr,critic_lr

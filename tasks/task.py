@@ -181,10 +181,7 @@ class Task:
         demonstrations = None if self.demonstrations is None else Demonstrations.load(self.demonstrations)
         if demonstrations is not None:
             if "demonstrated_steps" not in self.learner.space_in(self.env):
-                raise ValueError(
-                    f"{self}: on-policy tasks learn from demonstrations, and {self.name} does not; leave "
-                    "demonstrations out"
-                )
+                raise ValueError(f"{self}: {self.name} does not learn from demonstrations; leave demonstrations out")
             values.setdefault("demonstrated_steps", demonstrations.steps)
         warm = self.warm_start if isinstance(self.warm_start, WarmStart | None) else WarmStart(self.warm_start)
         self._identity = TaskIdentity.of(type(self), self.env, self.seed, {**values, **self.fixed}, start)

@@ -33,6 +33,7 @@ from ..networks.fused import Autograd, FusedMLP, Tape, huber
 from ..networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Network, Parameters, actor_layers, initialize, shapes_of
 from ..networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ..rng.streams import Keys
+from ..signals.replay_guidance import ReplayGuidance
 from ..task import Task
 from .off_policy import ReplayLoop, check_replay, check_replay_in_env, off_policy_space
 
@@ -123,6 +124,31 @@ class QNetwork(Stacked):
         self.target.vector.copy_(moved)
 
 
+class QImitator:
+    """A Q-network that imitates by a margin.
+
+    Hester et al. (2018), arXiv:1704.03732, section 4:
+
+    J = max over a of [q(s, a) + margin where a is not a_E] - q(s, a_E)
+    """
+
+    state_size = 0
+    margin = 0.8
+
+    def __init__(self, policy: QNetwork):
+        self.policy, self.parameters, self.distribution = policy, policy.parameters, self
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, None]:
+        """Return q(s, ·), with gradients."""
+        return self.policy._q(*self.policy._leaves, batch["obs"]), None
+
+    def imitation_loss(self, q: Tensor, actions: Tensor) -> Tensor:
+        """Return J, (P, B)."""
+        index = actions.unsqueeze(-1)
+        others = torch.full_like(q, self.margin).scatter(-1, index, 0.0)
+        return (q + others).amax(-1) - q.gather(-1, index).squeeze(-1)
+
+
 class DQNLearner(Learner):
     """P members of DQN."""
 
@@ -148,7 +174,7 @@ class DQNLearner(Learner):
         max_grad_norm=maybe(log_real(0.1, 20.0, accept=(1e-6, 1e6)), default=10.0),
         **off_policy_space(n_step=3),
     )
-    parts = ("policy", "optimizer", "replay", "priorities", "progress", "obs_normalizer")
+    parts = ("policy", "optimizer", "replay", "priorities", "progress", "obs_normalizer", "guidance")
     check = classmethod(check_replay)
     check_values_in_env = classmethod(check_replay_in_env)
 
@@ -172,6 +198,8 @@ class DQNLearner(Learner):
         self.obs_normalizer, actions = loop.obs_normalizer, loop.uniform_actions.largest + 1
         self.policy = QNetwork(self.envs.obs_shape, actions, hp, self.seeds, self.device)
         self.optimizer = Optimizer(self.policy.parameters.vector, hp.optimizer)
+        self.guidance = ReplayGuidance.of(self, QImitator(self.policy))
+        self.demonstrations = self.guidance.examples
         self.exploration = EpsilonGreedy(self.keys("explore"), actions, hp.num_envs)
         self.epsilon = Epsilon(hp.exploration)
         self.limit = 1.0 if hp.critic_loss == "huber" else math.inf  # of an error's square
@@ -180,7 +208,7 @@ class DQNLearner(Learner):
     def iterate(self) -> dict[str, Tensor]:
         filling = self.loop.filling(self.env_steps)
         self.env_steps += self.loop.collect(self.env_steps, self.explore)
-        return {} if filling else self.loop.learn(self.env_steps, self.update)
+        return {} if filling else self.loop.learn(self.env_steps, self.update, self.guide)
 
     def explore(self, obs: np.ndarray, position: int) -> np.ndarray:
         """Return epsilon-greedy actions (P, N) for normalized observations.
@@ -227,7 +255,11 @@ class DQNLearner(Learner):
             value = next_q.gather(-1, chosen).squeeze(-1)
         else:
             value = next_q.amax(-1)
-        return batch["reward"] + batch["discount"] * value
+        return self.guidance.total(batch["reward"], batch) + batch["discount"] * value
+
+    def guide(self, batch: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
+        """Train signals and clone, after a gradient step, and return metrics."""
+        return self.guidance.update(self, batch, number, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
 
     def actor(
         self, episodes: int, deterministic: bool = True, keys: Keys | None = None, memory: Any = None

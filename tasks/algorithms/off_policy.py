@@ -58,9 +58,11 @@ from ..learner import Learner
 from ..networks.encoders import check_encoder
 from ..networks.optimizers import schedule
 from ..runtime.episode_window import window_size
+from ..signals.replay_guidance import check_replay_guidance, replay_guidance_space
 
 Array = NDArray[Any]
 Update = Callable[[dict[str, Tensor]], tuple[Mapping[str, Tensor], Tensor]]
+After = Callable[[dict[str, Tensor], int], Mapping[str, Tensor]]
 OBSERVATIONS = ("obs", "next_obs")
 
 
@@ -94,6 +96,7 @@ def off_policy_space(n_step: int = 1) -> dict[str, Dimension | Space]:
         "normalize_obs": categorical(False, True, default=False, structural=True, search=False),
         "eval_interval": integer(0, 10**9, default=0, structural=True, search=False),
         "stats_window_size": window_size(silent=True),
+        **replay_guidance_space(),
     }
 
 
@@ -136,6 +139,7 @@ def check_replay(learner: type[Learner], values: Mapping[str, Any]) -> None:
     for holds, law in laws:
         if not holds:
             raise ValueError(f"{learner.algorithm()}: {law}; raise the latter or lower the former")
+    check_replay_guidance(values, learner.algorithm())
 
 
 def check_replay_in_env(learner: type[Learner], env: EnvSpec, values: Mapping[str, Any]) -> None:
@@ -240,13 +244,14 @@ class ReplayLoop:
             on_step(step)
         return int(self.hp.num_steps * self.hp.num_envs)
 
-    def learn(self, env_steps: int, update: Update) -> dict[str, Tensor]:
+    def learn(self, env_steps: int, update: Update, after: After) -> dict[str, Tensor]:
         """Take `num_updates` gradient steps, and return the last one's metrics.
 
         Args:
             env_steps: done so far.
             update: takes a gradient step on a batch (P, B, ...); returns metrics, (P,) each, and errors (P, B), which
                 become priorities.
+            after: is called with each batch and the number of its gradient step, and returns more metrics.
         """
         metrics: Mapping[str, Tensor] = {}
         for _ in range(self.hp.num_updates):
@@ -254,6 +259,7 @@ class ReplayLoop:
             self.progress.updates += 1
             metrics, errors = update(batch)
             self.sampler.update(rows, errors)
+            metrics = {**metrics, **after(batch, self.progress.updates)}
         return {**metrics, "lr": self.scheduled(self.hp.optimizer.lr, env_steps).squeeze(1)}
 
     def scheduled(self, lr: Tensor, env_steps: int) -> Tensor:

@@ -164,7 +164,7 @@ class PPOLearner(Learner):
     def update(
         self, lr: LearningRates, fitted: Mapping[str, Tensor], batch: Batch, active: Tensor | None
     ) -> dict[str, Tensor]:
-        """Take all steps on a batch with advantages, eq. 11, and return metrics.
+        """Take all steps on a batch, and return metrics.
 
         Only the members that are `active` (P, 1) move; None for all. `fitted` are the metrics of a separate critic.
         """

@@ -193,7 +193,7 @@ class Agent:
 
     @torch.no_grad()
     def with_log_probs(self, batch: Batch) -> Batch:
-        """Return a batch (P, B, ...) with the log-probabilities of its actions, as they are now."""
+        """Return a batch (P, B, ...) with present log-probabilities of its actions."""
         params, _ = self.policy(batch)
         return {**batch, "log_probs": self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0]}
 

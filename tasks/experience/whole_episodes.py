@@ -63,7 +63,9 @@ def capacity(hp: SimpleNamespace) -> int:
 
 
 def minibatch_size(hp: SimpleNamespace) -> int:
-    """Return B, the number of steps in a minibatch, used or not."""
+    """Return B, the steps in a minibatch, used or not, or replayed."""
+    if "batch_size" in vars(hp):
+        return int(hp.batch_size)
     return (capacity(hp) if needs_whole_episodes(vars(hp)) else int(hp.num_steps)) * hp.num_envs // hp.num_minibatches
 
 

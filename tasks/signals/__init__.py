@@ -1,5 +1,6 @@
-"""Learned rewards (ICM, RND, GAIL) and behavioural cloning for on-policy algorithms.
+"""Learned rewards (ICM, RND, GAIL) and behavioural cloning.
 
 Each signal is one group of hyperparameters, off by default, with its own networks, critic and discount; `guidance`
-joins them for a learner. No learning algorithm belongs here: signals see a learner as a `SignalHost` only.
+joins them for an on-policy learner, `replay_guidance` for an off-policy one. No learning algorithm belongs here:
+signals see a learner as a `SignalHost` only.
 """

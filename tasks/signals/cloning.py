@@ -20,7 +20,7 @@ from .demonstrations import Examples
 from .host import SignalHost
 
 
-def cloning_space() -> Space:
+def cloning_space(samples: int = 0) -> Space:
     """Return the hyperparameters of cloning.
 
     The learning rate is strength times the policy's, schedules included, and falls linearly to 0 over `steps`
@@ -32,7 +32,7 @@ def cloning_space() -> Space:
         use=categorical(False, True, default=False, structural=True, search=False, silent=True),
         strength=log_real(0.1, 1.0, default=1.0, accept=(0.0, 1e6), **on),
         steps=integer(0, 10**12, default=0, search=False, **on),
-        samples_per_update=integer(0, 10**9, default=0, structural=True, search=False, **on),
+        samples_per_update=integer(0, 10**9, default=samples, structural=True, search=False, **on),
         batch_size=ordinal(32, 64, 128, 256, default=64, accept=(1, 10**6), structural=True, search=False, **on),
     )
 

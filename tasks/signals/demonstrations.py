@@ -31,6 +31,7 @@ from ..envs import EnvSpec, Joined, spaces_of
 from ..envs.base.encode import Actions, Observations
 from ..errors import TaskError
 from ..experience.normalizers import ObservationNormalizer
+from ..networks.distributions import distribution_for
 from .host import SignalHost
 
 Array = NDArray[Any]
@@ -195,7 +196,8 @@ class Examples(Stacked):
     def __init__(self, host: SignalHost, steps: int):
         """Allocate them."""
         self.steps = steps
-        envs, distribution = host.envs, host.agent.policy.distribution
+        envs = host.envs
+        distribution = distribution_for(envs.action_space, f"demonstrations of {host.env.id}")
         kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         forms = ((envs.obs_shape, kind), (distribution.action_shape, distribution.action_type), ((), torch.float32))
         self.tensors = {

@@ -25,7 +25,6 @@ from ...spaces import Space, categorical, log_real, ordinal
 from ..checkpoint.member_state import Part
 from ..experience.normalizers import ObservationNormalizer
 from ..experience.returns import average
-from ..experience.rollout import Rollout
 from ..experience.whole_episodes import minibatch_size
 from ..networks.recurrent import sigmoid
 from ..rng.draws import Draws
@@ -85,9 +84,9 @@ class GAIL(Signal):
         self.draws = Draws(host.keys("gail"), (2, batch))
         return {"learned": self.trained, "whitening": self.whitening, "bottleneck": self.bottleneck}
 
-    def observe(self, rollout: Rollout) -> None:
+    def observe(self, batch: Mapping[str, Tensor]) -> None:
         if self.whitening is not None:
-            self.whitening.update(rollout.obs[:, :-1].flatten(1, 2).cpu().numpy())
+            self.whitening.update(batch["obs"].cpu().numpy())
 
     def _inputs(self, tensors: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
         """Return the discriminator's inputs for obs and actions, (P, B, inputs)."""

@@ -41,11 +41,12 @@ OPTIONS = (*(signal.name for signal in SIGNALS), "cloning")
 FROM_DEMONSTRATIONS = ("gail", "cloning")
 
 
-def guidance_space() -> dict[str, Dimension | Space]:
+def guidance_space(samples: int = 0) -> dict[str, Dimension | Space]:
     """Return the hyperparameters of signals and cloning.
 
     extrinsic.strength multiplies the environment's rewards (after normalize_reward); 0 learns without them, None leaves
-    them unchanged. `init` sets demonstrated_steps, the length of the demonstrations.
+    them unchanged. `init` sets demonstrated_steps, the length of the demonstrations. `samples` is the default of
+    cloning.samples_per_update.
     """
     strength = maybe(real(0.0, 1.0, accept=(0.0, 1e6)), default=None, search=False, silent=True)
     return {
@@ -53,7 +54,7 @@ def guidance_space() -> dict[str, Dimension | Space]:
         "icm": icm_space(),
         "rnd": rnd_space(),
         "gail": gail_space(),
-        "cloning": cloning_space(),
+        "cloning": cloning_space(samples),
         "demonstrated_steps": integer(0, 10**8, default=0, structural=True, search=False, silent=True),
     }
 
@@ -163,7 +164,7 @@ class ActiveGuidance(Guidance, Composite):
         steps = {name: x.flatten(1, 2).contiguous() for name, x in steps.items()}
         rows: list[Tensor] = []
         for signal in self.signals:
-            signal.observe(rollout)
+            signal.observe(steps)
             rewards = _in_time(signal.rewards(steps), rollout)
             rewards = signal.hp.strength * torch.from_numpy(signal.normalize(rewards.cpu().numpy())).to(rewards)
             values, next_values = evaluate_values(rollout, signal.critic)

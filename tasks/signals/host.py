@@ -13,7 +13,7 @@ from ..rng.streams import Bits
 
 
 class SignalHost(Protocol):
-    """An on-policy learner of P members."""
+    """A learner of P members, as signals and cloning see it."""
 
     env: EnvSpec
     envs: Envs

@@ -20,7 +20,6 @@ from ...spaces import Space
 from ..checkpoint.member_state import Part
 from ..experience.normalizers import ObservationNormalizer, ReturnMoments
 from ..experience.returns import average
-from ..experience.rollout import Rollout
 from .demonstrations import Examples
 from .host import SignalHost
 from .signal import Signal, TrainedNetworks, encoder, perceptron, signal_space
@@ -49,13 +48,19 @@ class RND(Signal):
         }
         self.trained = TrainedNetworks([n for pair in self.networks.values() for n in pair], host.seeds, host.device)
         self.whitening = ObservationNormalizer(host.members, shape[0]) if len(shape) == 1 else None
-        self.scale = ReturnScale(host.members, host.hp.num_envs, self.hp.gamma.cpu().double().numpy())
+        gamma = vars(self.hp).get("gamma", host.hp.gamma)
+        self.scale = ReturnScale(host.members, host.hp.num_envs, gamma.cpu().double().numpy())
         return {"learned": self.trained, "whitening": self.whitening, "scale": self.scale}
 
-    def observe(self, rollout: Rollout) -> None:
+    def observe(self, batch: Mapping[str, Tensor]) -> None:
         if self.whitening is not None:
-            assert rollout.next_obs is not None
-            self.whitening.update(rollout.next_obs.flatten(1, 2).cpu().numpy())
+            self.whitening.update(batch["next_obs"].cpu().numpy())
+
+    def observe_rewards(self, rewards: Tensor) -> None:
+        self.scale.update(rewards.unsqueeze(-1).cpu().numpy())
+
+    def scaled(self, rewards: Tensor) -> Tensor:
+        return rewards / torch.from_numpy(np.sqrt(self.scale.variance + 1e-8)).to(rewards)
 
     def _error(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
         """Return the predictor's mean squared error, (P, B)."""

@@ -15,7 +15,6 @@ from torch import Tensor
 from ...spaces import Dimension, Space, categorical, log_real, near_one, ordinal
 from ..checkpoint.member_state import Composite, Part, Stacked
 from ..experience.returns import average
-from ..experience.rollout import Rollout
 from ..networks.encoders import Encoder, encoder_for
 from ..networks.mlp import MLP, Parameters
 from ..networks.optimizers import adam
@@ -128,18 +127,34 @@ class Signal(Composite):
     episodic: ClassVar[bool]
     trained: TrainedNetworks
 
-    def __init__(self, host: SignalHost, examples: Examples | None):
-        """Make the critic and the parts; examples: the demonstrations, if any."""
+    def __init__(self, host: SignalHost, examples: Examples | None, discounted: bool = True):
+        """Make the critic and the parts.
+
+        Args:
+            host: the learner.
+            examples: the demonstrations, if any.
+            discounted: whether returns have a critic and a discount of their own, see `replay_guidance`.
+        """
         self.hp = getattr(host.hp, self.name)
-        self.critic = SignalCritic(f"{self.name}.critic", host, self.hp.width)
-        super().__init__(critic=self.critic.trained, **self.build(host, examples))
+        of_critic: dict[str, Part | None] = {}
+        if discounted:
+            self.critic = SignalCritic(f"{self.name}.critic", host, self.hp.width)
+            of_critic["critic"] = self.critic.trained
+        super().__init__(**of_critic, **self.build(host, examples))
 
     def build(self, host: SignalHost, examples: Examples | None) -> dict[str, Part | None]:
         """Make `trained`, and return the parts of the state beside the critic."""
         raise NotImplementedError
 
-    def observe(self, rollout: Rollout) -> None:
-        """Advance the running statistics of observations by a new rollout."""
+    def observe(self, batch: Mapping[str, Tensor]) -> None:
+        """Advance the running statistics of observations by new steps, as of `rewards`."""
+
+    def observe_rewards(self, rewards: Tensor) -> None:
+        """Advance the statistics of rewards (P, B) of replayed steps."""
+
+    def scaled(self, rewards: Tensor) -> Tensor:
+        """Return rewards (P, B) of replayed steps, scaled by these statistics."""
+        return rewards
 
     def rewards(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the rewards of a rollout's steps, (P, T * N).

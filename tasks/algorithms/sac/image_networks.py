@@ -88,6 +88,10 @@ class ImageSoftActorCritic(SoftActorCritic):
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
         return super().q({"obs": self.encoder(self.encoder.parameters.views, batch["images"])}, numbers)
 
+    @torch.no_grad()
+    def features(self, obs: Tensor) -> Tensor:
+        return self.encoder(self.encoder.parameters.views, obs)
+
     def critic_gradient(self, losses: Tensor) -> Tensor:
         leaves = [self._fused_q.leaf, *self.encoder.parameters.leaves.values()]
         critics, *encoder = torch.autograd.grad(losses.sum(), leaves)

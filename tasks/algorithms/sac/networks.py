@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...checkpoint.member_state import Stacked
+from ...networks.distributions import log_softmax
 from ...networks.fused import Autograd, FusedMLP, Tape, joined
 from ...networks.mlp import (
     ACTIVATIONS,
@@ -178,6 +179,10 @@ class SoftActorCritic(Stacked):
         out, next_out, z = self._fused_pi(self._pi_layers, self._padded(obs), no_grad_inputs=self._padded(next_obs))
         return self.head.learn(self.actor, self._fused_pi.leaf, out, next_out, z)
 
+    def features(self, obs: Tensor) -> Tensor:
+        """Return the actor's inputs for observations (P, B, ...), without gradients."""
+        return self._padded(obs)
+
     def _padded(self, obs: Tensor) -> Tensor:
         return functional.pad(obs, (0, 1)) if self.padding else obs
 
@@ -205,6 +210,34 @@ class SoftActorCritic(Stacked):
     def copy_target(self, member: int) -> None:
         """Make one member's targets copies of its online critics."""
         self.target_vector[member].copy_(self.critic_vector[member])
+
+
+class SoftImitator:
+    """A policy that imitates.
+
+    Numbers are learned by the squared error of normalized means, choices by -log π.
+    """
+
+    state_size = 0
+
+    def __init__(self, policy: SoftActorCritic, actions: SoftActions):
+        self.policy, self.actions, self.parameters, self.distribution = policy, actions, policy.actor, self
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, None]:
+        """Return the parameters of actions (P, B, outputs), with gradients."""
+        policy, tensors = self.policy, self.policy.actor.leaves
+        layers = policy._pi.layers(tensors)
+        z = policy._pi.hidden(layers, policy.features(batch["obs"]))
+        return policy.head(tensors, affine(z, *layers[-1]), z), None
+
+    def imitation_loss(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return the losses (P, B) of imitating the environments' actions."""
+        mean, _, logits = self.actions.split(outputs)
+        numbers, choices = self.actions.normalize(actions)
+        losses = [(torch.tanh(mean) - numbers).square().mean(-1)] if self.actions.continuous_dim else []
+        if choices is not None:
+            losses.append(-log_softmax(logits).gather(-1, choices.unsqueeze(-1)).squeeze(-1))
+        return sum(losses[1:], losses[0])
 
 
 class FixedEntropy:

@@ -35,11 +35,12 @@ from ...networks.fused import CRITIC_LOSSES, SoftSample, soft_value
 from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...rng.draws import Normals
 from ...rng.streams import Keys
+from ...signals.replay_guidance import ReplayGuidance
 from ...task import Task
 from ..off_policy import ReplayLoop, check_replay, check_replay_in_env, off_policy_space
 from .actions import Noise, SoftActions, no_noise
 from .image_networks import ImageSoftActorCritic
-from .networks import TWINS, ActingMemory, Batch, FixedEntropy, LearnedEntropy, SoftActorCritic
+from .networks import TWINS, ActingMemory, Batch, FixedEntropy, LearnedEntropy, SoftActorCritic, SoftImitator
 from .recurrent_networks import RecurrentSoftActorCritic, TrainingMemory
 
 OPTIMIZERS = ("actor_optimizer", "critic_optimizer", "encoder_optimizer")
@@ -101,7 +102,7 @@ class SACLearner(Learner):
     )
     parts = (
         *("policy", *OPTIMIZERS, "coefficients", "rewards", "replay", "priorities", "progress"),
-        *("obs_normalizer", "sequences", "memory"),
+        *("obs_normalizer", "sequences", "memory", "guidance"),
     )
 
     @classmethod
@@ -140,6 +141,8 @@ class SACLearner(Learner):
         self.obs_normalizer = loop.obs_normalizer
         self.actions = SoftActions(self.envs.action_space, f"{self.algorithm()} on {self.env.id}")
         self.build_networks()
+        self.guidance = ReplayGuidance.of(self, SoftImitator(self.policy, self.actions))
+        self.demonstrations = self.guidance.examples
         self.actor_optimizer = Optimizer(self.policy.actor_vector, hp.optimizer)
         vectors = self.policy.critic_vectors
         self.critic_optimizers = {name: Optimizer(vector, hp.optimizer) for name, vector in vectors.items()}
@@ -186,7 +189,7 @@ class SACLearner(Learner):
     def iterate(self) -> dict[str, Tensor]:
         filling = self.loop.filling(self.env_steps)
         self.env_steps += self.loop.collect(self.env_steps, self.explore, self.observe, self.on_step)
-        return {} if filling else self.loop.learn(self.env_steps, self.update)
+        return {} if filling else self.loop.learn(self.env_steps, self.update, self.guide)
 
     # --- acting ---
 
@@ -291,6 +294,10 @@ class SACLearner(Learner):
             report |= {**norms(of_actor, "actor"), **norms(of_critics, self.critic_spans)}
         return report, errors[:, 0]
 
+    def guide(self, batch: Batch, number: int) -> dict[str, Tensor]:
+        """Train signals and clone, after a gradient step, and return metrics."""
+        return self.guidance.update(self, batch, number, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
+
     def step_critics(self, gradient: Tensor, lr: Tensor) -> None:
         """Take one step of the critics and, if any, of the encoder.
 
@@ -311,7 +318,7 @@ class SACLearner(Learner):
         numbers, choices = self.actions.normalize(batch["action"])
         q, next_q = self.policy.q_and_target(batch, numbers, next_sample.continuous)
         reward = batch["reward"] if self.rewards is None else self.rewards.scale(batch["reward"])
-        targets = reward + batch["discount"] * soft_value(next_q, next_sample, alpha)
+        targets = self.guidance.total(reward, batch) + batch["discount"] * soft_value(next_q, next_sample, alpha)
         hp, mask = self.hp, batch.get("mask")
         loss = CRITIC_LOSSES[hp.critic_loss]
         losses, errors, q = loss(q, choices, targets, batch.get("weight", mask), hp.batch_size)

@@ -10,8 +10,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from rekindle import DQN, PPO, SVPG, Store
+from rekindle import PPO, SVPG, Store
 from rekindle.spaces import flatten, unflatten
+from rekindle.tasks import load
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import NotInitialized, StateMismatch
 from rekindle.tasks.signals.demonstrations import BadDemonstrations, Demonstrations
@@ -197,8 +198,8 @@ def test_a_task_without_what_it_learns_from_cannot_train() -> None:
 
 
 def test_a_task_that_does_not_learn_from_demonstrations_takes_none() -> None:
-    with pytest.raises(ValueError, match="on-policy tasks learn from demonstrations, and dqn does not"):
-        DQN("CartPole-v1", demonstrations=shown()).init()
+    with pytest.raises(ValueError, match="surrogate does not learn from demonstrations; leave demonst"):
+        load("surrogate")("CartPole-v1", demonstrations=shown()).init()
 
 
 def test_a_task_can_start_warm_and_be_shown_something() -> None:

@@ -1,0 +1,181 @@
+"""Learned rewards and cloning for off-policy algorithms, on replayed batches.
+
+A batch's rewards are computed anew at each gradient step, by the signals as they are then:
+
+    r = extrinsic.strength · r_env + Σ strength · r_signal
+
+Signals share the algorithm's discount and critic, and end with episodes; each takes one step on the batch after the
+policy's. Cloning follows, on the actor, or on a Q-network by the margin of Hester et al. (2018), arXiv:1704.03732,
+section 4, so that a demonstrated action is worth more than any other. ML-Agents combines SAC and signals so.
+
+Notation used for tensor shapes: P members, B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ...spaces import Dimension, Space
+from ..checkpoint.member_state import Composite
+from ..envs import Envs, EnvSpec
+from ..experience.normalizers import ObservationNormalizer
+from ..rng.streams import Bits
+from .cloning import Cloning
+from .demonstrations import Examples
+from .guidance import OPTIONS, SIGNALS, check_guidance, guidance_space
+from .signal import Signal
+
+Batch = Mapping[str, Tensor]
+
+
+def replay_guidance_space() -> dict[str, Dimension | Space]:
+    """Return the hyperparameters of `guidance_space` without the signals' own discounts.
+
+    Cloning learns from 64 demonstrated steps in each gradient step, unless told otherwise.
+    """
+    groups = dict(guidance_space(samples=64))
+    for signal in SIGNALS:
+        group = groups[signal.name]
+        assert isinstance(group, Space)
+        groups[signal.name] = Space(**{name: entry for name, entry in group.items() if name != "gamma"})
+    return groups
+
+
+def check_replay_guidance(values: Mapping[str, Any], algorithm: str) -> None:
+    """Raise ValueError for hyperparameters that contradict signals or cloning."""
+    check_guidance(values, algorithm)
+    used = [name for name in OPTIONS if values[name]["use"]]
+    if used and values["model"].get("memory", "none") != "none":
+        raise ValueError(
+            f"{algorithm}: {' and '.join(used)} learn from single steps, but model.memory is "
+            f"{values['model']['memory']}; leave one of them out, or use PPO"
+        )
+    signals = [name for name in used if name != "cloning"]
+    if signals and values["n_step"] != 1:
+        raise ValueError(
+            f"{algorithm}: {' and '.join(signals)} reward every single step, but n_step is {values['n_step']}; "
+            "try n_step=1"
+        )
+
+
+class Imitator(Protocol):
+    """Networks that can be cloned, as `Cloning` sees a policy; see `Distribution.imitation_loss`."""
+
+    parameters: Any
+    state_size: int
+    distribution: Any
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, None]:
+        """Return what `distribution` judges, with gradients, and None."""
+
+
+class Replaying(Protocol):
+    """An off-policy learner of P members, as guidance sees it."""
+
+    env: EnvSpec
+    envs: Envs
+    seeds: list[int]
+    device: torch.device
+    hp: SimpleNamespace
+    members: int
+    env_steps: int
+    obs_normalizer: ObservationNormalizer | None
+
+    def keys(self, purpose: str) -> Bits:
+        """Return the members' keys (P,) of the random stream with this purpose."""
+
+
+class ReplayGuidance:
+    """No guidance: the environment's rewards alone. `of` returns what hyperparameters ask for.
+
+    Attributes:
+        examples: the members' demonstrations.
+    """
+
+    examples: Examples | None = None
+
+    @staticmethod
+    def of(learner: Replaying, imitator: Imitator) -> ReplayGuidance:
+        """Return the guidance of a learner by its hyperparameters."""
+        hp = learner.hp
+        used = hp.extrinsic.strength is not None or any(getattr(hp, name).use for name in OPTIONS)
+        return ActiveReplayGuidance(learner, imitator) if used else ReplayGuidance()
+
+    def total(self, rewards: Tensor, batch: Batch) -> Tensor:
+        """Return the environment's rewards (P, B) plus those of signals."""
+        return rewards
+
+    def update(self, learner: Replaying, batch: Batch, number: int, lr: Tensor) -> dict[str, Tensor]:
+        """Train signals and clone, after the policy's gradient step, and return metrics.
+
+        Args:
+            learner: the learner.
+            batch: that of the step.
+            number: of the step.
+            lr: the policy's learning rates (P, 1).
+        """
+        return {}
+
+
+class ActiveReplayGuidance(ReplayGuidance, Composite):
+    """Signals, cloning and demonstrations of P members, as one part."""
+
+    scratch = ("host",)
+
+    def __init__(self, learner: Replaying, imitator: Imitator):
+        hp = learner.hp
+        self.host = host = Host(learner, imitator)
+        self.strength: Tensor | None = hp.extrinsic.strength
+        if steps := hp.demonstrated_steps:
+            self.examples = Examples(host, steps)
+        self.signals: list[Signal] = [
+            signal(host, self.examples, discounted=False) for signal in SIGNALS if getattr(hp, signal.name).use
+        ]
+        self.cloning = Cloning(host, self.examples) if self.examples is not None and hp.cloning.use else None
+        signals = Composite(**{signal.name: signal for signal in self.signals}) if self.signals else None
+        cloning = None if self.cloning is None else self.cloning.optimizer
+        super().__init__(signals=signals, cloning=cloning, demonstrations=self.examples)
+
+    @torch.no_grad()
+    def total(self, rewards: Tensor, batch: Batch) -> Tensor:
+        total, steps = rewards if self.strength is None else rewards * self.strength, _steps(batch)
+        for signal in self.signals:
+            total = total + signal.hp.strength * signal.scaled(signal.rewards(steps))
+        return total
+
+    def update(self, learner: Replaying, batch: Batch, number: int, lr: Tensor) -> dict[str, Tensor]:
+        metrics, steps = {}, _steps(batch)
+        for signal in self.signals:
+            signal.observe(steps)
+            with torch.no_grad():
+                rewards = signal.rewards(steps)
+                signal.observe_rewards(rewards)
+                metrics[f"{signal.name}_reward"] = (signal.hp.strength * signal.scaled(rewards)).mean(1)
+            losses, parts = signal.loss(steps, number)
+            signal.trained.descend(losses, signal.hp.lr)
+            signal.update_multiplier(parts)
+            metrics |= {f"{signal.name}_{part}": x.detach() for part, x in {"loss": losses, **parts}.items()}
+        if self.cloning is not None:
+            self.host.iterations, self.host.env_steps = number, learner.env_steps
+            metrics |= self.cloning.update(self.host, lr, None)
+        return metrics
+
+
+class Host:
+    """An off-policy learner as a `SignalHost`."""
+
+    def __init__(self, learner: Replaying, imitator: Imitator):
+        self.env, self.envs, self.seeds, self.device = learner.env, learner.envs, learner.seeds, learner.device
+        self.hp, self.members, self.keys = learner.hp, learner.members, learner.keys
+        self.agent: Any = SimpleNamespace(policy=imitator, obs_normalizer=learner.obs_normalizer)
+        self.env_steps = self.iterations = 0
+
+
+def _steps(batch: Batch) -> dict[str, Tensor]:
+    """Return a replayed batch as signals take it."""
+    return {"obs": batch["obs"], "actions": batch["action"], "next_obs": batch["next_obs"]}
