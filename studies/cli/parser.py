@@ -347,6 +347,10 @@ def _add_upkeep(commands: Any) -> None:
     parser = _command(commands, "gc", text, "upkeep.gc")
     parser.add_argument("--study", action="append", metavar="NAME", help="of this study only; may be repeated")
     option(parser, "--yes", "drop them")
+    text = "delete a study with its tasks, or one task; what others need stays"
+    parser = _command(commands, "delete", text, "upkeep.delete")
+    parser.add_argument("name", metavar="STUDY|UID")
+    option(parser, "--yes", "delete without asking")
     parser = _command(commands, "export", "write a study, with all that it trained, to one file", "upkeep.export")
     parser.add_argument("study", metavar="STUDY")
     parser.add_argument("file", type=Path, metavar="FILE")

@@ -60,6 +60,26 @@ def mirror(store: Store, url: str, name: str) -> int:
         return len(trials[copied:])
 
 
+def forget(store: Store, name: str) -> None:
+    """Delete the copy of a study from Optuna's tables, if they have one."""
+    import optuna
+    import sqlalchemy as sa
+
+    url = _with_driver(store.database.url.render_as_string(hide_password=False))
+    if not store.database.read(lambda connection: sa.inspect(connection).has_table("studies")):
+        return
+    with ExitStack() as ending:
+        storage = optuna.storages.RDBStorage(url)
+        ending.callback(storage.engine.dispose)
+        ending.callback(storage.remove_session)
+        try:
+            copy = storage.get_study_id_from_name(name)
+        except KeyError:
+            return
+        if MARK in storage.get_study_user_attrs(copy):
+            storage.delete_study(copy)
+
+
 def _with_driver(url: str) -> str:
     """Return the URL with psycopg 3, the installed PostgreSQL driver."""
     parsed = make_url(url)

@@ -6,6 +6,7 @@ With ``--json`` stdout is one JSON object:
             repairs [{kind, place, done, note}] (with --repair)
     gc      format, storage, dry_run, bytes, checkpoints (how many), tasks [{uid, trials [{study, number, state}],
             epochs, kept, bytes}], file (with --yes; null of PostgreSQL) {before, after (bytes), how}
+    delete  format, storage, dry_run, study (or null), trials, checkpoints (how many), tasks [uid], kept [{uid, why}]
     export, import  format, storage, file, bytes, study, trials, tasks, checkpoints, blobs, new (checkpoints that the
             database did not have)
 
@@ -16,11 +17,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ...engine.optuna_mirror import forget
 from ...redact import printable
 from ...storage.store import Store
+from ...upkeep.deleting import delete as remove
 from ...upkeep.exporting import export_study
 from ...upkeep.fsck import check, repair
 from ...upkeep.gc import gc as collect
@@ -85,6 +89,31 @@ def gc(arguments: argparse.Namespace) -> int:
     if garbage and not arguments.yes:
         _print("nothing was changed; the same command with --yes drops them")
     return 0
+
+
+def delete(arguments: argparse.Namespace) -> int:
+    """List what would be deleted; delete it with --yes, or once the user agrees."""
+    with existing_store(arguments) as store:
+        found = remove(store, arguments.name)
+        if not arguments.json:
+            what = f"study {found.study}, its {found.trials} trials" if found.study else "no study"
+            _print(f"{what}, {len(found.tasks)} tasks and {found.checkpoints} checkpoints would be deleted")
+            for uid, why in found.kept.items():
+                _print(f"task {uid} stays: it {why}")
+        agreed = arguments.yes or (not arguments.json and _agrees())
+        if agreed:
+            found = remove(store, arguments.name, dry_run=False)
+            if found.study:
+                forget(store, found.study)
+            shrink(store)
+    if arguments.json:
+        return print_json({"storage": store.url, "dry_run": not agreed, **found.to_json()})
+    _print("deleted" if agreed else "nothing was changed; the same command with --yes deletes")
+    return 0
+
+
+def _agrees() -> bool:
+    return sys.stdin.isatty() and input("delete? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def export(arguments: argparse.Namespace) -> int:

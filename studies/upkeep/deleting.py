@@ -1,0 +1,135 @@
+"""Deletion of a study with its tasks, or of one task.
+
+    deletion = delete(store, "cartpole")                  # a dry run: what would go, and what stays and why
+    deletion = delete(store, "cartpole", dry_run=False)
+
+A task that another study trains too stays, and so does one that another task branches from: its lineage needs it. Bytes
+that other checkpoints name stay. Policies that were stored for warm starts are left to `gc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from ..errors import StoreError
+from ..storage.branches import BRANCH, BRANCHED
+from ..storage.retention import drop
+from ..storage.sql.schema import checkpoint, event, metric, segment, study, task, trial
+from ..storage.store import MIRROR, Store
+from .locking import lock_if_free
+
+
+class StillNeeded(StoreError, ValueError):
+    """Something that cannot be deleted, because others need it."""
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """What goes, and what stays.
+
+    Attributes:
+        study: the study that goes, or None.
+        trials: how many of its trials go.
+        tasks: uids of the tasks that go.
+        checkpoints: how many of theirs go.
+        kept: tasks of the study that stay, each with the reason.
+    """
+
+    study: str | None
+    trials: int
+    tasks: list[str]
+    checkpoints: int
+    kept: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the deletion as JSON."""
+        kept = [{"uid": uid, "why": why} for uid, why in self.kept.items()]
+        return {"study": self.study, "trials": self.trials, "tasks": self.tasks, "checkpoints": self.checkpoints} | {
+            "kept": kept
+        }
+
+
+def delete(store: Store, name: str, *, dry_run: bool = True) -> Deletion:
+    """Delete a study, or the task with this uid or unique prefix.
+
+    Raises:
+        StillNeeded: a process trains it, a study needs the task, or another task branches from it.
+        ValueError: there is neither.
+    """
+    is_study = name in {row.name for row in store.studies()}
+    uid = None if is_study else store.uid(name)
+    run = store.database.read if dry_run else store.database.write
+    return run(lambda connection: _delete(connection, name if is_study else None, uid, dry_run))
+
+
+def _delete(connection: Connection, name: str | None, uid: str | None, dry_run: bool) -> Deletion:
+    if uid is not None:
+        uids, kept = {uid}, _needed(connection, {uid}, None)
+        if kept:
+            raise StillNeeded(f"a task is deleted once nothing needs it, but {uid} {kept[uid]}")
+    else:
+        uids = set(connection.scalars(sa.select(trial.c.uid).where(trial.c.study == name)))
+        kept = _needed(connection, uids, name)
+    going = sorted(uids - kept.keys())
+    rows = [MIRROR + name] if name is not None else []
+    known = set(connection.scalars(sa.select(task.c.uid)))
+    for each in [*going, *rows]:
+        if each in known and not lock_if_free(connection, each, dry_run=dry_run):
+            raise StillNeeded(
+                f"what a process trains is not deleted, but task {each} is held by one; end its workers "
+                "(`rekindle status` names them), then try again"
+            )
+    c = checkpoint.c
+    ids = [id for each in going for id in connection.scalars(sa.select(c.id).where(c.uid == each))]
+    numbers = sa.select(sa.func.count()).select_from(trial).where(trial.c.study == name)
+    found = Deletion(name, connection.scalar(numbers) or 0, going, len(ids), kept)
+    if not dry_run:
+        if name is not None:
+            for table in (segment, trial):
+                connection.execute(table.delete().where(table.c.study == name))
+            connection.execute(study.delete().where(study.c.name == name))
+        drop(connection, ids)
+        for each in [*going, *rows]:
+            _forget(connection, each)
+    return found
+
+
+def _needed(connection: Connection, uids: Collection[str], name: str | None) -> dict[str, str]:
+    """Return those of the tasks that others need, each with the reason."""
+    kept: dict[str, str] = {}
+    for uid in sorted(uids):
+        t = trial.c
+        other = sa.select(t.study, t.number).where(t.uid == uid, t.study != (name or "")).order_by(t.study, t.number)
+        if (row := connection.execute(other.limit(1)).one_or_none()) is not None:
+            kept[uid] = f"is trial {row.number} of study {row.study!r}"
+    children = {uid: _children(connection, uid) for uid in uids}
+    grown = True
+    while grown:  # what a kept task branches from is kept too
+        grown = False
+        for uid in sorted(uids - kept.keys()):
+            if staying := sorted(child for child in children[uid] if child in kept or child not in uids):
+                kept[uid], grown = f"is where task {staying[0]} starts", True
+    return kept
+
+
+def _children(connection: Connection, uid: str) -> set[str]:
+    """Return the tasks that branch from this one."""
+    notes = connection.scalars(sa.select(event.c.data).where(event.c.uid == uid, event.c.kind == BRANCHED))
+    named = {str(data.get("to")) for data in notes}
+    return set(connection.scalars(sa.select(task.c.uid).where(task.c.uid.in_(named))))
+
+
+def _forget(connection: Connection, uid: str) -> None:
+    """Delete a task's metrics, events and row, and what its parent notes of it."""
+    e = event.c
+    for data in connection.scalars(sa.select(e.data).where(e.uid == uid, e.kind == BRANCH)).all():
+        notes = connection.execute(sa.select(e.id, e.data).where(e.uid == data.get("parent"), e.kind == BRANCHED)).all()
+        ids = [id for id, note in notes if note.get("to") == uid]
+        connection.execute(event.delete().where(e.id.in_(ids)))
+    for table in (metric, event, task):
+        connection.execute(table.delete().where(table.c.uid == uid))

@@ -1,0 +1,88 @@
+"""Deleting studies and tasks: all of them goes, what others need stays, what is being trained is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import optuna
+import pytest
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.storage.store import Store
+from rekindle.studies.upkeep.deleting import StillNeeded, delete
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.workers.worker import Worker
+from studying import TINY, bits, run, tiny, undisturbed
+
+Cli = Callable[..., tuple[int, str, str]]
+SMALL, LARGE = tiny(2, (1, 2, 2)), tiny(4, (1, 2, 2))
+SETTINGS = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
+
+
+def trained(url: str) -> None:
+    """Two studies that share two tasks."""
+    run(url, LARGE, "large")
+    run(url, SMALL, "small")
+
+
+def test_a_study_goes_and_what_another_one_trains_too_stays(url: str) -> None:
+    trained(url)
+    with Store(url) as store:
+        small, others = bits(store, "small"), {trial.uid for trial in store.trials("large")}
+        shared = others & {trial.uid for trial in store.trials("small")}
+        assert shared
+        found = delete(store, "large")
+        assert (set(found.tasks), set(found.kept)) == (others - shared, shared)
+        assert len(store.studies()) == 2  # a dry run
+        assert delete(store, "large", dry_run=False) == found
+        assert [row.name for row in store.studies()] == ["small"]
+        assert {row.uid for row in store.tasks()} == shared
+        assert bits(store, "small") == small
+        assert check(store) == []
+        start_study(store, "large", LARGE)
+        assert Worker(store, "large").run()
+        assert bits(store, "large") == undisturbed(LARGE)
+
+
+def test_a_task_goes_once_nothing_needs_it(sqlite_url: str, cli: Cli) -> None:
+    asked = ["train", "ppo", "CartPole-v1", "--epochs", "2", "--snapshots", "all", *SETTINGS, "--storage", sqlite_url]
+    uid = json.loads(cli(*asked, "--json")[1])["uid"]
+    fork = ["fork", uid, "--at", "1", "--set", "gamma=0.9", "--storage", sqlite_url, "--json"]
+    branch = json.loads(cli(*fork)[1])["uid"]
+    with Store(sqlite_url) as store:
+        with pytest.raises(StillNeeded, match=f"{uid} is where task {branch} starts"):
+            delete(store, uid, dry_run=False)
+        with store.open(branch, None), pytest.raises(StillNeeded, match=f"task {branch} is held by one; end its"):
+            delete(store, branch, dry_run=False)
+        for each in (branch, uid):
+            delete(store, each[:8], dry_run=False)
+            assert check(store) == []
+        assert store.tasks() == []
+        with pytest.raises(ValueError, match=r"no task of .* begins with 'nothing'"):
+            delete(store, "nothing")
+        run(sqlite_url, SMALL)
+        with pytest.raises(StillNeeded, match="is trial 0 of study 's'"):
+            delete(store, store.trials("s")[0].uid)
+
+
+def test_the_command_changes_nothing_before_one_agrees(
+    sqlite_url: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["tune", "ppo", "CartPole-v1", "--trials", "2", "--epochs", "1:2:2", "--generation", "4", "--cohort", "2"]
+    run(sqlite_url, SMALL)
+    assert cli(*command, *SETTINGS, "--study", "s", "--storage", sqlite_url)[0] == 0  # it is in Optuna's tables too
+    asked = ["delete", "s", "--storage", sqlite_url]
+    status, out, _ = cli(*asked)
+    assert status == 0
+    assert "study s, its 2 trials, 2 tasks and" in out
+    assert "nothing was changed; the same command with --yes deletes" in out
+    assert json.loads(cli(*asked, "--json")[1])["dry_run"]
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    for answer, rest in (("n", ["s"]), ("y", [])):
+        monkeypatch.setattr("builtins.input", lambda prompt, answer=answer: answer)
+        assert cli(*asked)[0] == 0
+        with Store(sqlite_url) as store:
+            assert [row.name for row in store.studies()] == rest
+    assert optuna.get_all_study_names(sqlite_url) == []
+    status, _, errors = cli(*asked)
+    assert (status, "begins with 's'" in errors) == (2, True)
