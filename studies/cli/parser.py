@@ -197,6 +197,7 @@ def _add_options_of_studies(parser: Parser) -> None:
         "choices('adam', 'sgd'), normal(0, 1), maybe(PRIOR); may be repeated",
         **MANY,
     )
+    add("--try @FILE", "try the hyperparameters of this file first, as --set @FILE reads it; may be repeated", **MANY)
     add("--trials N", "number of configurations in all (default: 16; with a grid, all of its points)")
     add("--study NAME", "name of the study (default: TASK-ENV)")
     add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)")

@@ -57,6 +57,7 @@ def study_config(
     racing: bool = False,
     grid_points: int | None = None,
     snapshots: str | None = None,
+    known: Sequence[Mapping[str, Any]] = (),
     population: int = 8,
     interval: int | None = None,
     exploit: str = EXPLOITS[0],
@@ -84,6 +85,7 @@ def study_config(
         racing: whether seeds race.
         grid_points: of each range, for the sampler grid.
         snapshots: which checkpoints are kept, see `Task`.
+        known: hyperparameters that the first trials take, nested or by dotted name.
         population: see `make_population`, like interval, exploit, explore and perturb; all for scheduler pbt.
         interval: epochs of a generation; None for INTERVAL, or all of fewer epochs.
         exploit: one of EXPLOITS.
@@ -109,9 +111,48 @@ def study_config(
     if scheduler == "pbt":
         common |= {"population": population, "interval": interval, "exploit": exploit, "explore": explore}
         common |= {"perturb": perturb, "sampler": sampler}
-        return make_population(algorithm, env, epochs=check_epochs(epochs)[1], **common, **options)
+        made = make_population(algorithm, env, epochs=check_epochs(epochs)[1], **common, **options)
+        return _with_known(made, algorithm, known)
     common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation, "cohort": cohort}
-    return make_config(algorithm, env, trials=trials, epochs=epochs, options=options, **common)
+    made = make_config(algorithm, env, trials=trials, epochs=epochs, options=options, **common)
+    return _with_known(made, algorithm, known)
+
+
+def _with_known(config: Config, algorithm: type[Task], known: Sequence[Mapping[str, Any]]) -> Config:
+    """Return the configuration whose first trials take known hyperparameters.
+
+    Raises:
+        BadConfig: they are not in the searched space, or more than there are trials.
+    """
+    if not known:
+        return config
+    if not KNOWN[config.sampler].defaults or len(known) > config.trials[0]:
+        law = "each takes one trial" if KNOWN[config.sampler].defaults else "a grid has its own trials"
+        raise BadConfig(
+            f"{law}, but {len(known)} known configurations are to be tried in {config.trials[0]}; leave some out"
+        )
+    first = [_known(config, algorithm, flatten(each)) for each in known]
+    return replace(config, options={**config.options, "known": first})
+
+
+def _known(config: Config, algorithm: type[Task], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the searched values of a known configuration, by dotted name."""
+    from ...spaces.drivers.to_optuna import params  # imports optuna
+
+    space, own = config.searched, {name: given[name] for name in config.open if name in given}
+    values = flatten(space.decide(lambda path, dimension: own.get(path, dimension.default)))
+    try:
+        params(space, values)
+    except SpaceError as error:
+        raise BadConfig(f"a known configuration is in the searched space, but {error}") from None
+    complete = flatten(config.identity(algorithm, {**config.fixed, **values}).hyperparameters)
+    for name, value in given.items():
+        if name not in complete or complete[name] != value:
+            raise BadConfig(
+                f"a known configuration has what the study fixes, but its {name} is {value!r} and the study's is "
+                f"{complete.get(name)!r}; --set {name}={value!r}, or search it"
+            )
+    return values
 
 
 def make_config(

@@ -61,7 +61,7 @@ def mirror(store: Store, url: str, name: str) -> int:
 
 
 def forget(store: Store, name: str) -> None:
-    """Delete the copy of a study from Optuna's tables, if they have one."""
+    """Delete the copy of a study from Optuna's tables."""
     import optuna
     import sqlalchemy as sa
 

@@ -15,7 +15,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from ...spaces import Space, SpaceError, flatten
+from ...spaces import Space, SpaceError, flatten, unflatten
 from ...spaces.drivers.to_optuna import distributions, params
 from ...spaces.drivers.to_optuna import suggest as suggest_values
 from ...tasks.runtime.warning_filters import changed_filters
@@ -40,9 +40,9 @@ def suggest(
 ) -> list[dict[str, Any]]:
     """Return nested values for each trial that the plan asks for.
 
-    They are values of the searched space, in the plan's order. The first trial of a study takes the defaults, but not
-    in a grid. The first of every `config.cohort` is free, the others share its structure, unless the sampler goes
-    through all structures.
+    They are values of the searched space, in the plan's order. The first trials of a study are the configurations that
+    are known, or else the first one takes the defaults, but not in a grid. The first of every `config.cohort` is free,
+    the others share its structure, unless the sampler goes through all structures.
 
     Args:
         config: the study's.
@@ -61,7 +61,10 @@ def suggest(
         if sampler.learns:
             study.add_trials(history(config, trials, plan.seen, segments, optuna_params))
         for index, number in enumerate(plan.ask):
-            values = _defaults(config.searched, check) if number == 0 and sampler.defaults else None
+            known = config.options.get("known", [])
+            values = unflatten(known[number]) if number < len(known) else None
+            if number == 0 and sampler.defaults and not known:
+                values = _defaults(config.searched, check)
             if values is None:
                 leader = suggestions[index - index % cohort] if index % cohort else None
                 values = _draw(config, study, plan.bracket, number, leader, check)

@@ -45,8 +45,8 @@ class Config:
         sampler: its name.
         scheduler: its name.
         options: the scheduler's own; `seeds`, `aggregate` and `racing`, see `schedulers.seeds`; `objectives`;
-            `grid_points`; `snapshots`, see `Task`; `warm_start`, the digest of the stored policy that all trials
-            start from.
+            `grid_points`; `known`, configurations that are tried first, by dotted name; `snapshots`, see `Task`;
+            `warm_start`, the digest of the stored policy that all trials start from.
         direction: always "maximize", for the stored format only.
         version: of this form.
     """
@@ -238,6 +238,8 @@ def _are_trials(value: Any) -> bool:
 
 def _are_options(value: Any) -> bool:
     if not _are_names(value) or not isinstance(value.get("warm_start", ""), str):
+        return False
+    if not isinstance(value.get("known", []), list) or not all(map(_are_names, value.get("known", []))):
         return False
     if not _is_count(value.get("grid_points", 2), 1, MOST_GRID_POINTS):
         return False

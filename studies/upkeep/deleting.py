@@ -30,7 +30,7 @@ class StillNeeded(StoreError, ValueError):
 
 @dataclass(frozen=True)
 class Deletion:
-    """What goes, and what stays.
+    """A list of what goes, and of what stays.
 
     Attributes:
         study: the study that goes, or None.
@@ -125,7 +125,7 @@ def _children(connection: Connection, uid: str) -> set[str]:
 
 
 def _forget(connection: Connection, uid: str) -> None:
-    """Delete a task's metrics, events and row, and what its parent notes of it."""
+    """Delete a task's rows, and its parent's notes of it."""
     e = event.c
     for data in connection.scalars(sa.select(e.data).where(e.uid == uid, e.kind == BRANCH)).all():
         notes = connection.execute(sa.select(e.id, e.data).where(e.uid == data.get("parent"), e.kind == BRANCHED)).all()

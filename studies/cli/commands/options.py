@@ -76,11 +76,15 @@ def expand_files(assignments: Sequence[str]) -> list[str]:
     values: dict[str, Any] = {}
     for text in assignments:
         if text.startswith("@"):
-            values |= _read_hyperparameters(Path(text[1:]))
+            values |= read_hyperparameters(text)
     return [*(f"{name}={json.dumps(value)}" for name, value in values.items() if name not in names), *direct]
 
 
-def _read_hyperparameters(path: Path) -> dict[str, Any]:
+def read_hyperparameters(text: str, option: str = "--set") -> dict[str, Any]:
+    """Return the hyperparameters in the file of ``--set @FILE`` by dotted name; see `expand_files`."""
+    if not text.startswith("@"):
+        raise ValueError(f"{option} takes @FILE, but got {text!r}")
+    path = Path(text[1:])
     from ....spaces import SpaceError, flatten
 
     try:
@@ -89,13 +93,13 @@ def _read_hyperparameters(path: Path) -> dict[str, Any]:
         else:
             content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"--set @{path} must be a file of JSON, but: {error}") from None
+        raise ValueError(f"{option} @{path} must be a file of JSON, but: {error}") from None
     if isinstance(content, Mapping) and isinstance(content.get("hyperparameters"), Mapping):
         content = content["hyperparameters"]
     try:
         return {name: None if value == NULL else value for name, value in flatten(content).items()}
     except SpaceError as error:
-        raise ValueError(f"--set @{path} must hold hyperparameters by name, but: {error}") from None
+        raise ValueError(f"{option} @{path} must hold hyperparameters by name, but: {error}") from None
 
 
 def save_config(arguments: argparse.Namespace, env: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -98,6 +98,7 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     env = options.parse_env(arguments.env, arguments.info)
     epochs, priors = parse_epochs(options.epochs_of(arguments, algorithm, fixed)), _priors(arguments.prior)
     given = {name: getattr(arguments, name) for name in OPTIONS}
+    given["known"] = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
     return study_config(algorithm, env, epochs=epochs, fixed=fixed, priors=priors, **given)
 
 

@@ -92,7 +92,7 @@ def gc(arguments: argparse.Namespace) -> int:
 
 
 def delete(arguments: argparse.Namespace) -> int:
-    """List what would be deleted; delete it with --yes, or once the user agrees."""
+    """List what would be deleted; delete it once the user agrees."""
     with existing_store(arguments) as store:
         found = remove(store, arguments.name)
         if not arguments.json:

@@ -111,3 +111,27 @@ NESTED: dict[str, Any] = {
     **{name: value for name, value in TINY.items() if "." not in name},
     "model": {"width": 16, "layers": 1, "activation": "tanh"},
 }
+
+
+def test_known_configurations_are_tried_first(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    asked = ["ppo", "CartPole-v1", *SETTINGS, "--trials", "3", "--epochs", "1", "--storage", sqlite_url, "--json"]
+    for n, content in enumerate(({"gamma": 0.97, "optimizer": {"lr": 2e-3}}, {"hyperparameters": {"gamma": 0.95}})):
+        (tmp_path / f"{n}.json").write_text(json.dumps(content))
+    known = ["--try", f"@{tmp_path / '0.json'}", "--try", f"@{tmp_path / '1.json'}"]
+    status, out, errors = cli("tune", *asked, *known, "--workers", "1")
+    assert status == 0, errors
+    first, second, third = (trial["hyperparameters"] for trial in json.loads(out)["trials"])
+    assert (first["gamma"], first["optimizer.lr"], second["gamma"]) == (0.97, 2e-3, 0.95)
+    assert third["gamma"] not in (0.97, 0.95)
+    (tmp_path / "best.json").write_text(json.dumps(json.loads(out)["best"]))
+    status, out, _ = cli("create", *asked, "--study", "t", "--try", f"@{tmp_path / 'best.json'}")
+    assert status == 0
+    for content, message in (
+        ({"optimizer.lr": 50.0}, "a known configuration is in the searched space, but"),
+        ({"gama": 0.9}, "a known configuration has what the study fixes, but its gama is 0.9"),
+        ({"model.width": 64}, "its model.width is 64 and the study's is 16; --set model.width=64, or search it"),
+    ):
+        (tmp_path / "bad.json").write_text(json.dumps(content))
+        status, _, errors = cli("create", *asked, "--study", "u", "--try", f"@{tmp_path / 'bad.json'}")
+        assert (status, message in errors) == (2, True), errors
+    assert "each takes one trial" in cli("create", *asked, "--trials", "1", "--study", "u", *known)[2]
