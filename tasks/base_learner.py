@@ -86,6 +86,8 @@ class BaseLearner:
 
     hyperparameters: ClassVar[Space]
     parts: ClassVar[tuple[str, ...]] = ()
+    refillable: ClassVar[tuple[str, ...]] = ()  # parts that a checkpoint may leave out, as training fills them again
+    refilling = False  # whether the members were loaded without them
     scratch: ClassVar[tuple[str, ...]] = ()  # caches, not state
     objective: ClassVar[str]
     direction: ClassVar[str] = "maximize"
@@ -319,8 +321,16 @@ class BaseLearner:
             StateMismatch: it does not fit; the learner is unusable then.
         """
         where, expected, parts = type(self).__name__, self.member_state(member), self.live_parts
-        if missing := [name for name in expected if name not in tree]:
+        left_out = self.left_out(tree)
+        if missing := [name for name in expected if name not in tree and name not in left_out]:
             raise StateMismatch(f"{where}: the state lacks {', '.join(missing)}")
+        if member > 0 and bool(left_out) != self.refilling:
+            raise StateMismatch(
+                f"{where}: members have all their replay memories stored, or none; train those without in cohorts of "
+                "their own"
+            )
+        self.refilling = bool(left_out)
+        parts = {name: part for name, part in parts.items() if name not in left_out}
         for name in ("counters", *parts):
             if not isinstance(parts.get(name), OptimizerPart):  # which checks its own, as it grows
                 check_same_form({name: expected[name]}, {name: tree[name]}, where)
@@ -335,6 +345,20 @@ class BaseLearner:
         self.load_surroundings(member, tree)
         for name, part in parts.items():
             part.load_member(member, tree[name])
+        if left_out:
+            self.refill(member)
+
+    def left_out(self, tree: Mapping[str, Any]) -> list[str]:
+        """Return the parts that a member's state was stored without.
+
+        These are all that may be left out, or none.
+        """
+        names = [name for name in self.refillable if name in self.live_parts]
+        return [] if any(name in tree for name in names) else names
+
+    def refill(self, member: int) -> None:
+        """Fill what a new member's state was stored without."""
+        raise NotImplementedError
 
     def surroundings(self, member: int) -> Tree:
         """Return the state of what one member trains in, by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +17,8 @@ from .errors import TaskError
 from .identity import TaskIdentity, uid_of
 from .runtime.fingerprint import changes, fingerprint
 from .warm_start import LoadReport
+
+REFILLED = "the replay memory, which the checkpoint leaves out, is filled again"
 
 
 class TaskRecord:
@@ -92,11 +94,14 @@ class TaskRecord:
 
     @property
     def keeps_initial(self) -> bool:
-        """Whether the untrained agent is still to be stored."""
+        """True if the untrained agent is still to be stored."""
         return self.lease is not None and self.keep is not None and self.keep.initial and not self.resumed
 
-    def note_init(self, device: torch.device, saved: Saved | None) -> None:
-        """Note versions and hardware at the start or resume."""
+    def note_init(self, device: torch.device, saved: Saved | None, refilled: bool = False) -> None:
+        """Note versions and hardware at the start or resume.
+
+        `refilled` says that the checkpoint has no replay memory.
+        """
         now = fingerprint(device)
         if self.keep is not None or not self.saves:
             now["snapshots"] = asdict(self.keep) if self.keep else "no"
@@ -104,7 +109,7 @@ class TaskRecord:
             self.events.append(("init", now))
             return
         self.resumed = True
-        self.inexact = changes(saved.fingerprint, now)
+        self.inexact = changes(saved.fingerprint, now) + ([REFILLED] if refilled else [])
         self.events.append(("init", {"epochs": saved.epochs, "digest": saved.digest, "inexact": self.inexact, **now}))
 
     def resume(self, saved: Saved, learner_state: Tree) -> None:
@@ -160,12 +165,14 @@ class TaskRecord:
             self.lease.release()
             self.lease = None
 
-    def take_pending_write(self, epochs: int, state: Tree | None) -> Write:
+    def take_pending_write(self, epochs: int, state: Tree | None, refillable: Collection[str] = ()) -> Write:
         """Return metrics and events since the last write.
 
-        The state is in it, if there is one to store.
+        The state is in it, if there is one to store; without its `refillable` parts if they are not kept.
         """
         assert self.lease is not None
+        if state is not None and self.keep is not None and not self.keep.replay:
+            state = {**state, "learner": {k: part for k, part in state["learner"].items() if k not in refillable}}
         packed = None if state is None else pack(state)
         events, self.events = self.events, []
         new = self.history[self.written :]

@@ -95,7 +95,8 @@ class Task:
             snapshots: which checkpoints it keeps: "latest"; "best", which evaluates at each epoch's end and keeps the
                 best one too ("best:5": each fifth); "every:5", which keeps each fifth too ("every:5:3": the last three
                 of these); "initial", which keeps the untrained agent too; "all" epochs; the number of the latest
-                epochs; several of these with commas between; "no", after which a task that stopped begins again; or a
+                epochs; "no-replay", which leaves replay memories out, to be filled again on resuming, not bit for bit;
+                several of these with commas between; "no", after which a task that stopped begins again; or a
                 Keep. None leaves it to the storage. It is no part of the identity, as it changes no state.
             warm_start: a policy that the networks begin with, from a task, a state, a stored checkpoint, a vector or a
                 file, see `WarmStart`. Optimizers, counters and statistics of rewards begin fresh. The identity has its
@@ -226,7 +227,9 @@ class Task:
             assert self.load_report is not None
             self.stored.begin(policy, self.load_report, source)
         resumed = saved is not None and self._load(saved)
-        self.stored.note_init(self.device, saved if resumed else None)
+        left_out = {*self.learner.refillable} if self.stored.state else set()
+        refilled = bool(left_out) and not left_out & (self.stored.state or {}).keys()
+        self.stored.note_init(self.device, saved if resumed else None, refilled)
 
     def _load(self, saved: Saved) -> bool:
         """Load a stored checkpoint, and return whether it is a state.
@@ -417,7 +420,8 @@ class Task:
     def take_pending_write(self) -> Write:
         """Return the metrics, events and state that the storage lacks."""
         with BadResumeGuard(self):
-            return self.stored.take_pending_write(self.epochs, self.live_state() if self.stored.saves else None)
+            state = self.live_state() if self.stored.saves else None
+            return self.stored.take_pending_write(self.epochs, state, self.learner.refillable)
 
     @property
     def digest(self) -> str:

@@ -431,8 +431,9 @@ def _add_training(parser: Parser) -> None:
         "--snapshots MODE",
         "checkpoints to keep: latest (two); best (also the one with the best return, evaluated after each "
         "epoch), or best:5 (after each fifth); every:5 (also those of each fifth epoch), or every:5:3 (the last three "
-        "of these); initial (also the untrained agent); all epochs; how many of the latest epochs; several of these "
-        "with commas between; or no; no result depends on it (default: latest)",
+        "of these); initial (also the untrained agent); all epochs; how many of the latest epochs; no-replay "
+        "(without replay memories, which are filled again on resuming; not in studies); several of these with commas "
+        "between; or no; no result depends on it (default: latest)",
     )
     _add_use_previous(parser)
 

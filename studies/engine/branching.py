@@ -11,6 +11,7 @@ from ...tasks import load
 from ...tasks.checkpoint.storage import Saved
 from ...tasks.envs import EnvSpec
 from ..storage.branches import Start
+from ..storage.retention import INIT
 from ..storage.store import Store
 from .lineage import LineageTask, NotEqual, lineage, restore, retrain
 
@@ -31,6 +32,12 @@ def replay(
         device: see `Task`.
     """
     saved = _last_at_epoch_end(store, uid)
+    inits = [event.data.get("snapshots") for event in store.events(uid) if event.kind == INIT]
+    if any(isinstance(mode, Mapping) and mode.get("replay") is False for mode in inits):
+        raise BadFork(
+            f"a replay is compared with a whole checkpoint, but those of task {uid} leave the replay memory out; train "
+            "it without --snapshots no-replay, in another storage"
+        )
     rows: list[dict[str, Any]] = []
 
     def add_row(link: LineageTask, epochs: int, digest: str) -> None:

@@ -12,6 +12,7 @@ from ...spaces.dimension import Maybe
 from ...spaces.errors import near
 from ...spaces.space import ENABLED
 from ...spaces.values import REQUIRED, Nested, Value
+from ...tasks.checkpoint.retention import keep_of
 from ..errors import StoreError, StudyMismatch
 from ..samplers.registry import KNOWN, check_sampler, grid_size, sampler_name
 from ..schedulers.pb2 import check_pb2
@@ -104,6 +105,11 @@ def study_config(
 
         space = open_space(algorithm, EnvSpec.of(env), fixed, priors)
         fixed = dict(unflatten(flatten(defaults_except(space, [*search, *priors])) | flatten(fixed)))
+    if snapshots is not None and (keep := keep_of(snapshots)) is not None and not keep.replay:
+        raise ValueError(
+            f"a study's trials resume with the same bits from one rung to the next, but snapshots {snapshots} leaves "
+            "replay memories out; leave no-replay out, which is for rekindle train"
+        )
     given = {"grid_points": grid_points, "snapshots": snapshots}
     options = {**seed_options(seeds, aggregate, racing), **objective_options(objective, own_objective(algorithm))}
     options |= {name: value for name, value in given.items() if value is not None}

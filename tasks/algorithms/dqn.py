@@ -35,7 +35,7 @@ from ..networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norm
 from ..rng.streams import Keys
 from ..signals.replay_guidance import ReplayGuidance
 from ..task import Task
-from .off_policy import ReplayLoop, check_replay, check_replay_in_env, off_policy_space
+from .off_policy import REFILLABLE, ReplayLoop, check_replay, check_replay_in_env, off_policy_space
 
 FUSED = {"relu": ACTIVATIONS["relu"], "tanh": PRODUCT_RULE_TANH}  # other derivatives round as autograd's
 
@@ -175,6 +175,7 @@ class DQNLearner(Learner):
         **off_policy_space(n_step=3),
     )
     parts = ("policy", "optimizer", "replay", "priorities", "progress", "obs_normalizer", "guidance")
+    refillable = REFILLABLE
     check = classmethod(check_replay)
     check_values_in_env = classmethod(check_replay_in_env)
 
@@ -308,6 +309,9 @@ class DQNLearner(Learner):
 
     def warm_started(self, member: int) -> None:
         self.progress.fills[member] = 2
+
+    def refill(self, member: int) -> None:
+        self.loop.refill_member(self.env_steps, member)
 
     def truncate_all(self) -> None:
         self.replay.truncate_all()

@@ -63,6 +63,7 @@ from ..signals.replay_guidance import check_replay_guidance, replay_guidance_spa
 Array = NDArray[Any]
 Update = Callable[[dict[str, Tensor]], tuple[Mapping[str, Tensor], Tensor]]
 After = Callable[[dict[str, Tensor], int], Mapping[str, Tensor]]
+REFILLABLE = ("replay", "priorities", "sequences")
 OBSERVATIONS = ("obs", "next_obs")
 
 
@@ -281,6 +282,11 @@ class ReplayLoop:
         """
         self.replay.clear()
         self.progress.fills += 1
+        self.progress.full_at = env_steps + self.hp.learning_starts
+
+    def refill_member(self, env_steps: int, member: int) -> None:
+        """Fill the buffer of a new member, which was stored without."""
+        self.progress.fills[member] += 1
         self.progress.full_at = env_steps + self.hp.learning_starts
 
     def end_epoch(self, learner: Learner, rows: list[Metrics] | None) -> list[Metrics] | None:

@@ -26,6 +26,8 @@ class Keep:
         spaced: also those of multiples of this many epochs; 0 for none.
         spaced_latest: how many of the newest of these; None keeps all.
         initial: also that of the untrained agent, which is written before training.
+        replay: whether replay memories are in them; without, a task that resumes fills its memory again, so that it is
+            not the same bit for bit.
         dense: write at each epoch's end, so that `latest` counts epochs; otherwise time decides which are written.
     """
 
@@ -38,6 +40,7 @@ class Keep:
     spaced_latest: int | None = None
     initial: bool = False
     dense: bool = False
+    replay: bool = True
 
     def __post_init__(self) -> None:
         if self.latest is not None and self.latest < 1:
@@ -87,6 +90,7 @@ MODES: dict[str, dict[str, Any]] = {
     "best": {"best": 1, "every": 1},
     "all": {"latest": None, "dense": True},
     "initial": {"initial": True},
+    "no-replay": {"replay": False},
 }
 NONE = "no"
 
@@ -98,7 +102,8 @@ def keep_of(mode: str | int | Keep, metric: str = RETURN, minimize: bool = False
         mode: "latest"; "best", which also keeps the best by its return and evaluates at each epoch's end, or "best:5",
             at each fifth epoch's; "every:5", which also keeps those of each fifth epoch, or "every:5:3", the last three
             of these; "initial", which also keeps the untrained agent; "all", of all epochs; how many of the latest
-            epochs; several of these with commas between; "no"; or a Keep.
+            epochs; "no-replay", without replay memories; several of these with
+            commas between; "no"; or a Keep.
         metric: what the best is the best of, unless a Keep says it.
         minimize: whether the lowest is the best.
     """
@@ -112,15 +117,15 @@ def keep_of(mode: str | int | Keep, metric: str = RETURN, minimize: bool = False
         if (fields := _fields(part.strip())) is None or rule.keys() & fields.keys():
             raise ValueError(
                 "snapshots must be latest, best, best:EPOCHS (between two evaluations), every:EPOCHS (between two that "
-                "stay), every:EPOCHS:N (the last N of these), initial, all, how many of the latest epochs to keep, "
-                f"several of these with commas between, or no, but got {mode!r}{near(text, [*MODES, NONE])}"
+                "stay), every:EPOCHS:N (the last N of these), initial, all, no-replay, how many of the latest epochs "
+                f"to keep, several of these with commas between, or no, but got {mode!r}{near(text, [*MODES, NONE])}"
             )
         rule |= fields
     return Keep(metric=metric, minimize=minimize, **rule)
 
 
 def _fields(part: str) -> dict[str, Any] | None:
-    """Return what one part of a mode sets, None if it means nothing."""
+    """Return the fields that a part of a mode sets, if any."""
     if part in MODES:
         return dict(MODES[part])
     name, *numbers = part.split(":") if ":" in part else ("", part)

@@ -63,7 +63,7 @@ class _Model:
         return self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
 
     def features(self, prefix: str) -> tuple[dict[str, Tensor], list[Layer]]:
-        """Return an encoder's filters by our names, and the dense layer behind it."""
+        """Return an encoder's filters by our names, and its dense layer."""
         if not any(name.startswith(f"{prefix}.cnn.") for name in self.weights):
             return {}, []
         if self.kwargs.get("normalize_images") is False:
@@ -151,7 +151,7 @@ def _sac(model: _Model) -> ImportedPolicy:
 
 
 def _named(network: str, layers: Sequence[Layer]) -> dict[str, Tensor]:
-    """Return layers by our names and in our form, x W + b."""
+    """Return layers by our names, in the form x W + b."""
     parameters = {}
     for index, (weight, bias) in enumerate(layers):
         parameters[f"{network}.{index}.weight"] = weight.T.contiguous()

@@ -73,7 +73,7 @@ def export_policy(arguments: argparse.Namespace) -> int:
 
 
 def import_policy(arguments: argparse.Namespace) -> int:
-    """Write the networks of a Stable-Baselines3 model as weights for a warm start."""
+    """Write the networks of a Stable-Baselines3 model as weights."""
     found = sb3_files.import_policy(arguments.model)
     file = write_policy(arguments.file, found.policy, {"task": found.task, "source": arguments.model.name})
     values = flatten(found.hyperparameters)

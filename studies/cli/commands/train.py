@@ -162,6 +162,8 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
         )
     begins = f"resumes after epoch {task.epochs}" if task.resumed else "starts"
     note(errors, f"{task} {begins}; {epochs} epochs in all")
+    if task.inexact:
+        note(errors, f"not bit-exact from here on: {'; '.join(task.inexact)}")
 
     own = task.learner.objective
 

@@ -37,7 +37,7 @@ from ...rng.draws import Normals
 from ...rng.streams import Keys
 from ...signals.replay_guidance import ReplayGuidance
 from ...task import Task
-from ..off_policy import ReplayLoop, check_replay, check_replay_in_env, off_policy_space
+from ..off_policy import REFILLABLE, ReplayLoop, check_replay, check_replay_in_env, off_policy_space
 from .actions import Noise, SoftActions, no_noise
 from .image_networks import ImageSoftActorCritic
 from .networks import TWINS, ActingMemory, Batch, FixedEntropy, LearnedEntropy, SoftActorCritic, SoftImitator
@@ -104,6 +104,8 @@ class SACLearner(Learner):
         *("policy", *OPTIMIZERS, "coefficients", "rewards", "replay", "priorities", "progress"),
         *("obs_normalizer", "sequences", "memory", "guidance"),
     )
+
+    refillable = REFILLABLE
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:
@@ -356,6 +358,9 @@ class SACLearner(Learner):
 
     def warm_started(self, member: int) -> None:
         self.progress.fills[member] = 2
+
+    def refill(self, member: int) -> None:
+        self.loop.refill_member(self.env_steps, member)
 
     def truncate_all(self) -> None:
         self.replay.truncate_all()

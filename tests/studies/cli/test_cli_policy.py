@@ -86,3 +86,19 @@ def test_a_model_of_stable_baselines3_is_imported_and_trained_on(cli: Cli, tmp_p
     direct = [word if word != str(file) else str(source) for word in map(str, words)]
     assert result_of(cli, "train", "a2c", "CartPole-v1", *direct)["uid"] == trained["uid"]
     assert cli("import-policy", str(file), str(file))[0] == 2
+
+
+def test_checkpoints_without_replay_memories_are_for_single_tasks(cli: Cli, tmp_path: Path) -> None:
+    where = ["--storage", f"sqlite:///{tmp_path / 'r.db'}", "--snapshots", "no-replay"]
+    status, _, errors = cli("tune", "dqn", "CartPole-v1", *where)
+    assert status == 2
+    assert "a study's trials resume with the same bits from one rung to the next, but snapshots no-replay" in errors
+    small = [word for name in ("learning_starts=64", "epoch_steps=100") for word in ("--set", name)]
+    train = ["train", "dqn", "CartPole-v1", *where, *small, "--epochs"]
+    uid = result_of(cli, *train, 1)["uid"]
+    status, _, errors = cli(*train, "2")
+    assert status == 0
+    assert "not bit-exact from here on: the replay memory, which the checkpoint leaves out" in " ".join(errors.split())
+    status, _, errors = cli("replay", uid, *where[:2])
+    assert status == 2
+    assert "leave the replay memory out" in errors

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from rekindle.studies.storage.store import Store
-from rekindle.tasks import PPO, Cohort, TaskError
+from rekindle.tasks import DQN, PPO, SAC, Cohort, StateMismatch, TaskError
 from rekindle.tasks.checkpoint.retention import Keep, keep_of
-from rekindle.tasks.checkpoint.state import difference
+from rekindle.tasks.checkpoint.state import difference, unpack
 
 SMALL: dict[str, Any] = {
     "num_steps": 16,
@@ -21,6 +21,10 @@ SMALL: dict[str, Any] = {
     "optimizer": {"lr": 0.01},
     "model": {"width": 16, "layers": 1},
 }
+
+OFF: dict[str, Any] = {"learning_starts": 64, "buffer_size": 500, "batch_size": 16, "epoch_steps": 150}
+OFF |= {"model": {"width": 16}}
+MEMORY = {"model": {"width": 16, "memory": "gru", "sequence_length": 4, "burn_in": 2}}
 
 
 @pytest.fixture
@@ -46,6 +50,7 @@ def kept(store: Store, task: PPO) -> list[int]:
         ("every:5", Keep(spaced=5)),
         ("all", Keep(latest=None, dense=True)),
         ("initial", Keep(initial=True)),
+        ("latest,no-replay", Keep(replay=False)),
         ("every:5:3", Keep(spaced=5, spaced_latest=3)),
         ("best:2, every:5,initial,4", Keep(latest=4, best=1, every=2, spaced=5, initial=True, dense=True)),
         ("no", None),
@@ -147,6 +152,41 @@ def test_the_untrained_agent_is_kept_once(store: Store) -> None:
     whole = make()
     whole.fit(4)
     assert again.digest == whole.digest
+
+
+@pytest.mark.parametrize(
+    ("kind", "env", "values"), [(DQN, "CartPole-v1", {"replay": {"name": "prioritized"}}), (SAC, "Pendulum-v1", MEMORY)]
+)
+def test_a_checkpoint_without_its_replay_memory_fills_it_again_and_says_so(
+    store: Store, kind: Any, env: str, values: dict[str, Any]
+) -> None:
+    def made(storage: Store | None, mode: str | None) -> Any:
+        return kind(env, storage=storage, snapshots=mode).init(**{**OFF, **values})
+
+    task, whole = made(store, "no-replay"), made(None, None)
+    for each in (task, whole):
+        each.fit(2)
+    assert task.digest == whole.digest  # what is stored changes no training
+    saved = store.load(task.uid)
+    assert saved is not None
+    assert not {"replay", "priorities", "sequences"} & unpack(saved.manifest, saved.fetch)["learner"].keys()
+    task.finish()
+    resumed = made(store, "no-replay")
+    assert "the replay memory, which the checkpoint leaves out, is filled again" in resumed.inexact
+    assert resumed.evaluate(2) == whole.evaluate(2)
+    updates, steps = task.metrics["updates"], task.env_steps
+    state = resumed.state_dict()
+    assert state["learner"]["progress"]["full_at"] == steps + OFF["learning_starts"]
+    resumed.fit(3)
+    assert updates < resumed.metrics["updates"] < updates * 1.5  # none while it is filled
+    again = made(None, None)
+    again.load_state_dict(state)
+    again.fit(3)
+    assert again.digest == resumed.digest  # from there on all is exact
+    learner = resumed.learner(resumed.env, [0, 1], [resumed.hyperparameters] * 2)
+    learner.load_member(0, state["learner"])
+    with pytest.raises(StateMismatch, match="have all their replay memories stored, or none"):
+        learner.load_member(1, {k: part for k, part in state["learner"].items() if k not in resumed.learner.refillable})
 
 
 def test_the_best_checkpoint_stays_beside_the_latest_and_can_be_used(store: Store) -> None:
