@@ -159,7 +159,7 @@ class AlgorithmLock:
                 self._held_rows.drop(token)
                 vain = time.monotonic() - started if self.registered == registered else 0.0
                 freed = self._write(row, state, algorithm, vain)
-            if not freed:
+            if not freed and state is not None:  # with no state to write nothing is lost, as after `orion db release`
                 raise AlgorithmLockLost(
                     f"the algorithm of experiment {uid} was given to another worker, because this one gave no sign "
                     f"of life for {self.seconds:g} s; what its algorithm did meanwhile was not written"
