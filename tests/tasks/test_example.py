@@ -7,7 +7,6 @@ import json
 import os
 import re
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,23 +56,18 @@ class TestTheExample(suite()):  # type: ignore[misc]
         type(self).path = [str(package)]
 
 
-def run(package: Path, folder: Path, *arguments: str, real: bool = False) -> Any:
-    """What the command line prints as JSON, in a new interpreter if real, and in a fork of one if not."""
+def run(package: Path, folder: Path, *arguments: str) -> Any:
+    """What the command line prints as JSON, in a fork of a new interpreter."""
     storage = ["--storage", f"sqlite:///{folder}/s.db", "--json"]
     command = [sys.executable, "-m", "rekindle.studies.cli", *arguments, *storage]
-    env = {**os.environ, "PYTHONPATH": str(package)}
-    result = (
-        subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-        if real
-        else nursery.run(command, env=env)
-    )
+    result = nursery.run(command, env={**os.environ, "PYTHONPATH": str(package)})
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
 
 def test_the_command_line_finds_the_example_by_its_entry_point_and_resumes_it(package: Path, tmp_path: Path) -> None:
     small = ["--set", "epoch_steps=256", "--set", "num_steps=16"]
-    first = run(package, tmp_path, "train", "reinforce", "CartPole-v1", "--epochs", "1", *small, real=True)
+    first = run(package, tmp_path, "train", "reinforce", "CartPole-v1", "--epochs", "1", *small)
     second = run(package, tmp_path, "train", "reinforce", "CartPole-v1", "--epochs", "2", *small)
     whole = importlib.import_module("my_reinforce").REINFORCE("CartPole-v1").init(epoch_steps=256, num_steps=16)
     whole.fit(2)

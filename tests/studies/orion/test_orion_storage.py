@@ -292,7 +292,6 @@ def test_an_exception_leaves_the_state_as_it_was_and_frees_the_lock(url: str) ->
         assert held.state is None
         assert storage.release_algorithm_lock(uid=worker.id) == 1, "orion db release says that it worked"
         assert storage.release_algorithm_lock(uid=worker.id) == 0
-        change(storage, "algo", locked=1, owner=storage._db.read("algo")[0]["owner"])
 
 
 def test_no_crash_leaves_an_experiment_without_its_lock(url: str) -> None:
