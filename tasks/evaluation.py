@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 
 from .base_learner import BaseLearner
-from .envs import EnvSpec, Joined, make_envs, spaces_of
+from .envs import EnvSpec, make_envs, spaces_of
 from .envs.base.encode import Observations
 from .errors import UnsupportedSpace
 from .learner import Learner
@@ -182,6 +181,4 @@ def record(learner: BaseLearner, member: int, episodes: int, deterministic: bool
     obs, actions, running = (np.stack(x, 1) for x in zip(*steps, strict=True))  # (N, T, ...)
     begins = np.zeros(running.shape, np.float32)
     begins[:, 0] = 1
-    if isinstance(space := learner.envs.action_space, gym.spaces.Box | Joined):
-        actions = np.clip(actions, space.low, space.high).astype(np.float32)
-    return Demonstrations(obs[running], actions[running], begins[running])
+    return Demonstrations.of_envs(learner.envs, obs[running], actions[running], begins[running])

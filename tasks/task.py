@@ -25,6 +25,7 @@ from .envs import EnvSpec
 from .errors import NotInitialized, StateMismatch
 from .evaluation import (
     EVALUATION_EPISODES,
+    acting,
     evaluate,
     evaluate_episodes,
     measure_episodes,
@@ -36,7 +37,7 @@ from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .record import TaskRecord
 from .runtime.guard import BadResumeGuard
 from .runtime.observers import Context, EpochEvent, Until
-from .signals.demonstrations import Demonstrations
+from .signals.demonstrations import Demonstrations, Recorder
 from .warm_start import LoadReport, WarmStart, is_policy, match_beginning, policy_in, policy_tree
 
 FIDELITY = "epochs"
@@ -592,6 +593,13 @@ class Task:
         The arguments are those of `evaluate`.
         """
         return record(*self._evaluated(episodes), episodes, deterministic, **self._elsewhere(env, seed))
+
+    def recorder(self) -> Recorder:
+        """Record what the policy observes and does in training from now on.
+
+        Its `demonstrations()` are all steps so far, for cloning, GAIL and `Replayed`. It records this task alone.
+        """
+        return Recorder(acting(self.member_ref().learner).envs)
 
     def _evaluated(self, episodes: int) -> MemberRef:
         if episodes < 1:

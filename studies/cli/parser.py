@@ -294,6 +294,8 @@ def _add_train(commands: Any) -> None:
         "--no-better METRIC:N",
         "stop early, once a metric of the task, such as episode_return, has not risen for N epochs",
     )
+    text = "write what the policy observes and does in this run to a file such as demo.npz, as `evaluate --record` does"
+    option(parser, "--record FILE", text, type=Path)
     _add_training(parser)
 
 

@@ -3,6 +3,7 @@
 The policy ignores observations until its recording ends.
 
     Recording.of(actions).save("walk.npz")                      # (T, ...) of one episode, or several of them
+    task.record(episodes=1).save("walk.npz")                    # or what a task did in evaluation, or in training
     policy = Replayed.load("walk.npz", end="model", model=task.act)
     policy.reset()
     action = policy(observation)
@@ -12,16 +13,20 @@ Notation: T steps, N environments; every environment has its own recording and c
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
+from ..envs import EnvSpec, Joined, spaces_of
+from ..envs.base.encode import Actions
 from ..errors import TaskError
 
 Array = NDArray[Any]
@@ -43,10 +48,12 @@ class Recording:
     Attributes:
         actions: (N, T, ...), as the environment takes them; those after an episode's length are never played.
         lengths: (N,), steps of each episode, at least one.
+        joined: splits rows into the actions of a Dict or Tuple; None of others.
     """
 
     actions: Array
     lengths: NDArray[np.int64]
+    joined: Joined | None = None
 
     def __post_init__(self) -> None:
         actions, lengths = self.actions, self.lengths
@@ -80,15 +87,39 @@ class Recording:
             row[: len(array)] = array
         return cls(actions, lengths)
 
+    @classmethod
+    def of_steps(cls, actions: Array, begins: Array, env: str | EnvSpec | Mapping[str, Any] | None = None) -> Self:
+        """Return the recording of episodes that follow one another.
+
+        Args:
+            actions: (M, ...).
+            begins: (M,), 1 at the first step of each episode, else 0.
+            env: whose learner's form the actions have; None: they are as the environment takes them.
+        """
+        joined = None
+        if env is not None:
+            spec = EnvSpec.of(env)
+            codec = Actions(spaces_of(spec).action, spec.id)
+            actions, joined = codec.decode(actions), codec.space if isinstance(codec.space, Joined) else None
+        episodes = cls.of(*np.split(actions, np.flatnonzero(begins)[1:]))
+        return replace(episodes, joined=joined)
+
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the recording as .npz."""
+        """Write the recording as .npz, as demonstrations without observations."""
         path = Path(path).with_suffix(".npz")
-        np.savez_compressed(path, actions=self.actions, lengths=self.lengths)
+        steps = [row[:length] for row, length in zip(self.actions, self.lengths, strict=True)]
+        begins = np.zeros(int(self.lengths.sum()), np.float32)
+        begins[np.concatenate(([0], np.cumsum(self.lengths)[:-1]))] = 1
+        np.savez_compressed(path, actions=np.concatenate(steps), begins=begins)
         return path
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a recording; no content of the file can run code.
+    def load(cls, path: str | os.PathLike[str], env: str | EnvSpec | Mapping[str, Any] | None = None) -> Self:
+        """Read a recording or demonstrations, without running any code.
+
+        Args:
+            path: of the file.
+            env: of demonstrations that do not name their environment, as older files.
 
         Raises:
             BadRecording: if the file is none.
@@ -98,9 +129,14 @@ class Recording:
                 open(path, "rb") as data,
                 np.load(data, allow_pickle=False) as file,
             ):  # np.load alone leaves bad ones open
-                return cls(file["actions"], file["lengths"].astype(np.int64))
+                if "lengths" in file.files:  # as recordings were written before
+                    return cls(file["actions"], file["lengths"].astype(np.int64))
+                named = json.loads(str(file["env"])) if "env" in file.files else env
+                if named is None and "observations" in file.files:
+                    raise ValueError("it does not name its environment; give env=... of the task that was recorded")
+                return cls.of_steps(file["actions"], file["begins"], named)
         except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-            raise BadRecording(f"{path} must be an .npz file of recorded actions and lengths, but: {error}") from None
+            raise BadRecording(f"{path} must be an .npz file of recorded actions and begins, but: {error}") from None
 
 
 class Replayed:
@@ -149,14 +185,18 @@ class Replayed:
         """Return the next action in the form of Stable-Baselines3's policies."""
         return self(observation), None
 
-    def batch(self, observations: Sequence[Any] | Array) -> Array:
+    def batch(self, observations: Sequence[Any] | Array) -> Any:
         """Return the next actions (N, ...) for observations of N environments."""
         if len(observations) != len(self.cursors):
             raise BadRecording(
                 f"a record of {len(self.cursors)} episodes plays in as many environments, but got "
                 f"{len(observations)} observations"
             )
-        return np.stack([self._next(env, observation) for env, observation in enumerate(observations)])
+        actions = [self._next(env, observation) for env, observation in enumerate(observations)]
+        if (joined := self.recording.joined) is None:
+            return np.stack(actions)
+        out: Any = create_empty_array(joined.space, len(actions))
+        return concatenate(joined.space, actions, out)
 
     def _next(self, env: int, observation: Any) -> Any:
         cursor, length = int(self.cursors[env]), int(self.recording.lengths[env])
@@ -170,4 +210,5 @@ class Replayed:
                 )
             cursor = 0
         self.cursors[env] = cursor + 1
-        return self.recording.actions[env, cursor]
+        action, joined = self.recording.actions[env, cursor], self.recording.joined
+        return action if joined is None else joined.split(action)

@@ -4,7 +4,9 @@
     demonstrations.save("cartpole.npz")
     PPO("CartPole-v1", demonstrations="cartpole.npz").init(cloning={"use": True})
 
-`task.record(episodes).save(FILE)` and ``rekindle evaluate UID --record FILE`` record a task. Demonstrations are a part
+`task.record(episodes).save(FILE)` and ``rekindle evaluate UID --record FILE`` record a task in evaluation,
+`task.recorder()` and ``rekindle train ... --record FILE`` what it does in training. `Replayed` plays the actions of any
+of these files. Demonstrations are a part
 of the start of a task, see `warm_start`: their digest is in the identity, and the task is stored with them, so that the
 file is needed once.
 """
@@ -27,7 +29,7 @@ from torch import Tensor
 
 from ..checkpoint.member_state import Stacked
 from ..checkpoint.policy_files import write_whole
-from ..envs import EnvSpec, Joined, spaces_of
+from ..envs import Envs, EnvSpec, Joined, StepResult, spaces_of
 from ..envs.base.encode import Actions, Observations
 from ..errors import TaskError
 from ..experience.normalizers import ObservationNormalizer
@@ -43,6 +45,17 @@ class BadDemonstrations(TaskError, ValueError):
     """Demonstrations have another form than learning needs."""
 
 
+def check_name(path: str | os.PathLike[str]) -> Path:
+    """Return a file to write; BadDemonstrations unless it is .npz."""
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise BadDemonstrations(
+            f"demonstrations are written as .npz, but got the name {path.name!r}; call it "
+            f"{path.with_suffix('.npz').name}"
+        )
+    return path
+
+
 @dataclass(frozen=True)
 class Demonstrations:
     """M steps of some episodes, in order.
@@ -51,11 +64,13 @@ class Demonstrations:
         observations: (M, ...), encoded: vectors of float32, or images of bytes.
         actions: (M, ...), in the form of `Envs.step`: choices count from 0, several are in one row.
         begins: (M,), 1 at the first step of each episode, else 0.
+        env: the text of the environment's spec, which tells the form of actions; empty if it is not known.
     """
 
     observations: Array
     actions: Array
     begins: Array
+    env: str = ""
 
     def __post_init__(self) -> None:
         arrays = {name: getattr(self, name) for name in NAMES}
@@ -108,18 +123,22 @@ class Demonstrations:
                 observations.append(row)
                 actions.append(codec.encode(action))
                 begins.append(step == 0)
-        return cls(np.array(observations), np.array(actions), np.array(begins, np.float32))
+        return cls(np.array(observations), np.array(actions), np.array(begins, np.float32), spec.canonical)
+
+    @classmethod
+    def of_envs(cls, envs: Envs, observations: Array, actions: Array, begins: Array) -> Self:
+        """Return steps (M, ...) of environments, actions clipped to their bounds."""
+        if isinstance(space := envs.action_space, gym.spaces.Box | Joined):
+            actions = np.clip(actions, space.low, space.high).astype(np.float32)
+        return cls(observations, actions, begins.astype(np.float32), envs.spec.canonical)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write them as .npz, atomically."""
-        path = Path(path)
-        if path.suffix != ".npz":
-            raise BadDemonstrations(
-                f"demonstrations are written as .npz, but got the name {path.name!r}; call it "
-                f"{path.with_suffix('.npz').name}"
-            )
+        path = check_name(path)
         data = io.BytesIO()
-        np.savez_compressed(data, **{name: getattr(self, name) for name in NAMES})
+        named = {"env": np.array(self.env)} if self.env else {}
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in NAMES} | named
+        np.savez_compressed(data, **arrays)
         return write_whole(path, data.getvalue())
 
     @classmethod
@@ -142,7 +161,8 @@ class Demonstrations:
             )
         try:
             with open(path, "rb") as data, np.load(data, allow_pickle=False) as file:
-                return cls(*(file[name] for name in NAMES))
+                env = str(file["env"]) if "env" in file.files else ""
+                return cls(file[NAMES[0]], file[NAMES[1]], file[NAMES[2]], env)
         except BadDemonstrations as error:
             raise BadDemonstrations(f"{path}: {error}") from None
         except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
@@ -218,6 +238,37 @@ class Examples(Stacked):
         index = torch.from_numpy(rows)
         obs, actions, begins = (self.tensors[name][member, index] for name in NAMES)
         return {"obs": obs if normalizer is None else normalizer.of_batch(obs), "actions": actions, "begins": begins}
+
+
+class Recorder:
+    """Records what P members' policies observe and do in training."""
+
+    def __init__(self, envs: Envs):
+        """Record from now on."""
+        self.envs = envs
+        self.steps: list[tuple[Array, Array, Array]] = []
+        self.after: Array | None = None  # the last observations, or None before the first
+        self.ended = np.zeros((envs.num_members, envs.num_envs), np.bool_)
+        envs.watch(self._see)
+
+    def _see(self, obs: Array, actions: Array, result: StepResult) -> None:
+        begins = np.ones_like(self.ended)
+        if self.after is not None:  # a learner may leave an episode without its end
+            left = (obs != self.after).reshape(*begins.shape, -1).any(-1)
+            begins = self.ended | left
+        self.steps.append((obs.copy(), actions.copy(), begins))
+        self.after, self.ended = result.next_obs.copy(), result.terminated | result.truncated
+
+    def demonstrations(self) -> Demonstrations:
+        """Return all steps so far, one environment after the other.
+
+        Raises:
+            BadDemonstrations: there is none.
+        """
+        if not self.steps:
+            raise BadDemonstrations("a recording has at least one step, but nothing was trained since it began")
+        columns = (np.stack(column, 2) for column in zip(*self.steps, strict=True))  # (P, N, T, ...)
+        return Demonstrations.of_envs(self.envs, *(x.reshape(-1, *x.shape[3:]) for x in columns))
 
 
 def split_start(start: Mapping[str, Any]) -> tuple[dict[str, Any], Demonstrations | None]:

@@ -14,6 +14,7 @@ from ....spaces import Space, flatten, unflatten
 from ....tasks import load
 from ....tasks.identity import TaskIdentity
 from ....tasks.runtime.observers import EpochEvent, NoImprovement
+from ....tasks.signals.demonstrations import check_name
 from ....tasks.task import Task
 from ...orion.trial import Results, say, whole
 from ...orion.trial import train as train_trial
@@ -34,6 +35,8 @@ OF_EPISODES = ("info.", "recent_")  # metrics that a task reports once episodes 
 def train(arguments: argparse.Namespace) -> int:
     """Train or resume one task."""
     until = _stopping_rule(arguments.no_better)
+    if arguments.record is not None:
+        check_name(arguments.record)
     algorithm = load(arguments.task)
     values = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     low, epochs, _ = parse_epochs(options.epochs_of(arguments, algorithm, values))
@@ -47,10 +50,14 @@ def train(arguments: argparse.Namespace) -> int:
     with open_store(arguments) as store:
         values["start"] = warm_start.start_one(store, make(), cold, arguments, partial(note, errors))
         task = make(storage=TaskStorage(store, arguments.use_previous, device=arguments.device)).init(**values)
+        recorder = None if arguments.record is None else task.recorder()
         try:
             result = fit_task(task, epochs, errors, until)
         finally:
             task.release()
+            if recorder is not None and recorder.steps:
+                recorded = recorder.demonstrations()
+                note(errors, f"wrote {recorded.steps} steps to {recorded.save(arguments.record)}")
     if arguments.json:
         return print_json(result)
     out = new_console()

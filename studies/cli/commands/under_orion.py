@@ -31,6 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.no_better is not None:
         raise ValueError("under Orion its algorithm says how far trials are trained; leave --no-better out")
+    if arguments.record is not None:
+        raise ValueError("under Orion all trials would write the same file; leave --record out")
     interrupted = int(os.environ.get(INTERRUPT_VARIABLE, INTERRUPTED))
     # Only while nothing is trained: training has handlers of its own, which save first.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(interrupted))

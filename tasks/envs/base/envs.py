@@ -106,6 +106,18 @@ class Envs(ABC):
         The running one is not tallied.
         """
 
+    def watch(self, see: Callable[[Array, Array, StepResult], None]) -> None:
+        """Call a function with observations, actions and result of each step."""
+        step = self.step
+
+        def watched(actions: Array) -> StepResult:
+            before = self.obs
+            result = step(actions)
+            see(before, actions, result)
+            return result
+
+        self.step = watched  # type: ignore[method-assign]  # so that it costs nothing where nobody watches
+
     def begin_epoch(self, epochs: Array) -> None:  # noqa: B027
         """Start the members' epochs, (P,); a no-op but in restart mode."""
 

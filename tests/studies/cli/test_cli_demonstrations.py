@@ -20,6 +20,7 @@ from rekindle.studies.storage.store import Store
 from rekindle.studies.storage.stored_policies import put_policy
 from rekindle.studies.upkeep.fsck import check
 from rekindle.tasks import PPO
+from rekindle.tasks.experience.recorded_actions import Replayed
 from rekindle.tasks.signals.demonstrations import Demonstrations
 from studying import TINY, run, tiny
 
@@ -69,6 +70,10 @@ def test_a_stored_checkpoint_is_recorded_and_shown_to_another_task(sqlite_url: s
     result = json.loads(out)
     assert (status, result["record"]) == (0, str(file))
     assert Demonstrations.load(file).steps == result["steps"] == round(3 * result["return"])  # a reward of 1 each
+    rollout = tmp_path / "rollout.npz"
+    assert cli(*source, "--record", str(tmp_path / "rollout.txt"))[0] == 2  # before anything is trained
+    assert cli(*source[:-3], "--epochs", "2", "--record", str(rollout))[0] == 0
+    assert len(Replayed.load(rollout).recording.lengths) == Demonstrations.load(rollout).begins.sum() > 0
     status, out, errors = cli(*train(sqlite_url, file))
     assert status == 0
     found, whole = json.loads(out), alone(file, 2)

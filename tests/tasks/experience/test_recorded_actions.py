@@ -9,7 +9,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from rekindle.tasks import PPO
+from rekindle.tasks.envs.gym.envs import reset_seed
 from rekindle.tasks.experience.recorded_actions import BadRecording, Recording, RecordingEnded, Replayed
+from support_path import SUPPORT
 
 WALK = Recording.of([1, 0, 1])
 OBS = np.zeros(4)
@@ -110,3 +112,83 @@ def test_a_file_that_is_no_record_is_named_and_runs_nothing(tmp_path: Path) -> N
     for file in files.values():
         with pytest.raises(BadRecording, match=rf"{file.name} must be an \.npz file of recorded actions"):
             Replayed.load(file)
+
+
+SMALL: dict[str, Any] = {
+    "num_steps": 16,
+    "num_envs": 2,
+    "num_minibatches": 1,
+    "update_epochs": 1,
+    "epoch_steps": 64,
+    "model": {"width": 8},
+}
+
+
+def test_what_a_task_did_in_evaluation_is_played(tmp_path: Path) -> None:
+    task = PPO({"id": "Pendulum-v1", "kwargs": {"g": 9.0}}, seed=1).init(**SMALL)
+    policy = Replayed.load(task.record(2).save(tmp_path / "walk.npz"))
+    env = gym.make("Pendulum-v1", g=9.0)
+    obs, _ = env.reset(seed=reset_seed("evaluation", 0x5EED, 1, 0))
+    policy.batch([obs, obs])
+    policy.reset()
+    total = 0.0
+    for _ in range(200):
+        action = policy.batch([obs, obs])[1]
+        np.testing.assert_allclose(action, task.act(obs), rtol=1e-5)
+        obs, reward, *_ = env.step(action)
+        total += float(reward)
+    env.close()
+    assert total == pytest.approx(task.returns(2)[1], rel=1e-5)
+
+
+def test_what_the_policy_did_in_training_is_recorded_without_changing_it(tmp_path: Path) -> None:
+    quiet, task = (PPO("CartPole-v1", seed=1).init(**SMALL) for _ in range(2))
+    quiet.fit(2)
+    recorder = task.recorder()
+    task.fit(2)
+    assert task.digest == quiet.digest
+    recorded = recorder.demonstrations()
+    assert recorded.steps == 2 * 64
+    ended = sum(int(metrics.get("episodes", 0)) for _, metrics in task.history)
+    assert recorded.begins.sum() in range(ended, ended + 2 + 1)  # those that run at the end, but none that just ended
+    path = recorded.save(tmp_path / "rollout.npz")
+    policy = Replayed.load(path)
+    first = int(policy.recording.lengths[0])
+    env = gym.make("CartPole-v1")
+    only = Replayed(Recording.of(policy.recording.actions[0, :first]))
+    for step, shown in enumerate(recorded.observations[:first]):  # each action leads to what was seen next
+        action = only(shown)
+        assert action == recorded.actions[step]
+        if step + 1 < first:
+            env.reset()
+            env.unwrapped.state = shown.astype(float)  # type: ignore[attr-defined]
+            np.testing.assert_allclose(env.step(action)[0], recorded.observations[step + 1], atol=1e-5)
+    env.close()
+    PPO("CartPole-v1", demonstrations=path).init(**SMALL, cloning={"use": True}).fit(1)
+
+
+def test_the_actions_of_dicts_are_played_as_the_environment_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    task = PPO("own_envs:HybridWalk-v0").init(**SMALL)
+    policy = Replayed.load(task.record(1).save(tmp_path / "walk.npz"))
+    env = gym.make("own_envs:HybridWalk-v0")
+    obs, _ = env.reset(seed=1)
+    action = policy(obs)
+    assert env.action_space.contains(action)
+    policy.reset()
+    batch = policy.batch([obs])
+    assert batch["mode"].tolist() == [action["mode"]]
+    assert batch["rest"][1].shape == (1,)
+
+
+def test_files_of_other_forms_are_read_or_refused(tmp_path: Path) -> None:
+    before = tmp_path / "before.npz"  # as recordings were written once
+    np.savez_compressed(before, actions=np.array([[1, 0, 1]]), lengths=np.array([3]))
+    assert Replayed.load(before).recording.actions.tolist() == [[1, 0, 1]]
+    nameless = tmp_path / "nameless.npz"
+    np.savez_compressed(nameless, observations=np.zeros((2, 4)), actions=np.array([0, 1]), begins=np.array([1.0, 0.0]))
+    with pytest.raises(BadRecording, match=r"does not name its environment; give env=\.\.\. of the task"):
+        Recording.load(nameless)
+    assert Recording.load(nameless, env="CartPole-v1").actions.tolist() == [[0, 1]]
