@@ -40,6 +40,7 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   lineage [{uid, until (epochs)}] from its root to itself,
                   checkpoints [{epochs, digest, bytes, created, kept (why)}], events [{time, kind, ...}]
                   with --config also config (the run file)
+    import-config format, config (the run file), without [what has no counterpart]
     replay        format, uid, equal, epochs, digest, replayed (digest or null), reason (text or null),
                   lineage [{uid, from (epochs), to (epochs), digest}]
     fork          as train, and from (uid), at (epochs), changed {dotted name: [old, new]}, return_before

@@ -323,6 +323,12 @@ def _add_readers(commands: Any) -> None:
     parser.add_argument("env", metavar="ENV", nargs="?", help="leave out what has no effect in this environment")
     parser = _command(commands, "trials", "the trials of a study, rung by rung", "look.trials")
     parser.add_argument("study", metavar="STUDY")
+    text = "convert an ML-Agents configuration into a run file, and list what has no counterpart"
+    parser = _command(commands, "import-config", text, "look.import_config")
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as mlagents.yaml")
+    parser.add_argument("env", metavar="ENV", nargs="?", help="a Gymnasium id; ML-Agents' configurations name none")
+    option(parser, "--behavior NAME", "which behavior, if the file has several")
+    option(parser, "--output RUN.TOML", "write the run file here (default: stdout)", type=Path)
     text = "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
     parser = _command(commands, "show", text, "look.show")
     _add_uid(parser)

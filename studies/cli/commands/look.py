@@ -13,11 +13,13 @@ from ....tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ....tasks.envs import EnvSpec
 from ...engine.configuring import open_space
 from ...engine.json_views import status_json, study_json, task_json, tasks_json
+from ...redact import printable
 from ...storage.locks.owner import Owner
 from ...storage.store import Store
 from ...study.config import title
 from ..output import tables
 from ..output.terminal import new_console, note, print_json
+from ..run_files.mlagents import convert
 from ..run_files.writing import to_toml
 from .options import parse_env
 from .storage import existing_store, whole_uid
@@ -118,6 +120,22 @@ def show(arguments: argparse.Namespace) -> int:
     for trial in task["trials"]:
         if trial["error"]:
             note(out, f"trial {trial['number']} of study {trial['study']} failed:\n{trial['error'].strip()}")
+    return 0
+
+
+def import_config(arguments: argparse.Namespace) -> int:
+    """Print or write the run file of an ML-Agents configuration."""
+    content, without = convert(arguments.file, arguments.env, arguments.behavior)
+    if arguments.json:
+        return print_json({"config": content, "without": without})
+    text = "".join(f"# no counterpart: {printable(line)}\n" for line in without) + to_toml(content)
+    if arguments.output is None:
+        print(text, end="")
+    else:
+        arguments.output.write_text(text, encoding="utf-8")
+        note(new_console(), f"{arguments.output}: rekindle train {arguments.output}")
+    for line in without:
+        note(new_console(stderr=True), f"no counterpart: {line}")
     return 0
 
 

@@ -1,0 +1,182 @@
+"""Conversion of ML-Agents' trainer configurations into run files.
+
+Names and meanings are those of ML-Agents' documentation, "Training Configuration File" and "Training ML-Agents":
+https://github.com/Unity-Technologies/ml-agents/tree/develop/docs. Its buffer of `buffer_size` experiences, in pieces of
+`time_horizon` steps, is `num_envs` environments that take `num_steps` each; a schedule ends at `max_steps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ....spaces.errors import SpaceError, near
+from ....tasks import load
+from ....tasks.identity import TaskIdentity
+from .reading import read
+
+ENCODERS = {
+    "simple": "simple",
+    "nature_cnn": "nature",
+    "resnet": "impala",
+    "match3": "small",
+    "fully_connected": "flat",
+}
+DIRECT = {  # by path below a behavior: names of hyperparameters
+    "hyperparameters.learning_rate": "optimizer.lr",
+    "hyperparameters.beta": "ent_coef",
+    "hyperparameters.epsilon": "clip_coef",
+    "hyperparameters.lambd": "gae_lambda",
+    "hyperparameters.num_epoch": "update_epochs",
+    "hyperparameters.shared_critic": "model.shared_critic",
+    "hyperparameters.tau": "tau",
+    "hyperparameters.init_entcoef": "entropy.alpha",
+    "hyperparameters.buffer_init_steps": "learning_starts",
+    "network_settings.normalize": "normalize_obs",
+    "network_settings.hidden_units": "model.width",
+    "network_settings.num_layers": "model.layers",
+    "reward_signals.extrinsic.gamma": "gamma",
+    "reward_signals.extrinsic.strength": "extrinsic.strength",
+    "behavioral_cloning.strength": "cloning.strength",
+    "behavioral_cloning.steps": "cloning.steps",
+    "behavioral_cloning.samples_per_update": "cloning.samples_per_update",
+    "behavioral_cloning.batch_size": "cloning.batch_size",
+    "reward_signals.gail.use_actions": "gail.use_actions",
+    "reward_signals.gail.use_vail": "gail.variational",
+}
+SCHEDULES = {"learning_rate_schedule": "lr_schedule", "beta_schedule": "ent_coef_schedule"} | {
+    "epsilon_schedule": "clip_coef_schedule"
+}
+SIGNALS = {"curiosity": "icm", "rnd": "rnd", "gail": "gail"}
+OF_SIGNAL = {"gamma": "gamma", "strength": "strength", "learning_rate": "lr", "network_settings.hidden_units": "width"}
+OUTSIDE = ("checkpoint_settings", "engine_settings", "env_settings", "torch_settings")
+ABSENT: tuple[Any, ...] = (None, False, {}, "")  # values by which something is left out
+
+
+class Converted(NamedTuple):
+    """A run file, and what of the configuration has no place in it."""
+
+    content: dict[str, Any]
+    without: list[str]
+
+
+def convert(path: Path, env: str | None = None, behavior: str | None = None) -> Converted:
+    """Return the run file of one behavior.
+
+    Args:
+        path: of the YAML file.
+        env: the environment, which ML-Agents does not name.
+        behavior: its name; None for the only one.
+
+    Raises:
+        ValueError: the file is no such configuration, or its trainer has no counterpart.
+    """
+    whole = read(path)
+    behaviors = whole.get("behaviors")
+    if not isinstance(behaviors, Mapping) or not behaviors:
+        raise ValueError(f"an ML-Agents configuration has behaviors, but {path} has none")
+    if behavior is None and len(behaviors) > 1:
+        raise ValueError(f"a run file is of one behavior, but {path} has {', '.join(behaviors)}; give --behavior")
+    name = behavior or next(iter(behaviors))
+    if name not in behaviors:
+        raise ValueError(f"{path} has no behavior {name!r}{near(name, list(behaviors))}")
+    flat = dict(_flat(whole.get("default_settings") or {})) | dict(_flat(behaviors[name] or {}))
+    trainer = flat.pop("trainer_type", "ppo")
+    if trainer not in ("ppo", "sac"):
+        raise ValueError(
+            f"the trainers ppo and sac have counterparts, but behavior {name} has trainer_type {trainer!r}"
+        )
+    values, used = _hyperparameters(trainer, flat)
+    space = load(trainer).learner.hyperparameters
+    unknown = sorted(values.keys() - space.flat().keys())
+    values = {each: value for each, value in values.items() if each in space.flat()}
+    try:
+        space.validate(values)
+    except SpaceError as error:
+        raise ValueError(f"{path}: behavior {name} has a value that {trainer} does not take: {error}") from None
+    if "model.encoder" in values and env is not None and not _sees_images(trainer, env):
+        del values["model.encoder"]  # ML-Agents names one for every behavior
+    content: dict[str, Any] = {"task": trainer}
+    if parameters := whole.get("environment_parameters"):
+        content["env"] = {"id": env or "package:Environment-v0", "parameters": parameters}
+    elif env:
+        content["env"] = env
+    if "max_steps" in flat:
+        content["env_steps"] = int(flat["max_steps"])
+    if "keep_checkpoints" in flat:
+        content["snapshots"] = str(flat["keep_checkpoints"])
+    outside = dict(_flat({name: whole.get(name) or {} for name in OUTSIDE}))
+    if isinstance(seed := outside.pop("env_settings.seed", None), int) and seed >= 0:
+        content["seed"] = seed
+    if device := outside.pop("torch_settings.device", None):
+        content["device"] = device
+    content["hyperparameters"] = values
+    used |= {"max_steps", "keep_checkpoints"}
+    left = {path: value for path, value in flat.items() if path not in used or DIRECT.get(path) in unknown} | outside
+    return Converted(content, [f"{path}: {value}" for path, value in left.items() if value not in ABSENT])
+
+
+def _sees_images(trainer: str, env: str) -> bool:
+    """Return whether the task would see this environment through an encoder."""
+    try:
+        TaskIdentity.of(load(trainer), env, 0, {"model.encoder": "simple"})
+    except ValueError as error:
+        return "model.encoder" not in str(error)  # what else is wrong is said when it is trained
+    return True
+
+
+def _hyperparameters(trainer: str, flat: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
+    """Return the hyperparameters by dotted name, and the paths that they come from."""
+    values = {name: flat[path] for path, name in DIRECT.items() if path in flat}
+    used = {path for path in DIRECT if path in flat}
+
+    def take(path: str, default: Any = None) -> Any:
+        used.add(path)
+        value = flat.get(f"{path}")
+        return default if value is None else value
+
+    size, batch = take("hyperparameters.buffer_size"), take("hyperparameters.batch_size")
+    if trainer == "ppo":
+        horizon = take("time_horizon", 64)
+        if size is not None:
+            values["num_steps"] = min(int(horizon), int(size))
+            values["num_envs"] = max(1, int(size) // values["num_steps"])
+            if batch is not None:
+                values["num_minibatches"] = max(1, int(size) // int(batch))
+    else:
+        values |= {name: value for name, value in (("buffer_size", size), ("batch_size", batch)) if value is not None}
+        if (per_update := take("hyperparameters.steps_per_update")) is not None:
+            values |= {"num_envs": 1, "num_steps": max(1, int(per_update)), "num_updates": 1}
+        values["lr_schedule.name"] = "constant"  # ML-Agents' default for SAC
+    for theirs, ours in SCHEDULES.items():
+        if (kind := take(f"hyperparameters.{theirs}")) is not None:
+            values[f"{ours}.name"] = kind
+            if kind == "linear" and "max_steps" in flat:
+                values[f"{ours}.horizon"] = int(flat["max_steps"])
+    if encoder := take("network_settings.vis_encode_type"):
+        values["model.encoder"] = ENCODERS.get(encoder, encoder)
+    if take("network_settings.goal_conditioning_type") == "hyper":
+        values["model.goal_conditioning"] = "hyper"
+    if any(path.startswith("network_settings.memory.") for path in flat):
+        values["model.memory"] = "lstm"
+        if trainer == "sac" and (length := take("network_settings.memory.sequence_length")) is not None:
+            values["model.sequence_length"] = length
+    for theirs, ours in SIGNALS.items():
+        paths = [path for path in flat if path.startswith(f"reward_signals.{theirs}.")]
+        if paths:
+            values[f"{ours}.use"] = True
+        for key, name in OF_SIGNAL.items():
+            if (path := f"reward_signals.{theirs}.{key}") in paths:
+                values[f"{ours}.{name}"] = take(path)
+    if any(path.startswith("behavioral_cloning.") for path in flat):
+        values["cloning.use"] = True
+    return values, used
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

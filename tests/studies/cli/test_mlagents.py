@@ -1,0 +1,122 @@
+"""ML-Agents' configurations, as its documentation has them, become run files; what has no counterpart is listed."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Cli = Callable[..., tuple[int, str, str]]
+PYRAMIDS = """
+behaviors:
+  Pyramids:
+    trainer_type: ppo
+    hyperparameters:
+      batch_size: 128
+      buffer_size: 2048
+      learning_rate: 0.0003
+      beta: 0.01
+      epsilon: 0.2
+      lambd: 0.95
+      num_epoch: 3
+      learning_rate_schedule: linear
+    network_settings:
+      normalize: false
+      hidden_units: 512
+      num_layers: 2
+      vis_encode_type: simple
+      memory: null
+    reward_signals:
+      extrinsic: {gamma: 0.99, strength: 1.0}
+      rnd: {gamma: 0.99, strength: 0.01, learning_rate: 0.0001, network_settings: {hidden_units: 64, num_layers: 3}}
+    keep_checkpoints: 5
+    max_steps: 3.0e6
+    time_horizon: 128
+    summary_freq: 30000
+environment_parameters:
+  mass:
+    sampler_type: uniform
+    sampler_parameters: {min_value: 0.5, max_value: 10}
+  height:
+    curriculum:
+      - name: low
+        completion_criteria: {measure: reward, behavior: Pyramids, threshold: 0.8, min_lesson_length: 100}
+        value: 1.5
+      - name: high
+        value: 3.0
+env_settings: {seed: 7, env_path: null}
+torch_settings: {device: cpu}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "mlagents.yaml").write_text(PYRAMIDS)
+    return tmp_path / "mlagents.yaml"
+
+
+def test_a_configuration_becomes_a_run_file(file: Path, cli: Cli) -> None:
+    status, out, errors = cli("import-config", str(file), "my_envs:Pyramids-v0")
+    assert status == 0, errors
+    content = tomllib.loads(out)
+    assert (content["task"], content["env_steps"], content["seed"], content["snapshots"]) == ("ppo", 3_000_000, 7, "5")
+    assert content["env"]["id"] == "my_envs:Pyramids-v0"
+    assert content["env"]["parameters"]["mass"]["sampler_type"] == "uniform"
+    assert content["env"]["parameters"]["height"]["curriculum"][1] == {"name": "high", "value": 3.0}
+    hp = content["hyperparameters"]
+    assert (hp["num_steps"], hp["num_envs"], hp["num_minibatches"], hp["update_epochs"]) == (128, 16, 16, 3)
+    assert hp["lr_schedule"] == {"name": "linear", "horizon": 3_000_000}
+    assert hp["model"] == {"width": 512, "layers": 2, "encoder": "simple"}
+    assert hp["rnd"] == {"use": True, "gamma": 0.99, "strength": 0.01, "lr": 0.0001, "width": 64}
+    for path in ("summary_freq: 30000", "reward_signals.rnd.network_settings.num_layers: 3"):
+        assert f"# no counterpart: {path}" in out
+        assert f"no counterpart: {path}" in errors
+
+
+def test_what_it_becomes_is_trained(file: Path, tmp_path: Path, sqlite_url: str, cli: Cli) -> None:
+    small = PYRAMIDS.partition("environment_parameters")[0].replace("2048", "256").replace("512", "16")
+    file.write_text(small.replace("max_steps: 3.0e6", "max_steps: 512"))
+    run = str(tmp_path / "run.toml")
+    assert cli("import-config", str(file), "CartPole-v1", "--output", run)[0] == 0
+    status, out, errors = cli("train", run, "--set", "epoch_steps=256", "--storage", sqlite_url, "--json")
+    assert status == 0, errors
+    assert (json.loads(out)["epochs"], json.loads(out)["hyperparameters"]["gae_lambda"]) == (2, 0.95)
+
+
+def test_soft_actor_critic_has_its_own_names(file: Path, cli: Cli) -> None:
+    file.write_text(
+        "default_settings: {trainer_type: sac, network_settings: {hidden_units: 64}}\n"
+        "behaviors:\n  Walker:\n    hyperparameters: {batch_size: 256, buffer_size: 50000, buffer_init_steps: 1000,"
+        " tau: 0.005, steps_per_update: 10.0, init_entcoef: 1.0, save_replay_buffer: true}\n"
+    )
+    found = json.loads(cli("import-config", str(file), "--json")[1])
+    hp = found["config"]["hyperparameters"]
+    assert (hp["num_steps"], hp["num_updates"], hp["entropy.alpha"], hp["learning_starts"]) == (10, 1, 1.0, 1000)
+    assert (hp["batch_size"], hp["buffer_size"], hp["model.width"]) == (256, 50000, 64)
+    assert found["without"] == ["hyperparameters.save_replay_buffer: True"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("trainer_type: ppo", "trainer_type: poca", "behavior Pyramids has trainer_type 'poca'"),
+        ("behaviors:", "behaviours:", "an ML-Agents configuration has behaviors, but"),
+        ("lambd: 0.95", "lambd: 9", "a value that ppo does not take: gae_lambda must be"),
+        ("behaviors:", "behaviors: [", "must be a file of YAML"),
+    ],
+)
+def test_what_has_no_counterpart_at_all_is_refused(old: str, new: str, message: str, file: Path, cli: Cli) -> None:
+    file.write_text(PYRAMIDS.replace(old, new))
+    status, out, errors = cli("import-config", str(file))
+    assert (status, out) == (2, "")
+    assert message in errors
+
+
+def test_one_of_several_behaviors_is_chosen(file: Path, cli: Cli) -> None:
+    file.write_text("behaviors: {A: {trainer_type: ppo}, B: {trainer_type: sac}}")
+    assert "has A, B; give --behavior" in cli("import-config", str(file))[2]
+    assert json.loads(cli("import-config", str(file), "--behavior", "B", "--json")[1])["config"]["task"] == "sac"
+    assert "no behavior 'C'" in cli("import-config", str(file), "--behavior", "C")[2]
