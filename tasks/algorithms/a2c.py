@@ -39,7 +39,7 @@ from .on_policy import (
     on_policy_space,
     without_effect,
 )
-from .rollout_updates import EveryRollout, updates_of
+from .rollout_updates import Collector, EveryRollout, check_overlap, overlap_choice, updates_of
 
 
 class A2CLearner(Learner):
@@ -61,13 +61,15 @@ class A2CLearner(Learner):
         update_epochs=integer(1, 10, default=1, accept=(1, 1000), structural=True, search=False),
         num_minibatches=ordinal(1, 2, 4, default=1, accept=(1, 65536), structural=True, search=False),
         normalize_advantage=normalize_advantage(default=False),
+        overlap=overlap_choice(),
         **whole_episodes_space(),
     ).extend(**guidance_space())
-    parts = ("optimizer", "standardizer", "guidance", "gathered")
+    parts = ("optimizer", "standardizer", "guidance", "gathered", "collector")
     mix_gradients: Callable[[Tensor], Tensor] | None = None
     agent: Agent
     policy: ActorCritic
     gathered: EveryRollout
+    collector: Collector
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
     without_effect = classmethod(without_effect)
@@ -76,6 +78,7 @@ class A2CLearner(Learner):
     def check(cls, values: Mapping[str, Any]) -> None:
         check_on_policy(cls, values)
         check_whole_episodes(values, cls.algorithm())
+        check_overlap(values, cls.algorithm())
 
     def build(self) -> None:
         hp = self.hp
@@ -87,15 +90,17 @@ class A2CLearner(Learner):
         self.guidance = Guidance.of(self)
         self.demonstrations = self.guidance.examples
         self.networks = network_spans(self.policy.parameters.shapes)
+        self.collector = Collector.of(self)
         self.gathered = updates_of(self, self.guidance)
 
     def iterate(self) -> Mapping[str, Tensor]:
-        hp, agent, guidance = self.hp, self.agent, self.guidance
+        hp, guidance = self.hp, self.guidance
         # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
         lr = learning_rates(hp, self.env_steps, self.policy.parameters)
-        rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
-        self.env_steps += hp.num_steps * hp.num_envs
-        return self.gathered.update(self, guidance, rollout, partial(self.update, lr))
+        with self.collector.rollout(self.envs, self.iterations, guidance.needs_next_obs) as collected:
+            rollout = guidance.scale_extrinsic(collected)
+            self.env_steps += hp.num_steps * hp.num_envs
+            return self.gathered.update(self, guidance, rollout, partial(self.update, lr))
 
     def update(self, lr: LearningRates, batch: Batch, active: Tensor | None) -> dict[str, Tensor]:
         """Take all steps on a batch, and return metrics.

@@ -41,7 +41,7 @@ from .on_policy import (
     on_policy_space,
     without_effect,
 )
-from .rollout_updates import EveryRollout, updates_of
+from .rollout_updates import Collector, EveryRollout, check_overlap, overlap_choice, updates_of
 from .separate_critic import SeparateCritic, critic_space
 
 
@@ -96,7 +96,7 @@ def ppo_space(**more: Any) -> Space:
         "num_minibatches": ordinal(2, 4, 8, default=4, accept=(1, 65536), structural=True),
     }
     space = on_policy_space(lr=1e-3, **{**own, **more})
-    return space.extend(**whole_episodes_space(silent=True), **guidance_space())
+    return space.extend(overlap=overlap_choice(), **whole_episodes_space(silent=True), **guidance_space())
 
 
 class PPOLearner(Learner):
@@ -110,12 +110,13 @@ class PPOLearner(Learner):
     """
 
     hyperparameters = ppo_space(normalize_advantage=normalize_advantage(default=True), critic=critic_space())
-    parts = ("optimizer", "standardizer", "guidance", "critic", "gathered")
+    parts = ("optimizer", "standardizer", "guidance", "critic", "gathered", "collector")
     mix_gradients: Callable[[Tensor], Tensor] | None = None
     agent: Agent
     policy: ActorCritic
     critic: SeparateCritic | None = None
     gathered: EveryRollout
+    collector: Collector
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
     without_effect = classmethod(without_effect)
@@ -124,6 +125,7 @@ class PPOLearner(Learner):
     def check(cls, values: Mapping[str, Any]) -> None:
         check_on_policy(cls, values)
         check_whole_episodes(values, cls.algorithm())
+        check_overlap(values, cls.algorithm())
         if values["critic"]["name"] == "separate":
             check_minibatches(values, "critic.num_minibatches", values["critic"]["num_minibatches"], cls.algorithm())
             if values.get("critic_lr") is not None:
@@ -145,6 +147,7 @@ class PPOLearner(Learner):
         self.order = self.keys("order")
         self.standardizer = advantage_scale(hp.normalize_advantage, self.members)
         self.guidance = Guidance.of(self)
+        self.collector = Collector.of(self)
         self.gathered = updates_of(self, self.guidance)
         self.demonstrations = self.guidance.examples
         self.networks = network_spans(self.policy.parameters.shapes)
@@ -153,13 +156,14 @@ class PPOLearner(Learner):
             del self.networks["critic"]
 
     def iterate(self) -> Mapping[str, Tensor]:
-        hp, agent, guidance = self.hp, self.agent, self.guidance
+        hp, guidance = self.hp, self.guidance
         # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
         lr = learning_rates(hp, self.env_steps, self.policy.parameters)
-        rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
-        self.env_steps += hp.num_steps * hp.num_envs
-        fitted = {} if self.critic is None else self.critic.fit(rollout, self.env_steps, self.iterations)
-        return self.gathered.update(self, guidance, rollout, partial(self.update, lr, fitted))
+        with self.collector.rollout(self.envs, self.iterations, guidance.needs_next_obs) as collected:
+            rollout = guidance.scale_extrinsic(collected)
+            self.env_steps += hp.num_steps * hp.num_envs
+            fitted = {} if self.critic is None else self.critic.fit(rollout, self.env_steps, self.iterations)
+            return self.gathered.update(self, guidance, rollout, partial(self.update, lr, fitted))
 
     def update(
         self, lr: LearningRates, fitted: Mapping[str, Tensor], batch: Batch, active: Tensor | None

@@ -33,7 +33,7 @@ from ..signals.guidance import Guidance
 from ..task import Task
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, without_effect
 from .ppo import clipped_surrogate, ppo_space, within_target_kl
-from .rollout_updates import EveryRollout, updates_of
+from .rollout_updates import Collector, EveryRollout, check_overlap, updates_of
 
 
 class PPO2Learner(Learner):
@@ -42,11 +42,12 @@ class PPO2Learner(Learner):
     hyperparameters = ppo_space(
         clip_value=maybe(real(0.1, 10.0, accept=(1e-6, 1e6)), default=None, search=False)  # None: clip_coef
     )
-    parts = ("optimizer", "guidance", "gathered")
+    parts = ("optimizer", "guidance", "gathered", "collector")
     mix_gradients: Callable[[Tensor], Tensor] | None = None  # of the members' gradients
     agent: Agent
     policy: ActorCritic
     gathered: EveryRollout
+    collector: Collector
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
     without_effect = classmethod(without_effect)
@@ -55,6 +56,7 @@ class PPO2Learner(Learner):
     def check(cls, values: Mapping[str, Any]) -> None:
         check_on_policy(cls, values)
         check_whole_episodes(values, cls.algorithm())
+        check_overlap(values, cls.algorithm())
 
     def build(self) -> None:
         self.agent = make_agent(self)
@@ -62,17 +64,19 @@ class PPO2Learner(Learner):
         self.optimizer = Optimizer(self.policy.parameters.vector, self.hp.optimizer)
         self.order = self.keys("order")
         self.guidance = Guidance.of(self)
+        self.collector = Collector.of(self)
         self.gathered = updates_of(self, self.guidance)
         self.demonstrations = self.guidance.examples
         self.networks = network_spans(self.policy.parameters.shapes)
 
     def iterate(self) -> Mapping[str, Tensor]:
-        hp, agent, guidance = self.hp, self.agent, self.guidance
+        hp, guidance = self.hp, self.guidance
         # At the steps before this rollout: the first update has the initial rate. Other schedules count its steps.
         lr = learning_rates(hp, self.env_steps, self.policy.parameters)
-        rollout = guidance.scale_extrinsic(agent.collect(self.envs, self.iterations, guidance.needs_next_obs))
-        self.env_steps += hp.num_steps * hp.num_envs
-        return self.gathered.update(self, guidance, rollout, partial(self.update, lr))
+        with self.collector.rollout(self.envs, self.iterations, guidance.needs_next_obs) as collected:
+            rollout = guidance.scale_extrinsic(collected)
+            self.env_steps += hp.num_steps * hp.num_envs
+            return self.gathered.update(self, guidance, rollout, partial(self.update, lr))
 
     def update(self, lr: LearningRates, batch: Batch, active: Tensor | None) -> dict[str, Tensor]:
         """Take all steps on a batch, and return metrics.

@@ -1,18 +1,33 @@
-"""When on-policy members are updated: on every rollout, or on whole episodes."""
+"""When on-policy members collect rollouts, and when they are updated.
+
+With `overlap` an update on rollout k runs while rollout k + 1 is collected, by the policy before that update. What is
+learned from is therefore always one update old, however long either takes; PPO's ratios are to the policy that acted.
+Simulators that are waited for cost no time then. ML-Agents calls it `threaded`, with a lag that varies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..experience.rollout import Batch, Rollout
+from ...spaces import Dimension, categorical
+from ..checkpoint.member_state import Stacked
+from ..envs import Envs
+from ..experience.rollout import Agent, Batch, Rollout
 from ..experience.whole_episodes import EpisodeBuffer, needs_whole_episodes
+from ..learner import Learner
 from ..runtime.metric_means import MemberMetrics
 from ..signals.guidance import Guidance
 from ..signals.host import SignalHost
+from .on_policy import make_agent
 
+BY_TIME = ("rewards", "terminated", "ended")  # (T, P, N)
 Update = Callable[[Batch, Tensor | None], dict[str, Tensor]]  # of a batch and the members (P, 1) that may move
 
 
@@ -67,3 +82,126 @@ def updates_of(host: SignalHost, guidance: Guidance) -> EveryRollout:
     if needs_whole_episodes(vars(host.hp)):
         return WholeEpisodes(host.hp, host.envs, host.agent, guidance.row_names)
     return EveryRollout()
+
+
+def overlap_choice() -> Dimension:
+    """Return the hyperparameter `overlap`.
+
+    It is newer than others and so silent at its default.
+    """
+    return categorical(False, True, default=False, structural=True, search=False, silent=True)
+
+
+def check_overlap(values: Mapping[str, Any], algorithm: str) -> None:
+    """Raise ValueError for hyperparameters that contradict overlapping."""
+    if not values["overlap"]:
+        return
+    if needs_whole_episodes(values):
+        raise ValueError(
+            f"{algorithm}: an update that waits for whole episodes abandons running ones, but overlap collects on; "
+            "leave one of them out"
+        )
+    if values["normalize_obs"] and values["demonstrated_steps"]:
+        raise ValueError(
+            f"{algorithm}: demonstrations are normalized as observations are at that moment, but overlap collects new "
+            "ones meanwhile; leave overlap or normalize_obs out"
+        )
+
+
+class Collector:
+    """Collection of rollouts when they are needed."""
+
+    def __init__(self, agent: Agent):
+        self.agent = agent
+
+    @staticmethod
+    def of(learner: Learner) -> Collector:
+        """Return the collector that a learner's hyperparameters ask for."""
+        assert learner.agent is not None
+        if not learner.hp.overlap:
+            return Collector(learner.agent)
+        return OverlappedCollector(learner.agent, make_agent(learner), learner.envs, learner.hp.num_steps)
+
+    @contextmanager
+    def rollout(self, envs: Envs, iteration: int, keep_next: bool) -> Iterator[Rollout]:
+        """Give the rollout of an iteration, for learning within the context.
+
+        Args:
+            envs: the members' environments.
+            iteration: its number.
+            keep_next: whether the rollout must have `next_obs`.
+        """
+        yield self.agent.collect(envs, iteration, keep_next)
+
+
+class OverlappedCollector(Collector, Stacked):
+    """Collection of the next rollout while the last one is learned from.
+
+    The state holds one rollout.
+    """
+
+    scratch = ("acting",)
+
+    def __init__(self, agent: Agent, acting: Agent, envs: Envs, steps: int):
+        """Allocate a rollout.
+
+        Args:
+            agent: the members' own.
+            acting: another one, with networks that stay while those of the first learn.
+            envs: the members' environments.
+            steps: of a rollout.
+        """
+        super().__init__(agent)
+        self.acting = acting
+        acting.obs_normalizer, acting.reward_normalizer = agent.obs_normalizer, agent.reward_normalizer
+        acting.memory = agent.memory
+        members, num_envs, dist, device = envs.num_members, envs.num_envs, agent.policy.distribution, agent.device
+        form = (members, steps, num_envs)
+        kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
+        self.tensors = {name: torch.zeros(form, device=device) for name in BY_TIME} | {
+            "obs": torch.zeros(members, steps + 1, num_envs, *envs.obs_shape, dtype=kind, device=device),
+            "next_obs": torch.zeros(*form, *envs.obs_shape, dtype=kind, device=device),
+            "actions": torch.zeros(*form, *dist.action_shape, dtype=dist.action_type, device=device),
+            "log_probs": torch.zeros(members, steps * num_envs, device=device),
+            "filled": torch.zeros(members, 1, device=device),
+        }
+        if agent.policy.state_size:
+            self.tensors["memory"] = torch.zeros(members, num_envs, agent.policy.state_size, device=device)
+
+    @contextmanager
+    def rollout(self, envs: Envs, iteration: int, keep_next: bool) -> Iterator[Rollout]:
+        if not bool(self.tensors["filled"].all()):  # the first one, which nothing was learned before
+            self._follow()
+            self._store(self._collect(envs, iteration))
+        self._follow()
+        # Sums round by the number of threads that torch uses, and a new thread has its own.
+        with ThreadPoolExecutor(1, "rollout", torch.set_num_threads, (1,)) as pool:
+            following = pool.submit(self._collect, envs, iteration + 1)
+            yield self._stored()
+        self._store(following.result())
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Copy the members' networks to those that act."""
+        self.acting.policy.parameters.vector.copy_(self.agent.policy.parameters.vector)
+
+    def _collect(self, envs: Envs, iteration: int) -> Rollout:
+        rollout = self.acting.collect(envs, iteration, keep_next=True)
+        return replace(rollout, log_probs=self.acting.evaluate(rollout)[0]["log_probs"])
+
+    @torch.no_grad()
+    def _store(self, rollout: Rollout) -> None:
+        for name, tensor in self.tensors.items():
+            if name == "filled":
+                tensor.fill_(1)
+            else:
+                new: Tensor = getattr(rollout, name)
+                tensor.copy_(new.transpose(0, 1) if name in BY_TIME else new)
+
+    def _stored(self) -> Rollout:
+        tensors = {name: x for name, x in self.tensors.items() if name != "filled"}
+        by_time = {name: tensors.pop(name).transpose(0, 1).contiguous() for name in BY_TIME}
+        cut = (by_time["ended"] > by_time["terminated"]).cpu().numpy()
+        finals = tensors["next_obs"].cpu().numpy()
+        truncations = [(t, mask, finals[:, t].copy()) for t, mask in enumerate(cut) if mask.any()]
+        return Rollout(truncations=truncations, **by_time, **tensors)

@@ -43,6 +43,7 @@ class Rollout:
         truncations: (step, mask (P, N), final observations (P, N, ...)) of the steps at which episodes were truncated.
         next_obs: (P, T, N, ...), the next observations, final ones where an episode ended; None unless kept.
         memory: (P, N, S), the recurrent states before the first step; None of a policy without.
+        log_probs: (P, B), of the actions by the policy that acted; None where that is the present one.
     """
 
     obs: Tensor
@@ -53,6 +54,7 @@ class Rollout:
     truncations: Truncations
     next_obs: Tensor | None = None
     memory: Tensor | None = None
+    log_probs: Tensor | None = None
 
 
 class StepNoise:
@@ -188,8 +190,10 @@ class Agent:
         """
         batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended, rollout.memory)
         params, values, next_values = self._params_and_values(rollout, batch)
-        batch["log_probs"] = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0]
-        return batch, values, next_values
+        log_probs = rollout.log_probs
+        if log_probs is None:
+            log_probs = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0]
+        return {**batch, "log_probs": log_probs}, values, next_values
 
     @torch.no_grad()
     def with_log_probs(self, batch: Batch) -> Batch:

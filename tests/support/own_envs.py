@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import gymnasium as gym
@@ -188,6 +189,17 @@ class BranchWalk(Walk):
         return self.show(), float(self.position[0]) - size, bool(np.abs(self.position).max() > 3), False, {}
 
 
+class SlowWalk(Walk):
+    """A simulator that takes a millisecond a step, while the processor waits."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, spaces.Discrete(3))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.001)
+        return super().step(action)
+
+
 class LessonWalk(Walk):
     """Walks as far as its reset is told to, shows how far that is, and rewards the way that the action says."""
 
@@ -328,7 +340,20 @@ WALKS = (
     GraphActionWalk,
     HybridWalk,
 )
-OWN = (*WALKS, BranchWalk, CameraWalk, Square, LessonWalk, Search, Lottery, Curriculum, Fragile, Faulty, Seedless)
+OWN = (
+    *WALKS,
+    BranchWalk,
+    SlowWalk,
+    CameraWalk,
+    Square,
+    LessonWalk,
+    Search,
+    Lottery,
+    Curriculum,
+    Fragile,
+    Faulty,
+    Seedless,
+)
 for own in OWN:
     if f"{own.__name__}-v0" not in gym.registry:
         gym.register(f"{own.__name__}-v0", own, max_episode_steps=30)

@@ -1,0 +1,104 @@
+"""Rollouts that are collected while the last one is learned from: exactness, the lag, the time, what is refused."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from rekindle import A2C, PPO, EnvSpec, Task
+from rekindle.spaces import unflatten
+from rekindle.tasks.testing import ExactnessSuite, VariantSuite
+from signal_learners import RND
+from support_path import SUPPORT
+
+SMALL: dict[str, Any] = {"overlap": True, "epoch_steps": 96, "num_steps": 16, "num_envs": 2, "optimizer.lr": 0.01}
+MINIBATCHES: dict[str, Any] = {"num_minibatches": 2, "update_epochs": 2, "clip_coef": 0.1, "max_grad_norm": 0.1}
+
+
+class TestPPO(ExactnessSuite):
+    task = PPO
+    hyperparameters: ClassVar = {**SMALL, **MINIBATCHES}
+    variants: ClassVar = ({"normalize_obs": True, "normalize_reward": True, **RND}, {"model.memory": "gru"})
+    inert = frozenset({"model.std_init"})
+
+
+class TestA2C(VariantSuite):
+    """Where episodes are cut at the ends of epochs, and where noise depends on the state."""
+
+    task = A2C
+    env = EnvSpec("fakes:Remembering-v0", {"length": 40, "spread": 30})
+    hyperparameters: ClassVar = {**SMALL, "max_grad_norm": 0.1}
+    inert = frozenset({"model.std_init"})
+
+
+def learner_of(task: type[Task] = PPO, **more: Any) -> Any:
+    made = task("CartPole-v1", seed=1).init(**unflatten({**SMALL, **more}))
+    return made.build_learner([made])
+
+
+def test_what_is_learned_from_was_collected_one_update_before() -> None:
+    learner, plain = learner_of(num_minibatches=1), learner_of(overlap=False, num_minibatches=1)
+    seen, before = [], []
+    update = learner.update
+
+    def watched(*args: Any) -> Any:
+        seen.append({name: x.clone() for name, x in args[-2].items()})
+        before.append(learner.policy.parameters.vector.clone())
+        return update(*args)
+
+    learner.update = watched
+    for _ in range(3):
+        learner.iterate()
+    assert learner.env_steps == 96
+    first, second, third = seen
+    now = learner.policy.parameters.vector.clone()
+    for batch, acted in ((first, before[0]), (second, before[0]), (third, before[1])):
+        learner.policy.parameters.vector.copy_(acted)
+        torch.testing.assert_close(learner.agent.with_log_probs(batch)["log_probs"], batch["log_probs"])
+    learner.policy.parameters.vector.copy_(now)
+    rollout = plain.agent.collect(plain.envs, 0)
+    assert torch.equal(plain.agent.flatten_steps(rollout.obs[:, :-1]), first["obs"])  # the first is as ever
+
+
+def test_a_simulator_and_an_update_are_waited_for_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SUPPORT)
+    taken = {}
+    for overlap in (False, True):
+        made = A2C(EnvSpec("own_envs:SlowWalk-v0"), seed=1).init(overlap=overlap, num_steps=100, num_envs=2)
+        learner: Any = made.build_learner([made])
+        learner.iterate()
+        update = learner.update
+        learner.update = lambda *args, update=update: (time.sleep(0.2), update(*args))[1]
+        start = time.monotonic()
+        for _ in range(3):
+            learner.iterate()
+        taken[overlap] = time.monotonic() - start
+    assert taken[False] > 3 * (0.2 + 0.2)
+    assert taken[True] < taken[False] - 0.3, taken
+
+
+def test_what_fails_while_collecting_is_raised() -> None:
+    learner = learner_of()
+    learner.iterate()
+    learner.envs.step = lambda actions: (_ for _ in ()).throw(RuntimeError("the simulator is gone"))
+    with pytest.raises(RuntimeError, match="the simulator is gone"):
+        learner.iterate()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"min_rollouts": 4, "num_minibatches": 1}, "PPO: an update that waits for whole episodes aband"),
+        ({"cloning.use": True, "demonstrated_steps": 9, "normalize_obs": True}, "leave overlap or normalize_obs out"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PPO("CartPole-v1").init(**unflatten({"overlap": True, **values}))
+
+
+def test_off_it_is_no_part_of_a_task() -> None:
+    assert PPO("CartPole-v1").init(overlap=False).uid == PPO("CartPole-v1").init().uid
+    assert "collector" not in learner_of(overlap=False).live_parts
