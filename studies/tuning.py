@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..tasks.registry import load
 from .engine.configuring import study_config
+from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, confirmation_name
 from .engine.json_views import front, rank, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
@@ -168,6 +169,28 @@ class Study:
         with suppress(StoreError, SQLAlchemyError, RuntimeError):  # Optuna's tables are a copy for its dashboard
             mirror(self.store, self.store.database.url.render_as_string(hide_password=False), self.name)
         return self
+
+    def confirm(self, top: int = TOP, seeds: int = SEEDS, **how: Any) -> dict[str, Any]:
+        """Train the best configurations and the defaults on fresh seeds, and return what they are worth.
+
+        The same call resumes. The result is the JSON of `rekindle confirm`: the expected result of the winner of a race
+        with a 95% interval, the probability that it beats the defaults, and by how much the search overstated it.
+
+        Args:
+            top: number of configurations beside the defaults.
+            seeds: of each estimate, at least 3.
+            how: as `run` takes it.
+
+        Raises:
+            BadConfig: the study cannot be confirmed, or a number is too small.
+            StudyMismatch: the confirmation began with other numbers, or before the study was extended.
+        """
+        name = confirmation_name(self.name)
+        start_study(self.store, name, confirmation_config(self.store, self.name, top, seeds))
+        Study(name, self.store).run(**how)
+        result = confirmation_json(self.store, self.name)
+        assert result is not None
+        return result
 
     def _json(self) -> dict[str, Any]:
         return study_json(self.store, self.name)

@@ -16,6 +16,7 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   counts {complete, pruned, failed, running}, brackets (how many have begun),
                   progress [{rung, epochs, ready, done, failed}] (how many trainings to each rung),
                   objectives {name: "maximize" or "minimize"},
+                  confirmation (null, or as of confirm),
                   best (a trial or null), front [numbers of the trials that trained longest and that no other one
                   dominates, the best in the first objective first], trials [trial]
       trial       number, uid, state ("running", "complete", "pruned", "failed"), bracket, rung (the last one that it
@@ -27,6 +28,13 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   with several seeds also seeds [{seed, uid, state, epochs, return, digest}]; return is the aggregate
                   of those trained so far, which are not all where --racing ruled a configuration out
                   epochs, return and digest are those of its last finished rung (0 and null before the first)
+    confirm       format, study, confirmation (the name of the study that trains it), state, objective, epochs, seeds
+                  (of an estimate), race_seeds, candidates [{trial (number, null for the defaults), defaults (whether
+                  it has them), hyperparameters, claim (its result in the search, or null), race {seeds, mean}, estimate
+                  (null, or {value, low, high (95%), seeds, failed, results})}], winner, runner_up (indices of
+                  candidates, or null), over_defaults, over_runner_up (null, or {estimate, low, high}: the probability
+                  that a training of the winner is better), optimism (claim less estimate, or null),
+                  cost {trainings, epochs}
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     create        as tune
     tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (the last one, or null)}]

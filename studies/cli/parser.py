@@ -49,6 +49,7 @@ def make_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"rekindle {version('rekindle')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     _add_tune(commands)
+    _add_confirm(commands)
     _add_train(commands)
     _add_worker(commands)
     _add_readers(commands)
@@ -283,6 +284,25 @@ def _add_backends(parser: Parser) -> None:
     add_of_ray(
         "--gpus-per-worker N", "GPUs that Ray reserves for each, with --device cuda (default: none)", type=amount
     )
+
+
+def _add_confirm(commands: Any) -> None:
+    text = "train a study's best configurations on fresh seeds: what they are worth, and whether they beat the defaults"
+    parser = _command(commands, "confirm", text, "tune.confirm")
+    parser.add_argument("study", metavar="STUDY")
+    add = partial(option, parser)
+    add("--top N", "configurations of the study that take part, beside the defaults", default=5)
+    add(
+        "--seeds N",
+        "fresh seeds of each estimate, at least 3; the race before it, which decides who wins, has half as many more",
+        default=20,
+    )
+    add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)")
+    _add_backends(parser)
+    _add_lease(parser)
+    _add_env_processes(parser)
+    _add_device(parser)
+    _add_use_previous(parser)
 
 
 def _add_train(commands: Any) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import make_url
 
 from ..errors import StoreError, TaskBusy
+from ..schedulers.confirming import CONFIRM
 from ..schedulers.seeds import collapse
 from ..storage.rows import Segment, Trial, score_of
 from ..storage.store import MIRROR
@@ -32,12 +33,18 @@ class MirrorError(StoreError):
 
 
 def mirror(store: Store, url: str, name: str) -> int:
-    """Copy new trials, and return their number; 0 while another process copies."""
+    """Copy new trials, and return their number; 0 while another process copies.
+
+    A confirmation is not copied: its candidates have different numbers of seeds, which Optuna would rank.
+    """
     import optuna
     from optuna.study import StudyDirection
 
     from ..samplers.suggest import quiet
 
+    config = Config.from_json(store.study(name).config, name)
+    if config.scheduler == CONFIRM:
+        return 0
     try:
         lease = store.open(MIRROR + name, {"mirror": name})
     except TaskBusy:
@@ -46,7 +53,6 @@ def mirror(store: Store, url: str, name: str) -> int:
         storage = optuna.storages.RDBStorage(_with_driver(url))
         ending.callback(storage.engine.dispose)
         ending.callback(storage.remove_session)
-        config = Config.from_json(store.study(name).config, name)
         trials = finished(config, *collapse(config, store.trials(name), store.segments(name)))
         directions = [StudyDirection[direction.upper()] for direction in objectives_of(config).values()]
         study = optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)

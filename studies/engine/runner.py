@@ -14,7 +14,7 @@ from ...spaces import flatten, unflatten
 from ..schedulers.explore import explore
 from ..schedulers.pb2 import PB2
 from ..schedulers.racing import at_once
-from ..schedulers.seeds import collapse, seeds_of
+from ..schedulers.seeds import collapse, replicate_seed, seeds_of
 from ..storage.branches import Start
 from ..storage.rows import Segment, Trial
 from ..storage.studies import check_same
@@ -160,7 +160,7 @@ class StudyRunner:
         for number, values in zip(plan.ask, suggestions, strict=True):
             identity = self._identity(values)
             for replicate in range(seeds):
-                seed = self.config.seed + replicate
+                seed = replicate_seed(self.config, replicate)
                 uid = replace(identity, seed=seed).uid
                 attrs = {"bracket": plan.bracket, **({"seed": seed} if seeds > 1 else {})}
                 new.append(Trial(number * seeds + replicate, uid, dict(identity.values), attrs, seeds=seeds))

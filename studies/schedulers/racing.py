@@ -2,8 +2,8 @@
 
 The configurations that are ranked against each other, those of one bracket on one rung, race. Each is trained with two
 seeds, and then, round by round, with one more, the same for all. After each round a statistical test eliminates
-configurations (see friedman.py). A race follows from finished rows alone, so a study is the same for any number of
-workers.
+configurations (see statistics/friedman.py). A race follows from finished rows alone, so a study is the same for any
+number of workers.
 
 The scheduler sees a configuration as in training until its race is over. Eliminated configurations then rank below all
 others; samplers and readers see the aggregate of the seeds that they were trained with.
@@ -16,10 +16,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ..statistics.friedman import eliminated
 from ..storage.rows import Segment, score_of
 from ..study.config import BadConfig, Config
 from ..study.plan import Plan
-from .friedman import eliminated
+from .confirming import CONFIRM
 from .seeds import FIRST_SEEDS, SeedScheduler, collapse, is_racing, seeds_of
 
 if TYPE_CHECKING:
@@ -145,4 +146,6 @@ class RacingScheduler(SeedScheduler):
 
 def at_once(config: Config) -> int:
     """Return the number of seeds that a configuration starts with."""
+    if config.scheduler == CONFIRM:
+        return 0  # the race decides
     return FIRST_SEEDS if is_racing(config) else seeds_of(config)

@@ -9,6 +9,7 @@ from ..storage.rows import Segment, Trial
 from ..study.config import Config
 from ..study.plan import Plan, Scheduler
 from .asha import ASHA
+from .confirming import CONFIRM, Confirming
 from .halving import Halving
 from .hyperband import Hyperband
 from .pbt import PBT
@@ -21,6 +22,7 @@ _SCHEDULERS: dict[str, Callable[[Config], Scheduler]] = {
     "asha": ASHA,
     "none": Halving,  # of one rung
     "pbt": PBT,
+    CONFIRM: Confirming,
 }
 
 
@@ -36,6 +38,8 @@ def scheduler(config: Config) -> Scheduler:
             f"{', '.join(_SCHEDULERS)}; use the Rekindle that made the study, or another name for a new one"
         )
     made = _SCHEDULERS[config.scheduler](config)
+    if isinstance(made, Confirming):
+        return made
     if is_racing(config) and isinstance(made, Halving):
         return RacingScheduler(config, made)
     return SeedScheduler(config, made) if seeds_of(config) > 1 else made

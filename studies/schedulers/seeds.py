@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...tasks.rng import streams
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import BadConfig, Config, check_count, choose
 from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
@@ -43,6 +44,15 @@ def seeds_of(config: Config) -> int:
 def is_racing(config: Config) -> bool:
     """Return whether a configuration gets further seeds only while it can win."""
     return config.options.get("racing") is True
+
+
+def replicate_seed(config: Config, replicate: int) -> int:
+    """Return the seed of a replicate.
+
+    A confirmation has seeds of its own, which no search uses.
+    """
+    confirms = "confirms" in config.options
+    return int(streams.key(config.seed, "confirm", replicate)) >> 1 if confirms else config.seed + replicate
 
 
 def collapse(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[list[Trial], list[Segment]]:

@@ -108,7 +108,9 @@ def objectives_of(config: Config) -> dict[str, str]:
     return dict(config.options.get("objectives") or DEFAULT)
 
 
-def measure(objectives: Iterable[str], task: Task, evaluated: float, twin: Callable[[], Task]) -> dict[str, float]:
+def measure(
+    objectives: Iterable[str], task: Task, evaluated: float, twin: Callable[[], Task], seed: int | None = None
+) -> dict[str, float]:
     """Measure the objectives of a task, and its own.
 
     Args:
@@ -116,6 +118,7 @@ def measure(objectives: Iterable[str], task: Task, evaluated: float, twin: Calla
         task: of the trial.
         evaluated: its own objective, such as the evaluation return.
         twin: makes another task of the same hyperparameters, without a storage.
+        seed: of the evaluation episodes; None for those of all searches.
 
     Raises:
         Unmeasured: an objective has no value, or one that is not finite.
@@ -128,11 +131,11 @@ def measure(objectives: Iterable[str], task: Task, evaluated: float, twin: Calla
         elif name == SPEED:
             values[name] = _speed(task, twin())
         elif name == STOCHASTIC:
-            values[name] = statistics.fmean(task.returns(deterministic=False))
+            values[name] = statistics.fmean(task.returns(deterministic=False, seed=seed))
         elif name in OF_EPISODES:
-            values[name] = OF_EPISODES[name](task.returns())
+            values[name] = OF_EPISODES[name](task.returns(seed=seed))
         elif name.startswith(EVALUATED):
-            values[name] = _evaluated(task, name.removeprefix(EVALUATED))
+            values[name] = _evaluated(task, name.removeprefix(EVALUATED), seed)
         elif name != own:
             values[name] = _last_reported(task, name)
         if not math.isfinite(values[name]):
@@ -146,8 +149,8 @@ def mean_of_known(values: Sequence[float]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _evaluated(task: Task, name: str) -> float:
-    measured = task.measure()
+def _evaluated(task: Task, name: str, seed: int | None) -> float:
+    measured = task.measure(seed=seed)
     value = mean_of_known(measured.get(name, []))
     if value is None:
         raise Unmeasured(

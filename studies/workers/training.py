@@ -12,12 +12,13 @@ from ...tasks.base_learner import BaseLearner
 from ...tasks.checkpoint.storage import Saved, Write
 from ...tasks.cohort import Cohort
 from ...tasks.errors import Diverged
-from ...tasks.evaluation import evaluate, one_thread
+from ...tasks.evaluation import EVALUATION_SEED, evaluate, one_thread
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.task import Task
 from ..engine.lineage import bring_start, lineage, retrain
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import DamagedCheckpoint, LeaseLost, TaskBusy
+from ..schedulers.confirming import episodes_seed
 from ..storage.locks.leases import StoreLease
 from ..storage.rows import Result, score_of
 from ..storage.store import Store
@@ -54,6 +55,7 @@ class Training:
         self.runner, self.store, self.items, self.env_processes = runner, runner.store, items, env_processes
         self.storage = TaskStorage(self.store, use_previous, self._drop, claimed, runner.device)
         self.epochs, self.own = items[0].segment.epochs, runner.algorithm.learner.objective
+        self.episodes = episodes_seed(runner.config)
         self.tasks: dict[str, Task] = {}
         self.failed: dict[str, BaseException] = {}
         self.results: dict[str, str] = {}
@@ -110,12 +112,13 @@ class Training:
 
     def _return(self, task: Task) -> float:
         if task.ref is None:
-            return task.evaluate()
+            return task.evaluate(seed=self.episodes)
         learner, member = task.ref
         measured = self.returns.get((learner, learner.epochs))
         if measured is None:
+            seed = EVALUATION_SEED if self.episodes is None else self.episodes
             with one_thread():
-                measured = self.returns[learner, learner.epochs] = evaluate(learner).tolist()
+                measured = self.returns[learner, learner.epochs] = evaluate(learner, seed=seed).tolist()
         return measured[member]
 
     def _result(self, item: ReadySegment, task: Task) -> list[Result]:
@@ -131,7 +134,8 @@ class Training:
         objectives = objectives_of(self.runner.config)
         measured = None
         if objectives != DEFAULT:
-            measured = measure(objectives, task, score, lambda: self.runner.task(item.trial, None))
+            twin = lambda: self.runner.task(item.trial, None)  # noqa: E731
+            measured = measure(objectives, task, score, twin, self.episodes)
             score = point(objectives, measured)[0]
         metrics = [(segment.epochs, measured or {self.own: score})]
         lease = self.storage.leases[task.uid]

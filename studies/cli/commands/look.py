@@ -12,6 +12,7 @@ from ....tasks import load
 from ....tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ....tasks.envs import EnvSpec
 from ...engine.configuring import open_space
+from ...engine.confirming import confirmation_json
 from ...engine.json_views import status_json, study_json, task_json, tasks_json
 from ...redact import printable
 from ...storage.locks.owner import Owner
@@ -82,10 +83,13 @@ def trials(arguments: argparse.Namespace) -> int:
     """Print the trials of a study."""
     with existing_store(arguments) as store:
         study = study_json(store, arguments.study)
+        confirmation = confirmation_json(store, arguments.study)
     if arguments.json:
-        return print_json(study)
+        return print_json(study | {"confirmation": confirmation})
     out = new_console()
     out.print(tables.trials_table(study))
+    if confirmation is not None:
+        tables.print_confirmation(out, confirmation)
     for trial in study["trials"]:
         if trial["error"]:
             note(out, f"trial {trial['number']} failed: {trial['error'].strip().splitlines()[-1]}")

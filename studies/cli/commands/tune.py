@@ -1,4 +1,4 @@
-"""``rekindle tune``: run a study to its end with new workers."""
+"""``rekindle tune`` and ``confirm``: run a study to its end with new workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ....tasks import load
 from ....tasks.task import Task
-from ...engine.configuring import study_config
+from ...engine.configuring import load_task, study_config
+from ...engine.confirming import confirmation_config, confirmation_json, confirmation_name
 from ...engine.json_views import study_json
 from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
@@ -30,7 +31,7 @@ from ..output import tables
 from ..output.progress import Progress
 from ..output.terminal import new_console, note, print_json
 from . import options, warm_start
-from .storage import hides_password, open_store, repeated
+from .storage import existing_store, hides_password, open_store, repeated
 
 OPTIONS = [  # of `study_config`, as the options of the command are named
     *("search", "trials", "seed", "scheduler", "sampler", "generation", "cohort", "objective", "seeds", "aggregate"),
@@ -84,11 +85,35 @@ def tune(arguments: argparse.Namespace) -> int:
         if look(store, name).complete:
             note(errors, f"study {name} is complete; rerun with more --trials than {config.trials[-1]} to extend it")
         else:
-            with Progress(errors, name, store.url) as display, _worker_pool(arguments, name) as (count, start_worker):
-                Supervisor(store, name, count, start_worker, display).run()
+            _work(arguments, store, name, errors)
         _mirror(store, arguments.storage, name, errors)
-        result = study_json(store, name)
+        result = study_json(store, name) | {"confirmation": confirmation_json(store, name)}
     return print_json(result) if arguments.json else _print_study(result, config.open, store)
+
+
+def confirm(arguments: argparse.Namespace) -> int:
+    """Train a study's best configurations on fresh seeds, and print their worth."""
+    _check_backend(arguments)
+    errors = new_console(stderr=True)
+    with existing_store(arguments) as store:
+        name = confirmation_name(arguments.study)
+        config = confirmation_config(store, arguments.study, arguments.top, arguments.seeds)
+        config.probe(load_task(config), "cpu" if arguments.engine == "ray" else arguments.device)
+        start_study(store, name, config)
+        if not look(store, name).complete:
+            _work(arguments, store, name, errors)
+        result = confirmation_json(store, arguments.study)
+    assert result is not None
+    if arguments.json:
+        return print_json(result)
+    tables.print_confirmation(new_console(), result)
+    return 0 if result["winner"] is not None else options.FAILED
+
+
+def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Console) -> None:
+    """Run the study to its end with new workers."""
+    with Progress(errors, name, store.url) as display, _worker_pool(arguments, name) as (count, start_worker):
+        Supervisor(store, name, count, start_worker, display).run()
 
 
 def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
@@ -180,6 +205,8 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store
         note(out, f"no trial has a result: {counts}; `rekindle trials {study['study']}` says why")
         return options.FAILED
     out.print(tables.best_table(study, searched))
+    if study["confirmation"] is not None:
+        tables.print_confirmation(out, study["confirmation"])
     spared = f"; racing spared {study['spared']} of {study['trials_total'] * study['seeds']} trainings"
     total = f"{sum(study['counts'].values())} trials"
     if study["scheduler"] == "pbt":
@@ -189,6 +216,10 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store
     best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     for command, text in (
         (f"rekindle show {study['best']['uid'][:8]} --storage {storage}", f"{best}, with its whole history"),
+        (
+            f"rekindle confirm {shlex.quote(study['study'])} --storage {storage}",
+            "the best trials and the defaults on fresh seeds: what they are worth",
+        ),
         (f"rekindle trials {shlex.quote(study['study'])} --storage {storage}", "all trials, rung by rung"),
         (f"optuna-dashboard {storage}", "the same study in Optuna's dashboard"),
     ):

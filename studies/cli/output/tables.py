@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE
-from rich.console import JustifyMethod
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -69,6 +69,65 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5
         if any(value is not ... for value in row):
             table.add_row(name, *("" if value is ... else number(value) for value in row))
     return table
+
+
+def print_confirmation(out: Console, confirmation: Json) -> None:
+    """Print a confirmation, as far as it is."""
+    out.print(_confirmation_table(confirmation))
+    out.print(Text(verdict(confirmation)), soft_wrap=False)
+
+
+def _confirmation_table(confirmation: Json) -> Table:
+    """Return a table of the candidates: their races, and their worth."""
+    confirmation = harmless(confirmation)
+    candidates = confirmation["candidates"]
+    estimates = [each["estimate"] or {} for each in candidates]
+    title = f"{confirmation['study']} on seeds that its search has not used: {confirmation['objective']}"
+    names = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
+    table = _table(title, names, left=("candidate",), collapse_padding=True)
+    claims = in_digits(each["claim"] for each in candidates)
+    races = in_digits(each["race"]["mean"] for each in candidates)
+    ends = in_digits(each.get(end) for each in estimates for end in ("value", "low", "high"))
+    values, lows, highs = ends[::3], ends[1::3], ends[2::3]
+    for index, each in enumerate(candidates):
+        style = "bold green" if index == confirmation["winner"] else ""
+        estimate = estimates[index]
+        name = _candidate(each) + (", the defaults" if each["defaults"] and each["trial"] is not None else "")
+        table.add_row(
+            Text(name, style),
+            claims[index],
+            races[index],
+            str(each["race"]["seeds"]),
+            Text(values[index], style),
+            f"{lows[index]} to {highs[index]}" if estimate else "",
+            str(estimate["seeds"]) if estimate else "",
+        )
+    return table
+
+
+def verdict(confirmation: Json) -> str:
+    """Return what a confirmation shows, in sentences."""
+    winner, cost = confirmation["winner"], confirmation["cost"]
+    spent = f"It took {cost['trainings']:,} trainings, {cost['epochs']:,} epochs."
+    if confirmation["state"] != "complete":
+        return f"The confirmation is not complete; `rekindle confirm {confirmation['study']}` resumes it. {spent}"
+    best = None if winner is None else confirmation["candidates"][winner]
+    if best is None or best["estimate"] is None:
+        return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
+    value, low, high = in_digits([best["estimate"][end] for end in ("value", "low", "high")])
+    sentences = [f"Expect {value} of {_candidate(best)}, with 95% confidence between {low} and {high}."]
+    if confirmation["optimism"] is not None:
+        claim, difference = in_digits([best["claim"], abs(best["claim"] - best["estimate"]["value"])])
+        sentences.append(f"The search claimed {claim}, which differs by {difference}.")
+    for key, others in (("over_defaults", "the defaults'"), ("over_runner_up", "the runner-up's")):
+        if (better := confirmation[key]) is not None:
+            probability = f"{better['estimate']:.2f} ({better['low']:.2f} to {better['high']:.2f})"
+            sentences.append(f"A training of it beats one of {others} with probability {probability}.")
+    return " ".join([*sentences, spent])
+
+
+def _candidate(candidate: Json) -> str:
+    return "the defaults" if candidate["trial"] is None else f"trial {candidate['trial']}"
 
 
 def trials_table(study: Json) -> Table:

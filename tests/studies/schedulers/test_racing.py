@@ -14,10 +14,10 @@ import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.engine.configuring import make_config, make_population
 from rekindle.studies.engine.json_views import rank, study_json
-from rekindle.studies.schedulers.friedman import LEVEL, eliminated
 from rekindle.studies.schedulers.racing import at_once, run_race
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.schedulers.seeds import collapse, seed_options
+from rekindle.studies.statistics.friedman import LEVEL, eliminated
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..statistics.distributions import chi2_tail, t_tails
+from .distributions import chi2_tail, t_tails
 
 LEVEL = 0.05  # of significance
 

@@ -1,0 +1,198 @@
+"""Confirmations: which candidates a study gives, and what their fresh seeds say.
+
+A confirmation is a study of its own beside the one that it confirms, with the scheduler `confirming`; so it is trained,
+killed and resumed like any other.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...spaces import flatten, unflatten
+from ...spaces.errors import SpaceError
+from ..errors import UnknownStudy
+from ..schedulers.confirming import CONFIRM, Confirmation, Standing, standing
+from ..statistics.aggregates import probability_of_improvement
+from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
+from ..storage.rows import Segment, score_of
+from ..study.config import BadConfig, Config
+from ..study.objectives import MINIMIZE, RETURN, objectives_of, point
+from .configuring import load_task
+from .json_views import Json, rank, study_json
+
+if TYPE_CHECKING:
+    from ..storage.store import Store
+
+TOP, SEEDS = 5, 20
+
+
+def confirmation_name(study: str) -> str:
+    """Return the name of the study that confirms another."""
+    return f"{study}:confirmation"
+
+
+def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = SEEDS) -> Config:
+    """Return the configuration of the study that confirms another.
+
+    Args:
+        store: holds the study.
+        study: its name.
+        top: number of its best configurations, beside the defaults.
+        seeds: of each estimate; the race has half as many more.
+
+    Raises:
+        BadConfig: the study cannot be confirmed, or the numbers are too small.
+    """
+    config, objectives = Config.from_json(store.study(study).config, study), None
+    objectives = objectives_of(config)
+    if top < 1:
+        raise BadConfig(f"--top must be at least 1, the best configuration alone, but got {top}")
+    if seeds < FEWEST:
+        raise BadConfig(f"an interval needs at least {FEWEST} seeds, but --seeds is {seeds}; take more")
+    if config.scheduler == CONFIRM:
+        raise BadConfig(f"{study} is a confirmation itself; confirm {config.options['confirms']['study']}")
+    if config.scheduler == "pbt":
+        raise BadConfig(
+            f"a confirmation trains fixed hyperparameters, but those of {study} change while it trains (pbt); "
+            "`rekindle replay UID` trains a member's lineage again"
+        )
+    if len(objectives) > 1:
+        raise BadConfig(
+            f"a confirmation ranks by one objective, but {study} has {', '.join(objectives)}; choose a trial of its "
+            "front, and train it with other seeds (rekindle train --seed)"
+        )
+    ranked = rank(study_json(store, study)["trials"], objectives)
+    if not ranked or ranked[0]["epochs"] < config.rungs[-1]:
+        raise BadConfig(
+            f"a confirmation needs a result at the top rung, {config.rungs[-1]} epochs, but {study} has none yet; run "
+            f"`rekindle tune` or `rekindle worker --study {study}` first"
+        )
+    candidates: dict[str, Json] = {}
+    for trial in ranked:
+        candidates.setdefault(repr(sorted(trial["hyperparameters"].items())), trial)
+    best = list(candidates.values())[:top]
+    values = [dict(flatten(trial["hyperparameters"])) for trial in best]
+    defaults = _defaults(config)
+    if defaults is not None and defaults not in values:
+        values.append(defaults)
+    claims = [point(objectives, trial["objectives"] or {RETURN: trial["return"]})[0] for trial in best]
+    others = [None] * (len(values) - len(best))
+    kept = {name: config.options[name] for name in ("objectives", "warm_start") if name in config.options}
+    return Config(
+        task=config.task,
+        task_version=config.task_version,
+        env=config.env,
+        seed=config.seed,
+        space={},
+        fixed=config.fixed,
+        epochs=[config.rungs[-1], *config.epochs[1:]],
+        trials=[len(values)],
+        generation=len(values),
+        cohort=1,
+        sampler="random",
+        scheduler=CONFIRM,
+        options={
+            "seeds": max(FEWEST, seeds // 2) + seeds,
+            "aggregate": "mean",
+            "known": values,
+            "confirms": {
+                "study": study,
+                "seeds": seeds,
+                "trials": [*(trial["number"] for trial in best), *others],
+                "claims": [*claims, *others],
+                "defaults": values.index(defaults) if defaults in values else None,
+            },
+            **kept,
+        },
+    )
+
+
+def _defaults(config: Config) -> dict[str, Any] | None:
+    """Return the complete default hyperparameters beside what the study fixes, None if they make no task."""
+    try:
+        return dict(config.identity(load_task(config), unflatten(config.fixed)).values)
+    except (SpaceError, ValueError):
+        return None
+
+
+def confirmation_json(store: Store, study: str) -> Json | None:
+    """Return what a study's confirmation has shown so far, None if there is none; documented in `cli`."""
+    name = confirmation_name(study)
+    try:
+        config = Config.from_json(store.study(name).config, name)
+    except UnknownStudy:
+        return None
+    confirmation, form, rows = Confirmation.of(config), config.options["confirms"], store.segments(name)
+    pairs = {(row.configuration, row.replicate): row for row in rows}
+    now = standing(confirmation, pairs)
+    ((objective, direction),) = objectives_of(config).items()
+    sign = -1 if direction == MINIMIZE else 1
+    candidates = [
+        {
+            "trial": form["trials"][n],
+            "defaults": n == confirmation.defaults,
+            "hyperparameters": dict(config.options["known"][n]),
+            "claim": None if form["claims"][n] is None else sign * form["claims"][n],
+            "race": _summary(_scores(pairs, n, range(confirmation.race_seeds)), sign),
+            "estimate": _estimate(pairs, n, confirmation, sign) if now.over and n in now.estimated else None,
+        }
+        for n in range(confirmation.candidates)
+    ]
+    done = [row for row in rows if row.state == "done"]
+    return {
+        "study": study,
+        "confirmation": name,
+        "state": "complete" if now.over else "running",
+        "objective": objective,
+        "epochs": config.rungs[0],
+        "seeds": confirmation.seeds,
+        "race_seeds": confirmation.race_seeds,
+        "candidates": candidates,
+        **_answer(candidates, now, pairs, confirmation),
+        "cost": {"trainings": len(done), "epochs": len(done) * config.rungs[0]},
+    }
+
+
+def _scores(rows: Mapping[tuple[int, int], Segment], candidate: int, replicates: range) -> list[float]:
+    found = [rows[candidate, s] for s in replicates if (candidate, s) in rows]
+    return [score_of(row) for row in found if row.state == "done"]
+
+
+def _summary(scores: Sequence[float], sign: int) -> Json:
+    return {"seeds": len(scores), "mean": sign * statistics.fmean(scores) if scores else None}
+
+
+def _estimate(
+    rows: Mapping[tuple[int, int], Segment], candidate: int, confirmation: Confirmation, sign: int
+) -> Json | None:
+    scores = [sign * score for score in _scores(rows, candidate, confirmation.estimating)]
+    if len(scores) < FEWEST:
+        return None
+    value, low, high = mean_interval(scores)
+    failed = confirmation.seeds - len(scores)
+    return {"value": value, "low": low, "high": high, "seeds": len(scores), "failed": failed, "results": scores}
+
+
+def _answer(
+    candidates: Sequence[Json], now: Standing, rows: Mapping[tuple[int, int], Segment], confirmation: Confirmation
+) -> Json:
+    """Return the winner, and how it compares with the others that were estimated."""
+    winner, runner_up, *_ = (*now.finalists, None, None)
+    answer: Json = {"winner": winner, "runner_up": runner_up, "over_defaults": None, "over_runner_up": None}
+    answer["optimism"] = None
+    if winner is None or candidates[winner]["estimate"] is None:
+        return answer
+    if candidates[winner]["claim"] is not None:
+        answer["optimism"] = candidates[winner]["claim"] - candidates[winner]["estimate"]["value"]
+    own = _scores(rows, winner, confirmation.estimating)
+    for name, other in (("over_defaults", confirmation.defaults), ("over_runner_up", runner_up)):
+        if other not in (None, winner) and candidates[other]["estimate"] is not None:
+            answer[name] = _improvement(own, _scores(rows, other, confirmation.estimating))._asdict()
+    return answer
+
+
+def _improvement(own: Sequence[float], others: Sequence[float]) -> Interval:
+    """Return the probability that a training is better than one of the others."""
+    return interval(probability_of_improvement, [[x] for x in own], [[x] for x in others])

@@ -1,0 +1,196 @@
+"""Confirmation: its race and estimate by arithmetic, whole confirmations under attack, what its command says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gated import Gate
+from rekindle.studies import Study
+from rekindle.studies.cli import main
+from rekindle.studies.engine.configuring import make_config
+from rekindle.studies.engine.confirming import confirmation_config, confirmation_json, confirmation_name
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.schedulers.confirming import Confirmation, Standing, standing
+from rekindle.studies.statistics.intervals import mean_interval
+from rekindle.studies.storage.rows import Segment
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.workers.worker import Worker
+from rekindle.tasks import load
+from rekindle.tasks.evaluation import EVALUATION_SEED
+from studying import run, run_and_be_killed, run_by_three, tiny
+
+Scores = Callable[[int, int], float]
+
+
+def through(confirmation: Confirmation, score: Scores, fails: tuple[tuple[int, int], ...] = ()) -> list[Standing]:
+    """All standings to the end, where each wanted training ends with its score."""
+    rows: dict[tuple[int, int], Segment] = {}
+    standings = [standing(confirmation, rows)]
+    while not standings[-1].over:
+        assert standings[-1].wanted
+        for n, s in standings[-1].wanted:
+            row = Segment(0, 0, 9, state="failed" if (n, s) in fails else "done", score=score(n, s))
+            rows[n, s] = row
+        standings.append(standing(confirmation, rows))
+    return standings
+
+
+def of(candidates: int, defaults: int | None = None, seeds: int = 6, race_seeds: int = 3) -> Confirmation:
+    return Confirmation("s", candidates, defaults, seeds, race_seeds, (None,) * candidates)
+
+
+def test_the_worse_half_goes_then_all_but_two_and_fresh_seeds_estimate() -> None:
+    first, second, third, fourth, last = through(of(6, defaults=5), lambda n, s: [3, 9, 4, 8, 5, 1][n])
+    assert first.wanted == [(n, 0) for n in range(6)]
+    assert second.wanted == [(1, 1), (3, 1), (4, 1)]
+    assert third.wanted == [(1, 2), (3, 2)]
+    assert fourth.wanted == [(n, s) for n in (1, 3, 5) for s in range(3, 9)]  # the defaults are estimated, too
+    assert last == Standing([], finalists=[1, 3], estimated=[1, 3, 5], over=True)
+
+
+def test_seeds_of_the_race_decide_and_no_others() -> None:
+    """The second candidate is better on the seeds of the estimate, which come too late to choose."""
+    last = through(of(2), lambda n, s: float(s < 3) if n == 0 else 0.5)[-1]
+    assert last.finalists == [0, 1]
+
+
+def test_a_candidate_that_fails_in_the_race_is_out_and_ties_go_to_the_first() -> None:
+    last = through(of(4), lambda n, s: 1.0, fails=((0, 0),))[-1]
+    assert last.finalists == [1, 2]
+    assert through(of(2), lambda n, s: 1.0, fails=((0, 0), (1, 0)))[-1] == Standing(over=True)
+
+
+def test_a_single_candidate_is_estimated() -> None:
+    last = through(of(1, defaults=0), lambda n, s: 1.0)[-1]
+    assert (last.finalists, last.estimated) == ([0], [0])
+
+
+def searched(url: str, config: Config) -> None:
+    with Store(url) as store:
+        start_study(store, "s", config)
+        assert Worker(store, "s").run()
+
+
+def noisy(**options: Any) -> Config:
+    """Trainings of a known function of the hyperparameters and of luck."""
+    fixed = {"noise": 5.0, **options.pop("fixed", {})}
+    return make_config(load("surrogate"), "CartPole-v1", trials=9, epochs=(1, 3, 3), fixed=fixed, **options)
+
+
+def test_the_answer_is_that_of_the_rows(sqlite_url: str) -> None:
+    searched(sqlite_url, noisy(seed=1))
+    study = Study("s", sqlite_url)
+    answer = study.confirm(top=2, seeds=6, progress=False)
+    assert answer == study.confirm(top=2, seeds=6, progress=False)  # nothing is left to train
+    assert answer["cost"] == {"trainings": 3 + 2 + 2 + 3 * 6, "epochs": 3 * (3 + 2 + 2 + 3 * 6)}
+    store, name = study.store, confirmation_name("s")
+    config = Config.from_json(store.study(name).config, name)
+    winner = answer["candidates"][answer["winner"]]
+    rows = {(row.configuration, row.replicate): row.score for row in store.segments(name)}
+    fresh = [rows[answer["winner"], s] for s in range(3, 9)]
+    assert winner["estimate"]["results"] == fresh
+    assert [winner["estimate"][end] for end in ("value", "low", "high")] == list(mean_interval(fresh))  # type: ignore[arg-type]
+    assert answer["optimism"] == winner["claim"] - winner["estimate"]["value"]
+    others = [rows[config.options["confirms"]["defaults"], s] for s in range(3, 9)]
+    better = np.mean([[(x > y) + (x == y) / 2 for y in others] for x in fresh])  # type: ignore[operator]
+    assert answer["over_defaults"]["estimate"] == pytest.approx(better)
+    by_trial = {trial.number: trial for trial in study.trials}
+    for candidate in answer["candidates"]:
+        if candidate["trial"] is not None:
+            assert candidate["hyperparameters"] == by_trial[candidate["trial"]].hyperparameters
+            assert candidate["claim"] == by_trial[candidate["trial"]].value
+    assert sum(candidate["defaults"] for candidate in answer["candidates"]) == 1
+
+
+def test_seeds_and_episodes_are_none_of_the_search(sqlite_url: str) -> None:
+    """The greedy return of a confirmed training is that of other episodes than the search measures."""
+    searched(sqlite_url, tiny(trials=2, epochs=(1, 1, 2), generation=2))
+    with Store(sqlite_url) as store:
+        name = confirmation_name("s")
+        start_study(store, name, confirmation_config(store, "s", top=1, seeds=3))
+        assert Worker(store, name).run()
+        searched_seeds = {store.task(trial.uid).seed for trial in store.trials("s")}
+        trials = [trial for trial in store.trials(name) if trial.state == "complete"]
+        seeds = [store.task(trial.uid).seed for trial in trials]
+        assert not searched_seeds & set(seeds)
+        assert len(set(seeds)) == 6
+        scores = {row.number: row.score for row in store.segments(name)}
+        task = store.task(trials[0].uid)
+        assert task.evaluate(seed=0xC0F1) == scores[trials[0].number]
+        assert task.returns() == task.returns(seed=EVALUATION_SEED) != task.returns(seed=0xC0F1)
+
+
+def test_any_number_of_workers_confirms_the_same(sqlite_url: str, tmp_path: Any) -> None:
+    other = f"sqlite:///{tmp_path}/other.db"
+    for url in (sqlite_url, other):
+        searched(url, noisy())
+    with Store(sqlite_url) as store:
+        config = confirmation_config(store, "s", top=3, seeds=4)
+    assert run(sqlite_url, config, "s:confirmation") == run_by_three(other, config, "s:confirmation")
+    with Store(sqlite_url) as one, Store(other) as two:
+        assert confirmation_json(one, "s") == confirmation_json(two, "s")
+
+
+def test_the_command_resumes_and_prints_the_answer(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    searched(sqlite_url, noisy())
+    command = ["confirm", "s", "--top", "2", "--seeds", "4", "--workers", "1", "--storage", sqlite_url]
+    assert main(command) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "on seeds that its search has not used: return" in said
+    assert "with 95% confidence between" in said
+    assert main([*command, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["state"] == "complete"
+    assert f"It took {answer['cost']['trainings']} trainings" in said
+    assert main(["trials", "s", "--storage", sqlite_url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["confirmation"]["winner"] == answer["winner"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["s", "--seeds", "2"], "an interval needs at least 3 seeds, but --seeds is 2; take more"),
+        (["none"], "none"),
+        (["s", "--top", "1"], "needs a result at the top rung, 3 epochs, but s has none yet; run `rekindle tune`"),
+    ],
+)
+def test_what_cannot_be_confirmed_is_refused(
+    options: list[str], message: str, sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", noisy())
+    assert main(["confirm", *options, "--storage", sqlite_url]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    with Store(sqlite_url) as store:
+        assert [study.name for study in store.studies()] == ["s"]
+
+
+def test_populations_fronts_and_confirmations_are_refused(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        front = noisy(options={"objectives": {"return": "maximize", "model_size": "minimize"}}, scheduler="none")
+        start_study(store, "front", front)
+        with pytest.raises(BadConfig, match="ranks by one objective, but front has return, model_size"):
+            confirmation_config(store, "front")
+        start_study(store, "s", noisy())
+        assert Worker(store, "s").run()
+        with pytest.raises(BadConfig, match="--top must be at least 1, the best configuration alone, but got 0"):
+            confirmation_config(store, "s", top=0)
+        start_study(store, confirmation_name("s"), confirmation_config(store, "s"))
+        with pytest.raises(BadConfig, match="s:confirmation is a confirmation itself; confirm s"):
+            confirmation_config(store, "s:confirmation")
+
+
+@pytest.mark.slow
+def test_a_killed_confirmation_ends_as_an_undisturbed_one(
+    sqlite_url: str, tmp_path: Any, gate: Gate, wait_until: Callable[..., None]
+) -> None:
+    searched(sqlite_url, tiny(trials=3, epochs=(1, 1, 2), generation=3, env="gated:Gated-v0"))
+    with Store(sqlite_url) as store:
+        config = confirmation_config(store, "s", top=2, seeds=3)
+    undisturbed = run(f"sqlite:///{tmp_path}/undisturbed.db", config)
+    assert run_and_be_killed(f"sqlite:///{tmp_path}/killed.db", config, gate, wait_until) == undisturbed
