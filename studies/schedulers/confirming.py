@@ -26,7 +26,7 @@ Rows = Mapping[tuple[int, int], Segment]  # by candidate and replicate
 
 @dataclass(frozen=True)
 class Confirmation:
-    """What a study confirms, from the options of its configuration.
+    """The confirmation that the options of a study describe.
 
     Attributes:
         study: whose best configurations are the candidates.

@@ -18,6 +18,8 @@ CONFIDENCE = 0.95
 REPETITIONS = 2000
 AT_ONCE = 1 << 22  # resampled scores in memory
 FEWEST = 3  # runs; a spread of two tells nothing
+FEWEST_TO_RESAMPLE = 8  # runs
+SMALLEST_SPREAD = 1e-6  # of a resample, in that of the runs; below, all its runs are the same one
 
 
 class TooFewRuns(ValueError):
@@ -77,8 +79,8 @@ def mean_interval(
 ) -> Interval:
     """Return the mean of independent runs and its interval.
 
-    The ends are those of the bootstrap-t (Efron 1981, doi:10.2307/3314608), which follows the skew that returns have,
-    or of Student's t where that is wider: with ten runs the former alone is too narrow.
+    The ends are those of Student's t, or of the bootstrap-t (Efron 1981, doi:10.2307/3314608) where that is wider: it
+    follows the skew that returns have, but too few runs hardly vary when they are resampled.
 
     Raises:
         TooFewRuns: there are less than three runs.
@@ -88,12 +90,14 @@ def mean_interval(
     error = float(x.std(ddof=1)) / np.sqrt(n)
     if error == 0:
         return Interval(center, center, center)
-    (drawn,) = (part[0][:, :, 0] for part in resamples([x[:, None]], repetitions, seed))
-    errors = drawn.std(1, ddof=1) / np.sqrt(n)
-    varied = errors > 0
-    t = (drawn.mean(1)[varied] - center) / errors[varied]
     student = t_quantile(_tails(confidence)[1], n - 1)
-    low, high = np.quantile(t, _tails(confidence)) if len(t) else (-student, student)
+    low, high = -student, student
+    if n >= FEWEST_TO_RESAMPLE:
+        (drawn,) = (part[0][:, :, 0] for part in resamples([x[:, None]], repetitions, seed))
+        errors = drawn.std(1, ddof=1) / np.sqrt(n)
+        varied = errors > SMALLEST_SPREAD * error
+        t = (drawn.mean(1)[varied] - center) / errors[varied]
+        low, high = np.quantile(t, _tails(confidence))
     return Interval(center, center - max(float(high), student) * error, center - min(float(low), -student) * error)
 
 

@@ -81,6 +81,18 @@ def test_equal_runs_have_an_interval_without_width() -> None:
     assert mean_interval([1.0, 1.0, 1.0 + 1e-15]).low <= 1
 
 
+@pytest.mark.parametrize("runs", [3, 5, 7])
+def test_the_interval_of_few_runs_is_students(runs: int) -> None:
+    x = np.random.default_rng(1).normal(size=runs)
+    half = stats.t.ppf(0.975, runs - 1) * x.std(ddof=1) / np.sqrt(runs)
+    assert mean_interval(x.tolist()) == pytest.approx((x.mean(), x.mean() - half, x.mean() + half))
+
+
+def test_resamples_of_one_run_alone_widen_no_interval() -> None:
+    _, low, high = mean_interval([0.1] * 7 + [0.7])
+    assert -1 < low < high < 2
+
+
 def test_two_runs_are_too_few() -> None:
     with pytest.raises(TooFewRuns, match="an interval needs at least 3 runs, but there are 2; train more seeds"):
         mean_interval([1.0, 2.0])
