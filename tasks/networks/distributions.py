@@ -209,6 +209,7 @@ class Hybrid(Distribution):
     def __init__(self, space: Joined):
         self.columns = [i for i in range(len(space.low)) if i not in space.choices], list(space.choices)
         self.size = len(self.columns[0])
+        self.order = torch.from_numpy(np.argsort([*self.columns[0], *self.columns[1]]))  # of a row, in both together
         self.numbers, self.choices = Gaussian((self.size,)), MultiCategorical(list(space.choices.values()))
         self.outputs = self.size + self.choices.outputs
         self.log_std_shape = (1, self.size) if self.size else ()
@@ -253,10 +254,7 @@ class Hybrid(Distribution):
         return rows[..., self.columns[0]], rows[..., self.columns[1]].long()
 
     def _join(self, numbers: Tensor, choices: Tensor) -> Tensor:
-        rows = numbers.new_empty(*numbers.shape[:-1], *self.action_shape)
-        rows[..., self.columns[0]] = numbers
-        rows[..., self.columns[1]] = choices.to(rows)
-        return rows
+        return torch.cat([numbers, choices.to(numbers)], -1).index_select(-1, self.order.to(numbers.device))
 
 
 def distribution_for(space: gym.Space[Any], where: str) -> Distribution:

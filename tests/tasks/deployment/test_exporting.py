@@ -28,6 +28,8 @@ CASES = [
     (SVPG, "CartPole-v1", {**ON, "num_particles": 2}),
     (DQN, "own_envs:PictureWalk-v0", OFF),
     (SAC, "own_envs:HybridWalk-v0", OFF),
+    (SAC, "own_envs:RowsWalk-v0", OFF),
+    (PPO, "own_envs:HybridWalk-v0", ON),
     (SAC, "own_envs:ImageWalk-v0", {**OFF, "model.encoder": "impala"}),
     (SAC, "Pendulum-v1", {**OFF, **MEMORY}),
 ]
