@@ -87,7 +87,6 @@ class BaseLearner:
     hyperparameters: ClassVar[Space]
     parts: ClassVar[tuple[str, ...]] = ()
     refillable: ClassVar[tuple[str, ...]] = ()  # parts that a checkpoint may leave out, as training fills them again
-    refilling = False  # whether the members were loaded without them
     scratch: ClassVar[tuple[str, ...]] = ()  # caches, not state
     objective: ClassVar[str]
     direction: ClassVar[str] = "maximize"
@@ -117,6 +116,7 @@ class BaseLearner:
         """
         self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
         self.members, self.env_processes = len(self.seeds), env_processes
+        self.refilling = False  # whether the members were loaded without what is `refillable`
         self.hp = stack_hyperparameters(self.space_in(env), values, self.device)
         self.assemble(values)
 
