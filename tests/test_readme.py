@@ -28,7 +28,7 @@ PROGRAMS = [code for code in blocks("python") if "import " in code]  # the other
 def test_the_python_runs(code: str, tmp_path: Path) -> None:
     for epochs, fewer in (("27", "2"), ("9", "1"), ("3", "1")):  # the same in less time
         code = code.replace(f"fit(epochs={epochs})", f"fit(epochs={fewer})")
-    code = code.replace("epochs=3, storage", "epochs=1, storage").replace("n_trials=5", "n_trials=2")
+    code = code.replace("epochs=3, storage", "epochs=1, epoch_steps=256, storage").replace("n_trials=5", "n_trials=2")
     code = code.replace("epochs=(1, 3)", "epochs=1, fixed={'epoch_steps': 256}")
     code = code.replace("range(8)", "range(2)")
     command = [sys.executable, "-c", code]

@@ -137,7 +137,6 @@ ALGORITHMS |= {
 BOTH = {name: env for name, env in ALGORITHMS["sac"][2].items() if name not in IMAGES}
 ALGORITHMS["sac, lstm"] = ("sac", {**REPLAYS, **SEQUENCES}, BOTH)
 QUICK = {
-    ("ppo", "image"),
     ("ppo", "restart"),
     ("ppo", "MuJoCo, replayed"),
     ("ppo2", "Box2D"),
@@ -162,17 +161,11 @@ QUICK = {
     ("dqn, n-step, prioritized", "restart"),
     ("ppo, hyper", "goals"),
     ("a2c, gru, hyper", "goals, Box"),
-    ("ppo2, lstm, small", "tiny image"),
     ("ppo, flat, separate", "tiny image"),
-    ("a2c, small, curious", "tiny image"),
-    ("dqn, impala, dueling", "tiny image"),
     ("sac", "hybrid"),
     ("sac", "bits"),
-    ("sac", "branches"),
     ("ppo", "branches"),
-    ("ppo2, lstm, curious, shown", "hybrid"),
     ("sac", "wrapped"),
-    ("sac, small", "tiny image, Box"),
     ("sac, lstm", "restart"),
     ("ppo2, sde", "wrapped"),
 }

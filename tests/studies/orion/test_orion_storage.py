@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orion.core.cli
 import pytest
 from hunting import FORK, orion_says, run_killed
 from orion.client import build_experiment
@@ -242,6 +243,22 @@ def test_what_a_killed_process_of_this_machine_held_is_free_at_once(url: str) ->
 
 
 # The lock on the algorithm
+
+
+@pytest.mark.filterwarnings("ignore:The `profet` extras:RuntimeWarning")  # Orion's command line imports its benchmarks
+def test_orion_db_release_frees_it_from_a_holder_that_wrote_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worker = client(url)
+    for name, value in {"STORAGE_TYPE": "rekindlestorage", "DB_TYPE": "rekindlesql", "DB_ADDRESS": url}.items():
+        monkeypatch.setenv(f"ORION_{name}", value)
+    with worker.storage.acquire_algorithm_lock(uid=worker.id):
+        assert orion.core.cli.main(["db", "release", "-f", worker.name]) == 0
+        assert "Algorithm lock successfully released." in capsys.readouterr().out
+        assert worker.storage.get_algorithm_lock_info(uid=worker.id).locked == 0
+    with pytest.raises(AlgorithmLockLost), worker.storage.acquire_algorithm_lock(uid=worker.id) as held:  # noqa: PT012
+        held.set_state({"lost": True})
+        worker.storage.release_algorithm_lock(uid=worker.id)
 
 
 def test_a_lock_whose_holder_shows_no_life_is_taken_over_and_its_late_state_dropped(url: str) -> None:

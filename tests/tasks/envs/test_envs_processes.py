@@ -18,6 +18,7 @@ import nursery
 import psutil
 import pytest
 from rekindle import DQN, PPO, Cohort, Store
+from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
@@ -261,16 +262,17 @@ def test_a_number_that_is_none_is_refused(value: Any) -> None:
 
 
 def test_the_command_line_takes_the_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    digests = []
-    for processes in ("0", "2"):
-        settings = ["--set=num_envs=2", "--set=num_steps=32", "--set=num_minibatches=2", "--set=epoch_steps=64"]
-        storage = ["--storage", f"sqlite:///{tmp_path}/{processes}.db", "--json", "--env-processes", processes]
-        assert main(["train", "ppo", "FrozenLake-v1", "--epochs", "1", *settings, *storage]) == 0
-        digests.append(json.loads(capsys.readouterr().out)["digest"])
-        tune = ["--trials", "1", "--workers", "1", "--seed", "1", "--study", "s", "--epochs", "1"]
-        assert main(["tune", "ppo", "FrozenLake-v1", *tune, *settings, *storage]) == 0
-        digests.append(json.loads(capsys.readouterr().out)["best"]["digest"])
-    assert digests[2:] == digests[:2]
+    settings = ["--set=num_envs=2", "--set=num_steps=32", "--set=num_minibatches=2", "--set=epoch_steps=64"]
+    storage = ["--storage", f"sqlite:///{tmp_path}/2.db", "--json", "--env-processes", "2"]
+    assert main(["train", "ppo", "FrozenLake-v1", "--epochs", "1", *settings, *storage]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    tune = ["--trials", "1", "--workers", "1", "--seed", "1", "--study", "s", "--epochs", "1"]
+    assert main(["tune", "ppo", "FrozenLake-v1", *tune, *settings, *storage]) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    for seed, result in enumerate((trained, best)):
+        alone = PPO("FrozenLake-v1", seed=seed).init(**unflatten(result["hyperparameters"]))
+        alone.fit(1)
+        assert result["digest"] == alone.digest
     with pytest.raises(SystemExit):
         main(["train", "ppo", "FrozenLake-v1", "--env-processes", "-1"])
     assert "--env-processes: must be a number of at least 0, but got '-1'" in capsys.readouterr().err
