@@ -171,7 +171,7 @@ class Study:
         return self
 
     def confirm(self, top: int = TOP, seeds: int = SEEDS, **how: Any) -> dict[str, Any]:
-        """Train the best configurations and the defaults on fresh seeds, and return what they are worth.
+        """Train the best configurations and the defaults on fresh seeds.
 
         The same call resumes. The result is the JSON of `rekindle confirm`: the expected result of the winner of a race
         with a 95% interval, the probability that it beats the defaults, and by how much the search overstated it.

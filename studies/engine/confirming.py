@@ -110,7 +110,10 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
 
 
 def _defaults(config: Config) -> dict[str, Any] | None:
-    """Return the complete default hyperparameters beside what the study fixes, None if they make no task."""
+    """Return the defaults beside what the study fixes.
+
+    None if they make no task.
+    """
     try:
         return dict(config.identity(load_task(config), unflatten(config.fixed)).values)
     except (SpaceError, ValueError):
@@ -118,7 +121,10 @@ def _defaults(config: Config) -> dict[str, Any] | None:
 
 
 def confirmation_json(store: Store, study: str) -> Json | None:
-    """Return what a study's confirmation has shown so far, None if there is none; documented in `cli`."""
+    """Return the results of a study's confirmation, documented in `cli`.
+
+    None if there is no confirmation.
+    """
     name = confirmation_name(study)
     try:
         config = Config.from_json(store.study(name).config, name)
@@ -178,7 +184,7 @@ def _estimate(
 def _answer(
     candidates: Sequence[Json], now: Standing, rows: Mapping[tuple[int, int], Segment], confirmation: Confirmation
 ) -> Json:
-    """Return the winner, and how it compares with the others that were estimated."""
+    """Return the winner, and its comparison with the other estimates."""
     winner, runner_up, *_ = (*now.finalists, None, None)
     answer: Json = {"winner": winner, "runner_up": runner_up, "over_defaults": None, "over_runner_up": None}
     answer["optimism"] = None
@@ -194,5 +200,5 @@ def _answer(
 
 
 def _improvement(own: Sequence[float], others: Sequence[float]) -> Interval:
-    """Return the probability that a training is better than one of the others."""
+    """Return the probability that a training beats one of the others."""
     return interval(probability_of_improvement, [[x] for x in own], [[x] for x in others])

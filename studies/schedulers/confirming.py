@@ -1,4 +1,4 @@
-"""Confirmation: a study's best configurations, trained again on seeds that the search never used.
+"""Confirmation: a study's best configurations, trained again on fresh seeds.
 
 A race decides first: all candidates train on a third of its seeds, the better half of them on another third, the best
 two on the rest. Then the winner, the runner-up and the defaults train on further seeds, which took no part in any
@@ -92,7 +92,7 @@ class Standing:
 
 
 def episodes_seed(config: Config) -> int | None:
-    """Return the seed of a study's evaluation episodes, None for that of all searches."""
+    """Return the seed of evaluation episodes, None for that of searches."""
     return EPISODES if config.scheduler == CONFIRM else None
 
 
@@ -145,7 +145,7 @@ class Confirming:
         return plan
 
     def _state_at_end(self, number: int, over: bool) -> str | None:
-        """Return the state in which a running trial ends, None if it is not over."""
+        """Return the final state of a running trial, None before its end."""
         row = self._rows.get(divmod(number, self.seeds))
         if row is None:
             return "pruned" if over else None

@@ -41,7 +41,7 @@ def iqm(scores: ArrayLike) -> Floats:
 
 
 def optimality_gap(scores: ArrayLike, target: float = 1.0) -> Floats:
-    """Return the mean amount by which runs miss a target; lower is better."""
+    """Return the mean shortfall of runs from a target; lower is better."""
     result: Floats = target - np.minimum(np.asarray(scores, float), target).mean((-2, -1))
     return result
 
@@ -54,7 +54,7 @@ def performance_profile(scores: ArrayLike, thresholds: Sequence[float]) -> Float
 
 
 def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> Floats:
-    """Return the probability that a run is better than one of the others.
+    """Return the probability that a run beats one of the others.
 
     It is Mann and Whitney's U over the number of pairs, averaged over environments; of two equal runs, each is better
     with probability 1/2.

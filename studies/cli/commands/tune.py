@@ -1,4 +1,4 @@
-"""``rekindle tune`` and ``confirm``: run a study to its end with new workers."""
+"""``rekindle tune`` and ``confirm``: studies run by new workers."""
 
 from __future__ import annotations
 
