@@ -21,7 +21,7 @@ USAGE = 2  # the request makes no sense
 
 
 def parse_env(text: str | None, info: Sequence[str] = ()) -> Any:
-    """Return a Gymnasium id, or the mapping that an EnvSpec's JSON holds, or None.
+    """Return a Gymnasium id, an EnvSpec's JSON as a mapping, or None.
 
     Args:
         text: of the argument.
@@ -81,7 +81,7 @@ def expand_files(assignments: Sequence[str]) -> list[str]:
 
 
 def read_hyperparameters(text: str, option: str = "--set") -> dict[str, Any]:
-    """Return the hyperparameters in the file of ``--set @FILE`` by dotted name; see `expand_files`."""
+    """Return the hyperparameters in a file by dotted name; see `expand_files`."""
     if not text.startswith("@"):
         raise ValueError(f"{option} takes @FILE, but got {text!r}")
     path = Path(text[1:])

@@ -55,7 +55,7 @@ ABSENT: tuple[Any, ...] = (None, False, {}, "")  # values by which something is 
 
 
 class Converted(NamedTuple):
-    """A run file, and what of the configuration has no place in it."""
+    """A run file, and what has no place in it."""
 
     content: dict[str, Any]
     without: list[str]
@@ -127,7 +127,7 @@ def _sees_images(trainer: str, env: str) -> bool:
 
 
 def _hyperparameters(trainer: str, flat: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
-    """Return the hyperparameters by dotted name, and the paths that they come from."""
+    """Return the hyperparameters by name, and the paths they come from."""
     values = {name: flat[path] for path, name in DIRECT.items() if path in flat}
     used = {path for path in DIRECT if path in flat}
 
