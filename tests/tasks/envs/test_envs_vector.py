@@ -74,3 +74,15 @@ def test_neither_neighbours_nor_threads_change_a_member() -> None:
 def test_what_cannot_be_is_refused(spec: EnvSpec, words: str) -> None:
     with pytest.raises(EnvSpecError, match=words):
         spaces_of(spec)
+
+
+def test_entries_of_info_come_from_the_vector_environment() -> None:
+    info = {"lives": "min", "episode_frame_number": "max", "missing": "last"}
+    envs = make_envs(EnvSpec("vector/ALE/Breakout-v5", KWARGS, info=info), [4], 2)
+    for _ in range(40):  # an episode of at most 120 frames, 4 a step, begins after up to 30 frames without an action
+        envs.step(np.ones((1, 2), np.int64))
+    metrics = envs.info.take_metrics()[0]
+    assert metrics.keys() == {"info.lives", "info.episode_frame_number"}
+    assert metrics["info.lives"] in range(6)
+    assert 120 <= metrics["info.episode_frame_number"] <= 160
+    envs.close()
