@@ -86,10 +86,7 @@ def find(store: Store, text: str, whole: Any) -> WarmStart:
             raise NoPolicy(f"a warm start needs its source, but there is no file {text}")
         return WarmStart(Path(text), name=text)
     if Path(text).suffix or Path(text).exists():
-        sb3 = "; a model of Stable-Baselines3 is taken by rekindle import-policy" if text.endswith(".zip") else ""
-        raise NoPolicy(
-            f"a policy is a task (UID, UID@EPOCH, UID@best) or a file ({', '.join(FILES)}), but got {text}{sb3}"
-        )
+        raise NoPolicy(f"a policy is a task (UID, UID@EPOCH, UID@best) or a file ({', '.join(FILES)}), but got {text}")
     uid, saved = checkpoint_of(store, text, whole)
     return WarmStart(saved, name=f"{uid}@{saved.epochs}")
 

@@ -490,9 +490,12 @@ def test_a_study_that_nobody_trains_is_stopped_and_a_worker_tells_what_it_does(
     assert "study s is complete" in errors
 
 
-def test_a_model_of_stable_baselines_is_no_uid(sqlite_url: str, tmp_path: Path, cli: Callable[..., Any]) -> None:
+def test_a_file_is_no_uid(sqlite_url: str, tmp_path: Path, cli: Callable[..., Any]) -> None:
     (tmp_path / "sb3.zip").write_bytes(b"PK")
     asked = ["train", "ppo", "CartPole-v1", "--warm-start", str(tmp_path / "sb3.zip"), "--storage", sqlite_url]
     status, _, errors = cli(*asked)
     assert status == 2
-    assert "sb3.zip; a model of Stable-Baselines3 is taken by rekindle import-policy" in errors
+    assert "sb3.zip must be a model that Stable-Baselines3 saved, but: File is not a zip file" in errors
+    status, _, errors = cli(*(word.replace("sb3.zip", "sb3.pt") for word in asked))
+    assert status == 2
+    assert "or a file (.npz, .npy, .safetensors, .zip), but got" in errors
