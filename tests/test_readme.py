@@ -30,7 +30,8 @@ def test_the_python_runs(code: str, tmp_path: Path) -> None:
         code = code.replace(f"fit(epochs={epochs})", f"fit(epochs={fewer})")
     code = code.replace("epochs=3, storage", "epochs=1, epoch_steps=256, storage").replace("n_trials=5", "n_trials=2")
     code = code.replace("epochs=(1, 3)", "epochs=1, fixed={'epoch_steps': 256}")
-    code = code.replace("range(8)", "range(2)")
+    code = code.replace("trials=16, epochs=(1, 27)", "trials=2, epochs=1, fixed={'epoch_steps': 256}")
+    code = code.replace("range(8)", "range(2)").replace("confirm(seeds=20)", "confirm(top=1, seeds=3)")
     command = [sys.executable, "-c", code]
     result = nursery.run(command, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
