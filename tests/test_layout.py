@@ -44,9 +44,10 @@ ORDER = (
     *("tasks.algorithms", "tasks.algorithms.sac", "tasks.examples", "tasks.testing", "tasks"),
     *("studies.redact", "studies.errors", "studies.failures", "studies.statistics"),
     *("studies.storage.sql", "studies.storage.locks", "studies.storage"),
-    *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine"),
+    *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine", "studies.analysis"),
     *("studies.workers", "studies.upkeep", "studies.orion", "studies.objective", "studies.tuning", "studies"),
-    *("studies.cli.run_files", "studies.cli.output", "studies.cli.commands", "studies.cli"),
+    *("studies.cli.run_files", "studies.cli.output", "studies.cli.commands"),
+    *("studies.cli.commands.answers", "studies.cli"),
 )
 
 

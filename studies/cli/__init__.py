@@ -35,6 +35,12 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   candidates, or null), over_defaults, over_runner_up (null, or {estimate, low, high}: the probability
                   that a training of the winner is better), optimism (claim less estimate, or null),
                   cost {trainings, epochs}
+    compare       format, objective, direction, environments [{env, scale (null, or [what counts as 0, as 1])}],
+                  scale (null, "given" or "observed"), sides [{label, runs, sources [{source, env, kind ("confirmed",
+                  "selected" or "file"), epochs (or null), results}], iqm, median, mean, optimality_gap (only with
+                  --scale), each {estimate, low, high (95%)}}], pairs [{better, than, estimate (the probability that a
+                  run of the first beats one of the second), low, high}],
+                  profiles {thresholds, sides {label: {fraction (of runs above each threshold), low, high}}}
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     create        as tune
     tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (the last one, or null)}]

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Namespace) -> int:
     """Import the module of the command, and run its function."""
-    module, _, function = arguments.run.partition(".")
+    module, _, function = arguments.run.rpartition(".")
     return int(getattr(import_module(f".commands.{module}", __package__), function)(arguments))
 
 

@@ -53,6 +53,7 @@ def make_parser() -> Parser:
     _add_train(commands)
     _add_worker(commands)
     _add_readers(commands)
+    _add_answers(commands)
     _add_lineage(commands)
     _add_upkeep(commands)
     _add_policy(commands)
@@ -353,6 +354,27 @@ def _add_readers(commands: Any) -> None:
     parser = _command(commands, "show", text, "look.show")
     _add_uid(parser)
     option(parser, "--config", "print the run file that trains it again")
+
+
+def _add_answers(commands: Any) -> None:
+    """Add the commands that answer questions about finished studies."""
+    text = "studies and other runs beside one another: IQM, median and mean with 95% intervals, and who beats whom"
+    parser = _command(commands, "compare", text, "answers.compare.compare")
+    parser.add_argument(
+        "source",
+        metavar="STUDY",
+        nargs="+",
+        help="a study, whose runs are its confirmation's fresh seeds, or else its best configuration's seeds; "
+        "evaluations.npz of Stable-Baselines3, one run; or a CSV file with a column return (or score), and maybe env. "
+        "LABEL=STUDY and LABEL@ENV=FILE: what has the same label is one side",
+    )
+    option(
+        parser,
+        "--scale ENV=LOW:HIGH",
+        "results that count as 0 and as 1, for scores over several environments and the optimality gap; may be "
+        "repeated (default: the worst and the best run of any side)",
+        **MANY,
+    )
 
 
 def _add_lineage(commands: Any) -> None:

@@ -1,0 +1,216 @@
+"""Comparisons of studies and other runs, with intervals.
+
+The sides are labels; each has runs in the same environments. All numbers are those of Agarwal et al. (2021),
+arXiv:2108.13264, with stratified bootstrap intervals over runs. Results of several environments are put on one scale
+first: 0 and 1 are the ends that the user names, or else the worst and the best run of any side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..statistics.aggregates import (
+    Floats,
+    iqm,
+    mean,
+    median,
+    optimality_gap,
+    performance_profile,
+    probability_of_improvement,
+)
+from ..statistics.intervals import FEWEST, Interval, interval, resamples
+from ..study.objectives import MINIMIZE
+from .sources import BadSource, Runs, common_objective, read_runs
+
+if TYPE_CHECKING:
+    from ..storage.store import Store
+
+Json = dict[str, Any]
+Scale = tuple[float, float]  # what counts as 0 and as 1
+POINTS = 21  # of a performance profile
+PROFILE_REPETITIONS = 500
+
+
+def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Scale] | None = None) -> Json:
+    """Return how runs of several sides compare, in the form that `cli` documents.
+
+    Args:
+        store: holds the studies; None if all sources are files.
+        sources: see `sources`.
+        scales: of environments, results that count as 0 and as 1.
+
+    Raises:
+        BadSource: the sources cannot be compared.
+    """
+    runs = _with_environments(read_runs(store, sources))
+    objective, direction = common_objective(runs)
+    sides = _sides(runs)
+    environments = _common(sides)
+    used = _scales(sides, environments, scales or {}, direction)
+    scores = {label: _matrix(label, by_env, environments, used, direction) for label, by_env in sides.items()}
+    scaled = len(environments) > 1 or bool(scales)
+    aggregates: dict[str, Callable[..., Floats]] = {"iqm": iqm, "median": median, "mean": mean}
+    if scales:
+        aggregates["optimality_gap"] = optimality_gap
+    sign = -1 if direction == MINIMIZE and not scaled else 1
+    return {
+        "objective": objective,
+        "direction": direction,
+        "environments": [{"env": env, "scale": list(used[env]) if scaled else None} for env in environments],
+        "scale": None if not scaled else "given" if scales else "observed",
+        "sides": [
+            {
+                "label": label,
+                "sources": [_source(each) for each in runs if each.label == label and each.env in environments],
+                "runs": len(matrix),
+                **{name: _signed(interval(how, matrix), sign) for name, how in aggregates.items()},
+            }
+            for label, matrix in scores.items()
+        ],
+        "pairs": [
+            {"better": one, "than": other, **_improvement(scores[one], scores[other])}
+            for one, other in combinations(scores, 2)
+        ],
+        "profiles": _profiles(scores, sign),
+    }
+
+
+def _with_environments(runs: Sequence[Runs]) -> list[Runs]:
+    """Return the runs with environments, which files may leave out.
+
+    Raises:
+        BadSource: several are possible.
+    """
+    known = sorted({each.env for each in runs if each.env is not None})
+    for each in runs:
+        if each.env is None and len(known) > 1:
+            raise BadSource(
+                f"{each.source} names no environment, but others are of {', '.join(known)}; write LABEL@ENV=FILE"
+            )
+    only = known[0] if known else "-"
+    return [each if each.env is not None else Runs(**{**vars(each), "env": only}) for each in runs]
+
+
+def _sides(runs: Iterable[Runs]) -> dict[str, dict[str, list[float]]]:
+    """Return the results by label and environment."""
+    sides: dict[str, dict[str, list[float]]] = {}
+    studied: dict[tuple[str, str], str] = {}
+    for each in runs:
+        env = str(each.env)
+        if each.objective is not None and studied.setdefault((each.label, env), each.source) != each.source:
+            raise BadSource(
+                f"a side has one study in an environment, but {each.label!r} has {studied[each.label, env]} and "
+                f"{each.source} in {env}; give them labels of their own"
+            )
+        sides.setdefault(each.label, {}).setdefault(env, []).extend(each.results)
+    if len(sides) < 2:
+        raise BadSource(f"a comparison has at least two sides, but got only {next(iter(sides), 'none')}; add a study")
+    return sides
+
+
+def _common(sides: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
+    """Return the environments that all sides have, in the first side's order."""
+    first, *others = sides.values()
+    environments = [env for env in first if all(env in other for other in others)]
+    if not environments:
+        text = "; ".join(f"{label} has {', '.join(by_env)}" for label, by_env in sides.items())
+        raise BadSource(
+            f"sides are compared in an environment that all of them have, but {text}; several studies make one side as "
+            "LABEL=STUDY LABEL=STUDY"
+        )
+    return environments
+
+
+def _scales(
+    sides: Mapping[str, Mapping[str, Sequence[float]]],
+    environments: Sequence[str],
+    given: Mapping[str, Scale],
+    direction: str,
+) -> dict[str, Scale]:
+    """Return what counts as 0 and as 1 in each environment."""
+    for env, (zero, one) in given.items():
+        if env not in environments:
+            raise BadSource(f"--scale is of an environment of all sides, {', '.join(environments)}, but got {env!r}")
+        if (one < zero) != (direction == MINIMIZE) or one == zero:
+            raise BadSource(
+                f"--scale names the worse end first, but the objective is {direction}d and {env} has {zero:g}:{one:g}"
+            )
+    if given and (missing := [env for env in environments if env not in given]):
+        raise BadSource(f"--scale is given for each environment or for none, but {', '.join(missing)} has none; add it")
+    if given:
+        return dict(given)
+    scales = {}
+    for env in environments:
+        values = [value for by_env in sides.values() for value in by_env[env]]
+        worst, best = min(values), max(values)
+        if direction == MINIMIZE:
+            worst, best = best, worst
+        scales[env] = (worst, best if best != worst else worst + (-1.0 if direction == MINIMIZE else 1.0))
+    return scales if len(environments) > 1 else {environments[0]: (0.0, -1.0 if direction == MINIMIZE else 1.0)}
+
+
+def _matrix(
+    label: str,
+    by_env: Mapping[str, Sequence[float]],
+    environments: Sequence[str],
+    scales: Mapping[str, Scale],
+    direction: str,
+) -> Floats:
+    """Return scores (runs, environments), higher is better.
+
+    Where environments have different numbers of runs, the first ones of each are taken.
+    """
+    runs = min(len(by_env[env]) for env in environments)
+    if runs < FEWEST:
+        env = min(environments, key=lambda each: len(by_env[each]))
+        raise BadSource(
+            f"an interval needs at least {FEWEST} runs, but {label} has {runs} in {env}; train more seeds, and give "
+            f"each file the same label"
+        )
+    columns = []
+    for env in environments:
+        zero, one = scales[env]
+        columns.append((np.asarray(by_env[env][:runs], float) - zero) / (one - zero))
+    return np.stack(columns, 1)
+
+
+def _source(runs: Runs) -> Json:
+    return {
+        "source": runs.source,
+        "env": runs.env,
+        "kind": runs.kind,
+        "epochs": runs.epochs,
+        "results": list(runs.results),
+    }
+
+
+def _signed(found: Interval, sign: int) -> Json:
+    low, high = sorted((sign * found.low, sign * found.high))
+    return {"estimate": sign * found.estimate, "low": low, "high": high}
+
+
+def _improvement(scores: Floats, others: Floats) -> Json:
+    """Return the probability that a run of one side beats one of the other."""
+    return interval(probability_of_improvement, scores, others)._asdict()
+
+
+def _profiles(scores: Mapping[str, Floats], sign: int) -> Json:
+    """Return the fraction of runs above each threshold, with 95% bands."""
+    values = np.concatenate([matrix.ravel() for matrix in scores.values()])
+    thresholds = np.linspace(values.min(), values.max(), POINTS)
+    sides = {}
+    for label, matrix in scores.items():
+        drawn = np.concatenate(
+            [performance_profile(part, thresholds.tolist()) for (part,) in resamples([matrix], PROFILE_REPETITIONS, 0)]
+        )
+        low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
+        sides[label] = {
+            "fraction": performance_profile(matrix, thresholds.tolist()).tolist(),
+            "low": low.tolist(),
+            "high": high.tolist(),
+        }
+    return {"thresholds": (sign * thresholds).tolist(), "sides": sides}

@@ -1,0 +1,187 @@
+"""Runs to compare: of studies, of Stable-Baselines3's evaluations, of CSV files.
+
+A source is written ``[LABEL[@ENV]=]WHAT``. WHAT is the name of a study, or a file:
+
+    .npz    Stable-Baselines3's evaluations.npz, one run: the mean of its last evaluation's episodes
+    .csv    a run in each row, its result in the column "return" or "score", and maybe the column "env"; or
+            Stable-Baselines3's progress.csv, one run: the last "eval/mean_reward", or else "rollout/ep_rew_mean"
+
+The runs of a study are those of fresh seeds where it is confirmed, else the replicates of its best configuration.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..engine.confirming import confirmation_json
+from ..engine.json_views import rank, study_json
+from ..statistics.intervals import FEWEST
+from ..study.config import Config
+from ..study.objectives import DEFAULT, measured, objectives_of
+
+if TYPE_CHECKING:
+    from ..storage.store import Store
+
+CONFIRMED, SELECTED, FILE = "confirmed", "selected", "file"  # where runs come from
+RESULT = ("return", "score")  # columns of a CSV file
+OF_LOGS = ("eval/mean_reward", "rollout/ep_rew_mean")  # and of Stable-Baselines3's
+
+
+class BadSource(ValueError):
+    """A source that gives no runs to compare."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Results of one source in one environment.
+
+    Attributes:
+        label: of the side that it belongs to.
+        env: a text, None where a file names none.
+        source: the study or file.
+        kind: CONFIRMED, SELECTED (a best configuration's own replicates) or FILE.
+        results: one for each run, as measured.
+        objective: its name and direction, None of a file.
+        epochs: of each run, None of a file.
+    """
+
+    label: str
+    env: str | None
+    source: str
+    kind: str
+    results: tuple[float, ...]
+    objective: tuple[str, str] | None = None
+    epochs: int | None = None
+
+
+def is_file(text: str) -> bool:
+    """Return whether a source is a file, not a study."""
+    return Path(text.rpartition("=")[2]).suffix in (".npz", ".csv")
+
+
+def read_runs(store: Store | None, texts: Sequence[str]) -> list[Runs]:
+    """Return the runs of each source; only studies need a store.
+
+    Raises:
+        BadSource: a source gives none.
+        UnknownStudy: there is no such study.
+    """
+    return [runs for text in texts for runs in _read(store, text)]
+
+
+def _read(store: Store | None, text: str) -> Iterator[Runs]:
+    name, equals, what = text.rpartition("=")
+    label, _, env = name.partition("@")
+    if (equals and not label) or not what:
+        raise BadSource(f"a source is a study or a file, maybe as LABEL=STUDY or LABEL@ENV=FILE, but got {text!r}")
+    path = Path(what)
+    if path.suffix == ".npz":
+        yield Runs(label or path.parent.name or what, env or None, what, FILE, (_last_evaluation(path),))
+    elif path.suffix == ".csv":
+        for found, results in _rows(path).items():
+            yield Runs(label or path.stem, found or env or None, what, FILE, results)
+    else:
+        assert store is not None
+        yield _of_study(store, what, label or what, env)
+
+
+def _of_study(store: Store, name: str, label: str, env: str) -> Runs:
+    config = Config.from_json(store.study(name).config, name)
+    objectives = objectives_of(config)
+    if len(objectives) > 1:
+        raise BadSource(
+            f"studies are compared by one objective, but {name} has {', '.join(objectives)}; compare studies of one"
+        )
+    about = (label, env or _environment(config), name)
+    [objective] = objectives.items()
+    confirmation = confirmation_json(store, name)
+    if confirmation is not None and confirmation["winner"] is not None:
+        estimate = confirmation["candidates"][confirmation["winner"]]["estimate"]
+        if estimate is not None:
+            results = tuple(estimate["results"])
+            return Runs(*about, CONFIRMED, results, objective, confirmation["epochs"])
+    ranked = rank(study_json(store, name)["trials"], objectives)
+    if not ranked:
+        raise BadSource(f"a comparison needs results, but study {name} has none yet; train it, or leave it out")
+    number, epochs = ranked[0]["number"], ranked[0]["epochs"]
+    rows = [row for row in store.segments(name) if (row.configuration, row.epochs) == (number, epochs)]
+    results = tuple(measured(config, row) for row in rows if row.state == "done")
+    if len(results) < FEWEST:
+        raise BadSource(
+            f"an interval needs at least {FEWEST} seeds, but the best configuration of {name} was trained with "
+            f"{len(results)}; `rekindle confirm {name}` trains it with fresh ones"
+        )
+    return Runs(*about, SELECTED, results, objective, epochs)
+
+
+def _environment(config: Config) -> str:
+    """Return a text that only equal environments share."""
+    if not config.env:
+        return config.task
+    more = {key: value for key, value in config.env.items() if key != "id" and value}
+    return str(config.env["id"]) + (f" {json.dumps(more, sort_keys=True)}" if more else "")
+
+
+def _last_evaluation(path: Path) -> float:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            results = np.asarray(arrays["results"], float)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+        raise BadSource(
+            f'{path} must be an evaluations.npz of Stable-Baselines3, with "results" of each evaluation, but: {error}'
+        ) from None
+    if results.ndim != 2 or not results.size:
+        raise BadSource(f"{path}: results are (evaluations, episodes), at least one, but they are {results.shape}")
+    if not np.isfinite(results[-1]).all():
+        raise BadSource(f"{path}: the last evaluation has a result that is not finite; leave this run out")
+    return float(results[-1].mean())
+
+
+def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
+    """Return the results in a CSV file, by environment; "" where it names none."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            lines = [(reader.line_num, row) for row in reader]
+    except (OSError, ValueError, csv.Error) as error:
+        raise BadSource(f"{path} must be a CSV file with a header, but: {error}") from None
+    names = reader.fieldnames or []
+    column = next((name for name in (*RESULT, *OF_LOGS) if name in names), None)
+    if column is None:
+        raise BadSource(f"{path} must have a column return or score, but has {', '.join(names) or 'none'}; rename one")
+    if column in OF_LOGS:
+        lines = [(line, row) for line, row in lines if row[column]][-1:]
+    found: dict[str, list[float]] = {}
+    for line, row in lines:
+        try:
+            value = float(row[column])
+        except (TypeError, ValueError):
+            value = math.nan
+        if not math.isfinite(value):
+            raise BadSource(f"{path}, line {line}: {column} is a finite number, but it is {row[column]!r}; mend it")
+        found.setdefault(row.get("env") or "", []).append(value)
+    if not found:
+        raise BadSource(f"{path} must have at least one result in the column {column}, but has none; leave it out")
+    return {env: tuple(values) for env, values in found.items()}
+
+
+def common_objective(runs: Sequence[Runs]) -> tuple[str, str]:
+    """Return the objective of all studies and its direction.
+
+    Raises:
+        BadSource: they have different ones.
+    """
+    found = {each.objective: each.source for each in runs if each.objective is not None}
+    if len(found) > 1:
+        text = " and ".join(f"{source} has {name} ({way}d)" for (name, way), source in list(found.items())[:2])
+        raise BadSource(f"studies are compared by the same objective, but {text}; compare those alike")
+    return next(iter(found), next(iter(DEFAULT.items())))

@@ -1,0 +1,94 @@
+"""``rekindle compare``: studies and other runs beside one another, with intervals."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from rich.console import Console
+
+from ....analysis.comparing import Scale
+from ....analysis.comparing import compare as comparison
+from ....analysis.sources import CONFIRMED, FILE, SELECTED, is_file
+from ....study.digits import in_digits
+from ...output import tables
+from ...output.terminal import new_console, note, print_json
+from ..storage import existing_store
+
+AGGREGATES = {"iqm": "IQM", "median": "median", "mean": "mean", "optimality_gap": "optimality gap"}
+RUNS = {CONFIRMED: "fresh seeds", SELECTED: "best trial's seeds", FILE: "file"}
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Print how the sides compare."""
+    scales = _scales(arguments.scale)
+    with nullcontext() if all(map(is_file, arguments.source)) else existing_store(arguments) as store:
+        result = comparison(store, arguments.source, scales)
+    if arguments.json:
+        return print_json(result)
+    _print(new_console(), result)
+    return 0
+
+
+def _scales(texts: Sequence[str]) -> dict[str, Scale]:
+    """Return the ends of --scale by environment."""
+    scales: dict[str, Scale] = {}
+    for text in texts:
+        env, _, ends = text.rpartition("=")
+        try:
+            zero, one = map(float, ends.split(":"))
+        except ValueError:
+            env = ""
+        if not env or env in scales:
+            law = "is given twice" if env in scales else "must be written ENV=LOW:HIGH"
+            raise ValueError(f"--scale {text!r} {law}, such as --scale CartPole-v1=22:500")
+        scales[env] = (zero, one)
+    return scales
+
+
+def _print(out: Console, result: Mapping[str, Any]) -> None:
+    sides, environments = result["sides"], [each["env"] for each in result["environments"]]
+    unit = result["objective"] if result["scale"] is None else f"{result['objective']}, scaled"
+    title = f"{unit}, {', '.join(environments)}: estimates and 95% intervals"
+    several = len(environments) > 1
+    names = [name for name in AGGREGATES if name in sides[0] and (several or name != "median")]  # over environments
+    rows = []
+    for side in sides:
+        ends = in_digits(side[name][end] for name in names for end in ("estimate", "low", "high"))
+        shown = zip(names, ends[::3], ends[1::3], ends[2::3], strict=True)
+        row = {AGGREGATES[name]: f"{value} ({low} to {high})" for name, value, low, high in shown}
+        kinds = dict.fromkeys(RUNS[source["kind"]] for source in side["sources"])
+        rows.append({"side": side["label"], "runs": side["runs"], "from": ", ".join(kinds), **row})
+    out.print(tables.rows_table(title, rows, ("side", "runs", "from", *(AGGREGATES[name] for name in names))))
+    pairs = [
+        {"one": pair["better"], "other": pair["than"]}
+        | {"probability": f"{pair['estimate']:.2f} ({pair['low']:.2f} to {pair['high']:.2f})"}
+        for pair in result["pairs"]
+    ]
+    out.print(tables.rows_table("probability that a run of one beats one of the other", pairs, tuple(pairs[0])))
+    for text in _warnings(result):
+        note(out, text)
+
+
+def _warnings(result: Mapping[str, Any]) -> list[str]:
+    """Return what a reader must know of the numbers."""
+    sources = [source for side in result["sides"] for source in side["sources"]]
+    flattered = list(dict.fromkeys(each["source"] for each in sources if each["kind"] == SELECTED))
+    epochs = {each["epochs"] for each in sources if each["epochs"] is not None}
+    texts = []
+    if flattered:
+        names = ", ".join(flattered)
+        texts.append(
+            f"Selection flatters {names}: the seeds that chose the best configuration also measure it. "
+            f"`rekindle confirm {flattered[0]}` trains it with fresh ones."
+        )
+    if len(epochs) > 1:
+        texts.append(f"The studies trained differently long: {', '.join(map(str, sorted(epochs)))} epochs.")
+    if result["scale"] == "observed":
+        texts.append("0 and 1 are the worst and the best run of any side; --scale ENV=LOW:HIGH names others.")
+    counts = {side["label"]: [len(source["results"]) for source in side["sources"]] for side in result["sides"]}
+    if uneven := [label for label, numbers in counts.items() if len(numbers) > 1 and len({*numbers}) > 1]:
+        texts.append(f"Environments have different numbers of runs; of {', '.join(uneven)}, only the first ones count.")
+    return texts

@@ -1,0 +1,145 @@
+"""Comparisons give rliable's numbers, of studies, of Stable-Baselines3's files and of tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rekindle
+from rekindle.studies.analysis.comparing import compare
+from rekindle.studies.analysis.sources import BadSource
+from rekindle.studies.storage.store import Store
+from rekindle.tasks.algorithms.surrogate import Surrogate
+from rliable import metrics
+
+OPTIONS: dict[str, Any] = {"epochs": 3, "scheduler": "none", "sampler": "random", "progress": False}
+NOISY = {"noise": 3.0}
+RANDOM = np.random.default_rng(0)
+HERE, THERE = RANDOM.normal(0.6, 0.2, (5, 2)), RANDOM.normal(0.4, 0.2, (7, 2))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store(f"sqlite:///{tmp_path_factory.mktemp('compared') / 'store.db'}")
+    for name, more in (
+        ("one", {"seeds": 4, "trials": 2}),
+        ("two", {"seeds": 3, "trials": 1}),
+        ("single", {"trials": 2}),
+        ("metric", {"seeds": 3, "trials": 1, "objective": ["env_steps:minimize"]}),
+        ("other", {"seeds": 3, "trials": 1, "env": "CartPole-v1"}),
+    ):
+        env = more.pop("env", None)
+        rekindle.tune(Surrogate, env, storage=store, study=name, fixed=NOISY, **OPTIONS, **more)
+    return store
+
+
+def table(path: Path, results: np.ndarray, envs: tuple[str, ...] = ("A", "B")) -> str:
+    rows = [f"{env},{run[column]!r}" for run in results.tolist() for column, env in enumerate(envs)]
+    path.write_text("\n".join(["env,score", *rows]) + "\n")
+    return str(path)
+
+
+def test_the_numbers_are_rliables(tmp_path: Path) -> None:
+    sources = [table(tmp_path / "here.csv", HERE), table(tmp_path / "there.csv", THERE)]
+    result = compare(None, sources, {"A": (0.1, 0.9), "B": (0.0, 2.0)})
+    here, there = ((scores - [0.1, 0.0]) / [0.8, 2.0] for scores in (HERE, THERE))
+    for side, scores in zip(result["sides"], (here, there), strict=True):
+        assert side["iqm"]["estimate"] == pytest.approx(metrics.aggregate_iqm(scores), abs=1e-9)
+        assert side["median"]["estimate"] == pytest.approx(metrics.aggregate_median(scores), abs=1e-9)
+        assert side["optimality_gap"]["estimate"] == pytest.approx(metrics.aggregate_optimality_gap(scores), abs=1e-9)
+        assert side["iqm"]["low"] < side["iqm"]["estimate"] < side["iqm"]["high"]
+    [pair] = result["pairs"]
+    assert pair["estimate"] == pytest.approx(metrics.probability_of_improvement(here, there), abs=1e-9)
+    assert [side["runs"] for side in result["sides"]] == [5, 7]
+    assert result["profiles"]["sides"]["here"]["fraction"][-1] in (0.0, pytest.approx(0.1))
+
+
+def test_a_study_gives_the_seeds_of_its_best_configuration_until_it_is_confirmed(store: Store) -> None:
+    study = rekindle.Study("one", store)
+    assert study.best is not None
+    one, _ = compare(store, ["one", "two"])["sides"]
+    [source] = one["sources"]
+    assert (source["kind"], len(source["results"])) == ("selected", 4)
+    assert one["mean"]["estimate"] == pytest.approx(study.best.value)
+    confirmation = study.confirm(top=1, seeds=3, progress=False)
+    one, _ = compare(store, ["one", "two"])["sides"]
+    [source] = one["sources"]
+    winner = confirmation["candidates"][confirmation["winner"]]["estimate"]
+    assert (source["kind"], source["results"]) == ("confirmed", winner["results"])
+    assert one["mean"]["estimate"] == pytest.approx(winner["value"])
+
+
+def test_a_minimized_objective_is_shown_as_measured_and_the_lower_is_better(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "worse.csv").write_text("return\n7\n8\n9\n")
+    result = compare(store, ["metric", str(tmp_path / "worse.csv")])
+    metric, worse = result["sides"]
+    assert (result["objective"], result["direction"]) == ("env_steps", "minimize")
+    assert (metric["mean"]["estimate"], worse["mean"]["estimate"]) == (3, 8)
+    assert 7 <= worse["mean"]["low"] <= 8 <= worse["mean"]["high"] <= 9
+    assert result["pairs"][0]["estimate"] == 1
+
+
+def test_files_of_stable_baselines3_are_runs(tmp_path: Path, store: Store) -> None:
+    for seed in range(3):
+        path = tmp_path / f"run{seed}.npz"
+        np.savez(path, timesteps=[10, 20], results=np.array([[0.0, 0.0], [seed, seed + 2.0]]))
+    (tmp_path / "progress.csv").write_text("time,eval/mean_reward\n1,2.0\n2,7.5\n3,\n")
+    files = [f"sb3={tmp_path / f'run{seed}.npz'}" for seed in range(3)]
+    sb3, _ = compare(store, [*files, f"sb3={tmp_path / 'progress.csv'}", "two"])["sides"]
+    assert [source["results"] for source in sb3["sources"]] == [[1.0], [2.0], [3.0], [7.5]]
+    assert {source["env"] for source in sb3["sources"]} == {"surrogate"}
+
+
+def test_the_command_prints_what_its_json_says(store: Store, cli: Callable[..., Any]) -> None:
+    where = ("--storage", str(store.database.url))
+    status, out, _ = cli("compare", "two", "again=two", "--json", *where)
+    [pair] = json.loads(out)["pairs"]
+    assert (status, pair["estimate"]) == (0, 0.5)
+    _, out, _ = cli("compare", "two", "again=two", *where)
+    assert "0.50 (" in out
+    assert "Selection flatters two: the seeds that chose the best configuration also measure it." in out
+    assert cli("compare", "two", "single", *where)[0] == 2
+    status, _, errors = cli("compare", "two", "again=two", "--scale", "surrogate=9", *where)
+    assert (status, "must be written ENV=LOW:HIGH" in errors) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        (["one"], "at least two sides, but got only one; add a study"),
+        (["two", "single"], r"at least 3 seeds, but .* single was trained with 1; `rekindle confirm single`"),
+        (["two", "metric"], r"the same objective, but two has return \(maximized\) and metric has env_steps"),
+        (["two", "other"], "in an environment that all of them have, but two has surrogate; other has CartPole-v1"),
+        (["a=two", "a=one", "b=two"], "a side has one study in an environment, but 'a' has two and one in surrogate"),
+        (["two", "=one"], "a source is a study or a file, maybe as LABEL=STUDY"),
+        (["two", "{}/nan.csv"], "nan.csv, line 3: return is a finite number, but it is 'nan'; mend it"),
+        (["two", "{}/short.csv"], "at least 3 runs, but short has 1 in surrogate; train more seeds"),
+        (["two", "{}/empty.csv"], "must have a column return or score, but has steps, reward; rename one"),
+        (["two", "{}/none.csv"], "must be a CSV file with a header, but: .*No such file"),
+        (["two", "{}/none.npz"], "must be an evaluations.npz of Stable-Baselines3"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(tmp_path: Path, store: Store, sources: list[str], message: str) -> None:
+    (tmp_path / "nan.csv").write_text("return\n1\nnan\n2\n")
+    (tmp_path / "short.csv").write_text("return\n1\n")
+    (tmp_path / "empty.csv").write_text("steps,reward\n1,2\n")
+    with pytest.raises(BadSource, match=message):
+        compare(store, [source.format(tmp_path) for source in sources])
+
+
+@pytest.mark.parametrize(
+    ("scales", "message"),
+    [
+        ({"C": (0, 1)}, "an environment of all sides, A, B, but got 'C'"),
+        ({"A": (1, 0)}, "the worse end first, but the objective is maximized and A has 1:0"),
+        ({"A": (0, 1)}, "for each environment or for none, but B has none; add it"),
+    ],
+)
+def test_a_scale_that_makes_no_sense_is_told(tmp_path: Path, scales: dict[str, Any], message: str) -> None:
+    sources = [table(tmp_path / "here.csv", HERE), table(tmp_path / "there.csv", THERE)]
+    with pytest.raises(BadSource, match=message):
+        compare(None, sources, scales)
