@@ -27,7 +27,7 @@ from .engine.runner import start_study
 from .errors import StoreError
 from .redact import printable
 from .storage.store import Store
-from .study.config import Config, check_epochs, parse_epochs
+from .study.config import Config
 from .study.digits import in_digits_alone
 from .study.objectives import RETURN, objectives_of
 from .workers.worker import Worker
@@ -222,8 +222,8 @@ def tune(
         task: the algorithm, such as PPO or "ppo".
         env: see `Task`.
         storage: a URL, or a Store.
-        epochs: (low, high) or (low, high, base), as in "1:27": every trial is trained for low epochs, the best 1/base
-            of them base times as long, and so on up to high. One number trains every trial so long.
+        epochs: (low, high) or (low, high, base), as in "1:27": every trial is trained for low epochs, the best of them
+            base times as long, and so on up to high. One number trains every trial so long.
         study: its name; by default the task's and the environment's.
         progress: whether a bar is shown, in a terminal or a notebook.
         device: see `Task`.
@@ -238,9 +238,7 @@ def tune(
         KeyboardInterrupt: after Ctrl-C; everything is saved.
     """
     algorithm = load(task) if isinstance(task, str) else task
-    numbers = [epochs] if isinstance(epochs, int) else epochs
-    rungs = parse_epochs(numbers) if isinstance(numbers, str) else check_epochs(numbers)
-    config = study_config(algorithm, env, epochs=rungs, fixed=fixed, **options)
+    config = study_config(algorithm, env, epochs=epochs, fixed=fixed, **options)
     config.probe(algorithm, device)  # before the study exists
     name = study or config.default_name
     store = storage if isinstance(storage, Store) else Store(storage)

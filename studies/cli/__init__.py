@@ -15,6 +15,9 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   rungs [epochs], fixed {dotted name: value}, trials_total,
                   counts {complete, pruned, failed, running}, brackets (how many have begun),
                   progress [{rung, epochs, ready, done, failed}] (how many trainings to each rung),
+                  agreement [{epochs, next (epochs), trials, correlation, interval [low, high], misleads}] (rank
+                  correlation of each rung with the next one among all trials, estimated from those that went on, its
+                  95% interval, and whether that is below 0.5),
                   objectives {name: "maximize" or "minimize"},
                   confirmation (null, or as of confirm),
                   best (a trial or null), front [numbers of the trials that trained longest and that no other one

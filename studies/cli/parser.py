@@ -181,8 +181,8 @@ def _add_options_of_studies(parser: Parser) -> None:
     add = partial(option, study)
     _add_task(
         parser,
-        "low:high[:base], such as 1:27: train every trial for low epochs, the best 1/base of them base times as long, "
-        "and so on up to high; base is 3 unless given",
+        "low:high[:base], such as 1:27: train every trial for low epochs, the best of them base times as long, "
+        "and so on up to high; base is 2 by --scheduler adaptive and 3 by the others unless given",
         "1:27",
         "fix a hyperparameter instead of searching it",
     )
@@ -222,7 +222,8 @@ def _add_options_of_studies(parser: Parser) -> None:
         "front (default: return)",
         **MANY,
     )
-    add("--generation N", "trials suggested at a time; asha keeps this many ready or in training", default=8)
+    text = "trials suggested at a time (default: 12 by adaptive, else 8); asha keeps this many ready or in training"
+    add("--generation N", text, type=positive)
     add("--cohort N", "consecutive trials that share their structure, so that they train as one batch", default=4)
     add("--seeds N", "seeds per configuration", default=1)
     add("--aggregate NAME", "aggregate of the seeds' returns: mean, median, iqm or top_quartile", default="mean")
@@ -241,11 +242,12 @@ def _add_schedulers(parser: Parser, study: argparse._ArgumentGroup) -> None:
     option(
         study,
         "--scheduler NAME",
-        "halving; hyperband, whose brackets start on different rungs; asha, which promotes a trial as soon as it "
-        "is among the best that have finished its rung, so that no worker waits, but promotions depend on timing (each "
-        "trial's own result does not); none, which trains every trial to the end; or pbt, which trains a population "
-        "to --epochs whose members copy and change each other's hyperparameters",
-        default="halving",
+        "adaptive, which ends trials gently and the later the less the study's rungs agree, at the cost of a third of "
+        "--trials trained to the end (default); halving (default with --racing); hyperband, whose brackets start on "
+        "different rungs; asha, which promotes a trial as soon as it is among the best that have finished its rung, so "
+        "that no worker waits, but promotions depend on timing (each trial's own result does not); none, which trains "
+        "every trial to the end; or pbt, which trains a population to --epochs whose members copy and change each "
+        "other's hyperparameters",
     )
     add_of_population = partial(option, parser.add_argument_group("with --scheduler pbt"))
     add_of_population("--population N", "members", default=8)

@@ -19,7 +19,18 @@ from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
 from ..schedulers.seeds import seed_options
-from ..study.config import SCHEDULERS, BadConfig, Config, check_count, check_epochs, choose
+from ..study.config import (
+    GENERATION,
+    OWN_GENERATION,
+    SCHEDULERS,
+    BadConfig,
+    Config,
+    check_count,
+    check_epochs,
+    choose,
+    default_scheduler,
+    parse_epochs,
+)
 from ..study.objectives import (
     ALWAYS,
     DEFAULT,
@@ -42,15 +53,15 @@ def study_config(
     algorithm: type[Task],
     env: Any,
     *,
-    epochs: Sequence[int],
+    epochs: int | str | Sequence[int],
     fixed: Mapping[str, Any] | None = None,
     search: Sequence[str] = (),
     priors: Mapping[str, str] | None = None,
     trials: int | None = None,
     seed: int = 0,
-    scheduler: str = SCHEDULERS[0],
+    scheduler: str | None = None,
     sampler: str | None = None,
-    generation: int = 8,
+    generation: int | None = None,
     cohort: int = 4,
     objective: Sequence[str] = (),
     seeds: int = 1,
@@ -70,15 +81,15 @@ def study_config(
     Args:
         algorithm: the class of its tasks.
         env: see `Task`.
-        epochs: see `check_epochs`.
+        epochs: as text, see `parse_epochs`, or numbers, see `check_epochs`.
         fixed: hyperparameters that are not searched, nested.
         search: dotted names of those that are searched alone; empty for all that are open.
         priors: see `open_space`.
         trials: see `make_config`.
         seed: of all trainings and suggestions.
-        scheduler: one of SCHEDULERS.
+        scheduler: one of SCHEDULERS; None for the first, or halving where seeds race.
         sampler: its name; None for tpe, or random where a population starts.
-        generation: see `Config`.
+        generation: see `Config`; None for what suits the scheduler.
         cohort: see `Config`.
         objective: see `objective_options`.
         seeds: per configuration, see `seed_options`.
@@ -97,7 +108,10 @@ def study_config(
         BadConfig: the study makes no sense.
         ValueError: the task or its space does not allow a value.
     """
-    fixed, priors = fixed or {}, priors or {}
+    fixed, priors, scheduler = fixed or {}, priors or {}, scheduler or default_scheduler(racing)
+    generation = OWN_GENERATION.get(scheduler, GENERATION) if generation is None else generation
+    numbers = [epochs] if isinstance(epochs, int) else epochs
+    rungs = parse_epochs(numbers, scheduler) if isinstance(numbers, str) else check_epochs(numbers, scheduler)
     if twice := sorted({name for name in search if list(search).count(name) > 1}):
         raise BadConfig(f"a hyperparameter is searched once, but {twice[0]} is named twice; leave one out")
     if search:
@@ -117,10 +131,10 @@ def study_config(
     if scheduler == "pbt":
         common |= {"population": population, "interval": interval, "exploit": exploit, "explore": explore}
         common |= {"perturb": perturb, "sampler": sampler}
-        made = make_population(algorithm, env, epochs=check_epochs(epochs)[1], **common, **options)
+        made = make_population(algorithm, env, epochs=rungs[1], **common, **options)
         return _with_known(made, algorithm, known)
     common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation, "cohort": cohort}
-    made = make_config(algorithm, env, trials=trials, epochs=epochs, options=options, **common)
+    made = make_config(algorithm, env, trials=trials, epochs=rungs, options=options, **common)
     return _with_known(made, algorithm, known)
 
 

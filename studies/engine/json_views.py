@@ -8,8 +8,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ...tasks.checkpoint.storage import POLICY_PREFIX
+from ..schedulers.adaptive import agreements
 from ..schedulers.registry import plan
 from ..schedulers.seeds import collapse, is_racing, seeds_of
+from ..statistics.rank_correlation import Agreement, unrestricted
 from ..storage.branches import BRANCH
 from ..storage.locks.owner import Owner
 from ..storage.retention import reasons
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 Progress = Mapping[tuple[int, str], int]
+MISLEADING = 0.5  # a rung misleads if it agrees less with the next one, and that is sure
 STATES = ("complete", "pruned", "failed", "running")
 
 
@@ -109,8 +112,34 @@ def study_json(store: Store, name: str) -> Json:
         "counts": {state: sum(trial.state == state for trial in trials) for state in STATES},
         "brackets": max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
         "spared": _skipped_trainings(configurations) if is_racing(config) else 0,
+        "agreement": _agreement(config, trials, segments),
         "trials": configurations,
     }
+
+
+def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> list[Json]:
+    """Return how much each rung's ranking agrees with the next one's, pooled over brackets."""
+    if config.scheduler == "pbt":
+        return []  # its members change between rungs
+    bracket = {trial.number: trial.attrs.get("bracket", 0) for trial in trials}
+    rungs: dict[int, list[list[Segment]]] = {}
+    for row in segments:
+        if row.state == "done":
+            rungs.setdefault(bracket[row.number], [[] for _ in config.rungs])[row.rung].append(row)
+    pooled = [Agreement()] * (len(config.rungs) - 1)
+    for rows in rungs.values():
+        pooled = [one.pooled(more) for one, more in zip(pooled, agreements(config, rows), strict=True)]
+    found = []
+    for rung, agreement in enumerate(pooled):
+        if not agreement.pairs:
+            continue
+        # Only the best go on, among whom a rank correlation is smaller than among all.
+        share = agreement.pairs / sum(len(rows[rung]) for rows in rungs.values())
+        correlation, low, high = (unrestricted(r, share) for r in (agreement.correlation, *agreement.interval))
+        numbers = {"trials": agreement.pairs, "correlation": correlation, "interval": [low, high]}
+        epochs = {"epochs": config.rungs[rung], "next": config.rungs[rung + 1]}
+        found.append({**epochs, **numbers, "misleads": high < MISLEADING})
+    return found
 
 
 def summary_json(store: Store, name: str) -> Json:

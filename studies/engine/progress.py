@@ -65,7 +65,6 @@ class StudyProgress:
 
     def _reset(self) -> None:
         """Count all rows."""
-        self._entrants = self.rows.scheduler.entrants()
         self._epochs: dict[int, int] = {}  # by trial: epochs trained
         self._finished: set[tuple[int, int]] = set()  # segments
         self._rungs = [0] * len(self.rows.config.rungs)  # finished segments on each rung
@@ -95,10 +94,10 @@ class StudyProgress:
             [self._state(number, held) for number in range(max(0, trials - SHOWN), trials)],
             [
                 (epochs, done, max(done, expected))  # asha promotes more than expected
-                for epochs, done, expected in zip(config.rungs, self._rungs, self._entrants, strict=True)
+                for epochs, done, expected in zip(config.rungs, self._rungs, self._expected(complete), strict=True)
             ],
             self._done,
-            max(self._done, self._epochs_total()),
+            max(self._done, self._epochs_total(complete)),
             self._env_steps,
             (measured(config, best), best.number, best.epochs) if best else None,
         )
@@ -149,7 +148,11 @@ class StudyProgress:
         state = self.rows.trials[number].state if number in self.rows.trials else OPEN
         return (TRAINING if number in held else WAITING) if state == "running" else state
 
-    def _epochs_total(self) -> int:
+    def _expected(self, complete: bool) -> list[int]:
+        """Return the number of trials on each rung, known at the end and expected before."""
+        return self._rungs if complete else self.rows.scheduler.entrants()
+
+    def _epochs_total(self, complete: bool) -> int:
         rungs = self.rows.config.rungs
         added = [high - low for low, high in zip((0, *rungs), rungs, strict=False)]
-        return sum(n * more for n, more in zip(self._entrants, added, strict=True))
+        return sum(n * more for n, more in zip(self._expected(complete), added, strict=True))

@@ -72,7 +72,7 @@ class Halving:
         for g in range(self._retired, len(self.brackets)):
             bracket = self.brackets[g]
             if any(number not in self._trials for number in bracket.numbers):
-                if all(done >= min(g - h, self._height(h)) for h, done in open_brackets.items()):
+                if all(done >= self._awaited(h, g) for h, done in open_brackets.items()):
                     plan.ask, plan.bracket, plan.rung, plan.seen = bracket.numbers, g, bracket.rung, self._seen(g)
                 break
             added = len(plan.segments) + len(plan.finished)
@@ -107,9 +107,17 @@ class Halving:
         """Return the number of trials on a rung that are promoted."""
         return 0 if rung == len(self.rungs) - 1 else self._promotions(entrants)
 
+    def _promoted(self, bracket: Bracket, rung: int, entrants: int) -> int:
+        """Return the number of trials of a bracket that are promoted from a finished rung."""
+        return self.promotions(rung, entrants)
+
     def _height(self, g: int) -> int:
         """Return the number of rungs of a bracket."""
         return len(self.rungs) - self.brackets[g].rung
+
+    def _awaited(self, h: int, g: int) -> int:
+        """Return the number of rungs of a bracket that a later one waits for, and learns from."""
+        return min(g - h, self._height(h))
 
     def _follow(self, bracket: Bracket, plan: Plan) -> int:
         """Add the next rows of one bracket to the plan.
@@ -126,7 +134,7 @@ class Halving:
             if missing or any(row.state == "ready" for row in rows):
                 return rung - bracket.rung
             ranked = best_first(self.config, rows)
-            promoted = self.promotions(rung, len(entrants))
+            promoted = self._promoted(bracket, rung, len(entrants))
             entrants = sorted(row.number for row in ranked[:promoted])
             state = "complete" if rung == top else "pruned"
             stopped = (row.number for row in ranked[promoted:] if self._trials[row.number].state == "running")
@@ -149,13 +157,16 @@ class Halving:
     def _seen(self, asked: int) -> ScoreHistory:
         """Return the scores that suggestions of a bracket may depend on.
 
-        Of the bracket r before it these are the scores of the first r rungs. They are empty if the sampler does not
-        learn.
+        They are those of the rungs that it waited for, and empty if the sampler does not learn.
         """
         if not learns(self.config):
             return {}
         scores = [*self._scores, *(self._scores_of(h) for h in range(self._retired, asked))]
-        return {number: each[: asked - h] for h, of_one in enumerate(scores) for number, each in of_one.items()}
+        return {
+            number: each[: self._awaited(h, asked)]
+            for h, of_one in enumerate(scores)
+            for number, each in of_one.items()
+        }
 
     def _scores_of(self, g: int) -> ScoreHistory:
         """Return the scores of an open bracket's trials, rung by rung."""

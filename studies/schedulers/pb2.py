@@ -36,7 +36,7 @@ from .explore import Check, Choose, first_valid
 from .seeds import collapse
 
 if TYPE_CHECKING:
-    from .gaussian_process import GaussianProcess
+    from ..statistics.gaussian_process import GaussianProcess
 
 Array = NDArray[np.float64]
 NAME = "pb2"
@@ -95,7 +95,7 @@ class PB2:
     @cached_property
     def _process(self) -> GaussianProcess:
         """The posterior of the changes, fitted once."""
-        from .gaussian_process import GaussianProcess  # its package is an extra
+        from ..statistics.gaussian_process import GaussianProcess  # its package is an extra
 
         return GaussianProcess(*self._data())
 

@@ -8,6 +8,7 @@ from ..errors import StoreError
 from ..storage.rows import Segment, Trial
 from ..study.config import Config
 from ..study.plan import Plan, Scheduler
+from .adaptive import Adaptive
 from .asha import ASHA
 from .confirming import CONFIRM, Confirming
 from .halving import Halving
@@ -17,6 +18,7 @@ from .racing import RacingScheduler
 from .seeds import SeedScheduler, is_racing, seeds_of
 
 _SCHEDULERS: dict[str, Callable[[Config], Scheduler]] = {
+    "adaptive": Adaptive,
     "halving": Halving,
     "hyperband": Hyperband,
     "asha": ASHA,

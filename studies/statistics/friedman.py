@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from .distributions import chi2_tail, t_tails
+from .rank_correlation import ranks
 
 LEVEL = 0.05  # of significance
 
@@ -30,7 +31,7 @@ def eliminated(scores: Mapping[int, Sequence[float]], places: int) -> set[int]:
         return set()
     if k == 2:
         return _eliminated_of_two(names, blocks)
-    ranks = [_ranks(block) for block in blocks]
+    ranks = [ranks(block) for block in blocks]
     squares = sum(rank**2 for block in ranks for rank in block)
     sums = [sum(of_one) for of_one in zip(*ranks, strict=True)]
     spread = squares - n * k * (k + 1) ** 2 / 4
@@ -51,11 +52,3 @@ def _eliminated_of_two(names: Sequence[int], blocks: Sequence[Sequence[float]]) 
     if min(wins) or 2.0 ** (1 - sum(wins)) >= LEVEL:
         return set()
     return {names[wins.index(0)]}
-
-
-def _ranks(scores: Sequence[float]) -> list[float]:
-    """Return the rank of each score, 1 for the highest.
-
-    Equal scores share the mean of their ranks.
-    """
-    return [sum(other > score for other in scores) + (scores.count(score) + 1) / 2 for score in scores]

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from ...tasks.task import Task
 
 VERSION = 1
-SCHEDULERS = ("halving", "asha", "hyperband", "none", "pbt")
+SCHEDULERS = ("adaptive", "halving", "asha", "hyperband", "none", "pbt")
 BASE = 3  # one of three trials is promoted, to three times the epochs
+OWN_BASE = {"adaptive": 2}  # of a scheduler that decides more often
+GENERATION = 8
+OWN_GENERATION = {"adaptive": 12}
 
 
 class BadConfig(ValueError):
@@ -59,7 +62,7 @@ class Config:
     fixed: Mapping[str, Any]
     epochs: Sequence[int]
     trials: Sequence[int]
-    generation: int = 8
+    generation: int = GENERATION
     cohort: int = 4
     sampler: str = "tpe"
     scheduler: str = "halving"
@@ -186,22 +189,27 @@ def choose(kind: str, name: str, known: Sequence[str]) -> str:
     )
 
 
-def check_epochs(epochs: Sequence[int]) -> list[int]:
+def default_scheduler(racing: bool) -> str:
+    """Return the scheduler of a study that names none."""
+    return "halving" if racing else SCHEDULERS[0]
+
+
+def check_epochs(epochs: Sequence[int], scheduler: str = "halving") -> list[int]:
     """Return [low, high, base] of one to three numbers; BadConfig without rungs."""
     filled = [*epochs, *epochs] if len(epochs) == 1 else [*epochs]
-    low, high, base = filled = [*filled, BASE] if len(filled) == 2 else filled
+    low, high, base = filled = [*filled, OWN_BASE.get(scheduler, BASE)] if len(filled) == 2 else filled
     for name, value, least in (("low", low, 1), ("high", high, low), ("base", base, 2)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise BadConfig(f"epochs are low:high:base with 1 <= low <= high and base >= 2, but {name} is {value!r}")
     return filled
 
 
-def parse_epochs(text: str) -> list[int]:
+def parse_epochs(text: str, scheduler: str = "halving") -> list[int]:
     """Parse ``27``, ``1:27`` or ``1:27:3`` as [low, high, base]."""
     parts = text.split(":")
     if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() for part in parts):
         raise BadConfig(f"epochs must be written high, low:high or low:high:base, such as 1:27, but got {text!r}")
-    return check_epochs([int(part) for part in parts])
+    return check_epochs([int(part) for part in parts], scheduler)
 
 
 def check_count(name: str, value: object) -> None:

@@ -25,7 +25,7 @@ from ...errors import StoreError
 from ...redact import printable
 from ...storage.locks.owner import cores
 from ...storage.store import Store
-from ...study.config import Config, parse_epochs
+from ...study.config import Config
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess
 from ..output import tables
 from ..output.progress import Progress
@@ -121,7 +121,7 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
     env = options.parse_env(arguments.env, arguments.info)
-    epochs, priors = parse_epochs(options.epochs_of(arguments, algorithm, fixed)), _priors(arguments.prior)
+    epochs, priors = options.epochs_of(arguments, algorithm, fixed), _priors(arguments.prior)
     given = {name: getattr(arguments, name) for name in OPTIONS}
     given["known"] = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
     return study_config(algorithm, env, epochs=epochs, fixed=fixed, priors=priors, **given)
@@ -212,6 +212,9 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store
     if study["scheduler"] == "pbt":
         total += f" of {study['trials_total']} members"
     note(out, f"{total}: {counts}{spared if study['spared'] else ''}\n")
+    for rung in study["agreement"]:
+        if rung["misleads"]:
+            note(out, tables.misleading(rung, study["rungs"]))
     storage = repeated(store)
     best = "the first of these trials" if len(study["objectives"]) > 1 else "the best trial"
     for command, text in (

@@ -130,6 +130,16 @@ def _candidate(candidate: Json) -> str:
     return "the defaults" if candidate["trial"] is None else f"trial {candidate['trial']}"
 
 
+def misleading(rung: Json, rungs: Sequence[int]) -> str:
+    """Return what to know, and to do, of a rung that says little about the next one."""
+    low, high = rung["interval"]
+    return (
+        f"returns after {rung['epochs']} epochs say little about those after {rung['next']}: their rank correlation is "
+        f"{rung['correlation']:.2f} (95%: {low:.2f} to {high:.2f}, from {rung['trials']} trials), so good trials may "
+        f"have been ended there; a new study with --epochs {rung['next']}:{rungs[-1]} compares later\n"
+    )
+
+
 def trials_table(study: Json) -> Table:
     """Return a table of all trials with their results at each rung."""
     study = harmless(study)

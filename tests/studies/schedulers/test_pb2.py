@@ -12,10 +12,10 @@ import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, near_one, normal, ordinal, real
 from rekindle.studies.engine.configuring import load_task
 from rekindle.studies.errors import StoreError
-from rekindle.studies.schedulers.gaussian_process import GaussianProcess
 from rekindle.studies.schedulers.pb2 import PB2, check_pb2, has_scale, quantile
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.schedulers.seeds import seed_options
+from rekindle.studies.statistics.gaussian_process import GaussianProcess
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config

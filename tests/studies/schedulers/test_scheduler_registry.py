@@ -113,7 +113,7 @@ def test_a_study_in_which_all_trials_fail_comes_to_its_end() -> None:
     assert len(segments) == 16
 
 
-DETERMINISTIC = st.sampled_from(["halving", "hyperband"])
+DETERMINISTIC = st.sampled_from(["adaptive", "halving", "hyperband"])
 
 
 @settings(max_examples=40)
@@ -181,7 +181,7 @@ def test_what_the_next_suggestions_wait_for_is_most_urgent() -> None:
 
 
 def test_a_scheduler_that_this_version_does_not_know_is_refused() -> None:
-    with pytest.raises(StoreError, match=r"'bohb' is none of halving, .*use the Rekindle that made the study"):
+    with pytest.raises(StoreError, match=r"'bohb' is none of adaptive, .*use the Rekindle that made the study"):
         plan(config(scheduler="bohb"), [], [])
 
 

@@ -1,0 +1,100 @@
+"""Rank correlations, pooled over several samples, with their uncertainty.
+
+Spearman's correlation r of n pairs, through Fisher's z = artanh r, whose variance is about 1.06 / (n - 3): Fieller,
+Hartley and Pearson (1957), doi:10.1093/biomet/44.3-4.470. Samples are pooled by the mean of z, weighted by
+1 / variance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from statistics import NormalDist
+from typing import NamedTuple
+
+VARIANCE = 1.06
+LARGEST = 0.99  # r that is taken for 1 or more, whose z is infinite
+FEWEST = 4  # pairs that say anything
+NORMAL = 1.959964  # the 97.5% quantile
+
+
+def ranks(scores: Sequence[float]) -> list[float]:
+    """Return the rank of each score, 1 for the highest.
+
+    Equal scores share the mean of their ranks.
+    """
+    result, before = [0.0] * len(scores), 0
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    for _, together in groupby(order, key=lambda index: scores[index]):
+        equals = list(together)
+        for index in equals:
+            result[index] = before + (len(equals) + 1) / 2
+        before += len(equals)
+    return result
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Return the rank correlation of pairs, None where one side is all alike."""
+    middle = (len(one) + 1) / 2
+    x, y = ([rank - middle for rank in ranks(scores)] for scores in (one, other))
+    spread = sum(each * each for each in x) * sum(each * each for each in y)
+    return sum(a * b for a, b in zip(x, y, strict=True)) / math.sqrt(spread) if spread else None
+
+
+class Agreement(NamedTuple):
+    """A pooled rank correlation.
+
+    Attributes:
+        weight: the inverse variance of z.
+        weighted: z times its weight.
+        pairs: how many it is based on.
+    """
+
+    weight: float = 0.0
+    weighted: float = 0.0
+    pairs: int = 0
+
+    @classmethod
+    def of(cls, one: Sequence[float], other: Sequence[float]) -> Agreement:
+        """Return the agreement of a sample's pairs; that of too few says nothing."""
+        r = spearman(one, other) if len(one) >= FEWEST else None
+        if r is None:
+            return cls()
+        weight = (len(one) - 3) / VARIANCE
+        return cls(weight, weight * math.atanh(max(-LARGEST, min(LARGEST, r))), len(one))
+
+    def pooled(self, other: Agreement) -> Agreement:
+        """Return the agreement of both samples."""
+        return Agreement(self.weight + other.weight, self.weighted + other.weighted, self.pairs + other.pairs)
+
+    @property
+    def correlation(self) -> float:
+        """The estimate; 0 if nothing is known."""
+        return math.tanh(self.weighted / self.weight) if self.weight else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval."""
+        if not self.weight:
+            return -1.0, 1.0
+        z, half = self.weighted / self.weight, NORMAL / math.sqrt(self.weight)
+        return math.tanh(z - half), math.tanh(z + half)
+
+
+def unrestricted(correlation: float, share: float) -> float:
+    """Return the correlation among all, from that among the best of them in one variable.
+
+    For normal variables, by the variance that the best have of all: Thorndike's case 2 (1949, Personnel Selection).
+
+    Args:
+        correlation: among those selected.
+        share: of all who were selected, above 0 and at most 1.
+    """
+    if share >= 1:
+        return correlation
+    normal = NormalDist()
+    cut = normal.inv_cdf(1 - share)
+    mean = normal.pdf(cut) / share
+    variance = 1 - mean * (mean - cut)
+    return correlation / math.sqrt(correlation**2 + variance * (1 - correlation**2))
