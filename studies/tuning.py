@@ -23,7 +23,7 @@ from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_jso
 from .engine.json_views import front, rank, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
-from .engine.runner import start_study
+from .engine.runner import scheduler_of, start_study
 from .errors import StoreError
 from .redact import printable
 from .storage.store import Store
@@ -242,6 +242,8 @@ def tune(
     config.probe(algorithm, device)  # before the study exists
     name = study or config.default_name
     store = storage if isinstance(storage, Store) else Store(storage)
+    if options.get("scheduler") is None and (stored := scheduler_of(store, name)):
+        config = study_config(algorithm, env, epochs=epochs, fixed=fixed, **{**options, "scheduler": stored})
     start_study(store, name, config)
     return Study(name, store).run(progress=progress, device=device, env_processes=env_processes)
 

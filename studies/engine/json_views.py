@@ -118,7 +118,7 @@ def study_json(store: Store, name: str) -> Json:
 
 
 def _agreement(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> list[Json]:
-    """Return how much each rung's ranking agrees with the next one's, pooled over brackets."""
+    """Return how much each rung agrees with the next one."""
     if config.scheduler == "pbt":
         return []  # its members change between rungs
     bracket = {trial.number: trial.attrs.get("bracket", 0) for trial in trials}

@@ -149,7 +149,7 @@ class StudyProgress:
         return (TRAINING if number in held else WAITING) if state == "running" else state
 
     def _expected(self, complete: bool) -> list[int]:
-        """Return the number of trials on each rung, known at the end and expected before."""
+        """Return the final or the expected number of trials on each rung."""
         return self._rungs if complete else self.rows.scheduler.entrants()
 
     def _epochs_total(self, complete: bool) -> int:

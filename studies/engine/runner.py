@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import flatten, unflatten
+from ..errors import UnknownStudy
 from ..schedulers.explore import explore
 from ..schedulers.pb2 import PB2
 from ..schedulers.racing import at_once
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 
 
 MUTABLE = ("options", "options.snapshots")  # which checkpoints are kept changes no result
+
+
+def scheduler_of(store: Store, name: str) -> str | None:
+    """Return the scheduler of a stored study, None without a study."""
+    try:
+        return Config.from_json(store.study(name).config, name).scheduler
+    except UnknownStudy:
+        return None
 
 
 def start_study(store: Store, name: str, config: Config) -> Config:

@@ -1,4 +1,4 @@
-"""Gentle halving that follows what the study's own rungs say about later ones.
+"""Gentle halving that follows how much successive rungs agree.
 
 Early returns often say little about late ones in reinforcement learning. Halving that keeps a third from rung to rung
 then loses to random search, because it ends good trials early and has one training left at the end. Here
@@ -77,7 +77,7 @@ class Adaptive(Halving):
         return _sum([self._agreed, *(self._agreement(each.numbers, len(self.rungs) - 1) for each in held)])
 
     def _agreement(self, numbers: Iterable[int], rung: int) -> Agreement:
-        """Return how much successive rungs of one bracket agree, up to a rung."""
+        """Return how much a bracket's rungs agree, up to one of them."""
         rows = [
             [row for n in numbers if (row := self._segments.get((n, each))) and row.state == "done"]
             for each in range(rung + 1)
@@ -103,7 +103,7 @@ def _sum(parts: Iterable[Agreement]) -> Agreement:
 
 
 def agreements(config: Config, rungs: Sequence[Sequence[Segment]]) -> list[Agreement]:
-    """Return how much each rung of a bracket agrees with the next one.
+    """Return how much each rung agrees with the next one.
 
     Args:
         config: the study's.
@@ -131,7 +131,7 @@ def wanted(trials: int, agreement: Agreement) -> int:
 
 @cache
 def promotions(rungs: Sequence[int], done: Sequence[int], finishers: int) -> int:
-    """Return how many trials of a bracket are promoted from its last finished rung.
+    """Return how many trials the last finished rung promotes.
 
     Args:
         rungs: epochs of each, rising.
@@ -159,7 +159,7 @@ def promotions(rungs: Sequence[int], done: Sequence[int], finishers: int) -> int
 
 @cache
 def expected(rungs: Sequence[int], trials: int) -> list[int]:
-    """Return how many trials of a bracket reach each rung if rungs agree as expected."""
+    """Return how many trials reach each rung if rungs agree as expected."""
     done = [trials]
     while len(done) < len(rungs):
         done.append(promotions(rungs, tuple(done), wanted(trials, EXPECTED)))

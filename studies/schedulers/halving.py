@@ -108,7 +108,7 @@ class Halving:
         return 0 if rung == len(self.rungs) - 1 else self._promotions(entrants)
 
     def _promoted(self, bracket: Bracket, rung: int, entrants: int) -> int:
-        """Return the number of trials of a bracket that are promoted from a finished rung."""
+        """Return how many trials of a bracket a finished rung promotes."""
         return self.promotions(rung, entrants)
 
     def _height(self, g: int) -> int:
@@ -116,7 +116,7 @@ class Halving:
         return len(self.rungs) - self.brackets[g].rung
 
     def _awaited(self, h: int, g: int) -> int:
-        """Return the number of rungs of a bracket that a later one waits for, and learns from."""
+        """Return how many rungs of a bracket a later one waits for."""
         return min(g - h, self._height(h))
 
     def _follow(self, bracket: Bracket, plan: Plan) -> int:

@@ -35,7 +35,7 @@ def ranks(scores: Sequence[float]) -> list[float]:
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return the rank correlation of pairs, None where one side is all alike."""
+    """Return the rank correlation, None where one side is all alike."""
     middle = (len(one) + 1) / 2
     x, y = ([rank - middle for rank in ranks(scores)] for scores in (one, other))
     spread = sum(each * each for each in x) * sum(each * each for each in y)
@@ -57,7 +57,7 @@ class Agreement(NamedTuple):
 
     @classmethod
     def of(cls, one: Sequence[float], other: Sequence[float]) -> Agreement:
-        """Return the agreement of a sample's pairs; that of too few says nothing."""
+        """Return the agreement of pairs; too few say nothing."""
         r = spearman(one, other) if len(one) >= FEWEST else None
         if r is None:
             return cls()
@@ -83,7 +83,7 @@ class Agreement(NamedTuple):
 
 
 def unrestricted(correlation: float, share: float) -> float:
-    """Return the correlation among all, from that among the best of them in one variable.
+    """Return the correlation among all, from that among the best.
 
     For normal variables, by the variance that the best have of all: Thorndike's case 2 (1949, Personnel Selection).
 

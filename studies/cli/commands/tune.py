@@ -20,7 +20,7 @@ from ...engine.confirming import confirmation_config, confirmation_json, confirm
 from ...engine.json_views import study_json
 from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
-from ...engine.runner import start_study
+from ...engine.runner import scheduler_of, start_study
 from ...errors import StoreError
 from ...redact import printable
 from ...storage.locks.owner import cores
@@ -68,8 +68,11 @@ def _maker(arguments: argparse.Namespace, errors: Console) -> Callable[[Store], 
 
     def make(store: Store) -> tuple[str, Config]:
         made = config
+        if arguments.scheduler is None and (stored := scheduler_of(store, name)):
+            arguments.scheduler = stored
+            made = _config(arguments, algorithm)
         if warm_start.is_given(arguments):
-            made = warm_start.start_all(store, name, config, algorithm, arguments, partial(note, errors))
+            made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors))
         return name, start_study(store, name, made)
 
     return make

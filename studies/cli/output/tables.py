@@ -131,7 +131,7 @@ def _candidate(candidate: Json) -> str:
 
 
 def misleading(rung: Json, rungs: Sequence[int]) -> str:
-    """Return what to know, and to do, of a rung that says little about the next one."""
+    """Return what to do about a rung that misleads."""
     low, high = rung["interval"]
     return (
         f"returns after {rung['epochs']} epochs say little about those after {rung['next']}: their rank correlation is "

@@ -33,6 +33,7 @@ from studying import TINY, bits, run, tiny, undisturbed
 EPOCHS = (1, 4, 2)
 CONFIG = tiny(4, EPOCHS, env="gated:Gated-v0", generation=2)
 COMMON = ["--trials", "4", "--generation", "2", "--cohort", "2", "--study", "s", "--epochs", "1:4:2"]
+COMMON += ["--scheduler", "halving"]
 
 
 def settings(values: Mapping[str, Any] = TINY) -> list[str]:

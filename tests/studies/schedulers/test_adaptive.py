@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rekindle import tune
 from rekindle.studies.cli import main
+from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.schedulers.adaptive import EXPECTED, SAVING, promotions, wanted
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.statistics.rank_correlation import Agreement
@@ -111,6 +113,15 @@ def test_its_rungs_double_unless_the_base_is_given() -> None:
 def test_three_workers_train_the_study_that_one_trains(sqlite_url: str, tmp_path: object) -> None:
     study = tiny(trials=6, scheduler="adaptive", generation=6)
     assert run_by_three(sqlite_url, study) == run(f"sqlite:///{tmp_path}/alone.db", study)
+
+
+def test_a_study_goes_on_with_its_own_scheduler_unless_another_is_named(sqlite_url: str) -> None:
+    def trained(trials: int, **options: str) -> Config:
+        return tune("surrogate", None, storage=sqlite_url, study="s", epochs="1:3", trials=trials, **options).config
+
+    assert (trained(2, scheduler="halving").scheduler, trained(3).trials) == ("halving", [2, 3])
+    with pytest.raises(StudyMismatch, match=r"differs in .*scheduler \('halving', now 'adaptive'\)"):
+        trained(4, scheduler="adaptive")
 
 
 @pytest.mark.parametrize("misleads", [False, True])
