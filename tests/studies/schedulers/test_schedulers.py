@@ -33,10 +33,11 @@ def test_three_workers_train_the_study_by_hyperband_that_one_trains(sqlite_url: 
 
 
 @pytest.mark.slow
-def test_a_study_by_hyperband_whose_workers_are_killed_ends_as_if_nothing_had_happened(
-    sqlite_url: str, gate: Gate, wait_until: Callable[..., None]
+@pytest.mark.parametrize("scheduler", ["adaptive", "hyperband"])
+def test_a_study_whose_workers_are_killed_ends_as_if_nothing_had_happened(
+    sqlite_url: str, scheduler: str, gate: Gate, wait_until: Callable[..., None]
 ) -> None:
-    config = tiny(trials=6, scheduler="hyperband", sampler="random", env="gated:Gated-v0")
+    config = tiny(trials=6, scheduler=scheduler, sampler="random", env="gated:Gated-v0")
     assert run_and_be_killed(sqlite_url, config, gate, wait_until) == undisturbed(config)
 
 
