@@ -45,9 +45,10 @@ ORDER = (
     *("studies.redact", "studies.errors", "studies.failures", "studies.statistics"),
     *("studies.storage.sql", "studies.storage.locks", "studies.storage"),
     *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine", "studies.analysis"),
-    *("studies.workers", "studies.upkeep", "studies.orion", "studies.objective", "studies.tuning", "studies"),
+    *("studies.workers", "studies.curves", "studies.upkeep", "studies.orion"),
+    *("studies.objective", "studies.tuning", "studies"),
     *("studies.cli.run_files", "studies.cli.output", "studies.cli.commands"),
-    *("studies.cli.commands.answers", "studies.cli"),
+    *("studies.cli.commands.answers", "studies.cli.commands.live", "studies.cli"),
 )
 
 

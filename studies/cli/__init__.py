@@ -8,7 +8,7 @@ database stopped answering, ...); 2 bad input; 130 and 143 stopped by SIGINT and
 
 With ``--json`` stdout is one JSON object, whose names are stable within one "format" (now 1; new names may be added).
 ``evaluate``, ``export-policy`` and ``import-policy`` are documented in `cli.commands.policy`, ``fsck``, ``gc``,
-``export`` and ``import`` in `cli.commands.upkeep`:
+``export`` and ``import`` in `cli.commands.upkeep`, ``export-curves`` in `cli.commands.live.curves`:
 
     tune, trials  format, study, state ("running", "complete"), task, env {id, kwargs, wrappers, max_episode_steps},
                   seed, seeds, aggregate, spared (seeds that --racing left untrained), sampler, scheduler,

@@ -20,6 +20,7 @@ from .commands.options import USAGE
 
 DEFAULT_URL = "sqlite:///rekindle.db"
 TASK = "the algorithm, such as ppo, or package.module:Class"
+SINKS = "tensorboard:DIR, csv:FILE or parquet:FILE"
 MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may be repeated
 
 
@@ -352,6 +353,14 @@ def _add_readers(commands: Any) -> None:
     parser.add_argument("env", metavar="ENV", nargs="?", help="a Gymnasium id; ML-Agents' configurations name none")
     option(parser, "--behavior NAME", "which behavior, if the file has several")
     option(parser, "--output RUN.TOML", "write the run file here (default: stdout)", type=Path)
+    text = "copy the learning curves of a study or a task for other tools; again, to add what is new"
+    parser = _command(commands, "export-curves", text, "live.curves.export_curves")
+    parser.add_argument("name", metavar="STUDY|UID")
+    option(parser, "--to KIND:PLACE", f"{SINKS}; may be repeated", required=True, **MANY)
+    text = "names of metrics: sb3, ml-agents, metabox or rekindle (default: sb3, and rekindle in tables)"
+    option(parser, "--names NAMES", text)
+    option(parser, "--follow", "go on until the study is complete")
+    option(parser, "--with-parent", argparse.SUPPRESS)  # go on until stdin ends
     text = "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
     parser = _command(commands, "show", text, "look.show")
     _add_uid(parser)
@@ -466,6 +475,7 @@ def _add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
 def _add_training(parser: Parser) -> None:
     """Add options of commands that train new tasks."""
     add = partial(option, parser)
+    add("--log KIND:PLACE", f"copy learning curves meanwhile to {SINKS}; may be repeated", **MANY)
     _add_env_processes(parser)
     _add_device(parser)
     add(

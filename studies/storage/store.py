@@ -235,6 +235,8 @@ class Store:
     histories = _reading(histories)
     held = _reading(task_rows.held)
     holders = _reading(task_rows.holders)
+    started = _reading(task_rows.started)
+    metrics_after = _reading(task_rows.metrics_after)
 
     def workers(self) -> list[str]:
         """Return the processes that hold leases and are not known dead."""

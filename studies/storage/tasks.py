@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from ...tasks.checkpoint.storage import Metrics
 from . import studies as study_rows
 from .locks.owner import Owner
 from .rows import CheckpointRow, Event, TaskRow, Trial
-from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, task, trial
+from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task, trial
 from .sql.writes import chunks
 
 
@@ -78,3 +79,24 @@ def events(connection: Connection, uid: str) -> list[Event]:
     c = event.c
     query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid == uid).order_by(c.id)
     return [Event(*row) for row in connection.execute(query)]
+
+
+def started(connection: Connection, uids: Collection[str]) -> dict[str, float]:
+    """Return when the tasks' trainings began, by uid."""
+    kinds = ("start", "resume", "takeover")  # a branch resumes another task's state
+    first = sa.select(event.c.uid, sa.func.min(event.c.created)).where(event.c.kind.in_(kinds)).group_by(event.c.uid)
+    found = (connection.execute(first.where(event.c.uid.in_(some))) for some in chunks(list(uids)))
+    return {uid: created for rows in found for uid, created in rows}
+
+
+def metrics_after(connection: Connection, epochs: Mapping[str, int]) -> dict[str, list[tuple[int, Metrics]]]:
+    """Return (epoch, metrics) of tasks in order, each after its epoch."""
+    m = metric.c
+    found: dict[str, list[tuple[int, Metrics]]] = {}
+    for some in chunks(list(epochs)):
+        least = min(epochs[uid] for uid in some)
+        query = sa.select(m.uid, m.epoch, m.data).where(m.uid.in_(some), m.epoch > least).order_by(m.uid, m.epoch)
+        for uid, epoch, data in connection.execute(query):
+            if epoch > epochs[uid]:
+                found.setdefault(uid, []).append((epoch, data))
+    return found

@@ -16,6 +16,8 @@ from ....tasks.identity import TaskIdentity
 from ....tasks.runtime.observers import EpochEvent, NoImprovement
 from ....tasks.signals.demonstrations import check_name
 from ....tasks.task import Task
+from ...curves.beside import copied
+from ...curves.sinks import parse
 from ...orion.trial import Results, say, whole
 from ...orion.trial import train as train_trial
 from ...storage.branches import Start
@@ -37,6 +39,8 @@ def train(arguments: argparse.Namespace) -> int:
     until = _stopping_rule(arguments.no_better)
     if arguments.record is not None:
         check_name(arguments.record)
+    for text in arguments.log:
+        parse(text)
     algorithm = load(arguments.task)
     values = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     low, epochs, _ = parse_epochs(options.epochs_of(arguments, algorithm, values))
@@ -51,8 +55,10 @@ def train(arguments: argparse.Namespace) -> int:
         values["start"] = warm_start.start_one(store, make(), cold, arguments, partial(note, errors))
         task = make(storage=TaskStorage(store, arguments.use_previous, device=arguments.device)).init(**values)
         recorder = None if arguments.record is None else task.recorder()
+        logs = [["--to", text] for text in arguments.log]
         try:
-            result = fit_task(task, epochs, errors, until)
+            with copied(arguments.storage, task.uid, logs, partial(note, errors)):
+                result = fit_task(task, epochs, errors, until)
         finally:
             task.release()
             if recorder is not None and recorder.steps:

@@ -15,6 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ....tasks import load
 from ....tasks.task import Task
+from ...curves.beside import copied
+from ...curves.sinks import parse
 from ...engine.configuring import load_task, study_config
 from ...engine.confirming import confirmation_config, confirmation_json, confirmation_name
 from ...engine.json_views import study_json
@@ -81,6 +83,8 @@ def _maker(arguments: argparse.Namespace, errors: Console) -> Callable[[Store], 
 def tune(arguments: argparse.Namespace) -> int:
     """Run the study to its end, and print its best trials."""
     _check_backend(arguments)
+    for text in arguments.log:
+        parse(text)
     errors = new_console(stderr=True)
     make = _maker(arguments, errors)
     with open_store(arguments) as store:
@@ -88,7 +92,9 @@ def tune(arguments: argparse.Namespace) -> int:
         if look(store, name).complete:
             note(errors, f"study {name} is complete; rerun with more --trials than {config.trials[-1]} to extend it")
         else:
-            _work(arguments, store, name, errors)
+            logs = [["--to", text] for text in arguments.log]
+            with copied(arguments.storage, name, logs, partial(note, errors)):
+                _work(arguments, store, name, errors)
         _mirror(store, arguments.storage, name, errors)
         result = study_json(store, name) | {"confirmation": confirmation_json(store, name)}
     return print_json(result) if arguments.json else _print_study(result, config.open, store)

@@ -1,0 +1,60 @@
+"""``rekindle export-curves``: copies of curves for other tools.
+
+With ``--json`` stdout is one JSON object: format, name, copies [{to, runs, points (written by this command)}].
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+from contextlib import ExitStack
+from functools import partial
+
+from ....curves.copying import Copy
+from ....curves.runs import Curves
+from ....curves.sinks import opened, parse
+from ...output.terminal import new_console, note, print_json
+from ..storage import existing_store
+
+POLL = 2.0  # seconds between two looks at the rows
+
+
+def export_curves(arguments: argparse.Namespace) -> int:
+    """Copy the curves of a study or a task."""
+    targets = [parse(text, arguments.names) for text in arguments.to]
+    say = partial(note, new_console(stderr=True))
+    over = _parent_ended() if arguments.with_parent else threading.Event()
+    with existing_store(arguments) as store, ExitStack() as sinks:
+        reader = Curves(store, arguments.name)
+        copies = [Copy(reader.again(), sinks.enter_context(opened(*target, say))) for target in targets]
+        while True:
+            last = not arguments.follow or over.is_set() or (not arguments.with_parent and reader.complete)
+            for copy in copies:
+                copy.update()
+            if last:
+                break
+            over.wait(POLL)
+            reader.refresh()
+    written = [
+        {"to": text, "runs": len(copy.runs), "points": copy.points}
+        for text, copy in zip(arguments.to, copies, strict=True)
+    ]
+    if arguments.json:
+        return print_json({"name": arguments.name, "copies": written})
+    for each in written:
+        note(new_console(), f"{each['to']}: {each['points']} new epochs of {each['runs']} runs")
+    return 0
+
+
+def _parent_ended() -> threading.Event:
+    """Return an event that is set once stdin ends."""
+    ended = threading.Event()
+
+    def read() -> None:
+        while os.read(0, 4096):
+            pass
+        ended.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    return ended

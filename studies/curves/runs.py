@@ -1,0 +1,161 @@
+"""Curves of a study's trials or of one task, read from rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..engine.study_rows import StudyRows
+from ..errors import UnknownStudy
+from ..storage.rows import Trial
+from ..study.config import title
+
+if TYPE_CHECKING:
+    from ..storage.store import Store
+
+
+@dataclass(frozen=True)
+class Run:
+    """The owner of one curve: a trial of a study, or a task alone.
+
+    Attributes:
+        group: the study, or "tasks".
+        name: of the run, one within its group.
+        uid: of the task.
+        title: the algorithm and the environment.
+        number: of the configuration in its study; None for a task alone.
+        seed: of the training.
+        hyperparameters: by dotted name.
+        lineage: what the trial starts from, None unless it is a branch.
+        state: of the trial; running, complete, pruned or failed.
+        started: when its training began.
+        finished: when it ended, None before.
+        last: the last epoch whose metrics are final, None if all are. A rung's last epoch gets its objectives when the
+            segment ends, and another study may train the same task further.
+    """
+
+    group: str
+    name: str
+    uid: str
+    title: str
+    number: int | None
+    seed: int
+    hyperparameters: Mapping[str, Any]
+    lineage: Mapping[str, Any] | None
+    state: str
+    started: float
+    finished: float | None
+    last: int | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One epoch of a curve.
+
+    Rows hold no times of epochs, so `time` is spread evenly over those that were read together.
+    """
+
+    epoch: int
+    time: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Curves:
+    """Reader of the curves of a study or a task.
+
+    Args:
+        store: holds it.
+        name: of a study, or a task's uid or a unique prefix of it.
+
+    Raises:
+        ValueError: there is neither.
+    """
+
+    def __init__(self, store: Store, name: str):
+        self.store, self.name = store, name
+        self.rows: StudyRows | None = None
+        try:
+            self.rows = StudyRows(store, name)
+        except UnknownStudy:
+            try:
+                self.uid = store.uid(name)
+            except ValueError as error:
+                raise ValueError(f"there is no study {name!r}, and {error}") from None
+        self._open = set(self.rows.trials) if self.rows else set()  # trials that may get further epochs
+        self._read: dict[str, float] = {}  # by run: the time of its last point
+
+    def again(self) -> Curves:
+        """Return another reader of the same curves, from the beginning."""
+        return Curves(self.store, self.name)
+
+    @property
+    def complete(self) -> bool:
+        """True if nothing can follow."""
+        return self.rows is not None and self.rows.plan().complete
+
+    def refresh(self) -> list[Run]:
+        """Return the runs that may have grown since the last call."""
+        if self.rows is None:
+            return [self._task()]
+        changes = self.rows.refresh()
+        if changes is not None:
+            self._open |= {row.number for row in changes.trials} | {row.number for row in changes.segments}
+        trials = [self.rows.trials[number] for number in sorted(self._open & self.rows.trials.keys())]
+        self._open = {trial.number for trial in trials if trial.state == "running"}
+        started = self.store.started([trial.uid for trial in trials])
+        return [self._trial(self.rows, trial, started.get(trial.uid)) for trial in trials]
+
+    def after(self, runs: Sequence[Run], epochs: Sequence[int]) -> Iterator[tuple[Run, list[Point]]]:
+        """Yield each run with its points after the given epoch, in order."""
+        since: dict[str, int] = {}
+        for run, epoch in zip(runs, epochs, strict=True):
+            since[run.uid] = min(epoch, since.get(run.uid, epoch))
+        found = self.store.metrics_after(since)
+        for run, epoch in zip(runs, epochs, strict=True):
+            rows = [
+                row for row in found.get(run.uid, ()) if epoch < row[0] and (run.last is None or row[0] <= run.last)
+            ]
+            begin, end = self._read.get(run.name, run.started), run.finished or time.time()
+            self._read[run.name] = end
+            step = (end - begin) / max(1, len(rows))
+            yield run, [Point(n, begin + step * index, metrics) for index, (n, metrics) in enumerate(rows, 1)]
+
+    def _trial(self, rows: StudyRows, trial: Trial, started: float | None) -> Run:
+        config = rows.config
+        segments = [rows.segments.get((trial.number, rung)) for rung in range(len(config.rungs))]
+        seed = int(trial.attrs.get("seed", config.seed))
+        name = f"trial-{trial.configuration:04}" + (f"-seed-{trial.replicate}" if trial.seeds > 1 else "")
+        return Run(
+            group=self.name,
+            name=name,
+            uid=trial.uid,
+            title=config.title,
+            number=trial.configuration,
+            seed=seed,
+            hyperparameters=trial.params,
+            lineage={"parent": trial.attrs["parent"], **trial.attrs["start"]} if "start" in trial.attrs else None,
+            state=trial.state,
+            started=started or trial.created or 0.0,
+            finished=trial.finished,
+            last=max((row.epochs - (row.state == "ready") for row in segments if row is not None), default=0),
+        )
+
+    def _task(self) -> Run:
+        [row] = self.store.tasks([self.uid])
+        identity = row.identity or {}
+        return Run(
+            group="tasks",
+            name=self.uid,
+            uid=self.uid,
+            title=title(str(identity.get("task")), identity.get("env") or {}),
+            number=None,
+            seed=int(identity.get("seed", 0)),
+            hyperparameters=identity.get("hyperparameters", {}),
+            lineage=None,
+            state="running",
+            started=self.store.started([self.uid]).get(self.uid) or row.created,
+            finished=None,
+            last=None,
+        )

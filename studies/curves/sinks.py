@@ -1,0 +1,99 @@
+"""Sinks: the tools that curves are copied to, by name."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Protocol
+
+from .names import TABLES
+from .runs import Point, Run
+
+
+class Sink(Protocol):
+    """A tool that holds curves."""
+
+    def last(self, run: Run) -> int:
+        """Return the last epoch of a run in the tool, or 0."""
+
+    def write(self, run: Run, points: Sequence[Point]) -> None:
+        """Add the points that follow the last one."""
+
+    def end(self, run: Run) -> None:
+        """Note that a run has ended; it may be told again."""
+
+    def flush(self) -> None:
+        """Make what was written visible."""
+
+    def close(self) -> None:
+        """Complete the tool's files; more runs may follow later."""
+
+
+# By kind: the module and the class, the library that it needs, and the names of metrics that its users expect.
+KINDS = {
+    "tensorboard": ("tensorboard:TensorBoard", "tensorboard", "sb3"),
+    "csv": ("tables:CSV", None, "rekindle"),
+    "parquet": ("tables:Parquet", "pyarrow", "rekindle"),
+}
+FOLDERS = ("tensorboard",)  # kinds that write many files
+
+
+def parse(text: str, names: str | None = None) -> tuple[str, Path, str]:
+    """Return the kind, the place and the metrics' names of a sink.
+
+    Raises:
+        ValueError: there is no such kind, its library is missing, or nothing can be written at its place.
+    """
+    kind, colon, place = text.partition(":")
+    if kind not in KINDS or not colon or not place:
+        raise ValueError(f"curves go to KIND:PLACE with one of the kinds {', '.join(KINDS)}, but got {text!r}")
+    _, library, usual = KINDS[kind]
+    if library is not None and find_spec(library) is None:
+        raise ValueError(f"{kind} needs the library {library}: pip install 'rekindle[{kind}]'")
+    if names is not None and names not in TABLES:
+        raise ValueError(f"names of metrics are one of {', '.join(TABLES)}, but got {names!r}")
+    path = Path(place).expanduser().absolute()
+    try:
+        _try(path, kind in FOLDERS)
+    except OSError as error:
+        what = "folder" if kind in FOLDERS else "file"
+        raise ValueError(f"{kind} writes to a {what}, but {path} cannot be written: {error.strerror}") from None
+    return kind, path, names or usual
+
+
+def _try(path: Path, is_folder: bool) -> None:
+    """Raise OSError unless files can be made at a place."""
+    folder = path if is_folder else path.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    if not is_folder and path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    with TemporaryFile(dir=folder):
+        pass
+
+
+@contextmanager
+def opened(kind: str, path: Path, names: str, wait: Callable[[str], None]) -> Iterator[Sink]:
+    """Open a sink.
+
+    Only one process at a time writes to a folder; `wait` is told if that is another one. Tables need no lock: each is
+    written whole.
+    """
+    module, _, name = KINDS[kind][0].partition(":")
+    with ExitStack() as ending:
+        if kind in FOLDERS:
+            lock = ending.enter_context((path / ".rekindle.lock").open("w", encoding="utf-8"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                wait(f"another process writes to {path}; this one waits for its end")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        sink: Sink = getattr(import_module(f".{module}", __package__), name)(path, names)
+        ending.callback(sink.close)
+        yield sink

@@ -1,0 +1,90 @@
+"""CSV and Parquet: one table of all curves, a row for each epoch."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .names import renamed
+from .runs import Point, Run
+
+SHARE = 20.0  # a table that grows is written again after so many times the seconds that writing it took
+
+
+class _Table:
+    """A table that is always written whole.
+
+    It takes the place of the last one at once, so each epoch stands in it once and in order, whenever a process is killed.
+    """
+
+    def __init__(self, path: Path, names: str):
+        self.path, self.names = path, names
+        self._rows: dict[str, list[dict[str, Any]]] = {}  # by run
+        self._order: dict[str, tuple[int, str]] = {}
+        self._changed, self._due = True, 0.0
+
+    def last(self, run: Run) -> int:
+        """Return 0: the table is written anew by each process."""
+        return 0
+
+    def write(self, run: Run, points: Sequence[Point]) -> None:
+        """Add rows."""
+        self._order[run.name] = (-1 if run.number is None else run.number, run.name)
+        fixed = {"study": run.group, "trial": run.number, "seed": run.seed, "uid": run.uid}
+        rows = self._rows.setdefault(run.name, [])
+        rows += [fixed | {"epoch": point.epoch} | renamed(point.metrics, self.names) for point in points]
+        self._changed = True
+
+    def end(self, run: Run) -> None:
+        """Do nothing: rows have no state."""
+
+    def flush(self) -> None:
+        """Write the table if it has changed, but not too often."""
+        if self._changed and time.monotonic() >= self._due:
+            self.close()
+
+    def close(self) -> None:
+        """Write the table if it has changed."""
+        if not self._changed:
+            return
+        began = time.monotonic()
+        rows = [row for name in sorted(self._rows, key=self._order.__getitem__) for row in self._rows[name]]
+        columns = ["study", "trial", "seed", "uid", "epoch"]
+        columns = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+        part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+        self._put(part, columns, rows)
+        os.replace(part, self.path)
+        now = time.monotonic()
+        self._changed, self._due = False, now + SHARE * (now - began)
+
+    _put: Callable[[Path, list[str], list[dict[str, Any]]], None]
+
+
+class CSV(_Table):
+    """A CSV file; a metric that an epoch lacks is empty."""
+
+    @staticmethod
+    def _put(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+class Parquet(_Table):
+    """A Parquet file; a metric that an epoch lacks is null."""
+
+    @staticmethod
+    def _put(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> None:
+        from pyarrow import float64, int64, schema, string
+        from pyarrow import table as make_table
+        from pyarrow.parquet import write_table
+
+        types = {"study": string(), "uid": string(), "trial": int64(), "seed": int64(), "epoch": int64()}
+        content = {name: [row.get(name) for row in rows] for name in columns}
+        fields = schema([(name, types.get(name, float64())) for name in columns])
+        write_table(make_table(content, schema=fields), path)

@@ -1,0 +1,206 @@
+"""Copies of curves, read back with the tools' own readers."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+import rekindle
+from rekindle.studies.curves.beside import Copier
+from rekindle.studies.curves.copying import Copy
+from rekindle.studies.curves.runs import Curves
+from rekindle.studies.curves.sinks import opened, parse
+from rekindle.studies.curves.tensorboard import EPOCH
+from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.storage.store import Store
+from rekindle.studies.workers.training import TaskStorage
+from rekindle.tasks import load
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def search(store: Store, trials: int, **options: object) -> rekindle.Study:
+    return rekindle.tune("surrogate", trials=trials, epochs=(1, 3), study="s", storage=store, progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("searched") / "studies.db"
+    with Store(f"sqlite:///{path}") as store:
+        search(store, 4)
+    return path
+
+
+@pytest.fixture
+def store(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    path = shutil.copy(searched, tmp_path_factory.mktemp("copy"))
+    with Store(f"sqlite:///{path}") as store:
+        yield store
+
+
+def copy(store: Store, name: str, target: str) -> int:
+    """The number of points that one copying adds."""
+    with opened(*parse(target), print) as sink:
+        made = Copy(Curves(store, name), sink)
+        made.update()
+        return made.points
+
+
+def expected(store: Store) -> dict[str, list[int]]:
+    """The epochs of each trial that its study trained."""
+    ends = {row.number: row.epochs for row in store.segments("s") if row.state == "done"}
+    return {f"trial-{number:04}": list(range(1, last + 1)) for number, last in ends.items()}
+
+
+def read(folder: Path) -> dict[str, list[int]]:
+    """The epochs of each run, as TensorBoard's reader sees them."""
+    runs = {}
+    for path in sorted((folder / "s").iterdir()):
+        events = EventAccumulator(str(path), {"scalars": 0})
+        events.Reload()
+        runs[path.name] = [round(event.value) for event in events.Scalars(EPOCH)]
+    return runs
+
+
+def test_tensorboard_reads_each_epoch_once_and_in_order(store: Store, tmp_path: Path) -> None:
+    assert copy(store, "s", f"tensorboard:{tmp_path}") == sum(map(len, expected(store).values()))
+    assert copy(store, "s", f"tensorboard:{tmp_path}") == 0
+    assert read(tmp_path) == expected(store)
+    search(store, 8)  # an extended study adds trials, and epochs to none of the old ones
+    copy(store, "s", f"tensorboard:{tmp_path}")
+    assert read(tmp_path) == expected(store)
+    assert len(expected(store)) == 8
+
+
+def test_tensorboard_has_the_values_under_the_names_of_sb3(store: Store, tmp_path: Path) -> None:
+    copy(store, "s", f"tensorboard:{tmp_path}")
+    trial = store.trials("s")[0]
+    events = EventAccumulator(str(tmp_path / "s" / "trial-0000"), {"scalars": 0})
+    events.Reload()
+    measured = [metrics["episode_return"] for _, metrics in store.metrics(trial.uid)]
+    points = events.Scalars("rollout/ep_rew_mean")
+    assert [point.value for point in points] == pytest.approx(measured, rel=1e-6)
+    assert [point.step for point in points] == [row["env_steps"] for _, row in store.metrics(trial.uid)]
+    assert [point.wall_time for point in points] == sorted(point.wall_time for point in points)
+    content = events.summary_metadata[metadata.SESSION_START_INFO_TAG].plugin_data.content
+    shown = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert shown["lr"].number_value == trial.params["lr"]
+    assert metadata.SESSION_END_INFO_TAG in events.summary_metadata
+
+
+def test_a_file_cut_anywhere_is_completed(store: Store, tmp_path: Path) -> None:
+    copy(store, "s", f"tensorboard:{tmp_path}")
+    longest = max(expected(store).items(), key=lambda item: len(item[1]))[0]
+    [path] = (tmp_path / "s" / longest).iterdir()
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 41):
+        path.write_bytes(whole[:size])
+        copy(store, "s", f"tensorboard:{tmp_path}")
+        events = EventAccumulator(str(path.parent), {"scalars": 0})
+        events.Reload()
+        assert [round(event.value) for event in events.Scalars(EPOCH)] == expected(store)[longest], size
+        assert metadata.SESSION_START_INFO_TAG in events.summary_metadata
+
+
+def test_an_epoch_waits_until_its_rung_is_finished(sqlite_url: str, tmp_path: Path) -> None:
+    with Store(sqlite_url) as store:
+        config = study_config(load("surrogate"), None, epochs=(1, 3, 3), trials=2)
+        start_study(store, "s", config)
+        runner = StudyRunner(store, "s", "cpu")
+        item = runner.advance()[0]
+        task = runner.task(item.trial, TaskStorage(store, False))
+        task.fit(2)  # as another study would: this one's segment ends after an epoch, and has no result yet
+        task.release()
+        assert copy(store, "s", f"tensorboard:{tmp_path}") == 0
+        search(store, 2)
+        copy(store, "s", f"tensorboard:{tmp_path}")
+        assert read(tmp_path) == expected(store)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_tables_hold_each_epoch_once(store: Store, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"curves.{kind}"
+    for _ in range(2):
+        copy(store, "s", f"{kind}:{path}")
+    if kind == "csv":
+        with path.open(encoding="utf-8") as file:
+            rows = [{**row, "value": float(row["episode_return"])} for row in csv.DictReader(file)]
+    else:
+        rows = [{**row, "value": row["episode_return"]} for row in pyarrow.parquet.read_table(path).to_pylist()]
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        found.setdefault(f"trial-{int(row['trial']):04}", []).append(int(row["epoch"]))
+    assert found == expected(store)
+    uid = store.trials("s")[0].uid
+    of_first = [row["value"] for row in rows if row["uid"] == uid]
+    assert of_first == [metrics["episode_return"] for _, metrics in store.metrics(uid)]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_training_in_no_study_is_a_run(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
+    log = f"csv:{tmp_path / 'one.csv'}"
+    status, _, errors = cli("train", "surrogate", "--epochs", "3", "--storage", sqlite_url, "--log", log)
+    assert status == 0, errors
+    lines = (tmp_path / "one.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[4] for line in lines] == ["epoch", "1", "2", "3"]
+
+
+def test_a_killed_copier_harms_nothing_and_the_next_one_completes_its_files(store: Store, tmp_path: Path) -> None:
+    said: list[str] = []
+    options = ["--to", f"tensorboard:{tmp_path}"]
+    killed = Copier(store.url, "s", options, 0.0, said.append)
+    assert killed._process is not None
+    os.kill(killed._process.pid, signal.SIGKILL)
+    killed.end()
+    assert said == [
+        "no trial depends on it, but a copy of the curves is not complete: exit status -9; "
+        f"rekindle export-curves s {' '.join(options)} writes the rest"
+    ]
+    Copier(store.url, "s", options, 0.0, said.append).end()
+    assert read(tmp_path) == expected(store)
+    assert len(said) == 1
+
+
+def test_a_short_training_starts_no_copier_that_would_come_later(store: Store) -> None:
+    copier = Copier(store.url, "s", [], 60.0, pytest.fail)
+    copier.end()
+    assert copier._process is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["s", "--to", "excel:x"], "curves go to KIND:PLACE with one of the kinds tensorboard, csv, parquet"),
+        (["s", "--to", "csv:"], "but got 'csv:'"),
+        (["s", "--to", "csv:/proc/none/x.csv"], "csv writes to a file, but /proc/none/x.csv cannot be written: "),
+        (["s", "--to", "csv:."], "cannot be written: Is a directory"),
+        (["none", "--to", "csv:x.csv"], "there is no study 'none', and no task of "),
+        (["s", "--to", "csv:x.csv", "--names", "tf"], "names of metrics are one of sb3, ml-agents, metabox, rekindle"),
+    ],
+)
+def test_bad_input(
+    store: Store, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = store.database.url.render_as_string(hide_password=False)
+    status, _, errors = cli("export-curves", *arguments, "--storage", url)
+    assert (status, message in errors, len(errors.splitlines())) == (2, True, 1), errors
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_a_bad_log_is_refused_before_a_study_is_made(tmp_path: Path, cli: Cli) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    status, _, errors = cli("tune", "surrogate", "--storage", url, "--log", "excel:x")
+    assert status == 2
+    assert "curves go to KIND:PLACE" in errors
+    assert not (tmp_path / "new.db").exists()
