@@ -18,7 +18,7 @@ SHARE = 20.0  # a table that grows is written again after so many times the seco
 class _Table:
     """A table that is always written whole.
 
-    It takes the place of the last one at once, so each epoch stands in it once and in order, whenever a process is killed.
+    It takes the place of the last one at once: each epoch stands in it once and in order, whoever was killed.
     """
 
     def __init__(self, path: Path, names: str):

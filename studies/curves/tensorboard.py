@@ -98,7 +98,7 @@ class TensorBoard:
 
 
 def _records(content: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield the whole records of a file with the positions of their ends.
+    """Yield the whole records of a file, with their ends.
 
     A record is its length in 8 bytes, 4 of a checksum, the data, and 4 of another checksum.
     """
