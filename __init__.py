@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .studies.storage.store import Store
     from .studies.tuning import Study, tune
     from .tasks.algorithms.a2c import A2C
-    from .tasks.algorithms.dqn import DQN
+    from .tasks.algorithms.dqn.dqn import DQN
     from .tasks.algorithms.ppo import PPO
     from .tasks.algorithms.ppo2 import PPO2
     from .tasks.algorithms.sac.sac import SAC
@@ -85,7 +85,7 @@ _HOMES = {
     "SVPG": ".tasks.algorithms.svpg",
     "PPO2": ".tasks.algorithms.ppo2",
     "A2C": ".tasks.algorithms.a2c",
-    "DQN": ".tasks.algorithms.dqn",
+    "DQN": ".tasks.algorithms.dqn.dqn",
     "PPO": ".tasks.algorithms.ppo",
     "SAC": ".tasks.algorithms.sac.sac",
     "BadResume": ".tasks.errors",

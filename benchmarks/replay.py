@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import rekindle
 import torch
-from rekindle.tasks.algorithms.dqn import DQNLearner
+from rekindle.tasks.algorithms.dqn.dqn import DQNLearner
 
 TRANSITIONS = 1_000_000
 Cost = tuple[float, float]  # megabytes, milliseconds

@@ -12,7 +12,7 @@ from typing import Any
 
 _NAMES = {
     ".algorithms.a2c": ["A2C"],
-    ".algorithms.dqn": ["DQN"],
+    ".algorithms.dqn.dqn": ["DQN"],
     ".algorithms.ppo": ["PPO"],
     ".algorithms.ppo2": ["PPO2"],
     ".algorithms.sac.sac": ["SAC"],

@@ -21,7 +21,7 @@ from .errors import StateMismatch
 ALGORITHMS = {
     "a2c": ".algorithms.a2c:A2C",
     "digits": ".examples.digits:Digits",
-    "dqn": ".algorithms.dqn:DQN",
+    "dqn": ".algorithms.dqn.dqn:DQN",
     "ppo": ".algorithms.ppo:PPO",
     "ppo2": ".algorithms.ppo2:PPO2",
     "sac": ".algorithms.sac.sac:SAC",

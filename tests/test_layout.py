@@ -41,7 +41,7 @@ ORDER = (
         "tasks.warm_start",
     ),
     *("tasks.record", "tasks.cohort", "tasks.task"),
-    *("tasks.algorithms", "tasks.algorithms.sac", "tasks.examples", "tasks.testing", "tasks"),
+    *("tasks.algorithms", "tasks.algorithms.dqn", "tasks.algorithms.sac", "tasks.examples", "tasks.testing", "tasks"),
     *("studies.redact", "studies.errors", "studies.failures", "studies.statistics"),
     *("studies.storage.sql", "studies.storage.locks", "studies.storage"),
     *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine", "studies.analysis"),

@@ -23,6 +23,8 @@ from ..checkpoint.state import Tree
 from ..rng import streams
 from .replay_buffer import Field, Index, ReplayBuffer, Sampler
 
+REMEMBERS = {"memory": ("lstm", "gru")}  # where the hyperparameters of sequences apply
+
 
 class Sequences(Sampler):
     """A sampler of sequences, with the recurrent states at their beginnings.

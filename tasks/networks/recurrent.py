@@ -118,6 +118,20 @@ class States(Stacked):
             state.mul_(torch.from_numpy(~ended).to(state).unsqueeze(-1))
 
 
+class ActingMemory:
+    """Recurrent state of running episodes; here there is none.
+
+    Policies act on the last observation alone.
+    """
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """Return the policy's inputs for observations (P, N, ...)."""
+        return obs
+
+    def reset(self, ended: NDArray[np.bool_]) -> None:
+        """Reset the state where an episode ended, (P, N)."""
+
+
 class RecurrentActorCritic(ActorCritic):
     """Actor and critic behind a shared recurrent core."""
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,27 +24,13 @@ from ...networks.mlp import (
     shapes_of,
 )
 from ...networks.optimizers import Optimizer
-from ...networks.recurrent import Core
+from ...networks.recurrent import ActingMemory, Core
 from ...rng import streams
 from ...rng.streams import Bits
 from .actions import Head, Noise, SoftActions, head_for
 
 TWINS = 2
 Batch = Mapping[str, Tensor]
-
-
-class ActingMemory:
-    """Recurrent state of running episodes; here there is none.
-
-    Policies act on the last observation alone.
-    """
-
-    def __call__(self, obs: Tensor) -> Tensor:
-        """Return the policy's inputs for observations (P, N, ...)."""
-        return obs
-
-    def reset(self, ended: NDArray[np.bool_]) -> None:
-        """Reset the state where an episode ended, (P, N)."""
 
 
 class SoftActorCritic(Stacked):

@@ -18,9 +18,9 @@ from torch import Tensor
 from ...experience.sequence_replay import Sequences
 from ...networks.fused_recurrent import fused
 from ...networks.mlp import Parameters
-from ...networks.recurrent import Core, States
+from ...networks.recurrent import ActingMemory, Core, States
 from .actions import SoftActions
-from .networks import TWINS, ActingMemory, Batch, SoftActorCritic
+from .networks import TWINS, Batch, SoftActorCritic
 
 Sequence = tuple[Tensor, Tensor, Tensor]  # observations, beginnings, state
 

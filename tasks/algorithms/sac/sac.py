@@ -28,11 +28,12 @@ from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
 from ...experience.normalizers import RewardNormalizer
 from ...experience.returns import critic_loss_choice
-from ...experience.sequence_replay import Sequences, check_sequences
+from ...experience.sequence_replay import REMEMBERS, Sequences, check_sequences
 from ...learner import Learner
 from ...networks.encoders import encoder_choice, needs_encoder, unused_width
 from ...networks.fused import CRITIC_LOSSES, SoftSample, soft_value
 from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
+from ...networks.recurrent import ActingMemory
 from ...rng.draws import Normals
 from ...rng.streams import Keys
 from ...signals.replay_guidance import ReplayGuidance
@@ -40,11 +41,10 @@ from ...task import Task
 from ..off_policy import REFILLABLE, ReplayLoop, check_replay, check_replay_in_env, off_policy_space
 from .actions import Noise, SoftActions, no_noise
 from .image_networks import ImageSoftActorCritic
-from .networks import TWINS, ActingMemory, Batch, FixedEntropy, LearnedEntropy, SoftActorCritic, SoftImitator
+from .networks import TWINS, Batch, FixedEntropy, LearnedEntropy, SoftActorCritic, SoftImitator
 from .recurrent_networks import RecurrentSoftActorCritic, TrainingMemory
 
 OPTIMIZERS = ("actor_optimizer", "critic_optimizer", "encoder_optimizer")
-REMEMBERS = {"memory": ("lstm", "gru")}
 
 
 class SACLearner(Learner):

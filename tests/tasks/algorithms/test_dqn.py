@@ -9,7 +9,7 @@ import pytest
 import torch
 from rekindle import DQN, SAC, Cohort, EnvSpec
 from rekindle.spaces import UnknownParameter, flatten, unflatten
-from rekindle.tasks.algorithms.dqn import DQNLearner
+from rekindle.tasks.algorithms.dqn.dqn import DQNLearner
 from rekindle.tasks.checkpoint.state import difference, materialized
 from rekindle.tasks.envs import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rekindle import DQN, SAC, Task
 from rekindle.spaces import flatten, unflatten
-from rekindle.tasks.algorithms.dqn import QImitator
+from rekindle.tasks.algorithms.dqn.networks import QImitator
 from rekindle.tasks.signals.demonstrations import Demonstrations
 from rekindle.tasks.testing import ExactnessSuite
 from signal_learners import GAIL, ICM, RND, VAIL, DemonstratedSuite

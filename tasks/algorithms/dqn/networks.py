@@ -1,0 +1,262 @@
+"""Networks of deep Q-learning: action values, their targets, and those behind a recurrent core.
+
+Notation: P members, N environments, B rows of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...checkpoint.member_state import Stacked
+from ...networks.encoders import Encoder, encoder_for
+from ...networks.fused import Autograd, FusedMLP, Tape
+from ...networks.mlp import (
+    ACTIVATIONS,
+    MLP,
+    PRODUCT_RULE_TANH,
+    Layers,
+    Network,
+    Parameters,
+    actor_layers,
+    initialize,
+    shapes_of,
+)
+from ...networks.recurrent import ActingMemory, Core, States
+
+FUSED = {"relu": ACTIVATIONS["relu"], "tanh": PRODUCT_RULE_TANH}  # other derivatives round as autograd's
+
+
+class Values(NamedTuple):
+    """Action values of a batch.
+
+    Attributes:
+        q: q(s, ·), (P, B, actions), with gradients.
+        target: those of the target network in the next states, without gradients.
+        online: those of the network itself there; None unless they are asked for.
+    """
+
+    q: Tensor
+    target: Tensor
+    online: Tensor | None
+
+
+class QNetwork(Stacked):
+    """Action values q(s, ·) of P members, with their target networks.
+
+    Dueling: q = v + a - mean a, Wang et al. (2016), arXiv:1511.06581, eq. 9.
+    """
+
+    def __init__(
+        self, obs_shape: tuple[int, ...], actions: int, hp: SimpleNamespace, seeds: list[int], device: torch.device
+    ):
+        """Initialize the networks, and copy them to the targets.
+
+        Args:
+            obs_shape: (D,) of vectors or (H, W, C) of images.
+            actions: number of actions.
+            hp: the values of `model` and batch_size.
+            seeds: of the members.
+            device: of all tensors.
+        """
+        model = hp.model
+        self.encoder = encoder_for(model, "features", obs_shape)
+        trunk = self.trunk(model)
+        hidden = [trunk[-1].features, *actor_layers(model)]
+        self.heads = [MLP("q", [*hidden, actions], model.activation, last_gain=1.0)]
+        if model.dueling:
+            self.heads.append(MLP("value", [*hidden, 1], model.activation, last_gain=1.0))
+        networks: list[Network] = [*trunk, *self.heads]
+        self.parameters, self.target = (Parameters(shapes_of(networks), len(seeds), device) for _ in range(2))
+        initialize(networks, self.parameters, seeds)
+        self.target.vector.copy_(self.parameters.vector)
+        self.tensors = {"vector": self.parameters.vector, "target": self.target.vector}
+        self._views, self._leaves, self._target_views = (
+            (tensors, [head.layers(tensors) for head in self.heads])
+            for tensors in (self.parameters.views, self.parameters.leaves, self.target.views)
+        )
+        sizes, plain = self.heads[0].sizes, not shapes_of(trunk) and not model.dueling
+        self.fused: FusedMLP | None = None
+        self.graph: Autograd | Tape = Autograd()
+        if plain and model.activation in FUSED and min(*sizes, hp.batch_size) > 1:  # see Exactness in networks/mlp.py
+            self.fused = FusedMLP(sizes, FUSED[model.activation], self.parameters.vector, len(seeds), hp.batch_size)
+            self.graph = Tape()
+
+    def trunk(self, model: SimpleNamespace) -> list[Encoder | Core]:
+        """Return the networks before the heads."""
+        return [self.encoder]
+
+    # --- acting ---
+
+    def memory(self, num_envs: int, remember: Callable[[Tensor], None] = lambda state: None) -> ActingMemory:
+        """Return the recurrent state of num_envs environments at an episode's beginning.
+
+        `remember` is given the states before each step.
+        """
+        return ActingMemory()
+
+    def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the heads' inputs for observations (P, N, ...), and the next recurrent states."""
+        return obs, None
+
+    def acting_values(self, features: Tensor) -> Tensor:
+        """Return q(s, ·) for the result of `remembered`, without gradients."""
+        return self.values(features)
+
+    # --- learning ---
+
+    def of_batch(self, batch: Mapping[str, Tensor], double: bool, learn: bool = True) -> Values:
+        """Return the action values of a batch.
+
+        Args:
+            batch: tensors (P, B, ...), as the sampler draws them.
+            double: whether the network's own values of the next states are needed.
+            learn: whether gradients are.
+        """
+        q = self(batch["obs"]) if learn else self.values(batch["obs"])
+        target = self.target_values(batch["next_obs"])
+        return Values(q, target, self.values(batch["next_obs"]) if double else None)
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """Return q(s, ·) of observations, with gradients.
+
+        Observations are (P, B, ...), values (P, B, actions).
+        """
+        if self.fused is None:
+            return self._q(*self._leaves, obs)
+        return self.fused(self._views[1][0], self.encoder({}, obs))[0]
+
+    def gradient(self, losses: Tensor) -> Tensor:
+        """Return the gradient (P, D) of each member's loss (P,)."""
+        if self.fused is None:
+            return self.parameters.gradient(losses)
+        return self.graph.gradient(losses, self.fused.leaf)
+
+    def values(self, obs: Tensor) -> Tensor:
+        """Return q(s, ·) without gradients."""
+        return self._q(*self._views, obs)
+
+    def target_values(self, obs: Tensor) -> Tensor:
+        """Return q(s, ·) of the target network."""
+        return self._q(*self._target_views, obs)
+
+    def _q(self, tensors, layers, obs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        return self._of_features(layers, self.encoder(tensors, obs))
+
+    def _of_features(self, layers: list[Layers], features: Tensor) -> Tensor:
+        q, *value = (head(weights, features) for head, weights in zip(self.heads, layers, strict=True))
+        return value[0] + q - q.mean(-1, keepdim=True) if value else q
+
+    def copy_target(self, member: int) -> None:
+        """Make one member's target network a copy of its online one."""
+        self.target.vector[member].copy_(self.parameters.vector[member])
+
+    @torch.no_grad()
+    def move_target(self, tau: Tensor, due: NDArray[np.bool_]) -> None:
+        """Move the targets: θ' ← (1 - tau) θ' + tau θ.
+
+        tau is (P, 1), and tau = 1 copies θ. Only members that are due (P, 1) move.
+        """
+        moved = (1 - tau) * self.target.vector + tau * self.parameters.vector
+        if not due.all():
+            moved = torch.where(torch.from_numpy(due).to(moved.device), moved, self.target.vector)
+        self.target.vector.copy_(moved)
+
+
+class RecurrentQNetwork(QNetwork):
+    """`QNetwork` behind a recurrent core, for batches of sequences.
+
+    Kapturowski et al. (2019), R2D2, ICLR: the target network, too, begins with the stored state and a burn-in. Rows are
+    the L steps of each sequence, one sequence after the other.
+    """
+
+    def trunk(self, model: SimpleNamespace) -> list[Encoder | Core]:
+        self.core = Core("memory", model.memory, self.encoder.features, model.width)
+        self.length, self.burn_in = model.sequence_length, model.burn_in
+        return [self.encoder, self.core]
+
+    def memory(self, num_envs: int, remember: Callable[[Tensor], None] = lambda state: None) -> QMemory:
+        return QMemory(self, num_envs, remember)
+
+    def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        assert state is not None
+        views, _ = self._views
+        begins = torch.zeros_like(state[..., :1])  # no episode begins between two steps of acting
+        states = self.core(views, self.encoder(views, obs).unsqueeze(2), begins, state).squeeze(2)
+        return states[..., : self.core.width].contiguous(), states
+
+    def acting_values(self, features: Tensor) -> Tensor:
+        return self._of_features(self._views[1], features)
+
+    def of_batch(self, batch: Mapping[str, Tensor], double: bool, learn: bool = True) -> Values:
+        (_, layers), (target_views, target_layers) = self._views, self._target_views
+        learned, learned_layers = self._leaves if learn else self._views
+        states = self._states(learned, batch)
+        with torch.no_grad():
+            target = self._of_features(target_layers, self._later(self._states(target_views, batch)))
+            online = self._of_features(layers, self._later(states)) if double else None
+        return Values(self._of_features(learned_layers, states[:, :, : self.length].flatten(1, 2)), target, online)
+
+    def _states(self, tensors: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the core's outputs after the burn-in, (P, B, L + n, width)."""
+        obs, begins, state = (batch[name] for name in ("obs", "begins", "memory"))
+        features = self.encoder(tensors, obs.flatten(1, 2)).unflatten(1, obs.shape[1:3])
+        steps = self.burn_in
+        if steps:
+            with torch.no_grad():
+                state = self.core(tensors, features[:, :, :steps], begins[..., :steps], state)[:, :, -1]
+        return self.core(tensors, features[:, :, steps:], begins[..., steps:], state)[..., : self.core.width]
+
+    def _later(self, states: Tensor) -> Tensor:
+        """Select the outputs n steps after those learned from, (P, R, width)."""
+        return states[:, :, -self.length :].flatten(1, 2)
+
+
+class QMemory(States, ActingMemory):
+    """The recurrent state of each environment while acting."""
+
+    def __init__(self, policy: RecurrentQNetwork, num_envs: int, remember: Callable[[Tensor], None]):
+        """Set the states of num_envs environments to 0."""
+        vector = policy.parameters.vector
+        super().__init__(vector.new_zeros(len(vector), num_envs, policy.core.state_size))
+        self.policy, self.remember = policy, remember
+
+    @torch.no_grad()
+    def __call__(self, obs: Tensor) -> Tensor:
+        """Advance the states by observations (P, N, ...), and return the heads' inputs."""
+        self.remember(self.tensors["state"])
+        features, state = self.policy.remembered(obs, self.tensors["state"])
+        assert state is not None
+        self.tensors["state"].copy_(state)
+        return features
+
+
+class QImitator:
+    """A Q-network that imitates by a margin.
+
+    Hester et al. (2018), arXiv:1704.03732, section 4:
+
+    J = max over a of [q(s, a) + margin where a is not a_E] - q(s, a_E)
+    """
+
+    state_size = 0
+    margin = 0.8
+
+    def __init__(self, policy: QNetwork):
+        self.policy, self.parameters, self.distribution = policy, policy.parameters, self
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, None]:
+        """Return q(s, ·), with gradients."""
+        return self.policy._q(*self.policy._leaves, batch["obs"]), None
+
+    def imitation_loss(self, q: Tensor, actions: Tensor) -> Tensor:
+        """Return J, (P, B)."""
+        index = actions.unsqueeze(-1)
+        others = torch.full_like(q, self.margin).scatter(-1, index, 0.0)
+        return (q + others).amax(-1) - q.gather(-1, index).squeeze(-1)
