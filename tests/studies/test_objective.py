@@ -88,7 +88,9 @@ def test_every_epoch_is_reported_and_the_last_is_the_value(sqlite_url: str) -> N
         assert (last.epochs, last.digest) == (trial.user_attrs["rk_epochs"], trial.user_attrs["rk_digest"])
 
 
-@pytest.mark.parametrize(("report", "steps"), [(0, []), pytest.param(2, [2, 4], marks=pytest.mark.slow), (3, [3])])
+@pytest.mark.parametrize(
+    ("report", "steps"), [(0, []), *(pytest.param(*row, marks=pytest.mark.slow) for row in ((2, [2, 4]), (3, [3])))]
+)
 def test_reports_come_as_often_as_asked(sqlite_url: str, report: int, steps: list[int]) -> None:
     study = new_study()
     study.optimize(objective(sqlite_url, report=report), n_trials=1)

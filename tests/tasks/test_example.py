@@ -75,6 +75,7 @@ def test_the_command_line_finds_the_example_by_its_entry_point_and_resumes_it(pa
     assert (whole.uid, whole.digest) == (second["uid"], second["digest"])
 
 
+@pytest.mark.slow
 def test_the_command_line_tunes_the_example(package: Path, tmp_path: Path) -> None:
     study = run(
         package,

@@ -93,6 +93,7 @@ def is_stuck(process: subprocess.Popen[str], gate: gated.Gate) -> bool:
     return bool(gate.waiting() & {worker.pid for worker in workers_of(process)})
 
 
+@pytest.mark.slow
 def test_killed_at_random_steps_a_study_ends_as_if_nothing_had_happened(sqlite_url: str, gate: gated.Gate) -> None:
     rng = random.Random(4)
     for everybody in (True, False):

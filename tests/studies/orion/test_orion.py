@@ -68,7 +68,7 @@ def identity(store: Store, uid: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "name", ["random", "asha", "hyperband", *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)]
+    "name", ["random", "hyperband", *(pytest.param(name, marks=pytest.mark.slow) for name in ("asha", *LONG))]
 )
 def test_a_hunt_comes_to_its_end(sqlite_url: str, name: str) -> None:
     algorithm, epochs, max_trials, count = HUNTS[name]

@@ -181,6 +181,7 @@ def test_a_population_searches_what_may_change_and_nothing_else(sqlite_url: str,
 # Several processes
 
 
+@pytest.mark.slow
 def test_the_processes_of_a_hunt_share_its_trials(sqlite_url: str) -> None:
     epochs = fidelity(1, 2, 2)
     client = start(sqlite_url, {"hyperband": {"repetitions": 1}}, epochs=epochs, max_trials=30, workers=2)

@@ -414,8 +414,11 @@ def test_what_a_worker_could_not_tell_the_algorithm_others_tell(url: str) -> Non
 @pytest.mark.parametrize(
     ("name", "max_trials"),
     [
-        *(("random", 2), ("asha", 5), ("gridsearch", 3)),
-        *(pytest.param(*row, marks=pytest.mark.slow) for row in (("tpe", 6), ("hyperband", 5), ("evolutiones", 5))),
+        *(("random", 2), ("gridsearch", 3)),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)
+            for row in (("tpe", 6), ("asha", 5), ("hyperband", 5), ("evolutiones", 5))
+        ),
         pytest.param("pbt", 6, marks=pytest.mark.slow),
     ],
 )
@@ -465,6 +468,7 @@ def check_end(watcher: ExperimentClient, max_trials: int) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_processes_on_sqlite_end_with_the_exact_number_although_some_are_killed(
     sqlite_url: str, wait_until: Callable[..., None]
 ) -> None:

@@ -76,7 +76,12 @@ def study(config: Config, rng: random.Random) -> dict[int, dict[str, Any]]:
     return {number: trial.params for number, trial in trials.items()}
 
 
-@pytest.mark.parametrize("sampler", sorted(KNOWN))
+BREADTH = ("gp", "nsgaiii", "qmc")
+
+
+@pytest.mark.parametrize(
+    "sampler", [pytest.param(name, marks=pytest.mark.slow if name in BREADTH else ()) for name in sorted(KNOWN)]
+)
 def test_a_study_is_the_same_in_whatever_order_it_is_trained(
     sampler: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

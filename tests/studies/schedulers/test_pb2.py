@@ -136,6 +136,7 @@ def test_what_is_explored_follows_from_the_rows_in_whatever_order_they_came(seed
     assert len(set(born)) > len(born) / 2  # most keep their distance
 
 
+@pytest.mark.slow
 def test_it_finds_better_hyperparameters_than_random_changes() -> None:
     trials, _ = simulate(config(rungs=9), random.Random(0))
     born = [trial.params for trial in trials.values() if trial.attrs.get("generation", 0) > 4]
@@ -173,6 +174,7 @@ def bandit_population(**options: Any) -> Config:
     return population(members=4, epochs=4, explore="pb2", **options)
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_trains_the_same_population(sqlite_url: str) -> None:
     assert run_by_three(sqlite_url, bandit_population()) == undisturbed(bandit_population())
     with Store(sqlite_url) as store:

@@ -42,9 +42,9 @@ def test_a_study_whose_workers_are_killed_ends_as_if_nothing_had_happened(
 
 
 def test_an_extended_study_by_hyperband_goes_on_with_the_next_bracket(sqlite_url: str) -> None:
-    run(sqlite_url, tiny(trials=6, scheduler="hyperband"))
+    run(sqlite_url, tiny(trials=6, epochs=(1, 2, 2), scheduler="hyperband"))
     before = bits_of(sqlite_url)
-    run(sqlite_url, tiny(trials=8, scheduler="hyperband"))
+    run(sqlite_url, tiny(trials=8, epochs=(1, 2, 2), scheduler="hyperband"))
     after = bits_of(sqlite_url)
     assert {key: after[key] for key in before} == before
     assert sorted({key[0] for key in after}) == list(range(8))
@@ -92,6 +92,7 @@ def test_the_trials_of_asha_are_exact_whatever_is_promoted(postgres_url: str) ->
     }
 
 
+@pytest.mark.slow
 def test_a_study_by_asha_survives_the_death_of_its_workers(
     sqlite_url: str, gate: Gate, wait_until: Callable[..., None]
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_study_by_asha_survives_the_death_of_its_workers(
     assert all(here[key] == there[key] for key in here.keys() & there.keys())
 
 
+@pytest.mark.slow
 def test_a_study_by_asha_can_be_extended(sqlite_url: str) -> None:
     run(sqlite_url, tiny(trials=3, epochs=(1, 2, 2), scheduler="asha"))
     before = bits_of(sqlite_url)

@@ -179,6 +179,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_killed_task_carries_on_from_its_start_with_the_same_bits(sqlite_url: str, tmp_path: Path) -> None:
     file = given().save_policy(tmp_path / "policy.safetensors")
     arguments = train(sqlite_url, "--warm-start", str(file), "--snapshots", "best:10", epochs=6)
@@ -315,6 +316,7 @@ def test_a_study_that_searches_the_networks_form_cannot_start_warm(sqlite_url: s
     assert "--set model.width=" in errors
 
 
+@pytest.mark.slow
 def test_an_imported_study_knows_what_its_trials_started_from(tmp_path: Path, cli: Cli) -> None:
     url, other = (f"sqlite:///{tmp_path / name}.db" for name in "ab")
     with Store(url) as store:

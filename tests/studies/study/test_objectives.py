@@ -163,7 +163,11 @@ def test_asha_promotes_the_front_of_those_that_have_finished() -> None:
 
 @pytest.mark.parametrize(
     ("sampler", "scheduler"),
-    [("tpe", "halving"), ("nsgaii", "none"), pytest.param("nsgaiii", "hyperband", marks=pytest.mark.slow)],
+    [
+        ("nsgaii", "none"),
+        pytest.param("tpe", "halving", marks=pytest.mark.slow),
+        pytest.param("nsgaiii", "hyperband", marks=pytest.mark.slow),
+    ],
 )
 def test_any_number_of_workers_finds_the_same_front(sqlite_url: str, sampler: str, scheduler: str) -> None:
     config = searched(trials=5, epochs=(1, 2, 2), generation=5, sampler=sampler, scheduler=scheduler, seed=2)

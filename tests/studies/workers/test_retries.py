@@ -76,7 +76,7 @@ def of_trial(learner: Any, params: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("error", "kind", "times"),
     [
-        (ValueError("the simulator is upset"), "environment", 2),
+        pytest.param(ValueError("the simulator is upset"), "environment", 2, marks=pytest.mark.slow),
         (MemoryError("no memory"), "memory", 3),
         (SystemExit(3), "environment", 2),
     ],

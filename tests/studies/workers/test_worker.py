@@ -130,7 +130,9 @@ def test_what_was_trained_further_before_changes_no_result(sqlite_url: str) -> N
     assert found["trials"] == fresh["trials"]
 
 
-@pytest.mark.parametrize(("rung", "kind"), [(1, "discarded"), (2, "damaged")])  # with none before it, and with one
+@pytest.mark.parametrize(
+    ("rung", "kind"), [pytest.param(1, "discarded", marks=pytest.mark.slow), (2, "damaged")]
+)  # with none before it, and with one
 def test_a_damaged_checkpoint_stops_its_trial_only_and_an_earlier_one_is_used_when_allowed(
     sqlite_url: str, rung: int, kind: str
 ) -> None:

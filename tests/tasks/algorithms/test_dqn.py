@@ -199,6 +199,7 @@ def test_a_gradient_step_lowers_the_loss_on_its_batch() -> None:
     assert (dqn.loss(batch)[0] < before).all()
 
 
+@pytest.mark.slow
 def test_values_in_a_corridor_are_those_of_the_theory() -> None:
     env = EnvSpec("fakes:Corridor-v0", {"length": 3}, max_episode_steps=20)
     task = DQN(env, seed=0).init(

@@ -24,6 +24,7 @@ class TestPPO(ExactnessSuite):
     inert = frozenset({"model.std_init"})
 
 
+@pytest.mark.slow
 class TestA2C(VariantSuite):
     """Where episodes are cut at the ends of epochs, and where noise depends on the state."""
 

@@ -68,6 +68,7 @@ class TestOnSquares(VariantSuite):
     cohort_size = 3
 
 
+@pytest.mark.slow
 class TestOnImageWalk(VariantSuite):
     task = SAC
     env = CHOICES

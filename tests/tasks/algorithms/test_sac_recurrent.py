@@ -54,6 +54,7 @@ class TestOnMaskedCartPole(VariantSuite):
     cohort_size = 3
 
 
+@pytest.mark.slow
 class TestOnPendulum(VariantSuite):
     task = SAC
     env = EnvSpec("Pendulum-v1", max_episode_steps=20)  # many truncations

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
 import sys
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import nursery
 import pytest
 import torch
 from rekindle import PPO
@@ -56,7 +55,10 @@ SPECS = {
     "curriculum": (EnvSpec("own_envs:Curriculum-v0"), "restart", False),
 }
 STEPS = 60
-SLOW = ("pong", "pendulum with kwargs", "continuous lander", "hopper", "wrapped dict", "image", "lessons restarted")
+SLOW = (
+    *("pong", "pendulum", "pendulum with kwargs", "continuous lander", "hopper", "ant", "wrapped dict", "image"),
+    *("frozen lake", "normalized", "lessons restarted", "drawn"),
+)
 QUICK = tuple(name for name in SPECS if name not in SLOW)  # each way of restoring; a self-test takes its time
 
 
@@ -127,20 +129,22 @@ def resumed_elsewhere(names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
             envs.begin_epoch(np.array([1]))
             here[name] = run(envs, [7], STEPS, 2 * STEPS)[0]
             envs.close()
-        command = [sys.executable, "-W", "error", "-c", CARRY_ON, states, *names]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+        answer = nursery.run([sys.executable, "-c", CARRY_ON, states, *names])
     assert answer.returncode == 0, answer.stderr
     there = json.loads(answer.stdout)
     return {name: (here[name], there[name]) for name in names}
 
 
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+every = pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+
+
+@every
 def test_a_new_process_goes_on_bit_for_bit(name: str) -> None:
     uninterrupted, resumed = resumed_elsewhere(QUICK if name in QUICK else (name,))[name]
     assert resumed == uninterrupted
 
 
-@pytest.mark.parametrize("name", SPECS)
+@every
 def test_the_self_test_finds_the_way(name: str) -> None:
     spec, mode, renew = SPECS[name]
     envs = make_envs(spec, [1], 1)
@@ -152,7 +156,8 @@ def test_the_self_test_finds_the_way(name: str) -> None:
     envs.close()
 
 
-@pytest.mark.parametrize("id", ["ALE/Pong-v5", pytest.param("ale_py:Pong-v4", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("id", ["ALE/Pong-v5", "ale_py:Pong-v4"])
 def test_sticky_actions_and_frames_skipped_at_random_are_no_part_of_an_emulator_s_state(id: str) -> None:
     restore = self_test(EnvSpec(id, {"obs_type": "ram"}))
     assert (restore.mode, restore.exact) == ("replay", True)
@@ -170,7 +175,15 @@ def test_an_environment_that_ignores_its_seed_is_labelled_not_exact() -> None:
     envs.step(choose(envs, 1, [1]))
 
 
-@pytest.mark.parametrize("name", ["lander", "bipedal walker", "inverted pendulum", "dict", "curriculum"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "inverted pendulum",
+        "dict",
+        "curriculum",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("lander", "bipedal walker")),
+    ],
+)
 def test_a_member_of_five_equals_the_same_member_alone(name: str) -> None:
     spec, seeds = SPECS[name][0], [3, 1, 4, 15, 9]
     cohort = make_envs(spec, seeds, 3)

@@ -102,7 +102,9 @@ def test_the_number_of_processes_changes_nothing(name: str) -> None:
 
 
 @pytest.mark.usefixtures("nobody_stays")
-@pytest.mark.parametrize("name", ["replay", pytest.param("renewed", marks=pytest.mark.slow), "snapshot", "restart"])
+@pytest.mark.parametrize(
+    "name", ["dict", "restart", *(pytest.param(x, marks=pytest.mark.slow) for x in ("replay", "renewed", "snapshot"))]
+)
 def test_a_killed_process_is_replaced_and_its_environments_come_back(name: str) -> None:
     whole, envs = make(name, 0), make(name, 2)
     run(whole, SEEDS, 0, 30)
@@ -216,8 +218,8 @@ def trained(env: str, processes: int, algorithm: Any = PPO, **hyperparameters: A
 
 @pytest.mark.usefixtures("nobody_stays")
 def test_a_cohort_has_the_same_digests_with_any_number_of_processes() -> None:
-    results = [trained("own_envs:DictWalk-v0", processes, **SMALL) for processes in (0, 1, 3)]
-    assert results[1:] == results[:1] * 2
+    results = [trained("own_envs:DictWalk-v0", processes, **SMALL) for processes in (0, 2)]
+    assert results[1] == results[0]
 
 
 def test_an_algorithm_with_a_memory_has_the_same_digests() -> None:

@@ -31,6 +31,7 @@ class TestOnCartPole(VariantSuite):
     inert = frozenset({"model.std_init"})  # the first standard deviation of continuous actions
 
 
+@pytest.mark.slow
 class TestOnPendulum(VariantSuite):
     """Where no episode is shorter than 200 steps, and some are cut."""
 
@@ -53,6 +54,7 @@ class TestWhereEpochsBeginAnew(VariantSuite):
     cohort_size = 3
 
 
+@pytest.mark.slow
 class TestClipped(VariantSuite):
     """PPO, whose ratios are to the probabilities before an update, which waits."""
 
@@ -64,6 +66,7 @@ class TestClipped(VariantSuite):
     cohort_size = 3
 
 
+@pytest.mark.slow
 class TestParticles(VariantSuite):
     """SVPG, whose particles wait for each other."""
 
@@ -161,13 +164,17 @@ def test_running_episodes_are_told_from_those_that_have_just_ended() -> None:
 # Episodes that are abandoned
 
 
-@pytest.mark.parametrize("processes", [0, 1])
+CORRIDOR, REMEMBERING = (
+    EnvSpec(f"fakes:{name}-v0", {"length": 40, "spread": 30}) for name in ("Corridor", "Remembering")
+)
+
+
 @pytest.mark.parametrize(
-    "env",
+    ("env", "processes"),
     [
-        EnvSpec("CartPole-v1"),
-        EnvSpec("fakes:Corridor-v0", {"length": 40, "spread": 30}),
-        EnvSpec("fakes:Remembering-v0", {"length": 40, "spread": 30}),
+        *((env, 0) for env in (EnvSpec("CartPole-v1"), CORRIDOR, REMEMBERING)),
+        (REMEMBERING, 1),
+        pytest.param(CORRIDOR, 1, marks=pytest.mark.slow),
     ],
 )
 def test_an_abandoned_episode_is_not_tallied_and_the_next_one_is_as_ever(env: EnvSpec, processes: int) -> None:

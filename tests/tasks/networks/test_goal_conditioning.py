@@ -39,6 +39,7 @@ class TestPPO(_WithGoals):
     variants: ClassVar = ({"normalize_obs": True}, {"model.memory": "gru", "model.width": 7, "num_minibatches": 2})
 
 
+@pytest.mark.slow
 class TestA2C(_WithGoals):
     task = A2C
     env = REACH

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from rekindle.spaces import Space
-from rekindle.tasks.checkpoint.state import difference, pack, unpack
 from rekindle.tasks.base_learner import stack_hyperparameters
+from rekindle.tasks.checkpoint.state import difference, pack, unpack
 from rekindle.tasks.networks.optimizers import (
     Optimizer,
     clip_norm,

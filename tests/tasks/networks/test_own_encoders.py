@@ -41,6 +41,7 @@ class TestPPO(ExactnessSuite):
     path = (SUPPORT,)
 
 
+@pytest.mark.slow
 class TestDQN(VariantSuite):
     """With a convolutional network of one's own."""
 
@@ -51,6 +52,7 @@ class TestDQN(VariantSuite):
     inert = frozenset({"target_interval"})
 
 
+@pytest.mark.slow
 class TestSAC(VariantSuite):
     task = SAC
     hyperparameters: ClassVar = {**REPLAY, "entropy.learn": False, "model.hidden": [16], "max_grad_norm": 0.1}

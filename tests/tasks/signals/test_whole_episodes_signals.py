@@ -24,6 +24,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 class TestWithSignals(DemonstratedSuite):
     task = A2C
     hyperparameters: ClassVar = {**WHOLE, **RND, **VAIL}
