@@ -819,13 +819,14 @@ def test_everything_is_stored_at_the_end_of_fit(store: Store) -> None:
 
 
 def test_a_second_task_of_the_same_uid_is_refused_and_can_be_initialized_later(store: Store) -> None:
-    first = make(storage=store)
-    first.fit(1)
-    second = PPO("CartPole-v1", seed=1, storage=store)
-    with pytest.raises(Exception, match=first.uid):
-        second.init(**SMALL)
-    assert second.bad is None
-    first.fit(2)
+    first, second = make(storage=store), PPO("CartPole-v1", seed=1, storage=store)
+
+    def meanwhile(event: EpochEvent) -> None:
+        with pytest.raises(StoreError, match=first.uid):
+            second.init(**SMALL)
+        assert second.bad is None
+
+    first.fit(2, meanwhile)
     first.finish()
     second.init(**SMALL)
     assert second.resumed
