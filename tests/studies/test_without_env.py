@@ -26,7 +26,7 @@ def test_the_command_line_tunes_shows_evaluates_and_replays_it(cli: Cli, sqlite_
         "tune",
         "digits",
         "--trials",
-        "3",
+        "2",
         "--epochs",
         "1:2:2",
         "--workers",

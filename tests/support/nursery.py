@@ -32,7 +32,7 @@ from typing import Any
 SUBREAPER = 36  # of prctl: orphans below a process become its children
 START = "import sys; sys.path.insert(0, sys.argv[2]); import nursery; nursery.main(int(sys.argv[1]))"
 PARENTS = ["rekindle.studies.cli", "tune"]  # a command that starts processes as well
-MAINS = ("__main__", "ray_workers", "processes.child")  # what is run, not imported
+MAINS = ("__main__", "ray_workers", "processes.child", "examples.digits")  # what is run, or brings much along
 PACKAGES = [
     *("optuna", "alembic.command", "sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "psycopg", "psutil"),
     *("sqlalchemy.dialects.postgresql.psycopg", "gymnasium.envs.classic_control", "rich.live", "rich.table"),

@@ -138,6 +138,7 @@ def test_a_killed_worker_is_replaced_and_all_stop_when_asked(sqlite_url: str, ga
     assert run(sqlite_url, CONFIG) == undisturbed(CONFIG)
 
 
+@pytest.mark.slow
 def test_two_that_start_the_same_study_at_once_share_it_and_one_may_leave(sqlite_url: str, gate: gated.Gate) -> None:
     gate.close(250)
     stays, leaves = (start(sqlite_url, "--workers", "1", "--json") for _ in range(2))

@@ -62,6 +62,7 @@ class TestOnCartPole(ExactnessSuite):
     inert = frozenset({"model.std_init"})  # the first standard deviation of continuous actions
 
 
+@pytest.mark.slow
 class TestOnPendulum(VariantSuite):
     task = PPO
     env = "Pendulum-v1"

@@ -22,16 +22,18 @@ NORMALIZED = {**ON, "normalize_obs": True, "use_sde": True}
 CASES = [
     (PPO, "own_envs:DictWalk-v0", ON),
     (PPO, "own_envs:RowsWalk-v0", ON),
-    (PPO, "own_envs:BitsWalk-v0", {**ON, "model.shared_critic": True}),
     (PPO, "Pendulum-v1", NORMALIZED),
     (PPO, "CartPole-v1", {**ON, "model.memory": "gru"}),
-    (SVPG, "CartPole-v1", {**ON, "num_particles": 2}),
     (DQN, "own_envs:PictureWalk-v0", OFF),
     (SAC, "own_envs:HybridWalk-v0", OFF),
+    (SAC, "Pendulum-v1", {**OFF, **MEMORY}),
+]
+BREADTH = [
+    (PPO, "own_envs:BitsWalk-v0", {**ON, "model.shared_critic": True}),
+    (SVPG, "CartPole-v1", {**ON, "num_particles": 2}),
     (SAC, "own_envs:RowsWalk-v0", OFF),
     (PPO, "own_envs:HybridWalk-v0", ON),
     (SAC, "own_envs:ImageWalk-v0", {**OFF, "model.encoder": "impala"}),
-    (SAC, "Pendulum-v1", {**OFF, **MEMORY}),
 ]
 
 
@@ -60,7 +62,9 @@ def parts_of(action: Any) -> list[np.ndarray]:
     return [np.asarray(action)]
 
 
-@pytest.mark.parametrize(("kind", "env", "values"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "env", "values"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in BREADTH)]
+)
 def test_a_program_acts_as_the_task_does(kind: Any, env: str, values: Any, tmp_path: Path) -> None:
     task = kind(env).init(**values)
     if values is NORMALIZED:

@@ -79,7 +79,7 @@ def pids(envs: GymEnvs) -> list[int]:
 
 
 @pytest.mark.usefixtures("nobody_stays")
-@pytest.mark.parametrize("name", CODED)  # the others are below
+@pytest.mark.parametrize("name", ["lessons", *(pytest.param(x, marks=pytest.mark.slow) for x in ("image", "hybrid"))])
 def test_the_number_of_processes_changes_nothing(name: str) -> None:
     seen = []
     for processes in (0, 2):  # a task's digests, for more numbers, are further below
@@ -263,18 +263,22 @@ def test_a_number_that_is_none_is_refused(value: Any) -> None:
         PPO("CartPole-v1", env_processes=value)
 
 
-def test_the_command_line_takes_the_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+TUNE = ["--trials", "1", "--workers", "1", "--study", "s"]
+
+
+@pytest.mark.parametrize("command", [["train"], pytest.param(["tune", *TUNE], marks=pytest.mark.slow)], ids=" ".join)
+def test_the_command_line_takes_the_number(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = ["--set=num_envs=2", "--set=num_steps=32", "--set=num_minibatches=2", "--set=epoch_steps=64"]
     storage = ["--storage", f"sqlite:///{tmp_path}/2.db", "--json", "--env-processes", "2"]
-    assert main(["train", "ppo", "FrozenLake-v1", "--epochs", "1", *settings, *storage]) == 0
-    trained = json.loads(capsys.readouterr().out)
-    tune = ["--trials", "1", "--workers", "1", "--seed", "1", "--study", "s", "--epochs", "1"]
-    assert main(["tune", "ppo", "FrozenLake-v1", *tune, *settings, *storage]) == 0
-    best = json.loads(capsys.readouterr().out)["best"]
-    for seed, result in enumerate((trained, best)):
-        alone = PPO("FrozenLake-v1", seed=seed).init(**unflatten(result["hyperparameters"]))
-        alone.fit(1)
-        assert result["digest"] == alone.digest
+    name, *more = command
+    assert main([name, "ppo", "FrozenLake-v1", "--seed", "1", "--epochs", "1", *more, *settings, *storage]) == 0
+    found = json.loads(capsys.readouterr().out)
+    result = found.get("best", found)
+    alone = PPO("FrozenLake-v1", seed=1).init(**unflatten(result["hyperparameters"]))
+    alone.fit(1)
+    assert result["digest"] == alone.digest
     with pytest.raises(SystemExit):
         main(["train", "ppo", "FrozenLake-v1", "--env-processes", "-1"])
     assert "--env-processes: must be a number of at least 0, but got '-1'" in capsys.readouterr().err

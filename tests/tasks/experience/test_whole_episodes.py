@@ -276,6 +276,7 @@ def test_a_member_that_is_not_updated_in_an_epoch_reports_no_losses() -> None:
     assert "lr" not in dict(task.history)[1]
 
 
+@pytest.mark.slow
 def test_how_many_episodes_an_update_is_on_is_told_also_where_its_room_is_full_first() -> None:
     def fitted(**room: int) -> list[Any]:
         task = A2C("CartPole-v1").init(num_envs=4, num_steps=10, min_rollouts=20, epoch_steps=2000, **room)
