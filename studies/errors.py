@@ -56,6 +56,10 @@ class UnknownStudy(StoreError, LookupError):
     """A name that no study has."""
 
 
+class CommandRefused(StoreError, ValueError):
+    """A command that a study cannot obey."""
+
+
 class ResultMismatch(StoreError):
     """A second, different result of a finished segment or trial."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from ..spaces import flatten
 from ..tasks.registry import load
 from .engine.configuring import study_config
 from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, confirmation_name
@@ -24,8 +25,10 @@ from .engine.json_views import front, rank, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
+from .engine.steering import Steering
 from .errors import StoreError
 from .redact import printable
+from .storage.commands import Command
 from .storage.store import Store
 from .study.config import Config
 from .study.digits import in_digits_alone
@@ -191,6 +194,43 @@ class Study:
         result = confirmation_json(self.store, self.name)
         assert result is not None
         return result
+
+    def stop(self, why: str = "") -> Command:
+        """Let all workers save and end, wherever they are."""
+        return self._steering.stop(why)
+
+    def pause(self, why: str = "") -> Command:
+        """Let all workers save and wait, wherever they are."""
+        return self._steering.pause(why)
+
+    def resume(self, why: str = "") -> Command:
+        """Carry on what was stopped or paused."""
+        return self._steering.resume(why)
+
+    def cancel(self, trial: int | str, why: str = "") -> Command:
+        """End a trial that runs, by its number or uid."""
+        return self._steering.cancel(trial, why)
+
+    def exclude(self, trial: int | str, why: str = "") -> Command:
+        """Let samplers and schedulers forget a trial, by its number or uid."""
+        return self._steering.exclude(trial, why)
+
+    def enqueue(self, hyperparameters: Mapping[str, Any], why: str = "") -> Command:
+        """Try these hyperparameters next; the others have their defaults."""
+        return self._steering.enqueue(flatten(hyperparameters), why)
+
+    def extend(self, trials: int, why: str = "") -> Command:
+        """Give the study so many configurations in all."""
+        return self._steering.extend(trials, why)
+
+    @property
+    def commands(self) -> list[Command]:
+        """All commands that were given about the study, with who, when and why."""
+        return self.store.commands(self.name)
+
+    @property
+    def _steering(self) -> Steering:
+        return Steering(self.store, self.name)
 
     def _json(self) -> dict[str, Any]:
         return study_json(self.store, self.name)

@@ -10,10 +10,11 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
 ``evaluate``, ``export-policy`` and ``import-policy`` are documented in `cli.commands.policy`, ``fsck``, ``gc``,
 ``export`` and ``import`` in `cli.commands.upkeep`, ``export-curves`` in `cli.commands.live.curves`:
 
-    tune, trials  format, study, state ("running", "complete"), task, env {id, kwargs, wrappers, max_episode_steps},
+    tune, trials  format, study, state ("running", "paused", "stopped", "complete"),
+                  commands (as of stop, in their order), task, env {id, kwargs, wrappers, max_episode_steps},
                   seed, seeds, aggregate, spared (seeds that --racing left untrained), sampler, scheduler,
                   rungs [epochs], fixed {dotted name: value}, trials_total,
-                  counts {complete, pruned, failed, running}, brackets (how many have begun),
+                  counts {complete, pruned, failed, cancelled, running}, brackets (how many have begun),
                   progress [{rung, epochs, ready, done, failed}] (how many trainings to each rung),
                   agreement [{epochs, next (epochs), trials, correlation, interval [low, high], misleads}] (rank
                   correlation of each rung with the next one among all trials, estimated from those that went on, its
@@ -22,8 +23,8 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   confirmation (null, or as of confirm),
                   best (a trial or null), front [numbers of the trials that trained longest and that no other one
                   dominates, the best in the first objective first], trials [trial]
-      trial       number, uid, state ("running", "complete", "pruned", "failed"), bracket, rung (the last one that it
-                  was promoted to, or null), member (of a population),
+      trial       number, uid, state ("running", "complete", "pruned", "failed", "cancelled"), bracket, rung (the last
+                  one that it was promoted to, or null), member (of a population),
                   branch (null, or {trial, uid, epochs, digest} that it starts from), epochs, return,
                   objectives (null where the return is the only one, else {name: number}), digest,
                   hyperparameters {dotted name: value}, error (text or null),
@@ -50,6 +51,8 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
     space         format, task, env (text or null), hyperparameters [{name, searched (a prior or null), default,
                   when [conditions]}]
     worker        format, and the study as in status, as it is when this worker ends
+    stop, pause, resume, cancel, exclude, enqueue, extend
+                  format, study, number (among the study's commands), kind, data, who, why, created
     status        format, storage, studies [as tune, without trials, and workers (how many train it now)],
                   workers [{host, pid}], tasks (how many)
     show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,

@@ -53,6 +53,7 @@ def make_parser() -> Parser:
     _add_confirm(commands)
     _add_train(commands)
     _add_worker(commands)
+    _add_steering(commands)
     _add_readers(commands)
     _add_answers(commands)
     _add_lineage(commands)
@@ -335,6 +336,28 @@ def _add_worker(commands: Any) -> None:
     _add_env_processes(parser)
     _add_device(parser)
     _add_use_previous(parser)
+
+
+def _add_steering(commands: Any) -> None:
+    for name, text in (
+        ("stop", "let all workers of a study save and end, on any machine"),
+        ("pause", "let all workers of a study save and wait"),
+        ("resume", "carry on a study that was stopped or paused"),
+        ("cancel", "end a trial of a study, which frees its worker"),
+        ("exclude", "let samplers and schedulers forget a trial, and end it if it runs"),
+        ("enqueue", "try hyperparameters of your own next in a study"),
+        ("extend", "give a study more trials"),
+    ):
+        parser = _command(commands, name, text, f"steering.steer.{name}")
+        parser.add_argument("study", metavar="STUDY")
+        if name in ("cancel", "exclude"):
+            parser.add_argument("trial", metavar="TRIAL", help="its number, or its UID, as `rekindle trials` prints it")
+        elif name == "enqueue":
+            text = "a hyperparameter, or @FILE as `rekindle show --json` prints it; the others have their defaults"
+            option(parser, "--set NAME=VALUE", f"{text}; may be repeated", required=True, **MANY)
+        elif name == "extend":
+            option(parser, "--trials N", "number of configurations in all", required=True)
+        option(parser, "--why TEXT", "the reason, for those who read the study later", default="")
 
 
 def _add_readers(commands: Any) -> None:

@@ -151,17 +151,17 @@ def _with_known(config: Config, algorithm: type[Task], known: Sequence[Mapping[s
         raise BadConfig(
             f"{law}, but {len(known)} known configurations are to be tried in {config.trials[0]}; leave some out"
         )
-    first = [_known(config, algorithm, flatten(each)) for each in known]
+    first = [known_values(config, algorithm, flatten(each)) for each in known]
     return replace(config, options={**config.options, "known": first})
 
 
-def _known(config: Config, algorithm: type[Task], given: Mapping[str, Any]) -> dict[str, Any]:
+def known_values(config: Config, algorithm: type[Task], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the searched values of a known configuration, by dotted name."""
     from ...spaces.drivers.to_optuna import params  # imports optuna
 
     space, own = config.searched, {name: given[name] for name in config.open if name in given}
-    values = flatten(space.decide(lambda path, dimension: own.get(path, dimension.default)))
     try:
+        values = flatten(space.decide(lambda path, dimension: own.get(path, dimension.default)))
         params(space, values)
     except SpaceError as error:
         raise BadConfig(f"a known configuration is in the searched space, but {error}") from None

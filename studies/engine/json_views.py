@@ -13,6 +13,7 @@ from ..schedulers.registry import plan
 from ..schedulers.seeds import collapse, is_racing, seeds_of
 from ..statistics.rank_correlation import Agreement, unrestricted
 from ..storage.branches import BRANCH
+from ..storage.commands import PAUSE, STOP, Command, hold_of
 from ..storage.locks.owner import Owner
 from ..storage.retention import reasons
 from ..storage.rows import Segment, Trial
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Progress = Mapping[tuple[int, str], int]
 MISLEADING = 0.5  # a rung misleads if it agrees less with the next one, and that is sure
-STATES = ("complete", "pruned", "failed", "running")
+HELD = {STOP: "stopped", PAUSE: "paused"}
+STATES = ("complete", "pruned", "failed", "cancelled", "running")
 
 
 def trial_json(trial: Trial, own: Sequence[Segment]) -> Json:
@@ -107,8 +109,9 @@ def study_json(store: Store, name: str) -> Json:
         _add_seeds(configurations, replicates, rows)
     complete = plan(config, replicates, rows).complete
     finished, best = Counter((row.rung, row.state) for row in rows), front(configurations, objectives_of(config))
+    given = store.commands(name)
     return {
-        **_overview(config, name, complete, finished, best),
+        **_overview(config, name, complete, finished, best, given),
         "counts": {state: sum(trial.state == state for trial in trials) for state in STATES},
         "brackets": max((trial.attrs.get("bracket", 0) + 1 for trial in trials), default=0),
         "spared": _skipped_trainings(configurations) if is_racing(config) else 0,
@@ -151,18 +154,21 @@ def summary_json(store: Store, name: str) -> Json:
     counts = {state: totals.trials.get(state, 0) for state in STATES}
     best = front([trial_json(*row) for row in store.longest(name, best=len(objectives) == 1)], objectives)
     complete = not counts["running"] and sum(counts.values()) >= config.trials[-1]
-    overview = _overview(config, name, complete, totals.segments, best)
+    overview = _overview(config, name, complete, totals.segments, best, store.commands(name))
     return {**overview, "counts": counts, "brackets": totals.brackets}
 
 
-def _overview(config: Config, name: str, complete: bool, segments: Progress, best: Sequence[Json]) -> Json:
+def _overview(
+    config: Config, name: str, complete: bool, segments: Progress, best: Sequence[Json], given: Sequence[Command]
+) -> Json:
     """Return what a study and its summary have in common.
 
     `segments` are numbers of trainings by rung and state, `best` is the Pareto front.
     """
     return {
         "study": name,
-        "state": "complete" if complete else "running",
+        "state": "complete" if complete else HELD[held.kind] if (held := hold_of(given)) else "running",
+        "commands": [each.to_json() for each in given],
         "task": config.task,
         "env": config.env,
         "seed": config.seed,

@@ -101,6 +101,7 @@ def finished(config: Config, trials: Sequence[Trial], segments: Sequence[Segment
     from ...spaces.drivers.to_optuna import distributions, params
 
     states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+    states["cancelled"] = TrialState.FAIL
     spread = distributions(config.searched)
     names = config.searched.flat().keys()
     objectives = objectives_of(config)
@@ -113,7 +114,7 @@ def finished(config: Config, trials: Sequence[Trial], segments: Sequence[Segment
         frozen.append(
             create_trial(
                 state=states[trial.state],
-                values=_values(objectives, done[-1]) if trial.state != "failed" and done else None,
+                values=_values(objectives, done[-1]) if states[trial.state] != TrialState.FAIL and done else None,
                 params=values,
                 distributions={name: spread[name] for name in values},
                 # Optuna has intermediate values of one objective only.

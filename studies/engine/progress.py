@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..schedulers.seeds import collapse, seeds_of
+from ..storage.commands import Command
 from ..storage.rows import Segment, Trial
 from ..study.config import Config
 from ..study.objectives import measured
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 SHOWN = 40  # trials whose states are listed
 WAITING, TRAINING, OPEN = "waiting", "training", "open"
-STATES = ("complete", "pruned", "failed", TRAINING, WAITING, OPEN)
+STATES = ("complete", "pruned", "failed", "cancelled", TRAINING, WAITING, OPEN)
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Snapshot:
         epochs_total: to be trained in all, if no trial fails.
         env_steps: trained so far.
         best: (value, trial, epochs) of the best result in the first objective, or None.
+        held: the command that stops or pauses it, None while it runs.
         when: reading of the monotonic clock.
     """
 
@@ -48,6 +50,7 @@ class Snapshot:
     epochs_total: int
     env_steps: int
     best: tuple[float, int, int] | None
+    held: Command | None = None
     when: float = field(default_factory=time.monotonic)
 
 
@@ -100,6 +103,7 @@ class StudyProgress:
             max(self._done, self._epochs_total(complete)),
             self._env_steps,
             (measured(config, best), best.number, best.epochs) if best else None,
+            self.rows.hold,
         )
 
     def _count(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:

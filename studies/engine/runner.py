@@ -15,8 +15,10 @@ from ..errors import UnknownStudy
 from ..schedulers.explore import explore
 from ..schedulers.pb2 import PB2
 from ..schedulers.racing import at_once
+from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, replicate_seed, seeds_of
 from ..storage.branches import Start
+from ..storage.commands import DECISIVE, ENQUEUED, pending
 from ..storage.rows import Segment, Trial
 from ..storage.studies import check_same
 from ..study.config import Config
@@ -109,7 +111,7 @@ class StudyRunner:
     def advance(self) -> list[ReadySegment]:
         """Add all rows that follow, and return the ready segments by urgency."""
         self.rows.refresh()
-        while plan := self.rows.plan():
+        while self.rows.hold is None and (plan := self.rows.plan()):
             if additions := self._without_new_trials_unless_planner(plan):
                 self._write(additions)
             if self.rows.refresh() is None and not additions:
@@ -139,7 +141,14 @@ class StudyRunner:
             segments += [Segment(trial.number, plan.rung, epochs) for trial in first]
         trials += self._branches(plan.branches)
         since = self.rows.revision if plan.exact else None
-        self.store.add_rows(self.name, trials=trials, segments=segments, finished=plan.finished, since=since)
+        self.store.add_rows(
+            self.name,
+            trials=trials,
+            segments=segments,
+            finished=plan.finished,
+            since=since,
+            commands_known=len(self.rows.commands),
+        )
 
     def structure(self, ready: ReadySegment) -> tuple[str, int, int]:
         """Return a key shared by segments that can train as one cohort."""
@@ -161,17 +170,25 @@ class StudyRunner:
 
         assert plan.ask is not None
         # The plan holds the scores of one objective; several objectives are read from the segments.
-        rows = self.rows.segments.values() if len(objectives_of(self.config)) > 1 else []
+        several = len(objectives_of(self.config)) > 1
+        rows = remembered(self.rows.trials.values(), self.rows.segments.values())[1] if several else []
         seen, segments = collapse(self.config, self.rows.trials.values() if plan.seen else [], rows)
         seeds = seeds_of(self.config)
+        waiting = pending(self.rows.commands, self.rows.trials.values())
+        free = [number for number in plan.ask if number >= len(self.config.options.get("known", []))]
+        taken = dict(zip(free, waiting, strict=False))
+        enqueued = {number: command.data["hyperparameters"] for number, command in taken.items()}
+        decisive = [command.number for command in self.rows.commands if command.kind in DECISIVE]
+        steered = {"commands": decisive[-1] + 1} if decisive else {}
         new = []
-        suggestions = suggest(self.config, seen, plan, self._identity, segments, self._optuna_params)
+        suggestions = suggest(self.config, seen, plan, self._identity, segments, self._optuna_params, enqueued)
         for number, values in zip(plan.ask, suggestions, strict=True):
             identity = self._identity(values)
             for replicate in range(seeds):
                 seed = replicate_seed(self.config, replicate)
                 uid = replace(identity, seed=seed).uid
-                attrs = {"bracket": plan.bracket, **({"seed": seed} if seeds > 1 else {})}
+                attrs = {"bracket": plan.bracket, **({"seed": seed} if seeds > 1 else {}), **steered}
+                attrs |= {ENQUEUED: taken[number].number} if number in taken else {}
                 new.append(Trial(number * seeds + replicate, uid, dict(identity.values), attrs, seeds=seeds))
         return new
 

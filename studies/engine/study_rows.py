@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..schedulers.registry import scheduler
+from ..schedulers.registry import remembered, scheduler
+from ..storage.commands import Command, hold_of
 from ..storage.rows import Changes, Segment, Trial
 from ..study.config import Config
 from ..study.plan import Plan, Scheduler
@@ -24,6 +25,7 @@ class StudyRows:
         trials: by number.
         segments: by (number, rung).
         ready: keys of the segments that are ready or in training.
+        commands: that were given about the study.
         revision: of the study, at the last read.
     """
 
@@ -35,6 +37,7 @@ class StudyRows:
         self.trials: dict[int, Trial] = {}
         self.segments: dict[tuple[int, int], Segment] = {}
         self.ready: set[tuple[int, int]] = set()
+        self.commands: list[Command] = []
         self._plan: Plan | None = None
         self.refresh()
 
@@ -43,6 +46,7 @@ class StudyRows:
         changes = self.store.changes(self.name, self.revision)
         if changes is None:
             return None
+        self.commands = self.store.commands(self.name)
         config = Config.from_json(changes.config, self.name)
         if changes.whole:
             self.trials, self.segments, self.ready = {}, {}, set()
@@ -54,11 +58,17 @@ class StudyRows:
         if changes.whole or config != self.config:
             self.config = config
             self.scheduler = scheduler(config)
-            self.scheduler.observe(self.trials.values(), self.segments.values())
+            self.scheduler.observe(*remembered(self.trials.values(), self.segments.values()))
         else:
-            self.scheduler.observe(changes.trials, changes.segments)
+            excluded = [self.trials[row.number] for row in changes.segments]
+            self.scheduler.observe(changes.trials, remembered(excluded, changes.segments)[1])
         self.revision, self._plan = changes.revision, None
         return changes
+
+    @property
+    def hold(self) -> Command | None:
+        """The command that stops or pauses the study, None while it runs."""
+        return hold_of(self.commands)
 
     def plan(self) -> Plan:
         """Return the plan that follows from the rows, as last read."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import optuna
@@ -37,6 +38,7 @@ def suggest(
     check: Callable[[Mapping[str, Any]], object] = lambda values: None,
     segments: Iterable[Segment] = (),
     optuna_params: OptunaParams | None = None,
+    enqueued: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """Return nested values for each trial that the plan asks for.
 
@@ -51,6 +53,7 @@ def suggest(
         check: raises ValueError for values that do not go together; others are drawn then.
         segments: of several objectives, results that tell more than the scores.
         optuna_params: hyperparameters in Optuna's names, kept between calls for the same study.
+        enqueued: hyperparameters that the user wants, by dotted name, of each number that takes some.
     """
     assert plan.ask is not None
     sampler = KNOWN[config.sampler]
@@ -62,8 +65,9 @@ def suggest(
             study.add_trials(history(config, trials, plan.seen, segments, optuna_params))
         for index, number in enumerate(plan.ask):
             known = config.options.get("known", [])
-            values = unflatten(known[number]) if number < len(known) else None
-            if number == 0 and sampler.defaults and not known:
+            wanted = known[number] if number < len(known) else enqueued.get(number)
+            values = None if wanted is None else unflatten(wanted)
+            if values is None and number == 0 and sampler.defaults:
                 values = _defaults(config.searched, check)
             if values is None:
                 leader = suggestions[index - index % cohort] if index % cohort else None

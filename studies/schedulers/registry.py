@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from ..errors import StoreError
+from ..storage.commands import EXCLUDED
 from ..storage.rows import Segment, Trial
 from ..study.config import Config
 from ..study.plan import Plan, Scheduler
@@ -50,5 +52,16 @@ def scheduler(config: Config) -> Scheduler:
 def plan(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> Plan:
     """Return the plan that follows from all rows of a study."""
     fresh = scheduler(config)
-    fresh.observe(trials, segments)
+    fresh.observe(*remembered(trials, segments))
     return fresh.plan()
+
+
+def remembered(trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[list[Trial], list[Segment]]:
+    """Return rows in which excluded trials have no score.
+
+    The trials are those of the segments at least.
+    """
+    known = list(trials)
+    excluded = {trial.number for trial in known if EXCLUDED in trial.attrs}
+    lost = {"state": "failed", "score": None, "objectives": None}
+    return known, [replace(row, **lost) if row.number in excluded else row for row in segments]  # type: ignore[arg-type]

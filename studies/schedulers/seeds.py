@@ -79,7 +79,7 @@ def collapse(config: Config, trials: Iterable[Trial], segments: Iterable[Segment
 def _configuration(number: int, group: Sequence[Trial], seeds: int) -> Trial:
     first = min(group, key=lambda trial: trial.number)
     states = [trial.state for trial in group]
-    state = next((state for state in ("running", "failed") if state in states), first.state)
+    state = next((state for state in ("running", "failed", "cancelled") if state in states), first.state)
     error = next((trial.error for trial in group if trial.error), None)
     attrs = dict(first.attrs)
     if "parent" in attrs:

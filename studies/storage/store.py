@@ -29,6 +29,7 @@ from ...tasks.checkpoint.storage import Saved, Write
 from ..errors import StoreError, TaskBusy
 from ..failures import FAILED
 from . import branches
+from . import commands as command_rows
 from . import studies as study_rows
 from . import tasks as task_rows
 from .branches import Start
@@ -269,6 +270,13 @@ class Store:
     totals = _reading(study_rows.totals)
     longest = _reading(study_rows.longest)
 
+    commands = _reading(command_rows.commands)
+    count_commands = _reading(command_rows.count)
+
+    def command(self, work: Callable[[Connection], command_rows.Command]) -> command_rows.Command:
+        """Write a command, made by one of the functions of `storage.commands`."""
+        return self.database.write(work)
+
     def add_rows(
         self,
         study: str,
@@ -277,6 +285,7 @@ class Store:
         segments: Iterable[Segment] = (),
         finished: Iterable[tuple[int, str]] = (),
         since: int | None = None,
+        commands_known: int | None = None,
     ) -> bool:
         """Add rows that do not exist, and end trials, in one transaction.
 
@@ -286,6 +295,7 @@ class Store:
             segments: new ones.
             finished: (number, state) of trials that end.
             since: a revision of the study; if anything has changed after it, nothing is done and False returned.
+            commands_known: the number of the study's commands that the rows follow from; likewise.
         """
         new_trials, new_segments = list(trials), list(segments)
         ends: dict[str, list[int]] = {}
@@ -295,6 +305,8 @@ class Store:
         def work(connection: Connection) -> bool:
             revision = study_rows.revise(connection, study)
             if since is not None and revision != since + 1:
+                return False
+            if commands_known is not None and command_rows.count(connection, study) != commands_known:
                 return False
             study_rows.add_trials(connection, study, new_trials, revision)
             study_rows.add_segments(connection, study, new_segments, revision)

@@ -25,7 +25,7 @@ from .sql.schema import Now, segment, study, trial
 from .sql.writes import chunks, insert
 
 _STUDY = (study.c.name, study.c.config, study.c.created)
-TRIAL_STATES = ("running", "complete", "pruned", "failed")
+TRIAL_STATES = ("running", "complete", "pruned", "failed", "cancelled")
 SEGMENT_STATES = ("ready", "done", "failed")
 
 

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from ..errors import StoreError
 from ..storage.branches import BRANCH, BRANCHED
 from ..storage.retention import drop
-from ..storage.sql.schema import checkpoint, event, metric, segment, study, task, trial
+from ..storage.sql.schema import checkpoint, command, event, metric, segment, study, task, trial
 from ..storage.store import MIRROR, Store
 from .locking import lock_if_free
 
@@ -90,7 +90,7 @@ def _delete(connection: Connection, name: str | None, uid: str | None, dry_run: 
     found = Deletion(name, connection.scalar(numbers) or 0, going, len(ids), kept)
     if not dry_run:
         if name is not None:
-            for table in (segment, trial):
+            for table in (segment, trial, command):
                 connection.execute(table.delete().where(table.c.study == name))
             connection.execute(study.delete().where(study.c.name == name))
         drop(connection, ids)

@@ -25,7 +25,8 @@ from ...tasks.checkpoint.manifests import read_manifest
 from ..errors import DamagedCheckpoint, StoreError
 from ..redact import masked
 from ..storage import studies as study_rows
-from ..storage.sql.schema import blob, checkpoint, checkpoint_blob, event, metric, segment, study, task, trial
+from ..storage.commands import commands
+from ..storage.sql.schema import blob, checkpoint, checkpoint_blob, command, event, metric, segment, study, task, trial
 from ..storage.store import Store
 
 # Columns that a file has of each row of a task; a checkpoint's number and the blobs that it names follow from them.
@@ -93,6 +94,7 @@ def _copy(source: Connection, target: Connection, name: str) -> Transferred:
     _insert(target, study, [{"name": name, "config": own.config, "created": own.created}])
     _insert(target, trial, [{"study": name, **row} for row in trials])
     _insert(target, segment, [{"study": name, **row} for row in segments])
+    _insert(target, command, [{"study": name, **row.to_json()} for row in commands(source, name)])
     uids = sorted({row["uid"] for row in trials})  # sorted here: databases collate texts differently
     free = {"lease_epoch": 0, "lease_expires": 0.0}
     tasks = _insert(target, task, ({**row, **free} for row in rows_of(source, task, uids)))

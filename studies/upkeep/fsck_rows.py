@@ -24,7 +24,7 @@ from ..study.config import Config
 from ..study.objectives import DEFAULT, objectives_of
 from .findings import Finding
 
-ENDED = ("complete", "pruned", "failed")
+ENDED = ("complete", "pruned", "failed", "cancelled")
 COLLECTED = "collected"  # the event of a task whose checkpoints were dropped because nothing needs them
 
 

@@ -28,10 +28,11 @@ from ...tasks.checkpoint.manifests import read_manifest
 from ..errors import IdentityMismatch, StoreError, StudyMismatch, TaskBusy, UnknownStudy
 from ..storage import studies as study_rows
 from ..storage.checkpoints import add_checkpoint, put_blobs
+from ..storage.commands import Command, commands
 from ..storage.locks.owner import Owner
 from ..storage.rows import Segment, Study, Trial
 from ..storage.sql.columns import Double, Integer, Text
-from ..storage.sql.schema import blob, checkpoint, event, metric, segment, study, task, trial
+from ..storage.sql.schema import blob, checkpoint, command, event, metric, segment, study, task, trial
 from ..storage.sql.writes import add_task, insert
 from ..storage.store import Store
 from ..study.config import Config
@@ -67,18 +68,19 @@ def import_study(store: Store, path: Path) -> Transferred:
             with Store(f"sqlite:///{copy}") as source:
                 own = _check(source)
                 trials, segments = source.trials(own.name), source.segments(own.name)
+                given = source.commands(own.name)
                 uids, blobs = source.database.read(_contents)
         except StoreError as error:
             raise _bad(path, str(error).replace(str(copy), path.name)) from None
         Config.from_json(own.config, own.name)
-        store.database.read(lambda connection: _compare(connection, own, trials, segments))
+        store.database.read(lambda connection: _compare(connection, own, trials, segments, given))
         with Store(f"sqlite:///{copy}") as source:
             new = checkpoints = 0
             for uid in uids:
                 rows = source.database.read(partial(_read_task, uid=uid))
                 checkpoints += len(rows[checkpoint])
                 new += store.database.write(partial(_task, data_of=partial(_blob, source), rows=rows, where=path))
-        store.database.write(lambda connection: _import_study(connection, own, trials, segments))
+        store.database.write(lambda connection: _import_study(connection, own, trials, segments, given))
     return Transferred(own.name, len(trials), len(uids), checkpoints, blobs, new)
 
 
@@ -137,7 +139,7 @@ def _check_values(connection: Connection) -> None:
 
     The range is the one that every kind of database takes.
     """
-    for table in (study, trial, segment, task, checkpoint, metric, event):
+    for table in (study, trial, segment, command, task, checkpoint, metric, event):
         columns = [column for column in table.columns if isinstance(column.type, Integer | Double | Text)]
         for row in connection.execute(sa.select(*columns)):
             for column, value in zip(columns, row, strict=True):
@@ -176,7 +178,9 @@ def _blob(source: Store, digest: str) -> bytes:
     return data
 
 
-def _compare(connection: Connection, own: Study, trials: list[Trial], segments: list[Segment]) -> bool:
+def _compare(
+    connection: Connection, own: Study, trials: list[Trial], segments: list[Segment], given: list[Command]
+) -> bool:
     """Return whether the study is stored already.
 
     Raise StudyMismatch if the stored content is another.
@@ -186,8 +190,9 @@ def _compare(connection: Connection, own: Study, trials: list[Trial], segments: 
     except UnknownStudy:
         return False
     rows = study_rows.trials(connection, own.name), study_rows.segments(connection, own.name)
-    before = {"config": stored.config, **_flat(*rows)}
-    after = {"config": own.config, **_flat(trials, segments)}
+    stored_commands = commands(connection, own.name)
+    before = {"config": stored.config, **_flat(*rows, stored_commands)}
+    after = {"config": own.config, **_flat(trials, segments, given)}
     differing = [key for key in {**before, **after} if _same(before.get(key)) != _same(after.get(key))]
     if differing:
         differences = "; ".join(_difference(key, before.get(key), after.get(key)) for key in differing[:3])
@@ -198,9 +203,10 @@ def _compare(connection: Connection, own: Study, trials: list[Trial], segments: 
     return True
 
 
-def _flat(trials: Iterable[Trial], segments: Iterable[Segment]) -> Row:
+def _flat(trials: Iterable[Trial], segments: Iterable[Segment], given: Iterable[Command]) -> Row:
     times = ("created", "finished")
     rows = {f"trial {row.number}": {k: v for k, v in row.columns().items() if k not in times} for row in trials}
+    rows |= {f"command {each.number}": each.to_json() for each in given}
     return {**rows, **{f"segment {row.rung} of trial {row.number}": row.columns() for row in segments}}
 
 
@@ -274,11 +280,15 @@ def _missing(connection: Connection, uid: str, rows: list[Row], where: Path) -> 
     return [row for row in rows if row["epochs"] > last]
 
 
-def _import_study(connection: Connection, own: Study, trials: list[Trial], segments: list[Segment]) -> None:
-    if _compare(connection, own, trials, segments):
+def _import_study(
+    connection: Connection, own: Study, trials: list[Trial], segments: list[Segment], given: list[Command]
+) -> None:
+    if _compare(connection, own, trials, segments, given):
         return
     connection.execute(study.insert().values(name=own.name, config=own.config, created=own.created))
     if trials:
         connection.execute(trial.insert(), [{**row.columns(), "study": own.name} for row in trials])
     if segments:
         connection.execute(segment.insert(), [{**row.columns(), "study": own.name} for row in segments])
+    if given:
+        connection.execute(command.insert(), [{**row.to_json(), "study": own.name} for row in given])

@@ -15,6 +15,7 @@ from typing import IO, Protocol
 
 from ..engine.progress import Snapshot, StudyProgress
 from ..errors import StoreError
+from ..storage.commands import STOP
 from ..storage.store import Store
 from . import URL_VARIABLE
 
@@ -163,7 +164,7 @@ class Supervisor:
         self.asked: signal.Signals | None = None
 
     def run(self) -> None:
-        """Return when the study is complete.
+        """Return when the study is complete, or stopped by a command.
 
         Raises:
             Interrupted: SIGINT or SIGTERM asked to stop.
@@ -202,7 +203,7 @@ class Supervisor:
                 self.deaths, self.steps = 0, steps
             self.display.workers = sum(worker.status is None for worker in self.workers)
             self.display.show(snapshot)
-            if snapshot.complete:
+            if snapshot.complete or (snapshot.held is not None and snapshot.held.kind == STOP):
                 return
             self._replace_killed()
             time.sleep(POLL)

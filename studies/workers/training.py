@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
@@ -19,13 +20,19 @@ from ..engine.lineage import bring_start, lineage, retrain
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import DamagedCheckpoint, LeaseLost, TaskBusy
 from ..schedulers.confirming import episodes_seed
+from ..storage.commands import CANCELLED, hold_of
 from ..storage.locks.leases import StoreLease
 from ..storage.rows import Result, score_of
 from ..storage.store import Store
 from ..study.digits import in_digits_alone
 from ..study.objectives import DEFAULT, RETURN, measure, objectives_of, point
 
+LOOK_EVERY = 0.2  # seconds between two looks at commands
 Row = TypeVar("Row", Write, Result)
+
+
+class Held(Exception):
+    """A study that was stopped or paused while a cohort trained."""
 
 
 class Training:
@@ -60,6 +67,8 @@ class Training:
         self.failed: dict[str, BaseException] = {}
         self.results: dict[str, str] = {}
         self.lost: list[str] = []
+        self._commands = len(runner.rows.commands)
+        self._looked_at = 0.0
         self.returns: dict[tuple[BaseLearner, int], list[float]] = {}  # of all members, by epoch
 
     def run(self) -> None:
@@ -105,10 +114,33 @@ class Training:
             self.tasks[uid].fail(lost)
 
     def _evaluate(self, event: EpochEvent) -> None:
-        """Add the return to the metrics of a rung's last epoch."""
+        """Add the return to the metrics of a rung's last epoch.
+
+        Before that, obey what was commanded meanwhile.
+        """
+        self._obey()
         if event.epoch in self.runner.config.rungs and (own := self.own) not in event.metrics:
             assert isinstance(event.task, Task)
             event.metrics[own] = self._return(event.task)
+
+    def _obey(self) -> None:
+        """Stop members that were cancelled, and all if the study was stopped or paused.
+
+        Raises:
+            Held: the study was stopped or paused; what was trained is saved then.
+        """
+        if time.monotonic() - self._looked_at < LOOK_EVERY:
+            return
+        self._looked_at, name = time.monotonic(), self.runner.name
+        if self.store.count_commands(name) == self._commands:
+            return
+        given = self.store.commands(name)
+        self._commands = len(given)
+        if hold_of(given) is not None:
+            raise Held
+        rows = self.store.trials(name, of=[item.trial.number for item in self.items])
+        if over := [row.uid for row in rows if row.state == CANCELLED and self.tasks[row.uid].bad is None]:
+            self._drop(LeaseLost(over))
 
     def _return(self, task: Task) -> float:
         if task.ref is None:

@@ -23,11 +23,12 @@ from ...tasks.runtime.interrupts import Interrupts
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
 from ..failures import FAILED, Decision, Killed, classify, decide, describe, note
+from ..storage.commands import CANCELLED, STOP, Command
 from ..storage.failure_history import FailureHistory
 from ..storage.locks.leases import StoreLease
 from ..storage.locks.owner import Owner
 from ..storage.store import Store
-from .training import Training
+from .training import Held, Training
 
 LARGEST_COHORT = 32
 _RANDOM = random.SystemRandom()  # an environment may use the global stream
@@ -71,10 +72,13 @@ class Worker:
         self.store, self.study, self.workers, self.env_processes = store, study, workers, env_processes
         self.runner = StudyRunner(store, study, device)
         self.use_previous, self.say, self.tell = use_previous, say, tell
+        self.held: Command | None = None  # why it ended before the study was complete
         self.blocked: dict[str, StoreError] = {}  # by uid: errors that only the user can resolve
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Train until completion or `stop`, and return whether it is complete.
+        """Train until completion, a command to stop or `stop`.
+
+        Return whether the study is complete.
 
         Raises:
             StoreError: the store failed, or only trials are left that need a decision of the user.
@@ -84,6 +88,12 @@ class Worker:
             ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
             if self.runner.complete:
                 return True
+            self.held = self.runner.rows.hold
+            if self.held is not None and self.held.kind == STOP:
+                return False
+            if self.held is not None:
+                time.sleep(POLL[1])
+                continue
             if not ready and self.blocked:
                 raise next(iter(self.blocked.values()))
             if self._train_next_cohort(ready):
@@ -160,6 +170,8 @@ class Worker:
             training.run()
         except (LeaseLost, TaskBusy):
             pass  # another worker holds the lease now; nothing of this one was written
+        except Held:
+            pass  # everything is saved; the loop sees why
         except StoreError as error:
             if not isinstance(error, DamagedState):
                 raise
@@ -186,10 +198,13 @@ class Worker:
             if uid in training.failed:
                 self._failed(item, lease, training.failed[uid])
             elif uid in training.lost:
-                self.say(
-                    f"trial {item.trial.number} ({uid[:8]}) is held by another process now; "
-                    "the late writes of this one were refused"
+                [row] = self.store.trials(self.study, of=[item.trial.number])
+                why = (
+                    f"was ended by the command {row.error}"
+                    if row.state == CANCELLED
+                    else "is held by another process now; the late writes of this one were refused"
                 )
+                self.say(f"trial {item.trial.number} ({uid[:8]}) {why}")
 
     def _train_alone(self, claimed: Sequence[Claimed]) -> None:
         """Train the segments one by one, to find the one that fails.
@@ -282,7 +297,7 @@ def run_worker(store: Store, study: str, *, with_parent: bool, **options: Any) -
         try:
             worker = Worker(store, study, **options)
             worker.runner.check()
-            if worker.run(lambda: signals.asked is not None):
+            if worker.run(lambda: signals.asked is not None) or (worker.held and signals.asked is None):
                 return 0
         except BaseException as error:
             if not is_control_flow(error) and not (isinstance(error, StoreError) and signals.asked):

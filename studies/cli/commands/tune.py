@@ -25,6 +25,7 @@ from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
 from ...errors import StoreError
 from ...redact import printable
+from ...storage.commands import hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study.config import Config
@@ -95,6 +96,8 @@ def tune(arguments: argparse.Namespace) -> int:
             logs = [["--to", text] for text in arguments.log]
             with copied(arguments.storage, name, logs, partial(note, errors)):
                 _work(arguments, store, name, errors)
+            if (held := hold_of(store.commands(name))) is not None:
+                note(errors, f"study {name} had the {held}; `rekindle resume {shlex.quote(name)}` carries on")
         _mirror(store, arguments.storage, name, errors)
         result = study_json(store, name) | {"confirmation": confirmation_json(store, name)}
     return print_json(result) if arguments.json else _print_study(result, config.open, store)

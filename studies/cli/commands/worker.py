@@ -9,6 +9,7 @@ from functools import partial
 import optuna
 
 from ...engine.json_views import summary_json
+from ...storage.commands import hold_of
 from ...workers.worker import run_worker
 from ..output.terminal import new_console, note, print_json
 from .storage import existing_store
@@ -35,5 +36,6 @@ def worker(arguments: argparse.Namespace) -> int:
         stopped = (
             f"stopped by {signal.Signals(status - 128).name}; everything is saved; any worker resumes" if status else ""
         )
-        say(stopped or f"study {arguments.study} is complete")
+        held = hold_of(store.commands(arguments.study))
+        say(stopped or f"study {arguments.study} {f'had the {held}' if held else 'is complete'}")
         return print_json(summary_json(store, arguments.study), status) if arguments.json else status

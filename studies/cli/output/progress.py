@@ -23,6 +23,7 @@ LOOKS = {
     "complete": ("●", "green"),
     "pruned": ("●", "bright_black"),
     "failed": ("✗", "red"),
+    "cancelled": ("✗", "bright_black"),
     TRAINING: ("◐", "yellow"),
     WAITING: ("○", "white"),
     OPEN: ("·", "bright_black"),

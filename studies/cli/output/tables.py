@@ -156,7 +156,7 @@ def trials_table(study: Json) -> Table:
         left=["uid", "state", "front", "digest"],
         collapse_padding=True,  # so that four rungs fit on a terminal
     )
-    colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "running": "yellow"}
+    colors = {"complete": "bold green", "pruned": "dim", "failed": "red", "running": "yellow", "cancelled": "dim"}
     returns = iter(in_digits(_measured(row, main) if row["state"] == "done" else None for row in rows))
     measured = [in_digits((trial["objectives"] or {}).get(name) for trial in study["trials"]) for name in others]
     for index, trial in enumerate(study["trials"]):

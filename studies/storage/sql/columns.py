@@ -134,7 +134,7 @@ class Attributes(Json):
         return value
 
 
-_COUNTS = ("bracket", "seed", "member", "generation", "parent")
+_COUNTS = ("bracket", "seed", "member", "generation", "parent", "commands", "enqueued", "excluded")
 
 
 def parse_json(text: Any) -> Any:

@@ -15,7 +15,7 @@ from ...errors import SchemaMismatch
 from .columns import Attributes, Double, Integer, Json, LargeBinary, Numbers, Text
 from .columns import Now as Now
 
-VERSION = 4
+VERSION = 5
 CHUNK = 500  # rows at a time
 _LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
 
@@ -128,6 +128,17 @@ segment = _table(
     Index("rk_segment_revision", "study", "revision"),
 )
 
+command = _table(
+    "rk_command",
+    Column("study", ForeignKey("rk_study.name"), primary_key=True),
+    Column("number", Integer, primary_key=True),  # in the order of the study's commands
+    Column("kind", Text, nullable=False),
+    Column("data", Json, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("created", Double, nullable=False),
+)
+
 Migration = Callable[[Connection], None]
 
 
@@ -163,6 +174,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _REVISIONS,
     _statements("ALTER TABLE rk_segment ADD COLUMN objectives TEXT"),
     _planners,
+    lambda connection: metadata.create_all(connection, [command]),
 )
 
 

@@ -1,0 +1,173 @@
+"""Commands about a study, checked against its configuration.
+
+    steering = Steering(store, "cartpole", who="ana@laptop")
+    steering.cancel([3], why="diverges")
+
+A study that was steered follows from its rows: suggested trials name how many commands were known then, an excluded
+trial has no score for what is decided later, and an enqueued configuration names the command that asked for it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CommandRefused
+from ..samplers.registry import KNOWN
+from ..schedulers.confirming import CONFIRM
+from ..schedulers.seeds import seeds_of
+from ..storage import commands
+from ..storage.commands import ENQUEUE, EXTEND, PAUSE, RESUME, STOP, Command
+from ..storage.studies import change_study, revise, trials
+from ..study.config import Config, check_count
+from .configuring import known_values, load_task
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from ..storage.store import Store
+
+
+def whoever() -> str:
+    """Return the user and the machine of this process."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+class Steering:
+    """Commands about one study.
+
+    Args:
+        store: holds it.
+        study: its name.
+        who: gives the commands; by default the user and the machine.
+    """
+
+    def __init__(self, store: Store, study: str, who: str | None = None):
+        self.store, self.study, self.who = store, study, who or whoever()
+        self.config = Config.from_json(store.study(study).config, study)
+
+    def stop(self, why: str = "") -> Command:
+        """Let all workers save and end."""
+        return self._hold(STOP, why)
+
+    def pause(self, why: str = "") -> Command:
+        """Let all workers save and wait."""
+        return self._hold(PAUSE, why)
+
+    def resume(self, why: str = "") -> Command:
+        """Carry on what was stopped or paused."""
+        return self._hold(RESUME, why)
+
+    def _hold(self, kind: str, why: str) -> Command:
+        return self.store.command(lambda c: commands.hold(c, self.study, kind, self.who, why))
+
+    def cancel(self, trial: int | str, why: str = "") -> Command:
+        """End a trial that runs; its worker is free within one epoch.
+
+        Args:
+            trial: its number, or the uid of its task or a prefix.
+            why: in the user's words.
+
+        Raises:
+            CommandRefused: there is no such trial, or it is over.
+        """
+        numbers = self._numbers(trial)
+        return self.store.command(lambda c: commands.cancel(c, self.study, numbers, self.who, why))
+
+    def exclude(self, trial: int | str, why: str = "") -> Command:
+        """Let samplers and schedulers forget a trial, and end it if it runs.
+
+        Args:
+            trial: its number, or the uid of its task or a prefix.
+            why: in the user's words.
+
+        Raises:
+            CommandRefused: there is no such trial, or it is excluded already.
+        """
+        self._only_of_searches("exclude", "pbt")
+        numbers = self._numbers(trial)
+        return self.store.command(lambda c: commands.cancel(c, self.study, numbers, self.who, why, forget=True))
+
+    def enqueue(self, hyperparameters: Mapping[str, Any], why: str = "") -> Command:
+        """Try known hyperparameters next.
+
+        If as many trials as are left wait already, the study gets one more.
+
+        Args:
+            hyperparameters: by dotted name; the others have their defaults.
+            why: in the user's words.
+
+        Raises:
+            CommandRefused: the study chooses its hyperparameters otherwise.
+            BadConfig: they are not in the searched space.
+        """
+        self._only_of_searches("enqueue", "pbt")
+        if not KNOWN[self.config.sampler].defaults:
+            raise CommandRefused(f"a grid has its own trials, but {self.study!r} is one; use `rekindle train`")
+        values = known_values(self.config, load_task(self.config), hyperparameters)
+
+        def work(connection: Connection) -> Command:
+            revise(connection, self.study)
+            given, rows = commands.commands(connection, self.study), trials(connection, self.study)
+            config = Config.from_json(commands.stored_config(connection, self.study), self.study)
+            left = config.trials[-1] - len(rows) // seeds_of(config)
+            if len(commands.pending(given, rows)) >= left:
+                _extend(connection, self.study, config.trials[-1] + 1)
+            return commands.add(connection, self.study, ENQUEUE, {"hyperparameters": values}, self.who, why)
+
+        return self.store.command(work)
+
+    def extend(self, trials: int, why: str = "") -> Command:
+        """Give the study more configurations.
+
+        Args:
+            trials: their number in all.
+            why: in the user's words.
+
+        Raises:
+            CommandRefused: the study has as many.
+        """
+        check_count("trials", trials)
+        self._only_of_searches("extend", "pbt")
+
+        def work(connection: Connection) -> Command:
+            _extend(connection, self.study, trials)
+            return commands.add(connection, self.study, EXTEND, {"trials": trials}, self.who, why)
+
+        return self.store.command(work)
+
+    def _only_of_searches(self, what: str, *others: str) -> None:
+        if self.config.scheduler in (CONFIRM, *others):
+            raise CommandRefused(
+                f"{what} changes a search by trials, but {self.study!r} is by {self.config.scheduler}, whose trials "
+                "depend on each other; cancel one, or begin another study"
+            )
+
+    def _numbers(self, trial: int | str) -> Collection[int]:
+        """Return the numbers of a configuration's replicates."""
+        seeds = seeds_of(self.config)
+        if isinstance(trial, int) or (trial.isdecimal() and len(trial) < 8):
+            return range(int(trial) * seeds, (int(trial) + 1) * seeds)
+        uid = self.store.uid(trial)
+        numbers = [row.number for name, row in self.store.trials_of(uid) if name == self.study]
+        if not numbers:
+            raise CommandRefused(f"study {self.study!r} has no trial of task {uid}; `rekindle trials {self.study}`")
+        return numbers
+
+
+def _extend(connection: Connection, study: str, total: int) -> None:
+    """Set the number of configurations of a study."""
+
+    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        config = Config.from_json(stored or {}, study)
+        if total <= config.trials[-1]:
+            raise CommandRefused(f"extend takes more trials than {study!r} has, {config.trials[-1]}, but got {total}")
+        return {**(stored or {}), "trials": [*config.trials, total]}
+
+    change_study(connection, study, change)

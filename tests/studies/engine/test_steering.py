@@ -1,0 +1,263 @@
+"""Commands about a running study: what workers obey, what is refused, and that decisions follow from rows."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rekindle.studies import Study
+from rekindle.studies.cli import main
+from rekindle.studies.engine.configuring import make_config
+from rekindle.studies.engine.runner import StudyRunner, start_study
+from rekindle.studies.engine.steering import Steering
+from rekindle.studies.errors import CommandRefused
+from rekindle.studies.schedulers.registry import plan, remembered
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.workers import training
+from rekindle.studies.workers.supervisor import WorkerProcess
+from rekindle.studies.workers.worker import Worker
+from rekindle.tasks import load
+from studying import bits, sqlite_first, undisturbed
+
+
+def surrogate(trials: int = 8, **options: Any) -> Config:
+    options = {"generation": 4, "cohort": 1, "epochs": (1, 9, 3), "sampler": "tpe", **options}
+    return make_config(load("surrogate"), "CartPole-v1", trials=trials, **options)
+
+
+def during_epoch(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> list[int]:
+    """Calls a function while some epoch is trained; returns how many members each epoch has had."""
+    learner, epochs = load("surrogate").learner, list[int]()
+    run_epoch = learner.run_epoch
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        epochs.append(self.members)
+        if len(epochs) == number:
+            do()
+        return run_epoch(self, *args, **kwargs)
+
+    monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(learner, "run_epoch", run)
+    return epochs
+
+
+@sqlite_first
+def test_a_stopped_study_carries_on_with_the_same_bits(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = surrogate()
+    expected = undisturbed(config)
+    with Store(url) as store:
+        start_study(store, "s", config)
+        steering = Steering(store, "s", "ana@laptop")
+        trained = during_epoch(monkeypatch, 7, lambda: steering.stop("enough"))
+        worker = Worker(store, "s")
+        assert not worker.run()
+        assert str(worker.held) == "stop by ana@laptop: enough"
+        assert sum(task.epochs for task in store.tasks()) == sum(trained)  # finished and saved
+        assert len(trained) == 7
+        assert not store.held()
+        assert not Worker(store, "s").run()
+        with pytest.raises(CommandRefused, match="a study is stopped or paused once, but 's' had the stop by ana@lap"):
+            steering.stop()
+        steering.resume()
+        assert Worker(store, "s").run()
+        assert bits(store) == expected
+        kinds = [(each.kind, each.who, each.why) for each in store.commands("s")]
+        assert kinds == [("stop", "ana@laptop", "enough"), ("resume", "ana@laptop", "")]
+
+
+def test_workers_wait_while_a_study_is_paused(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = surrogate()
+    expected = undisturbed(config)
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        study = Study("s", store)
+        trained = during_epoch(monkeypatch, 5, study.pause)
+        waits = threading.Event()
+        worker = Worker(store, "s")
+        thread = threading.Thread(target=worker.run, args=(waits.is_set,))
+        thread.start()
+        while not (study.commands and worker.held):
+            assert thread.is_alive()
+        assert sum(task.epochs for task in store.tasks()) == sum(trained)
+        study.resume()
+        thread.join()
+        assert bits(store) == expected
+
+
+@sqlite_first
+def test_a_cancelled_trial_frees_its_worker_within_an_epoch(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    with Store(url) as store:
+        start_study(store, "s", surrogate(scheduler="none", epochs=(50,), trials=2))
+        during_epoch(monkeypatch, 3, lambda: Steering(store, "s", "ana").cancel(0, "diverges"))
+        assert Worker(store, "s", say=said.append).run()
+        first, second = store.trials("s")
+        assert (first.state, first.error, second.state) == ("cancelled", "cancel by ana: diverges", "complete")
+        assert [task.epochs <= 3 for task in store.tasks([first.uid])] == [True]
+        assert said == [f"trial 0 ({first.uid[:8]}) was ended by the command cancel by ana: diverges"]
+        assert not list(check(store))
+        with pytest.raises(
+            CommandRefused, match="only a trial that runs can be cancelled, but trial 0 of study 's' is "
+        ):
+            Steering(store, "s").cancel(0)
+        with pytest.raises(CommandRefused, match="there is no trial 9 of study 's'; `rekindle trials s` shows them"):
+            Steering(store, "s").cancel(9)
+        assert len(store.commands("s")) == 1
+
+
+def test_an_excluded_trial_is_promoted_no_further_and_taught_to_no_sampler(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is then as if the trial had failed: the decisions are those of a study in which it did."""
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate())
+        study = Study("s", store)
+        best: list[int] = []
+
+        def exclude() -> None:
+            row = max((row for row in store.segments("s") if row.state == "done"), key=lambda row: row.score or 0.0)
+            best.append(row.number)
+            study.exclude(row.number, "a bug of the simulator")
+
+        during_epoch(monkeypatch, 2, exclude)
+        assert Worker(store, "s").run()
+        assert store.trials("s")[best[0]].state == "cancelled"
+        with pytest.raises(CommandRefused, match="a trial is excluded once"):
+            study.exclude(best[0])
+        reached = {row.number for row in store.segments("s") if row.rung == 2 and row.state == "done"}
+        assert reached
+        assert best[0] not in reached
+        assert study.trials[best[0]].epochs == 1  # people still see its results
+        assert not list(check(store))
+        assert_follows_from_rows(store)
+
+
+def test_enqueued_hyperparameters_are_the_next_trials(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(4))
+        study = Study("s", store)
+        name = study.config.open[0]
+        study.run(progress=False)
+        values = study.trials[2].hyperparameters
+        study.enqueue({name: values[name]}, "as in the paper")
+        assert not study.complete  # the study got one trial more
+        study.run(progress=False)
+        assert study.trials[4].hyperparameters[name] == values[name]
+        row = store.trials("s")[4]
+        assert (row.attrs["enqueued"], row.attrs["commands"]) == (0, 1)
+        with pytest.raises(BadConfig, match="a known configuration is in the searched space, but lr must be"):
+            study.enqueue({"lr": 1e9})
+        study.extend(7)
+        study.run(progress=False)
+        assert len(study.trials) == 7
+        with pytest.raises(CommandRefused, match="extend takes more trials than 's' has, 7, but got 7"):
+            study.extend(7)
+        assert [each.kind for each in study.commands] == ["enqueue", "extend"]
+        assert_follows_from_rows(store)
+
+
+def assert_follows_from_rows(store: Store, name: str = "s") -> None:
+    """Suggests all trials again, each bracket from the rows and commands that were known when it was."""
+    runner = StudyRunner(store, name)
+    config, rows = runner.config, runner.rows
+    by_bracket: dict[int, list[Any]] = {}
+    for trial in rows.trials.values():
+        by_bracket.setdefault(trial.attrs["bracket"], []).append(trial)
+    for bracket, trials in by_bracket.items():
+        first, known = trials[0].number, trials[0].attrs.get("commands", 0)
+        before = {n: forget_later(trial, known) for n, trial in rows.trials.items() if n < first}
+        segments = [row for key, row in rows.segments.items() if key[0] in before]
+        wanted = plan(config, before.values(), segments)
+        assert (wanted.bracket, list(wanted.ask or ())[: len(trials)]) == (bracket, [each.number for each in trials])
+        made = retold(store, name, before, segments, known, wanted)
+        assert [(each.number, each.params, each.attrs) for each in made] == [
+            (each.number, each.params, {key: value for key, value in each.attrs.items() if key != "excluded"})
+            for each in trials
+        ]
+
+
+def forget_later(trial: Any, known: int) -> Any:
+    from dataclasses import replace
+
+    late = trial.attrs.get("excluded", -1) >= known
+    return replace(trial, attrs={key: value for key, value in trial.attrs.items() if not late or key != "excluded"})
+
+
+def retold(store: Store, name: str, trials: Mapping[int, Any], segments: Any, known: int, wanted: Any) -> list[Any]:
+    """The trials that a runner suggests who knows only these rows and the first commands."""
+    runner = StudyRunner(store, name)
+    runner.rows.trials, runner.rows.commands = dict(trials), runner.rows.commands[:known]
+    runner.rows.segments = {(row.number, row.rung): row for row in remembered(trials.values(), segments)[1]}
+    return runner._new_trials(wanted)
+
+
+def test_commands_of_the_command_line(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(4))
+    end = ["--storage", sqlite_url]
+    assert main(["stop", "s", "--why", "a test", "--json", *end]) == 0
+    given = json.loads(capsys.readouterr().out)
+    assert (given["study"], given["number"], given["kind"], given["why"]) == ("s", 0, "stop", "a test")
+    assert main(["worker", "--study", "s", *end]) == 0
+    assert "study s had the stop by" in capsys.readouterr().err
+    assert main(["trials", "s", "--json", *end]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["commands"]) == ("stopped", [{k: given[k] for k in found["commands"][0]}])
+    for words, law in (
+        (["stop", "s"], "a study is stopped or paused once, but 's' had the stop by"),
+        (["pause", "s"], "a study is stopped or paused once, but 's' had the stop by"),
+        (["resume", "t"], "there is no study 't'; there are 's'"),
+        (["cancel", "s", "77"], "there is no trial 77 of study 's'; `rekindle trials s` shows them"),
+        (["enqueue", "s", "--set", "gamma"], "--set must be written NAME=VALUE, such as gamma=0.98, but got 'gamma'"),
+        (["extend", "s", "--trials", "3"], "extend takes more trials than 's' has, 4, but got 3"),
+    ):
+        assert main([*words, *end]) == 2
+        assert law in capsys.readouterr().err
+    assert main(["resume", "s", *end]) == 0
+    assert main(["worker", "--study", "s", "--quiet", *end]) == 0
+    assert main(["resume", "s", *end]) == 2
+    assert "resume carries on what is stopped or paused, but study 's' is neither" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_random_commands_against_workers_that_are_killed(sqlite_url: str, tmp_path: Path) -> None:
+    """Rows stay consistent, and every suggestion follows from them."""
+    choice = random.Random(7)
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(40, epochs=(3, 81, 3), generation=8))
+        study, crew = Study("s", store), [WorkerProcess(sqlite_url, "s", 4) for _ in range(4)]
+        for _ in range(50):
+            known = len(store.trials("s")) or 1
+            name = choice.choice(("stop", "pause", "resume", "cancel", "exclude", "enqueue", "extend"))
+            try:
+                if name in ("cancel", "exclude"):
+                    getattr(study, name)(choice.randrange(known))
+                elif name == "enqueue":
+                    study.enqueue({})
+                elif name == "extend":
+                    study.extend(study.config.trials[-1] + 1)
+                else:
+                    getattr(study, name)()
+            except CommandRefused:
+                pass
+            victim = choice.randrange(4)
+            if choice.random() < 0.3:
+                crew[victim].kill()
+            if crew[victim].status is not None:
+                crew[victim].wait(60)
+                crew[victim] = WorkerProcess(sqlite_url, "s", 4)
+        for worker in crew:
+            worker.stop()
+            worker.wait(60)
+        if study.commands and study._json()["state"] in ("stopped", "paused"):
+            study.resume()
+        study.run(progress=False)
+        assert not list(check(store))
+        assert_follows_from_rows(store)
