@@ -69,7 +69,7 @@ def _command(commands: Any, name: str, text: str, run: str) -> Parser:
     `run` is the function that runs it, "module.function" in `commands`.
     """
     parser: Parser = commands.add_parser(
-        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+        name, help=text.replace("%", "%%"), description=text[0].upper() + text[1:] + ".", allow_abbrev=False
     )
     parser.set_defaults(run=run)
     option(
