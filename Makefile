@@ -5,11 +5,11 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS := pyproject.toml constraints.txt
 
-.PHONY: help tune test lint slow chaos envpool bench clean
+.PHONY: help tune test lint slow chaos envpool bench docs docs-test clean
 .DELETE_ON_ERROR:
 
 help:  ## the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 19
 
 tune: $(VENV)/.installed  ## tune PPO on CartPole-v1; rerun to resume
 	$(BIN)/rekindle tune ppo CartPole-v1 --trials 16 --epochs 1:27 --study cartpole --storage sqlite:///studies.db
@@ -34,6 +34,13 @@ envpool: $(VENV)/.installed-envpool  ## the tests of EnvPool's environments, whi
 bench: $(VENV)/.installed-bench  ## speed, side by side with Stable-Baselines3
 	$(BIN)/python benchmarks/speed.py
 
+docs: $(VENV)/.installed-docs  ## the documentation as a site in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# `make docs-test SLOW=--slow` also runs the blocks that train for long.
+docs-test: $(VENV)/.installed-docs $(VENV)/.installed-test  ## run every code block of the documentation
+	$(BIN)/python docs/tools/run_blocks.py $(SLOW)
+
 clean:  ## remove what `make` made; databases stay
 	rm -rf $(VENV) build dist rekindle.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -56,6 +63,10 @@ $(VENV)/.installed-test: $(PINS) | $(VENV)/.made
 $(VENV)/.installed-envpool: $(VENV)/.installed-test
 	$(INSTALL) -e '.[test,envpool]'
 	@touch $@
+
+$(VENV)/.installed-docs: $(PINS) | $(VENV)/.made
+	$(INSTALL) -e '.[docs,digits]'
+	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-bench: $(PINS) | $(VENV)/.made
 	$(INSTALL) -e '.[box2d,mujoco]' stable-baselines3 sb3-contrib

@@ -11,8 +11,8 @@ import nursery
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-RUN_HERE = PAGES[0], ROOT / "docs" / "guide.md"  # the others' blocks have tests of their own
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN_HERE = PAGES[0], ROOT / "docs" / "guide.md"  # `make docs-test` runs those of all pages
 
 
 def blocks(language: str) -> list[str]:
@@ -46,6 +46,18 @@ def test_the_commands_parse() -> None:
     for program, *arguments in commands:
         assert program == "rekindle"
         make_parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_page_shows_commands_that_parse(page: Path) -> None:
+    from rekindle.studies.cli.dispatch import make_parser
+
+    text = "".join(re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)).replace("\\\n", "")
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["rekindle"]:
+            end = min((words.index(sign) for sign in ("|", ">", "&") if sign in words), default=len(words))
+            make_parser().parse_args(words[1:end])
 
 
 def test_the_commands_run_after_make_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,10 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sys.path.remove(str(folder))
 
 
+def test_the_example_stands_in_a_file_too() -> None:
+    assert (ROOT / "examples" / "own_algorithm.py").read_text() == example()
+
+
 class TestTheExample(suite()):  # type: ignore[misc]
     @pytest.fixture(autouse=True)
     def use_package(self, package: Path) -> None:

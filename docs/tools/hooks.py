@@ -1,0 +1,145 @@
+"""What MkDocs needs beside the pages: pages from elsewhere in the repository, and tables made from the code.
+
+A page says where a table belongs: ``<!-- hyperparameters: ppo -->``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import json
+import os
+import re
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+INCLUDED = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
+INCLUDED_AS = {page: source for source, page in INCLUDED.items()}
+LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
+TABLE = re.compile(r"^<!-- hyperparameters: ([\w-]+)(?: ([\w.:-]+))? -->$", re.MULTILINE)
+FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the repository's own pages, and the reference."""
+    for source, page in INCLUDED.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    files.append(File.generated(config, "reference.md", content=reference()))
+    files.append(File.generated(config, "commands.md", content=commands()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Fill in tables, and lead links to where pages stand on the site."""
+    here = page.file.src_uri
+    source = PurePosixPath(INCLUDED_AS.get(here, f"docs/{here}"))
+    parts = FENCED.split(markdown)
+    return "".join(part if part.startswith("```") else prose(part, here, source) for part in parts)
+
+
+def prose(text: str, here: str, source: PurePosixPath) -> str:
+    """Return what stands between code blocks, as the site shows it."""
+    text = TABLE.sub(lambda found: hyperparameters(found[1], found[2]), text)
+    return LINK.sub(lambda found: f"{found[1]}{site_link(found[2], here, source)}{found[3]}", text)
+
+
+def site_link(link: str, here: str, source: PurePosixPath) -> str:
+    """Return a link of the repository as a link between pages of the site."""
+    target = os.path.normpath(source.parent / link)
+    if target == "README.md":
+        target = "docs/index.md"
+    wanted = INCLUDED.get(target, target.removeprefix("docs/"))
+    return os.path.relpath(wanted, PurePosixPath(here).parent)
+
+
+def hyperparameters(task: str, env: str | None = None) -> str:
+    """Return the table of a task's hyperparameters, from the code."""
+    from rekindle.studies.cli import main
+
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["space", task, *([env] if env else []), "--json"]) == 0
+    lines = ["| hyperparameter | default | searched over | only if |", "|---|---|---|---|"]
+    for row in json.loads(printed.getvalue())["hyperparameters"]:
+        searched = f"`{shortened(row['searched'])}`" if row["searched"] else ""
+        default = "none" if row["default"] is None else f"`{row['default']}`"
+        lines.append(f"| `{row['name']}` | {default} | {searched} | {', '.join(row['when'])} |")
+    return "\n".join(lines)
+
+
+def shortened(prior: str) -> str:
+    """Return a prior without what it accepts and its default, which has a column."""
+    return re.sub(r", (accept=\([^)]*\)|default_value=('[^']*'|[^,)]*)|structural=True)", "", prior)
+
+
+def reference() -> str:
+    """Return the page of all public names, from their docstrings."""
+    import rekindle
+    from rekindle.tasks import testing
+
+    names = {f"rekindle.{name}": getattr(rekindle, name) for name in rekindle.__all__ if not name.startswith("_")}
+    names["rekindle.tasks.testing.ExactnessSuite"] = testing.ExactnessSuite
+    text = "# Reference\n\nMade from the docstrings; the same text is what `python -m pydoc rekindle.Task` shows.\n"
+    for name, value in names.items():
+        if inspect.ismodule(value):
+            continue
+        text += f"\n## {name}\n\n{described(value, name.rpartition('.')[2])}"
+        for method, _ in inspect.getmembers_static(value) if inspect.isclass(value) else ():
+            if not method.startswith("_") and inspect.getdoc(getattr(value, method)) and method in own_names(value):
+                text += f"\n### {name.rpartition('.')[2]}.{method}\n\n{described(getattr(value, method), method)}"
+    return text
+
+
+def own_names(kind: type) -> set[str]:
+    """Return the names that a class, or a base of the same package that is not shown itself, defines."""
+    import rekindle
+
+    shown = {getattr(rekindle, name) for name in rekindle.__all__ if name != "__version__"} - {kind}
+    bases = [base for base in kind.__mro__ if base.__module__.startswith("rekindle") and base not in shown]
+    members = {name: member for base in bases for name, member in vars(base).items()}
+    return {name for name, member in members.items() if isinstance(member, property) or callable(getattr(kind, name))}
+
+
+def described(value: Any, name: str) -> str:
+    """Return a signature and a docstring as Markdown."""
+    text = ""
+    if callable(value):
+        with contextlib.suppress(ValueError, TypeError):
+            text = f"```text\n{name}{inspect.signature(value)}\n```\n\n"
+    doc = inspect.getdoc(value) or ""
+    sections = re.split(r"^(Args|Returns|Raises|Yields|Attributes|Example|Examples):\n", doc, flags=re.MULTILINE)
+    text += escaped(sections[0])
+    for title, body in zip(sections[1::2], sections[2::2], strict=True):
+        text += f"\n**{title}**\n\n{listed(body)}\n"
+    return text + "\n"
+
+
+def escaped(text: str) -> str:
+    """Return prose with single backticks, and nothing that Markdown would take as HTML or a link."""
+    return text.replace("``", "`").replace("<", "&lt;").replace("[", "\\[")
+
+
+def listed(body: str) -> str:
+    """Return the entries of a section as a list."""
+    body = inspect.cleandoc(body)
+    entries = re.split(r"^(?=\S)", body, flags=re.MULTILINE)
+    return "\n".join("- " + escaped(" ".join(entry.split())) for entry in entries if entry.strip())
+
+
+def commands() -> str:
+    """Return the page of all commands, from the parser."""
+    from rekindle.studies.cli.dispatch import make_parser
+
+    os.environ["COLUMNS"] = "100"
+    text = "# Commands\n\nWhat `rekindle COMMAND --help` shows.\n"
+    choices = make_parser().commands
+    for name, command in choices.items():
+        text += f"\n## {name}\n\n```text\n{command.format_help()}```\n"
+    return text

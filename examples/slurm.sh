@@ -1,0 +1,9 @@
+#!/bin/bash
+#SBATCH --job-name=rekindle
+#SBATCH --array=0-15          # as many workers as the queue gives
+#SBATCH --cpus-per-task=2
+#SBATCH --time=04:00:00
+#SBATCH --requeue             # a preempted job is put into the queue again
+#SBATCH --signal=TERM@60      # a minute before the end of its time
+# Needs REKINDLE_STORAGE in the environment, and the password in ~/.pgpass.
+exec rekindle worker --study cartpole --workers "${SLURM_CPUS_PER_TASK:-1}"
