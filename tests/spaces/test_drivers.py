@@ -224,7 +224,10 @@ def test_orion_builds_the_space_and_its_samples_are_valid() -> None:
         assert ("momentum" in values["optimizer"]) == (values["optimizer"]["name"] == "sgd")
 
 
-@pytest.mark.parametrize("algorithm", [{"tpe": {"seed": 1, "n_initial_points": 3}}, {"asha": {"seed": 1}}])
+@pytest.mark.parametrize(
+    "algorithm",
+    [{"tpe": {"seed": 1, "n_initial_points": 3}}, pytest.param({"asha": {"seed": 1}}, marks=pytest.mark.slow)],
+)
 @pytest.mark.filterwarnings("ignore")  # Orion's own
 def test_orions_algorithms_suggest_from_the_space(algorithm: dict[str, Any]) -> None:
     space = Space(**{n: d for n, d in SPACE.items() if n != "epochs"})

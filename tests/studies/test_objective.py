@@ -228,6 +228,7 @@ study.optimize(dies, n_trials=1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_a_trial_whose_process_was_killed_is_retried_by_optunas_heartbeat_and_carries_on(
     sqlite_url: str, trained: list[int], wait_until: Callable[..., None]

@@ -195,9 +195,8 @@ def test_members_train_as_one_cohort_and_copy_the_state_of_others(
         assert snapshot.env_steps == TINY["epoch_steps"] * 30
 
 
-@pytest.mark.parametrize(
-    "options", [{"exploit": "tournament", "explore": "resample"}, pytest.param({}, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # some are killed in the next test
+@pytest.mark.parametrize("options", [{"exploit": "tournament", "explore": "resample"}, {}])
 def test_three_workers_train_the_population_that_one_trains(sqlite_url: str, options: dict[str, Any]) -> None:
     config = population(4, 4, **options)
     assert run_by_three(sqlite_url, config) == undisturbed(config)

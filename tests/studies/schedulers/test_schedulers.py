@@ -20,6 +20,7 @@ from rekindle.tasks import load
 from studying import TINY, bits, run, run_and_be_killed, tiny, undisturbed, work
 
 
+@pytest.mark.slow
 def test_three_workers_train_the_study_by_hyperband_that_one_trains(sqlite_url: str) -> None:
     config = tiny(trials=6, epochs=(1, 2, 2), scheduler="hyperband")
     with Store(sqlite_url) as store:

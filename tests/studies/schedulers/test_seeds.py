@@ -122,13 +122,8 @@ def replicated_population() -> Config:
     )
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: tiny(trials=2, epochs=(1, 2, 2), options=MANY),
-        pytest.param(replicated_population, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow  # some workers share a study by ASHA with several seeds in test_schedulers
+@pytest.mark.parametrize("make", [lambda: tiny(trials=2, epochs=(1, 2, 2), options=MANY), replicated_population])
 def test_any_number_of_workers_trains_the_same(sqlite_url: str, make: Any) -> None:
     assert run_by_three(sqlite_url, make()) == undisturbed(make())
 

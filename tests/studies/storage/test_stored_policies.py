@@ -240,6 +240,7 @@ def test_a_warm_trial_can_be_replayed_and_trained_again(url: str, cli: Cli) -> N
     assert cli("replay", trial.uid, "--storage", url)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_population_can_start_warm_and_branches_follow(sqlite_url: str, cli: Cli) -> None:
     first = json.loads(cli(*train(sqlite_url, "--seed", "9"))[1])["uid"]
     arguments = [

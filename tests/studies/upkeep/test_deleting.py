@@ -12,7 +12,7 @@ from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.deleting import StillNeeded, delete
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers.worker import Worker
-from studying import TINY, bits, run, tiny, undisturbed
+from studying import TINY, bits, run, sqlite_first, tiny, undisturbed
 
 Cli = Callable[..., tuple[int, str, str]]
 SMALL, LARGE = tiny(2, (1, 2, 2)), tiny(4, (1, 2, 2))
@@ -25,6 +25,7 @@ def trained(url: str) -> None:
     run(url, SMALL, "small")
 
 
+@sqlite_first
 def test_a_study_goes_and_what_another_one_trains_too_stays(url: str) -> None:
     trained(url)
     with Store(url) as store:

@@ -20,7 +20,14 @@ MINIBATCHES: dict[str, Any] = {"num_minibatches": 2, "update_epochs": 2, "clip_c
 class TestPPO(ExactnessSuite):
     task = PPO
     hyperparameters: ClassVar = {**SMALL, **MINIBATCHES}
-    variants: ClassVar = ({"normalize_obs": True, "normalize_reward": True, **RND}, {"model.memory": "gru"})
+    variants: ClassVar[tuple[dict[str, Any], ...]] = ({"normalize_obs": True, "normalize_reward": True, **RND},)
+    inert = frozenset({"model.std_init"})
+
+
+@pytest.mark.slow
+class TestPPOWithMemory(VariantSuite):
+    task = PPO
+    hyperparameters: ClassVar = {**SMALL, **MINIBATCHES, "model.memory": "gru"}
     inert = frozenset({"model.std_init"})
 
 

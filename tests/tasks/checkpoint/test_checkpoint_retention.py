@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {
 }
 
 OFF: dict[str, Any] = {"learning_starts": 64, "buffer_size": 500, "batch_size": 16, "epoch_steps": 150}
-OFF |= {"model": {"width": 16}}
+OFF |= {"model": {"width": 16}, "num_steps": 10, "num_updates": 1, "num_envs": 1}
 MEMORY = {"model": {"width": 16, "memory": "gru", "sequence_length": 4, "burn_in": 2}}
 
 

@@ -222,6 +222,7 @@ def test_a_cohort_has_the_same_digests_with_any_number_of_processes() -> None:
     assert results[1] == results[0]
 
 
+@pytest.mark.slow
 def test_an_algorithm_with_a_memory_has_the_same_digests() -> None:
     small = {"num_envs": 2, "epoch_steps": 64, "learning_starts": 32, "batch_size": 32, "buffer_size": 100}
     assert trained("FrozenLake-v1", 2, DQN, **small) == trained("FrozenLake-v1", 0, DQN, **small)

@@ -16,6 +16,7 @@ KWARGS: dict[str, Any] = {"img_height": 20, "img_width": 20, "stack_num": 2, "ma
 PONG = EnvSpec("vector/ALE/Pong-v5", KWARGS)
 
 
+@pytest.mark.slow
 def test_every_episode_is_that_of_its_seed_to_the_true_final_observation() -> None:
     # The vector environment itself would reset one step late, and lose the action of that step.
     envs = make_envs(PONG, [4], 2)

@@ -255,7 +255,9 @@ def test_signals_see_by_the_encoder_of_the_policy() -> None:
     assert isinstance(curiosity.critic.encoder, SmallCNN)
 
 
-@pytest.mark.parametrize("name", [pytest.param("impala", marks=pytest.mark.slow), "small", "flat"])
+@pytest.mark.parametrize(
+    "name", ["flat", *(pytest.param(name, marks=pytest.mark.slow) for name in ("impala", "small"))]
+)
 def test_it_learns_what_a_bright_square_says(name: str) -> None:
     task = PPO("own_envs:Square-v0", seed=1).init(
         num_envs=8, num_steps=32, epoch_steps=512, optimizer={"lr": 2e-3}, model={"encoder": name, "width": 32}
