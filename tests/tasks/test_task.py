@@ -659,7 +659,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(name: str) -> 
     change, message = FOREIGN[name]
     task = whole(1)
     kept, history = task.state_dict(), list(task.history)
-    state = whole(2).state_dict()
+    state = reference(2).state_dict()
     change(state)
     given = copy(state)
     with pytest.raises(StateMismatch, match=message):
