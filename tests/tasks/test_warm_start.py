@@ -193,6 +193,7 @@ class TestWarmPPO(Warm):
     inert = frozenset({"model.std_init"})
 
 
+@pytest.mark.slow
 class TestWarmDQN(Warm):
     task = DQN
     hyperparameters: ClassVar = {

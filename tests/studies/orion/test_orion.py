@@ -68,7 +68,7 @@ def identity(store: Store, uid: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "name", ["random", "hyperband", *(pytest.param(name, marks=pytest.mark.slow) for name in ("asha", *LONG))]
+    "name", ["random", *(pytest.param(name, marks=pytest.mark.slow) for name in ("asha", "hyperband", *LONG))]
 )
 def test_a_hunt_comes_to_its_end(sqlite_url: str, name: str) -> None:
     algorithm, epochs, max_trials, count = HUNTS[name]
@@ -138,6 +138,7 @@ def test_an_objective_serves_an_experiment_of_the_users_own_and_its_executors(sq
     mine.close()
 
 
+@pytest.mark.slow
 def test_a_trial_that_diverges_is_broken_and_the_hunt_goes_on(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run_epoch, calls = PPOLearner.run_epoch, []
 

@@ -107,6 +107,7 @@ def test_a_population_goes_on_from_its_parents_states_on_postgresql(postgres_url
     check_population_in(postgres_url, breed(postgres_url))
 
 
+@pytest.mark.slow
 def test_a_branch_ends_the_same_when_its_parents_state_is_gone_or_it_went_further_before(
     population: tuple[Path, list[Trial]], tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def test_seeds_and_episodes_are_none_of_the_search(sqlite_url: str) -> None:
         assert task.returns() == task.returns(seed=EVALUATION_SEED) != task.returns(seed=0xC0F1)
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_confirms_the_same(sqlite_url: str, tmp_path: Any) -> None:
     other = f"sqlite:///{tmp_path}/other.db"
     for url in (sqlite_url, other):

@@ -65,6 +65,7 @@ with Store(url) as store, cluster(url, "s", workers=1, address=None, cpus=1, gpu
 """
 
 
+@pytest.mark.slow
 def test_a_study_on_ray_is_the_same_study(sqlite_url: str) -> None:
     """In a process of its own, which keeps Ray's threads away from other tests."""
     config = tiny(2, (1,))

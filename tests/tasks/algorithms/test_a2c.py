@@ -35,6 +35,7 @@ class TestOnCartPole(ExactnessSuite):
     inert = frozenset({"model.std_init"})  # the first standard deviation of continuous actions
 
 
+@pytest.mark.slow
 class TestOnPendulum(VariantSuite):
     task = A2C
     env = "Pendulum-v1"

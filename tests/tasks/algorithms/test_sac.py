@@ -222,6 +222,7 @@ class TestGradients:
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 class TestOnHybridWalk(VariantSuite):
     task = SAC
     env = "own_envs:HybridWalk-v0"

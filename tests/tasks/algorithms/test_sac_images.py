@@ -40,6 +40,7 @@ def own_envs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SUPPORT)
 
 
+@pytest.mark.slow
 class TestOnSquares(VariantSuite):
     task = SAC
     env = BOX

@@ -35,6 +35,7 @@ class TestOnCartPole(ExactnessSuite):
     cohort_size = 3
 
 
+@pytest.mark.slow
 class TestOfPPO2OnPendulum(VariantSuite):
     task = SVPGPPO2
     env = "Pendulum-v1"

@@ -304,6 +304,7 @@ with Store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 def test_a_parent_that_is_killed_takes_them_along_and_another_number_carries_on(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/s.db"
     folders = [SUPPORT, str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]

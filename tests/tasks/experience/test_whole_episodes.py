@@ -43,6 +43,7 @@ class TestOnPendulum(VariantSuite):
     cohort_size = 3
 
 
+@pytest.mark.slow
 class TestWhereEpochsBeginAnew(VariantSuite):
     """Environments that are restored at the ends of epochs only, where running episodes are cut."""
 

@@ -34,6 +34,7 @@ class _WithGoals(VariantSuite):
     inert = frozenset({"model.std_init"})
 
 
+@pytest.mark.slow
 class TestPPO(_WithGoals):
     hyperparameters: ClassVar = {**SMALL, **HYPER}
     variants: ClassVar = ({"normalize_obs": True}, {"model.memory": "gru", "model.width": 7, "num_minibatches": 2})

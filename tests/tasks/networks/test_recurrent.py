@@ -43,6 +43,7 @@ class TestPPO(VariantSuite):
     inert = frozenset({"model.std_init", "vf_coef"})
 
 
+@pytest.mark.slow
 class TestPPO2OnPendulum(VariantSuite):
     task = PPO2
     env = EnvSpec("Pendulum-v1", max_episode_steps=20)  # many truncations
@@ -50,6 +51,7 @@ class TestPPO2OnPendulum(VariantSuite):
     inert = frozenset({"model.std_init"})  # acts on the first state only
 
 
+@pytest.mark.slow
 class TestA2C(VariantSuite):
     task = A2C
     env = MASKED

@@ -15,6 +15,7 @@ class TestGAIL(DemonstratedSuite):
     hyperparameters: ClassVar = {**SMALL, **GAIL}
 
 
+@pytest.mark.slow
 class TestVariationalGAIL(DemonstratedSuite):
     hyperparameters: ClassVar = {**SMALL, **VAIL}
     variants: ClassVar = ({"gail.use_actions": False, "num_envs": 3},)
