@@ -96,12 +96,17 @@ def batch_of(size: int = 6, members: int = 1, discount: float = 0.9) -> dict[str
     }
 
 
+def targets(dqn: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    values: torch.Tensor = dqn.targets(batch, dqn.policy.of_batch(batch, dqn.hp.double, learn=False))
+    return values
+
+
 def test_the_prediction_is_of_the_action_taken_not_of_the_best_one() -> None:
     dqn, batch = learner(), batch_of()
     every = dqn.policy.values(batch["obs"])
     taken = torch.stack([every[0, i, a] for i, a in enumerate(batch["action"][0])])
     best = dqn.policy.target_values(batch["next_obs"]).amax(-1)
-    _, errors = huber(every, batch["action"], dqn.targets(batch))
+    _, errors = huber(every, batch["action"], targets(dqn, batch))
     assert torch.allclose(errors[0], (batch["reward"] + 0.9 * best)[0] - taken)
     assert not torch.equal(taken, every.amax(-1)[0])
     other, _ = dqn.loss({**batch, "action": 1 - batch["action"]})
@@ -112,7 +117,7 @@ def test_the_target_is_the_best_value_of_the_target_network() -> None:
     dqn, batch = learner(), batch_of()
     dqn.policy.target.vector.mul_(0.5)
     best = dqn.policy.target_values(batch["next_obs"]).amax(-1)
-    assert torch.equal(dqn.targets(batch), batch["reward"] + 0.9 * best)
+    assert torch.equal(targets(dqn, batch), batch["reward"] + 0.9 * best)
 
 
 def test_double_lets_the_online_network_choose_and_the_target_network_judge() -> None:
@@ -120,7 +125,7 @@ def test_double_lets_the_online_network_choose_and_the_target_network_judge() ->
     dqn.policy.target.vector.neg_()
     chosen = dqn.policy.values(batch["next_obs"]).argmax(-1, keepdim=True)
     judged = dqn.policy.target_values(batch["next_obs"]).gather(-1, chosen).squeeze(-1)
-    assert torch.equal(dqn.targets(batch), batch["reward"] + 0.9 * judged)
+    assert torch.equal(targets(dqn, batch), batch["reward"] + 0.9 * judged)
     assert (judged < dqn.policy.target_values(batch["next_obs"]).amax(-1)).any()
 
 
@@ -133,7 +138,7 @@ def test_the_step_is_down_the_gradient_of_the_loss(activation: str, dueling: boo
     q = policy(batch["obs"])
     assert torch.allclose(q, policy.values(batch["obs"]))
     with policy.graph:
-        losses, errors = huber(policy(batch["obs"]), batch["action"], dqn.targets(batch))
+        losses, errors = huber(policy(batch["obs"]), batch["action"], targets(dqn, batch))
         gradient = policy.gradient(losses).clone()
     taken = policy._q(*policy._leaves, batch["obs"]).gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
     losses = torch.nn.functional.huber_loss(taken, (errors + taken).detach(), reduction="none").mean(1)
@@ -234,7 +239,7 @@ def test_the_memory_is_filled_by_a_random_policy_first() -> None:
     dqn.iterate()
     assert 5 < dqn.replay.numbers[0, :40, 0, dqn.replay.columns["action"]].sum() < 35
     dqn.progress.full_at = 0
-    dqn.loop.collect(dqn.env_steps, dqn.explore)
+    dqn.loop.collect(dqn.env_steps, dqn.explore, dqn.observe)
     assert dqn.replay.numbers[0, 40:60, 0, dqn.replay.columns["action"]].sum() == 0
 
 
@@ -361,7 +366,10 @@ def test_the_loss_can_be_asked_for() -> None:
         ({"buffer_size": 16}, r"DQN: batch_size \(32\) must be at most buffer_size \(16\)"),
         ({"learning_starts": 300, "epoch_steps": 400}, r"learning_starts \(300\) must be at most buffer_size \(200\)"),
         ({"learning_starts": 31}, r"batch_size \(32\) must be at most learning_starts \(31\)"),
-        ({"learning_starts": 129}, r"learning_starts \(129\) must be at most epoch_steps \(128\)"),
+        (
+            {"learning_starts": 129, "refill_interval": 1},
+            r"learning_starts \(129\) must be at most refill_interval \* epoch_steps \(128\)",
+        ),
         ({"n_step": 5, "num_envs": 9}, r"n_step \* num_envs \(45\) must be at most learning_starts \(40\)"),
         ({"n_step": 5, "num_envs": 90}, r"n_step \* num_envs \(450\) must be at most buffer_size \(200\)"),
     ],
