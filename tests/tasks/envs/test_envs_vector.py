@@ -12,7 +12,7 @@ from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs, spaces_of
 from rekindle.tasks.envs.gym.envs import reset_seed
 from test_envs_gym import choose, run
 
-KWARGS: dict[str, Any] = {"img_height": 20, "img_width": 20, "stack_num": 2, "max_num_frames_per_episode": 60}
+KWARGS: dict[str, Any] = {"img_height": 20, "img_width": 20, "stack_num": 2, "max_num_frames_per_episode": 120}
 PONG = EnvSpec("vector/ALE/Pong-v5", KWARGS)
 
 
@@ -23,7 +23,7 @@ def test_every_episode_is_that_of_its_seed_to_the_true_final_observation() -> No
     assert (envs.mode, envs.exact, envs.obs.shape) == ("restart", True, (1, 2, 20, 20, 2)), envs.reason
     seen: list[list[list[tuple[Any, ...]]]] = [[[]], [[]]]
     first: list[list[np.ndarray]] = [[envs.obs[0, n]] for n in range(2)]
-    for k in range(50):
+    for k in range(70):
         actions = choose(envs, k, [4])
         step = envs.step(actions)
         for n in range(2):
