@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..tasks.errors import BadResume, DamagedState, Diverged, EnvironmentFailed, TaskError
+from ..tasks.errors import BadResume, DamagedState, Diverged, EnvironmentFailed, Hung, TaskError
 from ..tasks.runtime.guard import is_control_flow
 from .errors import (
     BadURL,
@@ -37,6 +37,7 @@ from .redact import masked
 
 FAILED = "failed"  # event of a trial that failed, retried or not
 KILLED = "killed"
+HUNG = "hung"
 LENGTH = 16_384  # of the description of a failure
 
 
@@ -75,6 +76,9 @@ RETRY_RULES: Mapping[str, RetryRule] = {
         3, "the machine ran out of memory; fewer trials at once, or a later time, may help", 5.0, alone=True
     ),
     "environment": RetryRule(2, "a simulator may crash independently of the trial", pause=1.0, alone=True),
+    HUNG: RetryRule(
+        2, "a simulator may wait in vain once; if it does so again and again, it is the trial's fault", 1.0, alone=True
+    ),
     KILLED: RetryRule(
         4,
         "machines get preempted, but a trial that kills all workers probably needs too much memory",
@@ -134,6 +138,7 @@ _KINDS: Mapping[str, Callable[[BaseException], bool]] = {
     "stale": lambda error: isinstance(error, LeaseLost | TaskBusy),
     "damaged": lambda error: isinstance(error, DamagedState),
     KILLED: lambda error: isinstance(error, Killed),
+    HUNG: lambda error: isinstance(error, Hung),
     "diverged": lambda error: isinstance(error, Diverged | FloatingPointError),
     "memory": _is_memory,
     "environment": _is_environment,
@@ -175,7 +180,7 @@ def describe(error: BaseException) -> str:
     A divergence is described by its message, since its traceback depends on the cohort of the trial.
     """
     kind, root = classify(error), [*_causes(error)][-1]
-    if isinstance(root, Diverged | Killed):
+    if isinstance(root, Diverged | Killed | Hung):
         return masked(f"{type(root).__name__}: {root}")
     text = masked(f"[{kind}] {''.join(traceback.format_exception(root))}")
     return text if len(text) <= LENGTH else f"{text[: LENGTH // 2]}\n...\n{text[-LENGTH // 2 :]}"

@@ -29,6 +29,7 @@ from .envs import EnvSpec
 from .errors import StateMismatch, UnsupportedSpace
 from .rng import streams
 from .runtime.metric_means import Tally
+from .runtime.progress import tick
 
 
 def stack_hyperparameters(
@@ -247,6 +248,7 @@ class BaseLearner:
         while getattr(self, self.unit) < (self.epochs + 1) * self.epoch_size:
             self.tally.add(self.iterate())
             self.iterations += 1
+            tick()
             if stop() and self.is_whole():
                 return None
         self.epochs += 1

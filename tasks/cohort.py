@@ -23,6 +23,7 @@ from .runtime.fingerprint import products_are_exact
 from .runtime.guard import BadResumeGuard, Guarded
 from .runtime.interrupts import Interrupts
 from .runtime.observers import Context, EpochEvent, Listener, Trainable, Until, check_listener
+from .runtime.progress import at_work
 
 Events = list[tuple[Listener | None, EpochEvent]]
 SAVING_SHARE = 0.02  # of the training time at most goes into checkpoints
@@ -96,7 +97,7 @@ class Cohort:
             check_listener(task.logger, "logger", str(task))
         with BadResumeGuard(*self.tasks):
             pass  # refuses bad tasks before any training
-        with self._training(), Interrupts() as interrupts, one_thread():
+        with self._training(), Interrupts() as interrupts, one_thread(), at_work():
             for task in self.tasks:
                 if task.epochs < epochs:
                     task.stored.check_lease(str(task))

@@ -27,6 +27,10 @@ class EnvironmentFailed(TaskError):
     """An environment's own code raised an exception, or killed its process."""
 
 
+class Hung(EnvironmentFailed):
+    """A training made no step for too long."""
+
+
 class BadResume(TaskError):
     """Use of a task that broke earlier.
 

@@ -18,9 +18,12 @@ from ..orion.trial import is_under_orion, storage_url
 from ..workers import URL_VARIABLE
 from .commands.options import USAGE
 
+STUCK = 600.0  # seconds, as `tasks.runtime.progress` has it, whose package is slow to import
 DEFAULT_URL = "sqlite:///rekindle.db"
 TASK = "the algorithm, such as ppo, or package.module:Class"
 SINKS = "tensorboard:DIR, csv:FILE or parquet:FILE"
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}  # of durations
+LONGEST = 1e6  # of these units
 MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may be repeated
 
 
@@ -139,6 +142,17 @@ def seconds(text: str) -> float:
     return value
 
 
+def duration(text: str) -> float | None:
+    """Parse a duration, in seconds without a unit; "off" is None."""
+    if text == "off":
+        return None
+    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
+    value = float(number) if number.isascii() and number.replace(".", "", 1).isdecimal() else 0.0
+    if not 0.0 < value < LONGEST:
+        raise argparse.ArgumentTypeError(f"must be a duration, such as 90s, 10m, 2h or 1d, or off, but got {text!r}")
+    return value * UNITS[unit]
+
+
 def device(text: str) -> str:
     """Check the form of a device's name.
 
@@ -167,6 +181,7 @@ TYPES = {
     "N": positive,
     "SECONDS": seconds,
     "EPOCH": positive,
+    "DURATION": duration,
     "MODE": retention,
     "DEVICE": device,
 }  # of values, by placeholder
@@ -530,6 +545,11 @@ def _add_lease(parser: Parser) -> None:
 def _add_env_processes(parser: Parser) -> None:
     text = "processes that step slow environments; no result depends on it (default: 0, the trainer's own process)"
     option(parser, "--env-processes N", text, type=nonnegative, default=0)
+    text = (
+        "kill a process, of the trainer or of its environments, that made no step for so long, such as 90s, 10m or 2h, "
+        "and retry its trials from their checkpoints; off: wait for ever (default: 10m)"
+    )
+    option(parser, "--stuck DURATION", text, default=STUCK)
 
 
 def _add_device(parser: Parser) -> None:

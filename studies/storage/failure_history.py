@@ -13,7 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from ..failures import FAILED, KILLED, RETRY_RULES, Decision, Killed, decide
+from ...tasks.errors import Hung
+from ..failures import FAILED, HUNG, KILLED, RETRY_RULES, Decision, Killed, decide
 from .locks.fencing import TAKEOVER, free_among
 from .locks.owner import Owner
 from .sql.schema import CHUNK, Now, event, task
@@ -50,6 +51,18 @@ class FailureHistory:
     other_deaths: int = 0
     first_death_event: int | None = None
     dead_owners: set[str] = field(default_factory=set)
+
+    def final(self) -> tuple[Exception, Decision] | None:
+        """Return the failure that ends the trial, None to train it."""
+        hung = self.failed[HUNG]
+        if hung > (RETRY_RULES[HUNG].times or 0):
+            error = Hung(
+                f"{hung} times in a row it made no step for too long (--stuck) before it finished epoch "
+                f"{self.epochs + 1}, and its process was killed; the events of `rekindle show` say where it hung"
+            )
+            return error, decide(error, hung - 1)
+        verdict = self.after_kills()
+        return verdict if verdict is not None and not verdict[1].retry else None
 
     def after_kills(self) -> tuple[Killed, Decision] | None:
         """Return the decision about a task whose processes were killed.

@@ -26,8 +26,9 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from sqlalchemy import Connection
 
 from ...tasks.checkpoint.storage import Saved, Write
+from ...tasks.errors import Hung
 from ..errors import StoreError, TaskBusy
-from ..failures import FAILED
+from ..failures import FAILED, HUNG, decide, note
 from . import branches
 from . import commands as command_rows
 from . import studies as study_rows
@@ -364,6 +365,27 @@ class Store:
             add_events(connection, [(lease.uid, FAILED, note)] if note else [])
 
         self._write_held([lease], work)
+
+    def evict_hung(self, owner: str, ask: Callable[[], Hung]) -> list[str]:
+        """Take its tasks away from a process that hangs; return uids.
+
+        An event of each says so; it is to be retried, or fails, by the rule of such failures.
+
+        Args:
+            owner: the process.
+            ask: finds out where it hangs. It may wake up from that, but cannot write any more.
+        """
+
+        def work(connection: Connection) -> list[str]:
+            held, error = fencing.evict(connection, owner), ask()
+            known = histories(connection, [uid for uid, _ in held])
+            tried = {uid: known[uid].failed[HUNG] if uid in known else 0 for uid, _ in held}
+            # a retry, also after the last one: who claims it next ends the trial
+            decisions = {uid: replace(decide(error, times), retry=True, alone=True) for uid, times in tried.items()}
+            add_events(connection, [(uid, FAILED, note(error, decisions[uid], epochs)) for uid, epochs in held])
+            return [uid for uid, _ in held]
+
+        return self.database.write(work)
 
     # Life
 

@@ -20,9 +20,10 @@ from ...tasks.checkpoint.storage import Write
 from ...tasks.errors import DamagedState, Stopped
 from ...tasks.runtime.guard import is_control_flow
 from ...tasks.runtime.interrupts import Interrupts
+from ...tasks.runtime.progress import at_work
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
-from ..failures import FAILED, Decision, Killed, classify, decide, describe, note
+from ..failures import FAILED, Decision, classify, decide, describe, note
 from ..storage.commands import CANCELLED, STOP, Command
 from ..storage.failure_history import FailureHistory
 from ..storage.locks.leases import StoreLease
@@ -96,7 +97,9 @@ class Worker:
                 continue
             if not ready and self.blocked:
                 raise next(iter(self.blocked.values()))
-            if self._train_next_cohort(ready):
+            with at_work():
+                trained = self._train_next_cohort(ready)
+            if trained:
                 pause = POLL[0]
                 continue
             time.sleep(pause)  # other workers train all ready segments
@@ -108,17 +111,11 @@ class Worker:
         if not ready:
             return False
         with self._claim(ready) as claimed:
-            if claimed and (verdict := self._failure_after_kills(claimed)) is not None:
+            if claimed and (history := claimed[0].history) and (verdict := history.final()):
                 self._failed(claimed[0].item, claimed[0].lease, *verdict)
             elif claimed:
                 self._train(claimed)
             return bool(claimed)
-
-    def _failure_after_kills(self, claimed: Sequence[Claimed]) -> tuple[Killed, Decision] | None:
-        """Return the failure of a trial that has killed too many workers."""
-        history = claimed[0].history
-        verdict = history.after_kills() if history is not None else None
-        return verdict if verdict is not None and not verdict[1].retry else None
 
     @contextmanager
     def _claim(self, ready: Sequence[ReadySegment]) -> Iterator[list[Claimed]]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, curve, integer, log_real, near_one, real
 from ..checkpoint.member_state import Stacked
+from ..runtime.progress import tick
 from .mlp import Parameters
 
 GRAD_NORM_INTERVAL = 16  # iterations between two measurements of gradient norms, where an epoch has many cheap ones
@@ -253,6 +254,7 @@ class Optimizer(Stacked):
 
         Learning rates are (P, 1) or (P, D). Members that are not `active` (P, 1) stay untouched.
         """
+        tick()
         if active is None:
             self._step(gradient, lr)
             return

@@ -23,7 +23,7 @@ from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.envs import EnvSpec, make_envs
-from rekindle.tasks.errors import BadResume, DamagedState, Diverged, StateMismatch, Stopped
+from rekindle.tasks.errors import BadResume, DamagedState, Diverged, Hung, StateMismatch, Stopped
 
 
 def raised(work: Callable[[], Any]) -> BaseException:
@@ -112,6 +112,7 @@ CASES: list[tuple[str, Callable[[], BaseException]]] = [
     ("damaged", of_kind(errors.DamagedCheckpoint, "a bit")),
     ("damaged", of_kind(DamagedState, "a bit")),
     ("killed", of_kind(Killed, "5 processes")),
+    ("hung", of_kind(Hung, "no step")),
     ("unknown", of_kind(RuntimeError, "something else")),
     ("diverged", lambda: broke(Diverged("a loss became NaN"))),
     ("environment", lambda: broke(crash("ValueError"))),

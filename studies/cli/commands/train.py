@@ -14,6 +14,7 @@ from ....spaces import Space, flatten, unflatten
 from ....tasks import load
 from ....tasks.identity import TaskIdentity
 from ....tasks.runtime.observers import EpochEvent, NoImprovement
+from ....tasks.runtime.progress import at_work
 from ....tasks.signals.demonstrations import check_name
 from ....tasks.task import Task
 from ...curves.beside import copied
@@ -25,6 +26,7 @@ from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
 from ...study.config import check_epochs, choose, parse_epochs
 from ...study.objectives import ALWAYS
+from ...workers.hangs import watched
 from ...workers.training import TaskStorage
 from ..output import tables
 from ..output.terminal import epoch_line, new_console, note, print_json
@@ -57,7 +59,11 @@ def train(arguments: argparse.Namespace) -> int:
         recorder = None if arguments.record is None else task.recorder()
         logs = [["--to", text] for text in arguments.log]
         try:
-            with copied(arguments.storage, task.uid, logs, partial(note, errors)):
+            with (
+                copied(arguments.storage, task.uid, logs, partial(note, errors)),
+                watched(arguments.storage, arguments.stuck),
+                at_work(),
+            ):
                 result = fit_task(task, epochs, errors, until)
         finally:
             task.release()
@@ -99,7 +105,8 @@ def train_for_orion(arguments: argparse.Namespace, parent: Start | None) -> Resu
     def at_epoch_end(event: EpochEvent) -> None:
         say(epoch_line(event, epochs, "episode_return", algorithm.learner.objective))
 
-    with Store(arguments.storage, retry=RetryPolicy(arguments.patience, full=True, say=say)) as store:
+    retry = RetryPolicy(arguments.patience, full=True, say=say)
+    with Store(arguments.storage, retry=retry) as store, watched(arguments.storage, arguments.stuck):
         return train_trial(
             lambda storage: make(storage=storage),
             values,

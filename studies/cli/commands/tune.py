@@ -188,6 +188,7 @@ def _worker_pool(arguments: argparse.Namespace, study: str) -> Iterator[tuple[in
     """Yield the number of workers, and a function that starts one."""
     extra = ["--use-previous"] if arguments.use_previous else []
     extra += ["--patience", str(arguments.patience), "--lease", str(arguments.lease)]
+    extra += ["--stuck", "off" if arguments.stuck is None else f"{arguments.stuck:g}s"]
     extra += ["--device", arguments.device]
     extra += ["--env-processes", str(arguments.env_processes)] if arguments.env_processes else []
     url, workers = arguments.storage, arguments.workers

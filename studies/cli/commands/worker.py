@@ -10,6 +10,7 @@ import optuna
 
 from ...engine.json_views import summary_json
 from ...storage.commands import hold_of
+from ...workers.hangs import watched
 from ...workers.worker import run_worker
 from ..output.terminal import new_console, note, print_json
 from .storage import existing_store
@@ -22,17 +23,18 @@ def worker(arguments: argparse.Namespace) -> int:
     with existing_store(arguments, first=True) as store:
         store.study(arguments.study)
         say(f"works on study {arguments.study} in {store.url} until it is complete; Ctrl-C saves and stops")
-        status = run_worker(
-            store,
-            arguments.study,
-            workers=arguments.workers,
-            use_previous=arguments.use_previous,
-            with_parent=arguments.with_parent,
-            env_processes=arguments.env_processes,
-            device=arguments.device,
-            say=say,
-            tell=say,
-        )
+        with watched(arguments.storage, arguments.stuck):
+            status = run_worker(
+                store,
+                arguments.study,
+                workers=arguments.workers,
+                use_previous=arguments.use_previous,
+                with_parent=arguments.with_parent,
+                env_processes=arguments.env_processes,
+                device=arguments.device,
+                say=say,
+                tell=say,
+            )
         stopped = (
             f"stopped by {signal.Signals(status - 128).name}; everything is saved; any worker resumes" if status else ""
         )

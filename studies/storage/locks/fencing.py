@@ -105,6 +105,21 @@ def release(connection: Connection, tokens: Mapping[str, int]) -> None:
         connection.execute(task.update().where(held).values(lease_owner=None, lease_expires=Now()))
 
 
+def evict(connection: Connection, owner: str) -> list[tuple[str, int]]:
+    """Free the tasks of a process, even a living one, for others.
+
+    Its writes are refused from now on.
+
+    Returns:
+        Each task's uid, and its stored epochs.
+    """
+    query = sa.select(task.c.uid, task.c.epochs).where(task.c.lease_owner == owner).order_by(task.c.uid)
+    held = [(str(uid), int(epochs)) for uid, epochs in connection.execute(query.with_for_update())]
+    free = {"lease_owner": None, "lease_epoch": task.c.lease_epoch + 1, "lease_expires": Now()}
+    connection.execute(task.update().where(task.c.lease_owner == owner).values(**free))
+    return held
+
+
 def identify(connection: Connection, uid: str, identity: Mapping[str, Any]) -> None:
     """Store or check the identity of a task claimed without one."""
     stored = connection.execute(sa.select(task.c.identity).where(task.c.uid == uid)).scalar_one()

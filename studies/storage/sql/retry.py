@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ....tasks.runtime.progress import tick
 from ...errors import StoreError, StoreFull
 
 _RANDOM = random.SystemRandom()  # an environment may use the global stream
@@ -75,6 +76,7 @@ class Backoff:
         until = time.monotonic() + self.pause * _RANDOM.uniform(0.5, 1.5)  # jitter: no second collision
         while (left := until - time.monotonic()) > 0 and not policy.stop():
             time.sleep(min(left, SLICE))
+            tick()
         self.pause = min(2 * self.pause, LONGEST)
 
     def succeeded(self) -> None:

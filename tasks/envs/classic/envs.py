@@ -13,6 +13,7 @@ from gymnasium.envs import classic_control
 from numpy.typing import NDArray
 
 from ...rng import streams
+from ...runtime.progress import tick
 from ..base.encode import Actions
 from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
 from ..base.spec import EnvSpec
@@ -73,6 +74,7 @@ class ClassicEnvs(Envs):
         rewards = np.empty(self.shape, np.float32)
         rewards.reshape(-1)[:] = reward
         self.clock += 1
+        tick()
         if self.clock < self.first_limit:
             truncated, ended = np.zeros(self.size, np.bool_), terminated
         else:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.progress import tick
 from ..base import info
 from ..base.curriculum import KWARGS
 from ..base.encode import Observations
@@ -93,6 +94,7 @@ class InProcess:
             told = of_reset(chosen)
             obs, _ = self.envs[i].reset(seed=seed, **({} if told is None else {"options": told}))
             self.encoder.write(obs, out)
+            tick()
         return first
 
     def step(self, actions: Array) -> FlatStep:
@@ -107,6 +109,7 @@ class InProcess:
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             obs, reward[i], terminated[i], truncated[i], said = env.step(action)
             write(obs, next_obs[i])
+            tick()
             if reported:
                 info.write(said, reported, entries[i], self.spec.id)
 
@@ -115,6 +118,7 @@ class InProcess:
         for i, recorded, out in zip(indices, actions, last, strict=True):
             for action in recorded:
                 obs, _, terminated, truncated, _ = self.envs[i].step(action)
+                tick()
                 if terminated or truncated:
                     break
             self.encoder.write(obs, out)

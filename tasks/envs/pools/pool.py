@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ...rng import streams
+from ...runtime.progress import tick
 from ..base import info
 from ..base.encode import Actions, Observations, Spaces
 from ..base.envs import Array
@@ -54,6 +55,7 @@ class Pool:
     def step(self, actions: Array) -> FlatStep:
         assert self.pool is not None
         obs, reward, terminated, truncated, env_id, said = self.pool.step(actions)
+        tick()
         order = self._order(env_id, range(self.count))
         entries = np.stack([self._column(said, name) for name in self.spec.info], 1) if self.spec.info else self.nothing
         return FlatStep(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from ...runtime.progress import tell_in
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
 from ..gym.backend import FlatStep, InProcess
@@ -55,6 +56,7 @@ class _Server:
         rows = slice(hello["first"], hello["first"] + hello["count"])
         arrays = {name: array[rows] for name, array in arrays_in(memory, hello["layout"]).items()}
         self.actions, self.result = arrays["actions"], FlatStep(*(arrays[name] for name in FlatStep._fields))
+        tell_in(arrays["ticks"])
         self.backend = InProcess(EnvSpec.from_json(hello["spec"]), hello["count"])
 
     def step(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import EnvironmentFailed, TaskError
+from ...errors import EnvironmentFailed, Hung, TaskError
 from ..base.encode import Observations, Spaces
 from ..base.envs import Array
 from ..base.spec import EnvSpec, EnvSpecError
@@ -24,6 +24,7 @@ from ..gym.selftest import Restore
 from .wire import STEP, Answer, Child, Layout, arrays_in, memory_file
 
 MAX_DEATHS = 3  # of one process without an answer between them
+MAX_HANGS = 2  # of these, if it hung: each takes long
 Request = tuple[dict[str, Any], Sequence[Array]]
 
 
@@ -60,14 +61,17 @@ class Processes:
         self.process_of = [w for w in range(processes) for _ in range(self.bounds[w], self.bounds[w + 1])]
         rows = FlatStep.empty(1, Observations(spaces.observation, spec.id), spec)._asdict()
         rows["actions"] = np.empty((1, *(spaces.action.shape or ())), spaces.action.dtype)
+        rows["ticks"] = np.zeros(1, np.int64)
         layout: Layout = [(name, row.dtype.str, (count, *row.shape[1:])) for name, row in rows.items()]
         self.memory = memory_file(layout)
         arrays = arrays_in(self.memory, layout)
         self.actions, self.shared = arrays["actions"], FlatStep(*(arrays[name] for name in FlatStep._fields))
+        self.ticks = arrays["ticks"]  # of a process, at the place of its first environment
         self.hello = {"spec": spec.to_json(), "layout": layout}
         self.past: list[list[_Episode]] = [[] for _ in range(count)]
         self.last_obs = np.zeros_like(self.shared.obs)
         self.deaths = [0] * processes
+        self.hung: dict[int, str] = {}  # what is said of processes that were killed as they hung
         self.children: list[Child] = []
         self.close = weakref.finalize(self, _close, self.children, self.memory, os.getpid())
         try:
@@ -160,7 +164,13 @@ class Processes:
 
     def _receive(self, w: int) -> Answer | None:
         """Return a process's answer, None if it died; raise its exceptions here."""
-        answer = self.children[w].receive()
+        first = self.bounds[w]
+        try:
+            answer = self.children[w].receive(self.ticks[first : first + 1])
+        except Hung as hung:
+            self.hung[w] = str(hung)
+            return None
+        self.hung.pop(w, None)
         if answer is None or "error" not in answer[0]:
             return answer
         content = answer[0]
@@ -185,6 +195,11 @@ class Processes:
         self.children[w].release()
         status = self.children[w].wait()
         self.deaths[w] += 1
+        if w in self.hung and self.deaths[w] >= MAX_HANGS:
+            raise Hung(
+                f"{self.spec.id}: an environment process that hangs is replaced, but {MAX_HANGS} in a row "
+                f"{self.hung[w]} (--stuck); does the simulator wait for something?"
+            )
         if self.deaths[w] >= MAX_DEATHS:
             cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
             raise EnvProcessFailed(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -19,11 +20,15 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import Hung
+from ...runtime import progress
+from ...runtime.watcher import Stillness
 from ..base.envs import Array
 
 STEP, DONE = b"step", b""  # the one request without a JSON object, and its answer
 ALIGNMENT = 64  # bytes: no two arrays share a cache line
 GRACE = 5.0  # seconds for a process to end after its parent closed the channel
+START = 60.0  # seconds at least for a process to start: what it imports may be large
 Answer = tuple[dict[str, Any], list[Array]]
 Layout = Sequence[tuple[str, str, Sequence[int]]]  # (name, dtype, shape) of each array
 
@@ -64,7 +69,10 @@ class Child:
                 pass_fds=(its.fileno(), memory),
                 process_group=0,  # Ctrl-C reaches the parent alone
             )
+        self.answered = False
         self.channel = Connection(ours.detach())
+        self.readable = select.poll()
+        self.readable.register(self.channel.fileno(), select.POLLIN)
         self.send(hello)
 
     def send(self, content: bytes | Mapping[str, Any], arrays: Sequence[Array] = ()) -> None:
@@ -75,13 +83,34 @@ class Child:
             else:
                 send(self.channel, content, arrays)
 
-    def receive(self) -> Answer | None:
-        """Return its answer, None if it is dead."""
+    def receive(self, ticks: Array) -> Answer | None:
+        """Return its answer, None if it is dead.
+
+        Hung is raised, and the process killed, if it stands still for too long.
+
+        Args:
+            ticks: (1,), counts what it does.
+        """
         try:
-            message = self.channel.recv_bytes()
+            self._wait(ticks)
+            message, self.answered = self.channel.recv_bytes(), True
             return ({}, []) if message == DONE else receive(self.channel, message)
         except (EOFError, ConnectionError):
             return None
+
+    def _wait(self, ticks: Array) -> None:
+        """Wait until it answers or dies."""
+        limit = progress.limit()
+        if limit is None:
+            return
+        if not self.answered:
+            limit = max(limit, START)
+        still = Stillness(limit, self.process.pid)
+        while not self.readable.poll(1000 * still.poll):
+            progress.tick()  # this process does well: it watches
+            if still.exceeds(int(ticks[0])):
+                self.process.kill()
+                raise Hung(f"made no step for {limit:g} s")
 
     def release(self) -> None:
         """Close the channel, so that it ends."""

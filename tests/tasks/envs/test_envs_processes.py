@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import hanging
 import numpy as np
 import nursery
 import psutil
@@ -25,6 +26,8 @@ from rekindle.tasks.envs import EnvSpec, EnvSpecError, make_envs
 from rekindle.tasks.envs.gym.envs import GymEnvs
 from rekindle.tasks.envs.gym.selftest import self_test
 from rekindle.tasks.envs.processes.parent import EnvProcessFailed, Processes
+from rekindle.tasks.errors import Hung
+from rekindle.tasks.runtime import progress
 from test_envs_gym import SPECS as ALL
 from test_envs_gym import SUPPORT, choose, run
 
@@ -369,3 +372,41 @@ def test_a_constructor_that_kills_its_process_is_named() -> None:
     spec = EnvSpec("own_envs:Fragile-v0", {"home": os.getpid(), "how": "die at birth"})
     with pytest.raises(EnvProcessFailed, match=r"Fragile-v0: .* 3 in a row did so while they made their environments"):
         make_envs(spec, [1], 2, processes=1)
+
+
+@pytest.mark.parametrize("way", ["asleep", "in C"])
+def test_an_environment_process_that_hangs_is_replaced(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody_stays: None
+) -> None:
+    spec, actions = EnvSpec("hanging:Hanging-v0"), np.zeros((2, 3), np.int64)
+
+    def some_steps() -> Any:
+        envs = make_envs(spec, SEEDS, 3, processes=1)
+        results = [envs.step(actions) for _ in range(80)]
+        envs.close()
+        return results
+
+    whole = some_steps()
+    monkeypatch.setenv(hanging.VARIABLE, str(tmp_path))
+    hanging.hang(tmp_path, way)
+    with progress.watched(None):
+        progress.set_limit(2)
+        disturbed = some_steps()
+    assert len([*tmp_path.glob("taken-*")]) == 1
+    for result, other in zip(whole, disturbed, strict=True):
+        assert [array.tobytes() for array in result] == [array.tobytes() for array in other]
+
+
+def test_environment_processes_that_hang_again_and_again_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hanging.VARIABLE, str(tmp_path))
+    hanging.hang(tmp_path, "asleep", "asleep", after=0)
+    envs = make_envs(EnvSpec("hanging:Hanging-v0"), SEEDS, 3, processes=1)
+    expected = (
+        r"hanging:Hanging-v0: an environment process that hangs is replaced, but 2 in a row made no step for 2 s "
+        r"\(--stuck\); does the simulator wait for something\?"
+    )
+    with progress.watched(None):
+        progress.set_limit(2)
+        with pytest.raises(Hung, match=expected):
+            envs.step(np.zeros((2, 3), np.int64))
+    envs.close()

@@ -1,0 +1,113 @@
+"""Progress of this process, in memory that others can see.
+
+Whatever may take long, or for ever, ticks when it gets on: steps of environments, gradient steps, iterations, waits for
+a database.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import IO, Any
+
+from . import watcher
+
+STUCK = 600.0  # seconds without a step after which a process hangs
+
+_words: Any = [0] * watcher.WORDS
+_limit: float | None = STUCK
+
+
+def tick() -> None:
+    """Tell that this process gets on."""
+    _words[0] += 1
+
+
+def limit() -> float | None:
+    """Return the seconds without a step that mean a hang, or None."""
+    return _limit
+
+
+def set_limit(seconds: float | None) -> None:
+    """Set what `limit` returns."""
+    global _limit
+    _limit = seconds
+
+
+def tell_in(words: Any) -> None:
+    """Tick in another memory from now on."""
+    global _words
+    _words = words
+
+
+@contextmanager
+def at_work() -> Iterator[None]:
+    """Say that this process should get on meanwhile."""
+    tick()
+    _words[1] += 1
+    try:
+        yield
+    finally:
+        _words[1] -= 1
+
+
+@contextmanager
+def watched(
+    seconds: float | None, then: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Have this process killed from outside if it stands still while `at_work`.
+
+    Args:
+        seconds: without a tick; None: it is not watched.
+        then: the command that writes down what happened, before the process is killed.
+        environment: of that command.
+    """
+    before = _words, _limit
+    set_limit(seconds)
+    with ExitStack() as stack:
+        stack.callback(_restore, *before)
+        if seconds is not None:
+            stack.enter_context(_watcher(seconds, then, environment))
+        yield
+
+
+def _restore(words: Any, seconds: float | None) -> None:
+    tell_in(words)
+    set_limit(seconds)
+
+
+@contextmanager
+def _watcher(seconds: float, then: Sequence[str], environment: Mapping[str, str] | None) -> Iterator[None]:
+    """Run the process that watches this one."""
+    with anonymous_file("rekindle-progress") as page, anonymous_file("rekindle-trace") as trace:
+        os.ftruncate(page.fileno(), 8 * watcher.WORDS)
+        tell_in(memoryview(mmap.mmap(page.fileno(), 8 * watcher.WORDS)).cast("q"))
+        files = (page.fileno(), trace.fileno())
+        arguments = [*map(str, files), str(os.getpid()), str(seconds), *then]
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", watcher.__file__, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=files,
+            start_new_session=True,  # Ctrl-C reaches this process alone
+        )
+        faulthandler.register(watcher.TRACE, trace)
+        try:
+            yield
+        finally:
+            faulthandler.unregister(watcher.TRACE)
+            process.communicate()  # closes its stdin, at which it ends
+
+
+def anonymous_file(name: str) -> IO[bytes]:
+    """Return a file without a name, in memory if possible."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create(name), "w+b", 0)
+    return tempfile.TemporaryFile(buffering=0)
