@@ -1,5 +1,5 @@
-"""What the results of studies say: comparisons, importances, health.
+"""Answers from the results of studies: comparisons, importances, health.
 
 Pure functions of rows and files belong here, with their answers as JSON that `cli` documents. What trains, and what
-decides how a study goes on, does not.
+decides a study does next, does not.
 """

@@ -36,7 +36,7 @@ PROFILE_REPETITIONS = 500
 
 
 def compare(store: Store | None, sources: Sequence[str], scales: Mapping[str, Scale] | None = None) -> Json:
-    """Return how runs of several sides compare, in the form that `cli` documents.
+    """Return the comparison of several sides, as `cli` documents it.
 
     Args:
         store: holds the studies; None if all sources are files.
@@ -194,7 +194,7 @@ def _signed(found: Interval, sign: int) -> Json:
 
 
 def _improvement(scores: Floats, others: Floats) -> Json:
-    """Return the probability that a run of one side beats one of the other."""
+    """Return the probability that one side beats the other."""
     return interval(probability_of_improvement, scores, others)._asdict()
 
 

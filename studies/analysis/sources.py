@@ -147,7 +147,7 @@ def _last_evaluation(path: Path) -> float:
 
 
 def _rows(path: Path) -> Mapping[str, tuple[float, ...]]:
-    """Return the results in a CSV file, by environment; "" where it names none."""
+    """Return the results in a CSV file by environment, or ""."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)

@@ -45,6 +45,9 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   --scale), each {estimate, low, high (95%)}}], pairs [{better, than, estimate (the probability that a
                   run of the first beats one of the second), low, high}],
                   profiles {thresholds, sides {label: {fraction (of runs above each threshold), low, high}}}
+    diagnose      format, study, objective, results, configurations (how many), importances [{name, estimate (its share
+                  of the results' variance), low, high (95%)}], findings [{check ("edge", "no effect", "seeds",
+                  "first rung", "failures", "idle" or "pruned"), text, cure}]
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     create        as tune
     tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (the last one, or null)}]

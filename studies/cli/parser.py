@@ -424,6 +424,9 @@ def _add_answers(commands: Any) -> None:
         "repeated (default: the worst and the best run of any side)",
         **MANY,
     )
+    text = "which hyperparameters of a study mattered, with intervals, and what ails it, with a cure each"
+    parser = _command(commands, "diagnose", text, "answers.diagnose.diagnose")
+    parser.add_argument("study", metavar="STUDY")
 
 
 def _add_lineage(commands: Any) -> None:

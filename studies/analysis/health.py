@@ -1,0 +1,308 @@
+"""Checks of a study's health, each with a cure.
+
+A check says nothing unless the rows show its defect beyond chance; what each one demands stands in its docstring.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...spaces.ranges import Range
+from ..schedulers.seeds import collapse, seeds_of
+from ..statistics.intervals import Interval
+from ..storage.rows import Segment, Trial, score_of
+from ..study.config import Config
+from ..study.objectives import objectives_of
+from .importance import Observations, importances, observations
+
+if TYPE_CHECKING:
+    from ..storage.store import Store
+
+Json = dict[str, Any]
+EDGE = 0.1  # of a range, at each end
+HALVINGS = 20  # that find a value's place in a range
+MATTERS = 0.02  # share of the variance
+NO_EFFECT = 0.05
+FEWEST_TRIALS = 16
+FEWEST_PROMOTED = 6
+FAILURES = 0.2  # of the trials that ended
+ONE_KIND = 0.6  # of the failures
+IDLE = 0.5
+WASTE = 0.75
+MISLEADS = 0.3  # rank correlation
+STARTS = ("start", "resume", "takeover")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Defect of a study, with a cure."""
+
+    check: str
+    text: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows and results that checks read.
+
+    Attributes:
+        config: of the study.
+        trials: configurations.
+        segments: of configurations.
+        replicates: trials with one seed each.
+        runs: segments of replicates.
+        found: results of configurations.
+        shares: see `importances`.
+        store: for events and checkpoints.
+    """
+
+    config: Config
+    trials: Sequence[Trial]
+    segments: Sequence[Segment]
+    replicates: Sequence[Trial]
+    runs: Sequence[Segment]
+    found: Observations
+    shares: Mapping[str, Interval]
+    store: Store
+
+
+def diagnose(store: Store, name: str) -> Json:
+    """Return a study's importances and defects, in the form that `cli` documents."""
+    config = Config.from_json(store.study(name).config, name)
+    replicates, runs = store.trials(name), store.segments(name)
+    trials, segments = collapse(config, replicates, runs)
+    found = observations(config, trials, segments)
+    shares = importances(found)
+    rows = Rows(config, trials, segments, replicates, runs, found, shares, store)
+    findings = [finding for check in CHECKS for finding in check(rows)]
+    return {
+        "study": name,
+        "objective": next(iter(objectives_of(config))),
+        "results": len(found.scores),
+        "configurations": len(np.unique(found.numbers)),
+        "importances": [{"name": each, **share._asdict()} for each, share in shares.items()],
+        "findings": [vars(finding) for finding in findings],
+    }
+
+
+def best_at_edge(rows: Rows) -> Iterator[Finding]:
+    """Find ranges whose best values are at an end.
+
+    The best configuration lies in an outer tenth, the median of the best quarter in that fifth, and the hyperparameter
+    matters.
+    """
+    numbers = _best_first(rows)
+    if len(numbers) < FEWEST_TRIALS:
+        return
+    params = {trial.number: trial.params for trial in rows.trials}
+    for name, dimension in rows.config.searched.flat().items():
+        if not isinstance(dimension, Range) or name not in rows.shares or rows.shares[name].low < MATTERS:
+            continue
+        values = [params[n].get(name) for n in numbers]
+        places = [_place(dimension, value) for value in values if isinstance(value, int | float)]
+        if not places:
+            continue
+        best, middle = places[0], float(np.median(places[: max(3, len(places) // 4)]))
+        low, high = best < EDGE and middle < 2 * EDGE, best > 1 - EDGE and middle > 1 - 2 * EDGE
+        if low or high:
+            end = dimension.low if low else dimension.high
+            yield Finding(
+                "edge",
+                f"the best values of {name} are at the {'lower' if low else 'upper'} end of its range, {end:g}",
+                f"search beyond it: --prior {name}=..., with a range that goes on",
+            )
+
+
+def _best_first(rows: Rows) -> list[int]:
+    """Return the configurations by epochs trained, then by score."""
+    best: dict[int, tuple[int, float]] = {}
+    for number, rung, score in zip(rows.found.numbers, rows.found.rungs, rows.found.scores, strict=True):
+        best[int(number)] = max(best.get(int(number), (-1, 0.0)), (int(rung), float(score)))
+    return sorted(best, key=lambda number: best[number], reverse=True)
+
+
+def _place(dimension: Any, value: float) -> float:
+    """Return the place of a value in its range, 0 to 1."""
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if dimension.at(middle) < value else (low, middle)
+    return high if dimension.at(low) < value else low
+
+
+def without_effect(rows: Rows) -> Iterator[Finding]:
+    """Find hyperparameters whose share of the variance is surely below 5%."""
+    if len(np.unique(rows.found.numbers)) < FEWEST_TRIALS or len(rows.shares) < 2:
+        return
+    for name, share in rows.shares.items():
+        if share.high < NO_EFFECT:
+            yield Finding(
+                "no effect",
+                f"{name} explains less than {NO_EFFECT:.0%} of how results vary (at most {share.high:.1%})",
+                f"fix it (--set {name}=...), so that the search has fewer dimensions",
+            )
+
+
+def seeds_vary(rows: Rows) -> Iterator[Finding]:
+    """Find studies whose seeds vary more than their configurations do.
+
+    The variance within configurations exceeds that between them, which is measured less what seeds add to it.
+    """
+    seeds = seeds_of(rows.config)
+    if seeds < 2:
+        return
+    groups: dict[int, list[float]] = {}
+    for row in rows.runs:
+        if row.state == "done" and row.rung == 0:
+            groups.setdefault(row.configuration, []).append(score_of(row))
+    whole = [group for group in groups.values() if len(group) > 1]
+    if len(whole) < 4:
+        return
+    within = float(np.mean([np.var(group, ddof=1) for group in whole]))
+    between = float(np.var([np.mean(group) for group in whole], ddof=1)) - within / seeds
+    if within > max(between, 0.0) and within > 0:
+        yield Finding(
+            "seeds",
+            f"seeds vary more (standard deviation {math.sqrt(within):.3g}) than configurations do "
+            f"({math.sqrt(max(0.0, between)):.3g})",
+            f"compare by more seeds (--seeds {4 * seeds}), or confirm the best (rekindle confirm)",
+        )
+
+
+def first_rung_misleads(rows: Rows) -> Iterator[Finding]:
+    """Find studies whose first rung says little about a later one.
+
+    Spearman's correlation of the first rung with the last one that six configurations reached is below 0.3, after
+    Thorndike's correction for the range that promotion restricts.
+    """
+    first = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == 0}
+    for rung in range(len(rows.config.rungs) - 1, 0, -1):
+        later = {row.number: score_of(row) for row in rows.segments if row.state == "done" and row.rung == rung}
+        both = [number for number in later if number in first]
+        if len(both) < FEWEST_PROMOTED:
+            continue
+        early, late = [first[n] for n in both], [later[n] for n in both]
+        correlation = _rank_correlation(early, late)
+        wider = float(np.std([*first.values()]) / max(float(np.std(early)), 1e-12))
+        corrected = correlation * wider / math.sqrt(1 + correlation**2 * (wider**2 - 1))
+        error = 1 / math.sqrt(max(1, len(both) - 3))
+        if corrected < MISLEADS and math.atanh(max(-0.999, min(0.999, correlation))) - error < 0:
+            epochs = rows.config.rungs
+            yield Finding(
+                "first rung",
+                f"results at epoch {epochs[0]} say little about those at epoch {epochs[rung]} (rank correlation "
+                f"{corrected:.2f})",
+                f"begin later (--epochs {epochs[1]}:{epochs[-1]}), or stop no trial early (--scheduler none)",
+            )
+        return
+
+
+def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return Spearman's correlation of results that differ."""
+    ranks = [np.argsort(np.argsort(values)) - (len(values) - 1) / 2 for values in (one, other)]
+    return float((ranks[0] * ranks[1]).sum() / (ranks[0] ** 2).sum())
+
+
+CURES = {
+    "diverged": "lower the learning rates' upper ends (--prior), or clip gradients",
+    "memory": "train fewer trials at once (--workers, --cohort), or smaller networks",
+    "environment": "mend the environment; `rekindle show UID` has its traceback",
+    "killed": "look for what kills workers, mostly too little memory; fewer --workers may help",
+}
+
+
+def failures_of_one_kind(rows: Rows) -> Iterator[Finding]:
+    """Find studies where many trials fail for one reason."""
+    ended = [trial for trial in rows.replicates if trial.state != "running"]
+    failed = [trial for trial in ended if trial.state == "failed"]
+    if len(failed) < 2 or len(failed) < FAILURES * len(ended):
+        return
+    kind, count = Counter(_kind(trial.error or "") for trial in failed).most_common(1)[0]
+    if count >= ONE_KIND * len(failed):
+        yield Finding(
+            "failures",
+            f"{count} of {len(ended)} trials failed in one way: {kind}",
+            CURES.get(kind, "`rekindle show UID` has the traceback; fix or leave out the values that cause it"),
+        )
+
+
+def _kind(error: str) -> str:
+    if error.startswith("["):
+        return error[1:].partition("]")[0]
+    name = error.partition(":")[0]
+    return {"Diverged": "diverged", "Killed": "killed"}.get(name, name or "unknown")
+
+
+def workers_idle(rows: Rows) -> Iterator[Finding]:
+    """Find studies whose workers waited for half of the time.
+
+    A worker is busy from a task's start or resume to the last checkpoint that it wrote. As many workers are counted
+    as were ever busy at once, and only times at which any was.
+    """
+    busy: dict[str, list[tuple[float, float]]] = {}
+    for trial in rows.replicates:
+        ends = {saved.token: saved.created for saved in rows.store.checkpoints(trial.uid)}
+        for event in rows.store.events(trial.uid):
+            end = ends.get(event.data.get("token", -1))
+            if event.kind in STARTS and end is not None and end > event.created:
+                busy.setdefault(str(event.data.get("owner")), []).append((event.created, end))
+    spans = [span for own in busy.values() for span in _union(own)]
+    together = sum(end - start for start, end in _union(spans))
+    steps = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    most = max(np.cumsum([step for _, step in steps]).tolist(), default=0)
+    if most < 2 or together <= 0:
+        return
+    idle = 1 - sum(end - start for start, end in spans) / (most * together)
+    if idle > IDLE:
+        yield Finding(
+            "idle",
+            f"workers waited {idle:.0%} of the time, while others trained",
+            "--scheduler asha, a larger --generation, or fewer --workers",
+        )
+
+
+def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return intervals of time that do not overlap."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
+    """Find studies whose epochs mostly went into what was pruned."""
+    trained: dict[int, int] = {}
+    for row in rows.runs:
+        if row.state == "done":
+            trained[row.number] = max(trained.get(row.number, 0), row.epochs)
+    pruned = sum(trained.get(trial.number, 0) for trial in rows.replicates if trial.state == "pruned")
+    total = sum(trained.values())
+    if total and any(trial.state == "complete" for trial in rows.replicates) and pruned > WASTE * total:
+        low, high = rows.config.rungs[0], rows.config.rungs[-1]
+        yield Finding(
+            "pruned",
+            f"{pruned / total:.0%} of all epochs went into trials that were pruned",
+            f"fewer rungs (a larger base, such as --epochs {low}:{high}:9), or smaller brackets (--generation)",
+        )
+
+
+Check = Callable[[Rows], Iterator[Finding]]
+CHECKS: tuple[Check, ...] = (
+    best_at_edge,
+    without_effect,
+    seeds_vary,
+    first_rung_misleads,
+    failures_of_one_kind,
+    workers_idle,
+    spent_on_pruned,
+)

@@ -1,0 +1,35 @@
+"""``rekindle diagnose``: importances of hyperparameters, and defects of a study."""
+
+from __future__ import annotations
+
+import argparse
+
+from ....analysis.health import diagnose as diagnosis
+from ....analysis.importance import FEWEST
+from ...output import tables
+from ...output.terminal import new_console, note, print_json
+from ..storage import existing_store
+
+
+def diagnose(arguments: argparse.Namespace) -> int:
+    """Print a study's importances, and its defects with a cure each."""
+    with existing_store(arguments) as store:
+        result = diagnosis(store, arguments.study)
+    if arguments.json:
+        return print_json(result)
+    out = new_console()
+    if result["importances"]:
+        rows = [
+            {"hyperparameter": each["name"], "share": f"{each['estimate']:.0%}"}
+            | {"95% interval": f"{each['low']:.0%} to {each['high']:.0%}"}
+            for each in result["importances"]
+        ]
+        title = f"what explains {result['objective']}, of {result['configurations']} configurations"
+        out.print(tables.rows_table(title, rows, tuple(rows[0])))
+    else:
+        note(out, f"importances need {FEWEST} configurations with results, but there are {result['configurations']}")
+    for finding in result["findings"]:
+        note(out, f"{finding['check']}: {finding['text']}.\n  cure: {finding['cure']}")
+    if not result["findings"]:
+        note(out, "nothing ails this study, as far as its results tell")
+    return 0
