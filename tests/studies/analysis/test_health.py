@@ -83,7 +83,7 @@ def test_defects_are_found_with_a_cure(tmp_path: Path) -> None:
         ("edge", {"score": lambda a, b: 3 * a + np.sin(3 * b), "noise": 0.01}),
         ("edge", {"score": lambda a, b: np.sin(3 * a) - 4 * b, "noise": 0.1}),
         ("no effect", {"score": lambda a, b: np.sin(3 * a) + 0 * b, "noise": 0.01}),
-        ("no effect", {"score": lambda a, b, c: np.sin(3 * a) + np.sin(3 * b) + 0 * c, "columns": 3, "noise": 0.01}),
+        ("no effect", {"score": lambda a, b, c: hill(a, b) + 0 * c, "columns": 3, "noise": 0.0, "trials": 96}),
         ("seeds", {"score": hill, "noise": 1.0, "seeds": 3}),
         ("seeds", {"score": hill, "noise": 0.3, "seeds": 4}),
         ("first rung", {"score": hill, "early": lambda a, b: -hill(a, b), **HALVED}),
