@@ -204,7 +204,7 @@ class Study:
         return self._steering.pause(why)
 
     def resume(self, why: str = "") -> Command:
-        """Carry on what was stopped or paused."""
+        """Resume what was stopped or paused."""
         return self._steering.resume(why)
 
     def cancel(self, trial: int | str, why: str = "") -> Command:

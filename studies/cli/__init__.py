@@ -56,7 +56,8 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
     worker        format, and the study as in status, as it is when this worker ends
     stop, pause, resume, cancel, exclude, enqueue, extend
                   format, study, number (among the study's commands), kind, data, who, why, created
-    status        format, storage, studies [as tune, without trials, and workers (how many train it now)],
+    status        format, storage, studies [as tune, without trials, and workers (how many train it now); state is
+                  also "stalled" where nobody trains what is left],
                   workers [{host, pid}], tasks (how many)
     show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,
                   trials [{study, number, state}], metrics [{epoch, name: number}],

@@ -218,6 +218,10 @@ def _add_options_of_studies(parser: Parser) -> None:
     )
     add("--try @FILE", "try the hyperparameters of this file first, as --set @FILE reads it; may be repeated", **MANY)
     add("--trials N", "number of configurations in all (default: 16; with a grid, all of its points)")
+    add(
+        "--budget WORK",
+        "stop after this work of all workers together, 200epochs or 5e6steps; rerun with more to carry on",
+    )
     add("--study NAME", "name of the study (default: TASK-ENV)")
     add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)")
     add(

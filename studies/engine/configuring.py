@@ -29,6 +29,7 @@ from ..study.config import (
     check_epochs,
     choose,
     default_scheduler,
+    parse_budget,
     parse_epochs,
 )
 from ..study.objectives import (
@@ -69,6 +70,7 @@ def study_config(
     racing: bool = False,
     grid_points: int | None = None,
     snapshots: str | None = None,
+    budget: str | None = None,
     known: Sequence[Mapping[str, Any]] = (),
     population: int = 8,
     interval: int | None = None,
@@ -97,6 +99,7 @@ def study_config(
         racing: whether seeds race.
         grid_points: of each range, for the sampler grid.
         snapshots: which checkpoints are kept, see `Task`.
+        budget: of the whole study, such as 200epochs or 5e6steps; a rerun with more carries on.
         known: hyperparameters that the first trials take, nested or by dotted name.
         population: see `make_population`, like interval, exploit, explore and perturb; all for scheduler pbt.
         interval: epochs of a generation; None for INTERVAL, or all of fewer epochs.
@@ -124,7 +127,9 @@ def study_config(
             f"a study's trials resume with the same bits from one rung to the next, but snapshots {snapshots} leaves "
             "replay memories out; leave no-replay out, which is for rekindle train"
         )
-    given = {"grid_points": grid_points, "snapshots": snapshots}
+    if budget and "steps" in parse_budget(budget) and "epoch_steps" not in algorithm.learner.hyperparameters.flat():
+        raise BadConfig(f"--budget counts steps of an epoch, but {algorithm.name} names none; write 200epochs")
+    given = {"grid_points": grid_points, "snapshots": snapshots, "budget": parse_budget(budget) if budget else None}
     options = {**seed_options(seeds, aggregate, racing), **objective_options(objective, own_objective(algorithm))}
     options |= {name: value for name, value in given.items() if value is not None}
     common: dict[str, Any] = {"seed": seed, "fixed": fixed, "priors": priors}

@@ -220,7 +220,7 @@ def status_json(store: Store) -> Json:
         for name, _ in store.trials_of(uid):
             of_studies.setdefault(name, set()).add(owner)
     studies = [
-        summary_json(store, study.name) | {"workers": len(of_studies.get(study.name, ()))} for study in store.studies()
+        _with_workers(summary_json(store, study.name), len(of_studies.get(study.name, ()))) for study in store.studies()
     ]
     workers = [{"host": owner.host, "pid": owner.pid} for owner in map(Owner.parse, store.workers())]
     return {
@@ -229,6 +229,12 @@ def status_json(store: Store) -> Json:
         "workers": workers,
         "tasks": store.count_tasks(without=[MIRROR, POLICY_PREFIX]),
     }
+
+
+def _with_workers(study: Json, workers: int) -> Json:
+    """Return a study with its number of workers; without any it stalls."""
+    stalled = study["state"] == "running" and not workers
+    return study | {"workers": workers} | ({"state": "stalled"} if stalled else {})
 
 
 def tasks_json(store: Store) -> Json:

@@ -18,12 +18,13 @@ from ..schedulers.racing import at_once
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, replicate_seed, seeds_of
 from ..storage.branches import Start
-from ..storage.commands import DECISIVE, ENQUEUED, pending
+from ..storage.commands import DECISIVE, ENQUEUED, RESUME, hold, hold_of, pending
 from ..storage.rows import Segment, Trial
 from ..storage.studies import check_same
-from ..study.config import Config
+from ..study.config import BUDGETS, Config
 from ..study.objectives import objectives_of
 from ..study.plan import Branch, Plan
+from .bounds import stop_if_spent
 from .configuring import load_task
 from .study_rows import StudyRows
 
@@ -34,7 +35,12 @@ if TYPE_CHECKING:
     from ..storage.store import Store
 
 
-MUTABLE = ("options", "options.snapshots")  # which checkpoints are kept changes no result
+MUTABLE = (
+    "options",
+    "options.snapshots",
+    "options.budget",
+    *(f"options.budget.{unit}" for unit in BUDGETS),
+)  # which checkpoints are kept changes no result
 
 
 def scheduler_of(store: Store, name: str) -> str | None:
@@ -64,7 +70,12 @@ def start_study(store: Store, name: str, config: Config) -> Config:
         changed = {} if config.options == old.options else {"options": dict(config.options)}
         return {**stored, "trials": trials, **changed}
 
-    return Config.from_json(store.change_study(name, change).config, name)
+    made = Config.from_json(store.change_study(name, change).config, name)
+    held = hold_of(store.commands(name))
+    if held is not None and "budget" in held.data and held.data["budget"] != made.options.get("budget", {}):
+        why = f"the budget is {made.options.get('budget') or 'without an end'} now"
+        store.command(lambda c: hold(c, name, RESUME, "budget", why))
+    return made
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,8 @@ class StudyRunner:
     def advance(self) -> list[ReadySegment]:
         """Add all rows that follow, and return the ready segments by urgency."""
         self.rows.refresh()
+        if self.rows.hold is None and not self.rows.plan().complete and stop_if_spent(self.store, self.rows, {}):
+            self.rows.refresh()
         while self.rows.hold is None and (plan := self.rows.plan()):
             if additions := self._without_new_trials_unless_planner(plan):
                 self._write(additions)

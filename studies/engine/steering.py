@@ -61,7 +61,7 @@ class Steering:
         return self._hold(PAUSE, why)
 
     def resume(self, why: str = "") -> Command:
-        """Carry on what was stopped or paused."""
+        """Resume what was stopped or paused."""
         return self._hold(RESUME, why)
 
     def _hold(self, kind: str, why: str) -> Command:
@@ -81,7 +81,7 @@ class Steering:
         return self.store.command(lambda c: commands.cancel(c, self.study, numbers, self.who, why))
 
     def exclude(self, trial: int | str, why: str = "") -> Command:
-        """Let samplers and schedulers forget a trial, and end it if it runs.
+        """Let samplers and schedulers forget a trial; end it if it runs.
 
         Args:
             trial: its number, or the uid of its task or a prefix.

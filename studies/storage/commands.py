@@ -78,7 +78,7 @@ def pending(given: Sequence[Command], rows: Iterable[Trial]) -> list[Command]:
 
 
 def hold_of(given: Sequence[Command]) -> Command | None:
-    """Return the command that stops or pauses a study, None while it runs."""
+    """Return the command that holds a study, None while it runs."""
     last = next((each for each in reversed(given) if each.kind in (STOP, PAUSE, RESUME)), None)
     return None if last is None or last.kind == RESUME else last
 

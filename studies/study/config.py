@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SCHEDULERS = ("adaptive", "halving", "asha", "hyperband", "none", "pbt")
+BUDGETS = ("epochs", "steps")  # units of work
 BASE = 3  # one of three trials is promoted, to three times the epochs
 OWN_BASE = {"adaptive": 2}  # of a scheduler that decides more often
 GENERATION = 8
@@ -212,6 +213,18 @@ def parse_epochs(text: str, scheduler: str = "halving") -> list[int]:
     return check_epochs([int(part) for part in parts], scheduler)
 
 
+def parse_budget(text: str) -> dict[str, int]:
+    """Parse ``200epochs`` or ``5e6steps`` as a number of units."""
+    unit = next((unit for unit in BUDGETS if text.endswith(unit)), "")
+    try:
+        value = float(text.removesuffix(unit)) if unit else 0.0
+    except ValueError:
+        value = 0.0
+    if not 1 <= value < 2**53 or value != int(value):
+        raise BadConfig(f"--budget must be a number of at least 1 with a unit, 200epochs or 5e6steps, but got {text!r}")
+    return {unit: int(value)}
+
+
 def check_count(name: str, value: object) -> None:
     """Raise BadConfig unless the value is an integer of at least 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -254,6 +267,9 @@ def _are_options(value: Any) -> bool:
     try:
         keep_of(value.get("snapshots", "latest"))
     except ValueError:
+        return False
+    budget = value.get("budget", {})
+    if not (isinstance(budget, Mapping) and all(_is_count(budget[unit], 1, 2**53) for unit in budget)):
         return False
     objectives = value.get("objectives", {"": "maximize"})
     return _are_names(objectives) and len(objectives) > 0 and set(objectives.values()) <= {"maximize", "minimize"}

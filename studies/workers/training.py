@@ -16,6 +16,7 @@ from ...tasks.errors import Diverged
 from ...tasks.evaluation import EVALUATION_SEED, evaluate, one_thread
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.task import Task
+from ..engine.bounds import stop_if_spent
 from ..engine.lineage import bring_start, lineage, retrain
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import DamagedCheckpoint, LeaseLost, TaskBusy
@@ -118,13 +119,14 @@ class Training:
 
         Before that, obey what was commanded meanwhile.
         """
-        self._obey()
+        assert isinstance(event.task, Task)
+        self._obey(event)
         if event.epoch in self.runner.config.rungs and (own := self.own) not in event.metrics:
             assert isinstance(event.task, Task)
             event.metrics[own] = self._return(event.task)
 
-    def _obey(self) -> None:
-        """Stop members that were cancelled, and all if the study was stopped or paused.
+    def _obey(self, event: EpochEvent) -> None:
+        """Stop cancelled members, and all of a stopped or paused study.
 
         Raises:
             Held: the study was stopped or paused; what was trained is saved then.
@@ -132,6 +134,9 @@ class Training:
         if time.monotonic() - self._looked_at < LOOK_EVERY:
             return
         self._looked_at, name = time.monotonic(), self.runner.name
+        stop_if_spent(
+            self.store, self.runner.rows, {uid: event.epoch for uid, task in self.tasks.items() if task.bad is None}
+        )
         if self.store.count_commands(name) == self._commands:
             return
         given = self.store.commands(name)

@@ -225,7 +225,7 @@ def _state(study: Json) -> tuple[str, str]:
     """Return the state of a study as shown, and its color."""
     if study["state"] == "complete":
         return "complete", "green"
-    return ("running", "yellow") if study["workers"] else ("stopped", "red")
+    return study["state"], "yellow" if study["state"] == "running" else "red"
 
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> Table:

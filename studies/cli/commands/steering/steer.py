@@ -25,7 +25,7 @@ def pause(arguments: argparse.Namespace) -> int:
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    """Carry on a study."""
+    """Resume a study."""
     return _give(arguments, lambda steering: steering.resume(arguments.why))
 
 
