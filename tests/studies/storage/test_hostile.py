@@ -133,6 +133,7 @@ QUICK = {(name, False) for name in ("rk_trial", "rk_blob")}  # of `make slow`, a
         for thorough in (False, True)
         if thorough or (str(table), thorough) in QUICK
     ],
+    ids=str,
 )
 def test_a_file_that_holds_anything_anywhere_is_an_error_of_ours(
     table: sa.Table, thorough: bool, templates: dict[str, str], tmp_path: Path
