@@ -220,12 +220,12 @@ class Study:
         return self._steering.enqueue(flatten(hyperparameters), why)
 
     def extend(self, trials: int, why: str = "") -> Command:
-        """Give the study so many configurations in all."""
+        """Set the number of configurations of the study."""
         return self._steering.extend(trials, why)
 
     @property
     def commands(self) -> list[Command]:
-        """All commands that were given about the study, with who, when and why."""
+        """Commands about the study, with who, when and why."""
         return self.store.commands(self.name)
 
     @property

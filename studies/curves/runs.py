@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """The owner of one curve: a trial of a study, or a task alone.
+    """The owner of one curve: a trial, or a task alone.
 
     Attributes:
         group: the study, or "tasks".

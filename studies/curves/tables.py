@@ -1,4 +1,4 @@
-"""CSV and Parquet: one table of all curves, a row for each epoch."""
+"""CSV and Parquet tables of curves, a row for each epoch."""
 
 from __future__ import annotations
 

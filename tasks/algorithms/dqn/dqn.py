@@ -164,7 +164,7 @@ class DQNLearner(Learner):
         return losses, {"q": values.q.amax(-1).mean(1)}
 
     def targets(self, batch: Mapping[str, Tensor], values: Values) -> Tensor:
-        """Return the targets (P, B) of a batch (P, B, ...) and its action values.
+        """Return the targets (P, B) of a batch and its values.
 
             y = r + discount q'(s', a'),   a' = argmax q'(s', ·), or argmax q(s', ·) if `double`
 

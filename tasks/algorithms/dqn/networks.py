@@ -1,4 +1,4 @@
-"""Networks of deep Q-learning: action values, their targets, and those behind a recurrent core.
+"""Networks of deep Q-learning, with or without a recurrent core.
 
 Notation: P members, N environments, B rows of a batch.
 """
@@ -102,7 +102,7 @@ class QNetwork(Stacked):
         return ActingMemory()
 
     def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the heads' inputs for observations (P, N, ...), and the next recurrent states."""
+        """Return the heads' inputs for observations, and the next recurrent states."""
         return obs, None
 
     def acting_values(self, features: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class RecurrentQNetwork(QNetwork):
         return Values(self._of_features(learned_layers, states[:, :, : self.length].flatten(1, 2)), target, online)
 
     def _states(self, tensors: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the core's outputs after the burn-in, (P, B, L + n, width)."""
+        """Return the core's outputs after the burn-in."""
         obs, begins, state = (batch[name] for name in ("obs", "begins", "memory"))
         features = self.encoder(tensors, obs.flatten(1, 2)).unflatten(1, obs.shape[1:3])
         steps = self.burn_in
@@ -229,7 +229,7 @@ class QMemory(States, ActingMemory):
 
     @torch.no_grad()
     def __call__(self, obs: Tensor) -> Tensor:
-        """Advance the states by observations (P, N, ...), and return the heads' inputs."""
+        """Advance the states by observations, and return the heads' inputs."""
         self.remember(self.tensors["state"])
         features, state = self.policy.remembered(obs, self.tensors["state"])
         assert state is not None
