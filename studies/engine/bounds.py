@@ -1,4 +1,4 @@
-"""Budget of a study: the work after which a worker stops it by a command.
+"""Budget of a study, after which a worker stops it.
 
 The work is counted from rows, so that of workers that died counts, too.
 """

@@ -99,7 +99,7 @@ def study_config(
         racing: whether seeds race.
         grid_points: of each range, for the sampler grid.
         snapshots: which checkpoints are kept, see `Task`.
-        budget: of the whole study, such as 200epochs or 5e6steps; a rerun with more carries on.
+        budget: of the whole study, such as 200epochs or 5e6steps; a rerun with more continues.
         known: hyperparameters that the first trials take, nested or by dotted name.
         population: see `make_population`, like interval, exploit, explore and perturb; all for scheduler pbt.
         interval: epochs of a generation; None for INTERVAL, or all of fewer epochs.
