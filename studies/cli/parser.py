@@ -22,6 +22,8 @@ STUCK = 600.0  # seconds, as `tasks.runtime.progress` has it, whose package is s
 DEFAULT_URL = "sqlite:///rekindle.db"
 TASK = "the algorithm, such as ppo, or package.module:Class"
 SINKS = "tensorboard:DIR, csv:FILE or parquet:FILE"
+MOST = 10_000_000  # of what is counted
+MOST_PROCESSES = 1000
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}  # of durations
 LONGEST = 1e6  # of these units
 MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may be repeated
@@ -103,17 +105,28 @@ def option(parser: argparse._ActionsContainer, form: str, text: str, **more: Any
 
 def positive(text: str) -> int:
     """Parse an integer of at least 1."""
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
+    if not text.isdecimal() or not text.strip("0"):
         raise argparse.ArgumentTypeError(f"must be a number of at least 1, but got {text!r}")
-    return value
+    return bounded(text)
+
+
+def bounded(text: str, most: int = MOST) -> int:
+    """Parse an integer of at most `most`."""
+    if len(text.lstrip("0")) > len(str(most)) or int(text) > most:  # int() of very many digits is an error
+        raise argparse.ArgumentTypeError(f"must be {most} at most, but got {text[:40]}")
+    return int(text)
+
+
+def few(text: str) -> int:
+    """Parse a number of processes."""
+    return bounded(str(positive(text)), MOST_PROCESSES)
 
 
 def nonnegative(text: str) -> int:
     """Parse an integer of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"must be a number of at least 0, but got {text!r}")
-    return int(text)
+    return bounded(text, MOST_PROCESSES)
 
 
 def amount(text: str) -> float:
@@ -223,7 +236,7 @@ def _add_options_of_studies(parser: Parser) -> None:
         "stop after this work of all workers together, 200epochs or 5e6steps; rerun with more to carry on",
     )
     add("--study NAME", "name of the study (default: TASK-ENV)")
-    add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)")
+    add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)
     add(
         "--sampler NAME",
         "a sampler of Optuna: tpe, random, gp, cmaes, qmc, nsgaii, nsgaiii, bruteforce or grid (default: tpe; "
@@ -321,7 +334,7 @@ def _add_confirm(commands: Any) -> None:
         "fresh seeds of each estimate, at least 3; the race before it, which decides who wins, has half as many more",
         default=20,
     )
-    add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)")
+    add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)
     _add_backends(parser)
     _add_lease(parser)
     _add_env_processes(parser)

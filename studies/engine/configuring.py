@@ -21,10 +21,12 @@ from ..schedulers.racing import check_racing
 from ..schedulers.seeds import seed_options
 from ..study.config import (
     GENERATION,
+    MOST_AT_ONCE,
     OWN_GENERATION,
     SCHEDULERS,
     BadConfig,
     Config,
+    check_at_once,
     check_count,
     check_epochs,
     choose,
@@ -228,6 +230,7 @@ def make_config(
     config = replace(config, sampler=sampler_name(config.sampler))
     if config.sampler == "grid" and trials is None:
         config = replace(config, trials=[grid_size(config)])
+    check_at_once(config)
     choose("scheduler", config.scheduler, SCHEDULERS)
     check_sampler(config)
     check_objectives(config, algorithm)
@@ -344,7 +347,7 @@ def make_population(
     """
     from ...tasks.envs import EnvSpec  # imports gymnasium
 
-    check_count("population", population)
+    check_count("population", population, MOST_AT_ONCE)
     if population < 2:
         raise BadConfig("the members of a population copy each other, but --population is 1; give it at least 2")
     interval = min(INTERVAL, epochs) if interval is None else interval

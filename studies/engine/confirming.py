@@ -17,7 +17,7 @@ from ..schedulers.confirming import CONFIRM, Confirmation, Standing, standing
 from ..statistics.aggregates import probability_of_improvement
 from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
 from ..storage.rows import Segment, score_of
-from ..study.config import BadConfig, Config
+from ..study.config import MOST_SEEDS, BadConfig, Config, check_count
 from ..study.objectives import MINIMIZE, RETURN, objectives_of, point
 from .configuring import load_task
 from .json_views import Json, rank, study_json
@@ -49,6 +49,7 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
     objectives = objectives_of(config)
     if top < 1:
         raise BadConfig(f"--top must be at least 1, the best configuration alone, but got {top}")
+    check_count("seeds", seeds, MOST_SEEDS // 2)
     if seeds < FEWEST:
         raise BadConfig(f"an interval needs at least {FEWEST} seeds, but --seeds is {seeds}; take more")
     if config.scheduler == CONFIRM:

@@ -6,11 +6,12 @@ change, and are added if absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import flatten, unflatten
+from ...tasks.errors import Stopped
 from ..errors import UnknownStudy
 from ..schedulers.explore import explore
 from ..schedulers.pb2 import PB2
@@ -106,6 +107,7 @@ class StudyRunner:
         self.store, self.name, self.device = store, name, device
         self.rows = StudyRows(store, name)
         self.algorithm = load_task(self.config)
+        self.stop: Callable[[], bool] = lambda: False  # whether planning is to end early
         self.complete = False
         self._optuna_params: dict[int, dict[str, Any]] = {}  # by trial: its hyperparameters in Optuna's form
         self._structures: dict[int, str] = {}  # by trial; hyperparameters never change
@@ -125,6 +127,7 @@ class StudyRunner:
         if self.rows.hold is None and not self.rows.plan().complete and stop_if_spent(self.store, self.rows, {}):
             self.rows.refresh()
         while self.rows.hold is None and (plan := self.rows.plan()):
+            self._raise_if_asked()
             if additions := self._without_new_trials_unless_planner(plan):
                 self._write(additions)
             if self.rows.refresh() is None and not additions:
@@ -194,16 +197,26 @@ class StudyRunner:
         decisive = [command.number for command in self.rows.commands if command.kind in DECISIVE]
         steered = {"commands": decisive[-1] + 1} if decisive else {}
         new = []
-        suggestions = suggest(self.config, seen, plan, self._identity, segments, self._optuna_params, enqueued)
+        suggestions = suggest(self.config, seen, plan, self._identify, segments, self._optuna_params, enqueued)
         for number, values in zip(plan.ask, suggestions, strict=True):
             identity = self._identity(values)
+            self._raise_if_asked()
             for replicate in range(seeds):
+                if replicate % 100 == 0:
+                    self._raise_if_asked()
                 seed = replicate_seed(self.config, replicate)
                 uid = replace(identity, seed=seed).uid
                 attrs = {"bracket": plan.bracket, **({"seed": seed} if seeds > 1 else {}), **steered}
                 attrs |= {ENQUEUED: taken[number].number} if number in taken else {}
                 new.append(Trial(number * seeds + replicate, uid, dict(identity.values), attrs, seeds=seeds))
         return new
+
+    def _raise_if_asked(self) -> None:
+        """Raise Stopped between two steps of planning, before any row is written."""
+        if self.stop():
+            raise Stopped(
+                "planning was asked to stop; nothing of an unfinished plan is written, and any worker repeats it"
+            )
 
     def _branches(self, branches: Sequence[Branch]) -> list[Trial]:
         """Return the rows of branches, after their tasks got their first checkpoints."""
@@ -228,6 +241,11 @@ class StudyRunner:
         attrs |= {"parent": parent.number, "start": asdict(start)}
         attrs |= {name: parent.attrs[name] for name in ("seed",) if name in parent.attrs}
         return Trial(branch.number, identity.uid, dict(identity.values), attrs)
+
+    def _identify(self, values: Mapping[str, Any]) -> TaskIdentity:
+        """Return the identity of a suggestion, unless it was asked to stop."""
+        self._raise_if_asked()
+        return self._identity(values)
 
     def _identity(self, values: Mapping[str, Any]) -> TaskIdentity:
         """Return the identity of a suggested trial; ValueError for invalid values."""

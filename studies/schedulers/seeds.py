@@ -13,7 +13,7 @@ from typing import Any
 
 from ...tasks.rng import streams
 from ..storage.rows import Segment, Trial, score_of
-from ..study.config import BadConfig, Config, check_count, choose
+from ..study.config import MOST_SEEDS, BadConfig, Config, check_count, choose
 from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
 from ..study.plan import Plan, Scheduler
 
@@ -26,7 +26,7 @@ def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, 
     Raises:
         BadConfig: they are invalid.
     """
-    check_count("seeds", seeds)
+    check_count("seeds", seeds, MOST_SEEDS)
     choose("aggregate", aggregate, list(AGGREGATES))
     if racing and seeds <= FIRST_SEEDS:
         raise BadConfig(

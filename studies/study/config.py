@@ -202,6 +202,7 @@ def check_epochs(epochs: Sequence[int], scheduler: str = "halving") -> list[int]
     for name, value, least in (("low", low, 1), ("high", high, low), ("base", base, 2)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise BadConfig(f"epochs are low:high:base with 1 <= low <= high and base >= 2, but {name} is {value!r}")
+    check_count("epochs", high)
     return filled
 
 
@@ -225,16 +226,31 @@ def parse_budget(text: str) -> dict[str, int]:
     return {unit: int(value)}
 
 
-def check_count(name: str, value: object) -> None:
-    """Raise BadConfig unless the value is an integer of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadConfig(f"{name} must be an integer of at least 1, but got {value!r}")
-
-
 MOST_GRID_POINTS = 10_000  # of one range
 MOST = 10_000_000  # trials or epochs; bounds the work that a configuration from a file can cause
 MOST_RUNGS = 10_000
+MOST_SEEDS = 10_000  # of a configuration
+MOST_AT_ONCE = 100_000  # trials that one plan makes
 MOST_DEPTH = 16  # of nested names
+
+
+def check_count(name: str, value: object, most: int = MOST) -> None:
+    """Raise BadConfig unless the value is an integer from 1 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadConfig(f"{name} must be an integer of at least 1, but got {value!r}")
+    if value > most:
+        raise BadConfig(f"{name} must be {most} at most, but got {value}")
+
+
+def check_at_once(config: Config) -> None:
+    """Raise BadConfig if more trials are made at once than memory holds."""
+    seeds = int(config.options.get("seeds", 1))
+    trials = min(config.generation, config.trials[-1]) * seeds
+    if trials > MOST_AT_ONCE:
+        raise BadConfig(
+            f"a study makes {MOST_AT_ONCE} trials at once at most, but generation {config.generation} with seeds "
+            f"{seeds} makes {trials}; lower --generation or --seeds"
+        )
 
 
 def _is_count(value: Any, least: int = 1, most: int = MOST) -> bool:

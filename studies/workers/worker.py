@@ -84,7 +84,7 @@ class Worker:
         Raises:
             StoreError: the store failed, or only trials are left that need a decision of the user.
         """
-        pause = POLL[0]
+        pause, self.runner.stop = POLL[0], stop
         while not stop():
             ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
             if self.runner.complete:

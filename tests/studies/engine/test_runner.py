@@ -13,8 +13,10 @@ from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.errors import StoreError, StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig
+from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
-from studying import run, tiny, undisturbed
+from rekindle.tasks.errors import Stopped
+from studying import bits, run, tiny, undisturbed
 
 
 def test_a_study_is_made_once_and_found_again(store: Store) -> None:
@@ -96,6 +98,13 @@ def test_another_study_of_the_same_name_is_an_error_that_names_what_differs(
     ("changes", "message"),
     [
         ({"trials": 0}, "trials must be an integer of at least 1, but got 0"),
+        ({"trials": 10**9}, "trials must be 10000000 at most, but got 1000000000"),
+        ({"epochs": (1, 10**20)}, "epochs must be 10000000 at most, but got 100000000000000000000"),
+        ({"trials": 10**6, "generation": 10**6}, "makes 100000 trials at once at most, but generation 1000000 with"),
+        (
+            {"trials": 100, "generation": 50, "options": {"seeds": 9000}},
+            "generation 50 with seeds 9000 makes 450000; lower --generation or --seeds",
+        ),
         ({"epochs": (0, 1)}, "low is 0"),
         ({"epochs": (4, 1)}, "high is 1"),
         ({"sampler": "tep"}, "did you mean tpe"),
@@ -113,6 +122,17 @@ def test_what_makes_no_study_is_refused(changes: dict[str, Any], message: str) -
     with pytest.raises(ValueError, match=message):
         make_config(load("ppo"), "CartPole-v1", **{"trials": 1, "epochs": [1, 2], **changes})
     assert issubclass(BadConfig, ValueError)
+
+
+def test_planning_obeys_a_stop_between_two_trials_and_writes_nothing_then(url: str) -> None:
+    with Store(url) as store:
+        start_study(store, "s", tiny(trials=8, generation=8))
+        worker, asked = Worker(store, "s"), iter(range(100))
+        with pytest.raises(Stopped, match="planning was asked to stop; nothing of an unfinished plan is written"):
+            worker.run(lambda: next(asked) >= 4)  # in the midst of the first eight
+        assert store.trials("s") == []
+        assert Worker(store, "s").run()
+        assert bits(store) == undisturbed(tiny(trials=8, generation=8))
 
 
 def test_workers_that_plan_at_once_plan_the_same(url: str) -> None:
