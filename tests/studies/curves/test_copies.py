@@ -30,7 +30,9 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 def search(store: Store, trials: int, **options: object) -> rekindle.Study:
-    return rekindle.tune("surrogate", trials=trials, epochs=(1, 3), study="s", storage=store, progress=False, **options)
+    return rekindle.tune(
+        "surrogate", trials=trials, epochs=(1, 3, 3), study="s", storage=store, progress=False, **options
+    )
 
 
 @pytest.fixture(scope="module")
