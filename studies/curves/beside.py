@@ -14,6 +14,8 @@ from typing import IO
 from ..redact import printable
 from ..workers import URL_VARIABLE
 
+MIRRORED = ("--to", "optuna")  # the copy in Optuna's tables
+MIRROR_AFTER = 5.0  # seconds that a study trains before it is copied there; shorter ones are copied at their end
 GRACE = 60.0  # seconds that a copier has after the training to write the rest
 
 

@@ -1,31 +1,42 @@
-"""Copy of a study's finished trials in Optuna's own tables.
+"""Copy of a study in Optuna's own tables.
 
-Rekindle writes the copy and never reads it. Trial n of the study is trial n of the copy, so trials are added in order,
-each once all trials before it are finished, by the one process that holds the lease of the mirror.
+Rekindle writes the copy and takes no result from it. Trial n of the study is trial n of the copy.
+One process at a time copies: the one that holds the lease of the mirror.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import make_url
 
+from ...spaces.choices import Choice, Fixed
+from ...spaces.ranges import Integer, Range, Real
 from ..errors import StoreError, TaskBusy
 from ..schedulers.confirming import CONFIRM
-from ..schedulers.seeds import collapse
+from ..schedulers.seeds import collapse, seeds_of
 from ..storage.rows import Segment, Trial, score_of
 from ..storage.store import MIRROR
 from ..study.config import Config
 from ..study.objectives import DEFAULT, objectives_of, value_of
+from .study_rows import StudyRows
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.study import Study as OptunaStudy
     from optuna.trial import FrozenTrial
 
+    from ...spaces.dimension import Dimension
+    from ..storage.locks.leases import StoreLease
     from ..storage.store import Store
 
 MARK = "rekindle"  # user attribute that marks a study in Optuna's tables as a copy
+FORM = "rekindle_form"  # user attribute with the form of the copy; one of another form is made again
+VERSION = 2
+Row = tuple[Trial, list[Segment], dict[int, float]]  # a trial, its segments and its objective by epoch
 
 
 class MirrorError(StoreError):
@@ -33,37 +44,155 @@ class MirrorError(StoreError):
 
 
 def mirror(store: Store, url: str, name: str) -> int:
-    """Copy new trials, and return their number; 0 while another process copies.
+    """Copy what is new, and return the number of trials that changed.
+
+    Nothing is copied while another process copies.
+    """
+    with Mirror(store, url, name) as copy:
+        return copy.update()
+
+
+class Mirror:
+    """A copy that is brought up to date whenever `update` is called.
 
     A confirmation is not copied: its candidates have different numbers of seeds, which Optuna would rank.
     """
-    import optuna
-    from optuna.study import StudyDirection
 
-    from ..samplers.suggest import quiet
+    def __init__(self, store: Store, url: str, name: str):
+        self.store, self.url, self.name = store, url, name
+        self.rows = StudyRows(store, name)
+        self._ending = ExitStack()
+        self._lease: StoreLease | None = None
+        self._study: OptunaStudy | None = None
 
-    config = Config.from_json(store.study(name).config, name)
-    if config.scheduler == CONFIRM:
-        return 0
-    try:
-        lease = store.open(MIRROR + name, {"mirror": name})
-    except TaskBusy:
-        return 0
-    with lease, quiet(optuna.logging.WARNING), ExitStack() as ending:
-        storage = optuna.storages.RDBStorage(_with_driver(url))
-        ending.callback(storage.engine.dispose)
-        ending.callback(storage.remove_session)
-        trials = finished(config, *collapse(config, store.trials(name), store.segments(name)))
-        directions = [StudyDirection[direction.upper()] for direction in objectives_of(config).values()]
-        study = optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
-        copied = len(study.get_trials(deepcopy=False))
-        if not copied:
-            study.set_user_attr(MARK, config.to_json())
-        elif MARK not in study.user_attrs:
-            raise MirrorError(f"study {name!r} cannot be shown in Optuna's tables: they hold another one of that name")
-        lease.check()
-        study.add_trials(trials[copied:])
-        return len(trials[copied:])
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ending.close()
+
+    def update(self) -> int:
+        """Copy what is new, and return the number of trials that changed."""
+        import optuna
+
+        from ..samplers.suggest import quiet
+
+        self.rows.refresh()
+        if self.rows.config.scheduler == CONFIRM or not self._hold():
+            return 0
+        assert self._lease is not None
+        with quiet(optuna.logging.WARNING):
+            self._study = self._study or self._open()
+            self._lease.check()
+            return sum(self._copy(row) for row in self._changed(self._study))
+
+    def _hold(self) -> bool:
+        """Take the lease of the mirror; return False while another process has it."""
+        if self._lease is None or self._lease.lost:
+            try:
+                self._lease = self._ending.enter_context(self.store.open(MIRROR + self.name, {"mirror": self.name}))
+            except TaskBusy:
+                return False
+        return True
+
+    def _open(self) -> OptunaStudy:
+        import optuna
+        from optuna.study import StudyDirection
+
+        config = self.rows.config
+        storage = optuna.storages.RDBStorage(_with_driver(self.url))
+        self._ending.callback(storage.engine.dispose)
+        self._ending.callback(storage.remove_session)
+        objectives = objectives_of(config)
+        directions = [StudyDirection[direction.upper()] for direction in objectives.values()]
+        make = lambda: optuna.create_study(  # noqa: E731
+            storage=storage, study_name=self.name, directions=directions, load_if_exists=True
+        )
+        study = make()
+        copied = study.get_trials(deepcopy=False)
+        if copied and MARK not in study.user_attrs:
+            raise MirrorError(
+                f"study {self.name!r} cannot be shown in Optuna's tables: they hold another one of that name"
+            )
+        if copied and study.user_attrs.get(FORM) != VERSION:
+            optuna.delete_study(study_name=self.name, storage=storage)
+            study = make()
+        study.set_user_attr(MARK, config.to_json())
+        study.set_user_attr(FORM, VERSION)
+        study.set_metric_names(list(objectives))
+        return study
+
+    def _changed(self, study: OptunaStudy) -> list[tuple[FrozenTrial | None, FrozenTrial]]:
+        """Return the trials that differ from their copies, with these."""
+        config = self.rows.config
+        trials, segments = collapse(config, list(self.rows.trials.values()), list(self.rows.segments.values()))
+        copies = study.get_trials(deepcopy=False)
+        trials = sorted(trials, key=lambda trial: trial.number)
+        trials = [trial for number, trial in enumerate(trials) if trial.number == number]  # the others wait for a gap
+        open_trials = [trial for trial in trials if trial.number >= len(copies) or not _is_over(copies[trial.number])]
+        rows: dict[int, list[Segment]] = {}
+        for row in sorted(segments, key=lambda row: row.rung):
+            rows.setdefault(row.number, []).append(row)
+        started = self.store.started([trial.uid for trial in open_trials])
+        curves = self._curves(open_trials)
+        changed = []
+        for trial in open_trials:
+            copy = copies[trial.number] if trial.number < len(copies) else None
+            now = frozen(config, (trial, rows.get(trial.number, []), curves.get(trial.uid, {})), started.get(trial.uid))
+            if copy is None or _shown(copy) != _shown(now):
+                changed.append((copy, now))
+        return changed
+
+    def _curves(self, trials: Sequence[Trial]) -> dict[str, dict[int, float]]:
+        """Return the objective by epoch, where there is one objective and one seed."""
+        [name, *others] = objectives_of(self.rows.config)
+        if others or seeds_of(self.rows.config) > 1:
+            return {}
+        found = self.store.metrics_after({trial.uid: 0 for trial in trials})
+        return {uid: {epoch: row[name] for epoch, row in rows if name in row} for uid, rows in found.items()}
+
+    def _copy(self, row: tuple[FrozenTrial | None, FrozenTrial]) -> bool:
+        """Write one trial."""
+        import sqlalchemy as sa
+        from optuna.trial import TrialState
+
+        assert self._study is not None
+        copy, now = row
+        storage = self._study._storage
+        if copy is None:
+            storage.create_new_trial(self._study._study_id, now)
+            return True
+        trial = copy._trial_id
+        if copy.state == TrialState.WAITING and now.state != TrialState.WAITING:
+            storage.set_trial_state_values(trial, TrialState.RUNNING)
+        for step, value in now.intermediate_values.items():
+            if step not in copy.intermediate_values:
+                storage.set_trial_intermediate_value(trial, step, value)
+        for name, attribute in now.user_attrs.items():
+            if copy.user_attrs.get(name) != attribute:
+                storage.set_trial_user_attr(trial, name, attribute)
+        if now.state.is_finished():
+            storage.set_trial_state_values(trial, now.state, now.values)
+        times = {"start": now.datetime_start, "end": now.datetime_complete}  # Optuna writes the present
+        with self._engine().begin() as connection:
+            statement = "UPDATE trials SET datetime_start = :start, datetime_complete = :end WHERE trial_id = :trial"
+            typed = sa.text(statement).bindparams(sa.bindparam("start", type_=sa.DateTime))
+            typed = typed.bindparams(sa.bindparam("end", type_=sa.DateTime))
+            connection.execute(typed, {**times, "trial": trial})
+        return True
+
+    def _engine(self) -> Any:
+        assert self._study is not None
+        return self._study._storage._backend.engine  # type: ignore[attr-defined]
+
+
+def _is_over(copy: FrozenTrial) -> bool:
+    return copy.state.is_finished()
+
+
+def _shown(trial: FrozenTrial) -> tuple[object, ...]:
+    """Return what may change of a trial."""
+    return trial.state, trial.intermediate_values, trial.user_attrs
 
 
 def forget(store: Store, name: str) -> None:
@@ -94,35 +223,90 @@ def _with_driver(url: str) -> str:
     return parsed.render_as_string(hide_password=False)
 
 
-def finished(config: Config, trials: Sequence[Trial], segments: Sequence[Segment]) -> list[FrozenTrial]:
-    """Return the trials before the first unfinished one in Optuna's form."""
+def frozen(config: Config, row: Row, started: float | None) -> FrozenTrial:
+    """Return a trial in Optuna's form.
+
+    Args:
+        config: the study's.
+        row: the trial.
+        started: when its training began, None before.
+    """
     from optuna.trial import TrialState, create_trial
 
-    from ...spaces.drivers.to_optuna import distributions, params
-
-    states = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
-    states["cancelled"] = TrialState.FAIL
-    spread = distributions(config.searched)
-    names = config.searched.flat().keys()
+    trial, segments, curve = row
+    ends = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+    ends["cancelled"] = TrialState.FAIL
+    waiting = TrialState.WAITING if started is None else TrialState.RUNNING
+    state = ends.get(trial.state, waiting)
+    done = [row for row in segments if row.state == "done"]
     objectives = objectives_of(config)
-    frozen = []
-    for trial in trials:
-        if trial.state not in states:
-            break
-        done = [row for row in segments if row.number == trial.number and row.state == "done"]
-        values = params(config.searched, {name: value for name, value in trial.params.items() if name in names})
-        frozen.append(
-            create_trial(
-                state=states[trial.state],
-                values=_values(objectives, done[-1]) if states[trial.state] != TrialState.FAIL and done else None,
-                params=values,
-                distributions={name: spread[name] for name in values},
-                # Optuna has intermediate values of one objective only.
-                intermediate_values={row.epochs: _values(objectives, row)[0] for row in done if len(objectives) == 1},
-                user_attrs={"rk_uid": trial.uid, **({"rk_digest": done[-1].digest} if done else {})},
-            )
-        )
-    return frozen
+    # Optuna has intermediate values of one objective only.
+    measured = {row.epochs: _values(objectives, row)[0] for row in done if len(objectives) == 1}
+    last = max((row.epochs - (row.state == "ready") for row in segments), default=0)  # another study may train further
+    measured = {epoch: value for epoch, value in curve.items() if epoch <= last} | measured
+    values, distributions = {}, {}
+    for name, dimension in config.searched.flat().items():
+        if name in trial.params and (found := _parameter(dimension, trial.params[name])) is not None:
+            values[name], distributions[name] = found
+    made = create_trial(
+        state=TrialState.RUNNING,
+        params=values,
+        distributions=distributions,
+        intermediate_values=dict(sorted(measured.items())),
+        user_attrs=_attributes(trial, segments, done),
+    )
+    made.state = state
+    if state in (TrialState.COMPLETE, TrialState.PRUNED) and done:
+        made.values = _values(objectives, done[-1])
+    made.datetime_start = None if state == TrialState.WAITING else _moment(started or trial.created)
+    made.datetime_complete = _moment(trial.finished) if state.is_finished() else None
+    return made
+
+
+def _attributes(trial: Trial, segments: Sequence[Segment], done: Sequence[Segment]) -> dict[str, Any]:
+    """Return what Optuna has no column for."""
+    attributes: dict[str, Any] = {"rk_uid": trial.uid}
+    if segments:
+        attributes |= {"rk_rung": segments[-1].rung, "rk_epochs_planned": segments[-1].epochs}
+    if done:
+        attributes["rk_digest"] = done[-1].digest
+    if "start" in trial.attrs:
+        attributes |= {"rk_parent": trial.attrs["parent"], "rk_parent_epochs": trial.attrs["start"]["epochs"]}
+    places = ("bracket", "member", "generation")
+    attributes |= {f"rk_{name}": trial.attrs[name] for name in places if name in trial.attrs}
+    if trial.state == "cancelled":
+        attributes["rk_state"] = trial.state  # Optuna has no such state
+    if trial.error:
+        attributes["rk_error"] = trial.error.strip().splitlines()[-1][:1000]
+    return attributes
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    """Return a time as Optuna stores it, local and without a zone."""
+    return None if seconds is None else datetime.fromtimestamp(seconds)
+
+
+def _parameter(dimension: Dimension, value: Any) -> tuple[Any, BaseDistribution] | None:
+    """Return a hyperparameter's own value, with a distribution that holds it; None if it has none.
+
+    A known configuration, or one that a population has changed, may lie outside the range.
+    """
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(dimension, Fixed):
+        return None
+    if isinstance(dimension, Choice):
+        plain = (bool, int, float, str, type(None))
+        choices = [each if isinstance(each, plain) else str(each) for each in dimension.values]
+        shown = value if value in choices else str(value)
+        return (shown, CategoricalDistribution(choices)) if shown in choices else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    low, high = (dimension.low, dimension.high) if isinstance(dimension, Range) else (value, value)
+    low, high, log = min(low, value), max(high, value), isinstance(dimension, Real | Integer) and dimension.log
+    if isinstance(dimension, Integer):
+        return value, IntDistribution(int(low), int(high), log=log)
+    return float(value), FloatDistribution(float(low), float(high), log=log and low > 0)
 
 
 def _values(objectives: Mapping[str, str], row: Segment) -> list[float]:

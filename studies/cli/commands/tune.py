@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ....tasks import load
 from ....tasks.task import Task
-from ...curves.beside import copied
+from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
 from ...curves.sinks import parse
 from ...engine.configuring import load_task, study_config
 from ...engine.confirming import confirmation_config, confirmation_json, confirmation_name
@@ -93,8 +93,9 @@ def tune(arguments: argparse.Namespace) -> int:
         if look(store, name).complete:
             note(errors, f"study {name} is complete; rerun with more --trials than {config.trials[-1]} to extend it")
         else:
-            logs = [["--to", text] for text in arguments.log]
-            with copied(arguments.storage, name, logs, partial(note, errors)):
+            logs, say = [["--to", text] for text in arguments.log], partial(note, errors)
+            url = arguments.storage
+            with copied(url, name, [MIRRORED], say, MIRROR_AFTER), copied(url, name, logs, say):
                 _work(arguments, store, name, errors)
             if (held := hold_of(store.commands(name))) is not None:
                 note(errors, f"study {name} had the {held}; `rekindle resume {shlex.quote(name)}` carries on")

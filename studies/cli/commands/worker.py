@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 import signal
+from contextlib import suppress
 from functools import partial
 
 import optuna
+from sqlalchemy.exc import SQLAlchemyError
 
+from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
 from ...engine.json_views import summary_json
+from ...engine.optuna_mirror import mirror
+from ...errors import StoreError
 from ...storage.commands import hold_of
 from ...workers.hangs import watched
 from ...workers.worker import run_worker
@@ -23,7 +28,9 @@ def worker(arguments: argparse.Namespace) -> int:
     with existing_store(arguments, first=True) as store:
         store.study(arguments.study)
         say(f"works on study {arguments.study} in {store.url} until it is complete; Ctrl-C saves and stops")
-        with watched(arguments.storage, arguments.stuck):
+        mirrored = [] if arguments.with_parent else [MIRRORED]  # the parent has its own
+        copier = copied(arguments.storage, arguments.study, mirrored, say, MIRROR_AFTER)
+        with copier, watched(arguments.storage, arguments.stuck):
             status = run_worker(
                 store,
                 arguments.study,
@@ -35,6 +42,9 @@ def worker(arguments: argparse.Namespace) -> int:
                 say=say,
                 tell=say,
             )
+        if mirrored:
+            with suppress(StoreError, SQLAlchemyError, RuntimeError):
+                mirror(store, arguments.storage, arguments.study)
         stopped = (
             f"stopped by {signal.Signals(status - 128).name}; everything is saved; any worker resumes" if status else ""
         )

@@ -16,7 +16,7 @@ from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.engine.configuring import make_population
 from rekindle.studies.engine.json_views import study_json
-from rekindle.studies.engine.optuna_mirror import finished, mirror
+from rekindle.studies.engine.optuna_mirror import frozen, mirror
 from rekindle.studies.engine.progress import look
 from rekindle.studies.errors import DamagedRow
 from rekindle.studies.schedulers.asha import ASHA
@@ -314,7 +314,7 @@ def test_a_result_that_lacks_an_objective_is_named_as_damage(sqlite_url: str) ->
         with pytest.raises(DamagedRow, match="one has no return"):
             best_first(config, [rows[0], replace(rows[1], objectives=None)])
         with pytest.raises(DamagedRow, match="one has no model_size"):
-            finished(config, store.trials("s"), store.segments("s"))
+            frozen(config, (store.trials("s")[1], [store.segments("s")[1]], {}), None)
         findings = check(store)
         assert [(each.kind, each.what) for each in findings] == [("segment-result", "it has no model_size")]
         repair(store, findings)

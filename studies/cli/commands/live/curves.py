@@ -8,37 +8,43 @@ from __future__ import annotations
 import argparse
 import os
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
 from ....curves.copying import Copy
 from ....curves.runs import Curves
 from ....curves.sinks import opened, parse
+from ....engine.optuna_mirror import Mirror
 from ...output.terminal import new_console, note, print_json
 from ..storage import existing_store
 
+OPTUNA = "optuna"  # the copy in Optuna's tables, which are in the storage itself
 POLL = 2.0  # seconds between two looks at the rows
 
 
 def export_curves(arguments: argparse.Namespace) -> int:
     """Copy the curves of a study or a task."""
-    targets = [parse(text, arguments.names) for text in arguments.to]
+    targets = [parse(text, arguments.names) for text in arguments.to if text != OPTUNA]
     say = partial(note, new_console(stderr=True))
     over = _parent_ended() if arguments.with_parent else threading.Event()
     with existing_store(arguments) as store, ExitStack() as sinks:
         reader = Curves(store, arguments.name)
         copies = [Copy(reader.again(), sinks.enter_context(opened(*target, say))) for target in targets]
+        updates: list[Callable[[], object]] = [copy.update for copy in copies]
+        if OPTUNA in arguments.to:
+            updates.append(sinks.enter_context(Mirror(store, arguments.storage, arguments.name)).update)
         while True:
             last = not arguments.follow or over.is_set() or (not arguments.with_parent and reader.complete)
-            for copy in copies:
-                copy.update()
+            for update in updates:
+                update()
             if last:
                 break
             over.wait(POLL)
             reader.refresh()
     written = [
         {"to": text, "runs": len(copy.runs), "points": copy.points}
-        for text, copy in zip(arguments.to, copies, strict=True)
+        for text, copy in zip([text for text in arguments.to if text != OPTUNA], copies, strict=True)
     ]
     if arguments.json:
         return print_json({"name": arguments.name, "copies": written})
