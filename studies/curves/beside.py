@@ -16,7 +16,7 @@ from ..workers import URL_VARIABLE
 
 MIRRORED = ("--to", "optuna")  # the copy in Optuna's tables
 MIRROR_AFTER = 5.0  # seconds that a study trains before it is copied there; shorter ones are copied at their end
-GRACE = 60.0  # seconds that a copier has after the training to write the rest
+GRACE = 20.0  # seconds that a copier has after the training to write the rest
 
 
 class Copier:

@@ -47,7 +47,7 @@ from .sql.retry import RetryPolicy
 from .sql.writes import add_events
 
 KEEP = Keep()
-MIRROR = "mirror/"  # with the study's name: the uid of the lease of its copy in Optuna's tables
+MIRROR = task_rows.MIRROR
 PLANNING_SECONDS = 30.0
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,6 +14,8 @@ from .rows import CheckpointRow, Event, TaskRow, Trial
 from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task, trial
 from .sql.writes import chunks
 
+MIRROR = "mirror/"  # with the study's name: the uid of the lease of its copy in Optuna's tables
+
 
 def tasks(connection: Connection, uids: Collection[str] | None = None) -> list[TaskRow]:
     """Return the tasks (all, or those given), the oldest first."""
@@ -55,10 +57,12 @@ def trials_of(connection: Connection, uid: str) -> list[tuple[str, Trial]]:
 def holders(connection: Connection) -> dict[str, str]:
     """Return the owners, by uid, that are not known to be dead.
 
+    Who copies studies for Optuna trains nothing and is left out.
+
     A process is given as ``host:boot:pid:started``.
     """
     owned = sa.select(task.c.uid, task.c.lease_owner).where(task.c.lease_owner >= "", task.c.lease_expires > Now())
-    owners = {uid: str(owner) for uid, owner in connection.execute(owned)}
+    owners = {uid: str(owner) for uid, owner in connection.execute(owned) if not uid.startswith(MIRROR)}
     dead = {owner for owner in set(owners.values()) if Owner.parse(owner).is_dead()}
     return {uid: owner for uid, owner in owners.items() if owner not in dead}
 

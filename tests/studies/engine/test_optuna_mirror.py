@@ -112,3 +112,4 @@ def test_two_processes_do_not_copy_at_once(store: Store, sqlite_url: str) -> Non
     with Mirror(store, sqlite_url, "s") as first, Store(sqlite_url) as other:
         first.update()
         assert mirror(other, sqlite_url, "s") == 0
+        assert other.workers() == []  # it trains nothing, so no worker leaves it a share
