@@ -287,7 +287,9 @@ def _moment(seconds: float | None) -> datetime | None:
 
 
 def _parameter(dimension: Dimension, value: Any) -> tuple[Any, BaseDistribution] | None:
-    """Return a hyperparameter's own value, with a distribution that holds it; None if it has none.
+    """Return a hyperparameter's own value and a distribution that holds it.
+
+    Return None if it has no such value.
 
     A known configuration, or one that a population has changed, may lie outside the range.
     """
