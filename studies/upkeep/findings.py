@@ -25,7 +25,9 @@ LAWS = {
     "table": Law("every row of a table can be read", "restore the database from a copy", False),
     "json": Law("a JSON column holds JSON", "restore the database from a copy, or delete the row", False),
     "lease": Law("a lease belongs to a process that lives", "--repair releases it; any worker takes it over as well"),
-    "task-identity": Law("a task has an identity, or a trial that waits for it", "--repair deletes the empty task"),
+    "task-identity": Law(
+        "a task has an identity, or a trial that waits for it or was cancelled", "--repair deletes the empty task"
+    ),
     "task-lost": Law("a task with checkpoints has an identity", "open it with its identity once more", False),
     "task-epochs": Law("a task's epochs are those of its last checkpoint", "--repair sets them"),
     "checkpoint": Law(

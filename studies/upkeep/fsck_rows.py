@@ -61,7 +61,7 @@ def _leases(connection: Connection) -> Iterator[Finding]:
 def _tasks(connection: Connection) -> Iterator[Finding]:
     c = task.c
     has = sa.exists().where(checkpoint.c.uid == c.uid)
-    waited = sa.exists().where(trial.c.uid == c.uid, trial.c.state == "running")
+    waited = sa.exists().where(trial.c.uid == c.uid, trial.c.state.in_(("running", "cancelled")))
     query = sa.select(c.uid, has).where(c.identity.is_(None), ~waited, c.lease_owner.is_(None))
     for uid, stored in connection.execute(query.order_by(c.uid)):
         kind, wrong = ("task-lost", "it has none") if stored else ("task-identity", "it has neither")
