@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -28,6 +29,8 @@ from .engine.runner import scheduler_of, start_study
 from .engine.steering import Steering
 from .errors import StoreError
 from .redact import printable
+from .report.data import report_json
+from .report.writing import write_report
 from .storage.commands import Command
 from .storage.store import Store
 from .study.config import Config
@@ -231,6 +234,14 @@ class Study:
     @property
     def _steering(self) -> Steering:
         return Steering(self.store, self.name)
+
+    def report(self, path: str | Path) -> None:
+        """Write a report on the study, one HTML file; the same rows give the same bytes.
+
+        Raises:
+            ValueError: the file cannot be written.
+        """
+        write_report([report_json(self.store, self.name)], Path(path))
 
     def _json(self) -> dict[str, Any]:
         return study_json(self.store, self.name)

@@ -48,6 +48,10 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
     diagnose      format, study, objective, results, configurations (how many), importances [{name, estimate (its share
                   of the results' variance), low, high (95%)}], findings [{check ("edge", "no effect", "seeds",
                   "first rung", "failures", "idle" or "pruned"), text, cure}]
+    report        format, file, studies [what the report shows of each: study (as tune), confirmation,
+                  verdict [sentences], epochs (trained in all), curves {metric, trials {number: [[epoch, value]]}},
+                  importances (null, or {epochs, trials, values {name: part of 1}}),
+                  correlations [{low, high (epochs), trials, correlation}], timeline, failures {kind: times}, ...]
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     create        as tune
     tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (the last one, or null)}]

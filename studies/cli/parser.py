@@ -56,6 +56,7 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     _add_tune(commands)
     _add_confirm(commands)
+    _add_report(commands)
     _add_train(commands)
     _add_worker(commands)
     _add_steering(commands)
@@ -340,6 +341,14 @@ def _add_confirm(commands: Any) -> None:
     _add_env_processes(parser)
     _add_device(parser)
     _add_use_previous(parser)
+
+
+def _add_report(commands: Any) -> None:
+    text = "write a report on studies: one HTML file to keep and send, without links to elsewhere"
+    parser = _command(commands, "report", text, "look.report")
+    parser.add_argument("study", metavar="STUDY", nargs="+")
+    text = "the file (default: %(default)s)"
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help=text)
 
 
 def _add_train(commands: Any) -> None:

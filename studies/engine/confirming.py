@@ -18,6 +18,7 @@ from ..statistics.aggregates import probability_of_improvement
 from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
 from ..storage.rows import Segment, score_of
 from ..study.config import MOST_SEEDS, BadConfig, Config, check_count
+from ..study.digits import in_digits
 from ..study.objectives import MINIMIZE, RETURN, objectives_of, point
 from .configuring import load_task
 from .json_views import Json, rank, study_json
@@ -203,3 +204,29 @@ def _answer(
 def _improvement(own: Sequence[float], others: Sequence[float]) -> Interval:
     """Return the probability that a training beats one of the others."""
     return interval(probability_of_improvement, [[x] for x in own], [[x] for x in others])
+
+
+def verdict(confirmation: Json) -> str:
+    """Return what a confirmation shows, in sentences."""
+    winner, cost = confirmation["winner"], confirmation["cost"]
+    spent = f"It took {cost['trainings']:,} trainings, {cost['epochs']:,} epochs."
+    if confirmation["state"] != "complete":
+        return f"The confirmation is not complete; `rekindle confirm {confirmation['study']}` resumes it. {spent}"
+    best = None if winner is None else confirmation["candidates"][winner]
+    if best is None or best["estimate"] is None:
+        return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
+    value, low, high = in_digits([best["estimate"][end] for end in ("value", "low", "high")])
+    sentences = [f"Expect {value} of {candidate_name(best)}, with 95% confidence between {low} and {high}."]
+    if confirmation["optimism"] is not None:
+        claim, difference = in_digits([best["claim"], abs(best["claim"] - best["estimate"]["value"])])
+        sentences.append(f"The search claimed {claim}, which differs by {difference}.")
+    for key, others in (("over_defaults", "the defaults"), ("over_runner_up", "the runner-up")):
+        if (better := confirmation[key]) is not None:
+            probability = f"{better['estimate']:.2f} ({better['low']:.2f} to {better['high']:.2f})"
+            sentences.append(f"A training of it beats a training of {others} with probability {probability}.")
+    return " ".join([*sentences, spent])
+
+
+def candidate_name(candidate: Json) -> str:
+    """Return how a confirmation's candidate is called."""
+    return "the defaults" if candidate["trial"] is None else f"trial {candidate['trial']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 
 import sqlalchemy as sa
@@ -76,6 +77,39 @@ def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:
     for id, digest, size in connection.execute(names.where(c.uid == uid)):
         blobs.setdefault(id, {})[digest] = size
     return [CheckpointRow(*row, blobs=blobs.get(row.id, {})) for row in connection.execute(query)]
+
+
+def events_of_study(connection: Connection, study: str) -> list[Event]:
+    """Return the events of all tasks of a study, the oldest first."""
+    c = event.c
+    query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid.in_(_uids_of(study))).order_by(c.id)
+    return [Event(*row) for row in connection.execute(query)]
+
+
+def saved_last(connection: Connection, study: str) -> dict[str, tuple[int, float]]:
+    """Return each last checkpoint's fencing token and time, by uid."""
+    c = checkpoint.c
+    query = sa.select(c.uid, c.lease_epoch, c.created).where(c.uid.in_(_uids_of(study))).order_by(c.id)
+    return {uid: (token, created) for uid, token, created in connection.execute(query)}
+
+
+def curves(connection: Connection, study: str, names: Collection[str]) -> dict[str, list[tuple[int, dict[str, float]]]]:
+    """Return named metrics of a study's tasks by uid, in order.
+
+    Values that are not finite are left out.
+    """
+    query = sa.select(metric.c.uid, metric.c.epoch, sa.type_coerce(metric.c.data, sa.Text))
+    query = query.where(metric.c.uid.in_(_uids_of(study))).order_by(metric.c.uid, metric.c.epoch)
+    found: dict[str, list[tuple[int, dict[str, float]]]] = {}
+    for uid, epoch, text in connection.execute(query):
+        values = json.loads(text)  # a study has a hundred thousand rows: not checked as one row is
+        known = {name: values[name] for name in names if isinstance(values.get(name), int | float)}
+        found.setdefault(uid, []).append((epoch, known))
+    return found
+
+
+def _uids_of(study: str) -> sa.Select[tuple[str]]:
+    return sa.select(trial.c.uid).where(trial.c.study == study)
 
 
 def events(connection: Connection, uid: str) -> list[Event]:

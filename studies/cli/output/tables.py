@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ....spaces import flatten
+from ...engine.confirming import candidate_name, verdict
 from ...engine.json_views import STATES, Json, rank
 from ...redact import printable
 from ...study.config import title
@@ -92,7 +93,7 @@ def _confirmation_table(confirmation: Json) -> Table:
     for index, each in enumerate(candidates):
         style = "bold green" if index == confirmation["winner"] else ""
         estimate = estimates[index]
-        name = _candidate(each) + (", the defaults" if each["defaults"] and each["trial"] is not None else "")
+        name = candidate_name(each) + (", the defaults" if each["defaults"] and each["trial"] is not None else "")
         table.add_row(
             Text(name, style),
             claims[index],
@@ -103,31 +104,6 @@ def _confirmation_table(confirmation: Json) -> Table:
             str(estimate["seeds"]) if estimate else "",
         )
     return table
-
-
-def verdict(confirmation: Json) -> str:
-    """Return what a confirmation shows, in sentences."""
-    winner, cost = confirmation["winner"], confirmation["cost"]
-    spent = f"It took {cost['trainings']:,} trainings, {cost['epochs']:,} epochs."
-    if confirmation["state"] != "complete":
-        return f"The confirmation is not complete; `rekindle confirm {confirmation['study']}` resumes it. {spent}"
-    best = None if winner is None else confirmation["candidates"][winner]
-    if best is None or best["estimate"] is None:
-        return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
-    value, low, high = in_digits([best["estimate"][end] for end in ("value", "low", "high")])
-    sentences = [f"Expect {value} of {_candidate(best)}, with 95% confidence between {low} and {high}."]
-    if confirmation["optimism"] is not None:
-        claim, difference = in_digits([best["claim"], abs(best["claim"] - best["estimate"]["value"])])
-        sentences.append(f"The search claimed {claim}, which differs by {difference}.")
-    for key, others in (("over_defaults", "the defaults"), ("over_runner_up", "the runner-up")):
-        if (better := confirmation[key]) is not None:
-            probability = f"{better['estimate']:.2f} ({better['low']:.2f} to {better['high']:.2f})"
-            sentences.append(f"A training of it beats a training of {others} with probability {probability}.")
-    return " ".join([*sentences, spent])
-
-
-def _candidate(candidate: Json) -> str:
-    return "the defaults" if candidate["trial"] is None else f"trial {candidate['trial']}"
 
 
 def misleading(rung: Json, rungs: Sequence[int]) -> str:

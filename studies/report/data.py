@@ -1,0 +1,222 @@
+"""Content of a report on a study, as JSON.
+
+The same rows give the same JSON: nothing here looks at a clock, a machine or a random number.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...spaces.choices import Fixed, Ordinal
+from ...spaces.dimension import Maybe
+from ..engine.confirming import candidate_name, confirmation_json, verdict
+from ..engine.json_views import Json, rank, study_json
+from ..schedulers.confirming import CONFIRM
+from ..statistics.intervals import FEWEST, mean_interval
+from ..storage.rows import Segment
+from ..study.config import Config, title
+from ..study.digits import in_digits_alone
+from ..study.objectives import objectives_of
+from .analysis import importances, rank_correlations, result_of
+from .timeline import timeline
+
+if TYPE_CHECKING:
+    from ..storage.store import Store
+
+EPISODE_RETURN = "episode_return"  # of training, reported at each epoch
+VERSIONS = ("rekindle", "torch", "numpy", "gymnasium", "machine", "device")
+Curves = Mapping[str, Sequence[tuple[int, Mapping[str, float]]]]
+
+
+def report_json(store: Store, name: str) -> Json:
+    """Return everything that a report shows of a study.
+
+    Raises:
+        UnknownStudy: the storage has no such study.
+    """
+    config = Config.from_json(store.study(name).config, name)
+    study, confirmation = study_json(store, name), confirmation_json(store, name)
+    objective, direction = next(iter(objectives_of(config).items()))
+    ranked = rank(study["trials"], study["objectives"])
+    segments, events = store.segments(name), store.events_of_study(name)
+    values = [(trial, result_of(trial, objective)) for trial in ranked]
+    epochs = _epochs_trained(segments, study["trials"])
+    shown = {
+        "study": study,
+        "title": title(config.task, config.env),
+        "objective": objective,
+        "direction": direction,
+        "storage": store.url,
+        "ranked": [trial["number"] for trial in ranked],
+        "results": {trial["number"]: value for trial, value in values if value is not None},
+        "confirmation": confirmation,
+        "epochs": epochs,
+        "dimensions": _dimensions(config, study["trials"]),
+        "importances": importances(config, study["trials"], objective),
+        "correlations": rank_correlations(study["trials"], study["rungs"], objective),
+        "timeline": timeline(name, store.trials(name), events, store.saved_last(name)),
+        "failures": dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
+    }
+    measured = store.curves(name, (objective, EPISODE_RETURN))
+    shown["curves"] = _curves(measured, study["trials"], objective)
+    shown["band"] = _band(store, shown, measured)
+    shown["verdict"] = _verdict(shown)
+    shown["checklist"] = _checklist(config, shown, [event.data for event in events if event.kind == "init"])
+    return shown
+
+
+def _kind(note: Mapping[str, Any]) -> str:
+    return f"{note.get('kind')}, {'retried' if note.get('retry') else 'for good'}"
+
+
+def _epochs_trained(segments: Iterable[Segment], trials: Sequence[Json]) -> int:
+    """Return the epochs of all finished segments, each counted once."""
+    starts = {trial["number"]: trial["branch"]["epochs"] for trial in trials if trial["branch"]}
+    reached: dict[int, int] = {}
+    for row in segments:
+        if row.state == "done":
+            reached[row.number] = max(row.epochs, reached.get(row.number, 0))
+    return sum(epochs - starts.get(number, 0) for number, epochs in reached.items())
+
+
+def _dimensions(config: Config, trials: Sequence[Json]) -> list[Json]:
+    """Return the searched hyperparameters with their priors and kinds of axes."""
+    found = []
+    for name, dimension in config.searched.flat().items():
+        if isinstance(dimension, Fixed):
+            continue
+        values = [value for trial in trials if (value := trial["hyperparameters"].get(name)) is not None]
+        dimension = dimension.dimension if isinstance(dimension, Maybe) else dimension
+        numeric = bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        log = numeric and bool(getattr(dimension, "log", False)) and min(values) > 0
+        near_one = numeric and type(dimension).__name__ == "NearOne" and max(values) < 1
+        ordered = isinstance(dimension, Ordinal)
+        kind = "near one" if near_one else "log" if log else "linear" if numeric and not ordered else "choice"
+        found.append({"name": name, "prior": str(config.space[name]), "axis": kind})
+    return found
+
+
+def _curves(measured: Curves, trials: Sequence[Json], objective: str) -> Json:
+    """Return each trial's learning curve, the mean over its seeds."""
+    metric = _curve_metric(measured, objective)
+    means = {}
+    for trial in trials:
+        uids = [each["uid"] for each in trial.get("seeds", [trial])]
+        points = [(epoch, statistics.fmean(of)) for epoch, of in _by_epoch(measured, uids, metric).items()]
+        if points:
+            means[trial["number"]] = points
+    return {"metric": metric, "trials": means}
+
+
+def _curve_metric(measured: Curves, objective: str) -> str:
+    """Return the objective, or the training return if that is more frequent."""
+    counts = Counter(name for rows in measured.values() for _, values in rows for name in values)
+    return EPISODE_RETURN if counts[EPISODE_RETURN] > counts[objective] else objective
+
+
+def _by_epoch(measured: Curves, uids: Iterable[str], metric: str) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for uid in uids:
+        for epoch, values in measured.get(uid, ()):
+            if metric in values:
+                found.setdefault(epoch, []).append(values[metric])
+    return dict(sorted(found.items()))
+
+
+def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
+    """Return the best configuration's curve with its 95% interval.
+
+    Its seeds are the fresh ones of the confirmation, if there is one.
+    """
+    metric, confirmation = shown["curves"]["metric"], shown["confirmation"]
+    if confirmation and confirmation["winner"] is not None:
+        name, winner = confirmation["confirmation"], confirmation["winner"]
+        uids = [trial.uid for trial in store.trials(name) if trial.configuration == winner]
+        label, measured = candidate_name(confirmation["candidates"][winner]), store.curves(name, (metric,))
+    elif shown["ranked"]:
+        best = next(trial for trial in shown["study"]["trials"] if trial["number"] == shown["ranked"][0])
+        uids, label = [each["uid"] for each in best.get("seeds", ())], f"trial {best['number']}"
+    else:
+        return None
+    points = [
+        (epoch, *map(float, mean_interval(values, repetitions=400)))
+        for epoch, values in _by_epoch(measured, uids, metric).items()
+        if len(values) >= FEWEST
+    ]
+    return {"label": label, "seeds": len(uids), "points": points} if points else None
+
+
+def _verdict(shown: Json) -> list[str]:
+    """Return what the study found, in sentences."""
+    study, confirmation = shown["study"], shown["confirmation"]
+    trials = len(study["trials"])
+    if not shown["ranked"]:
+        failed = study["counts"]["failed"]
+        why = f"all {failed} of its trials failed" if failed and failed == trials else "no trial has a result yet"
+        return [f"The study has nothing to show: {why}."]
+    sentences = []
+    best = shown["ranked"][0]
+    if confirmation is not None:
+        sentences.append(verdict(confirmation))
+    elif len(study["objectives"]) > 1:
+        sentences.append(f"{len(study['front'])} of {trials} trials are on the Pareto front.")
+    else:
+        claim = f"Trial {best} is the best of {trials}: {shown['objective']} {in_digits_alone(shown['results'][best])}"
+        seeds = f", the {study['aggregate']} of {study['seeds']} seeds" if study["seeds"] > 1 else ", of one seed"
+        sentences.append(f"{claim}{seeds}.")
+        if study["scheduler"] not in ("pbt", CONFIRM):
+            sentences.append(
+                "The best of many noisy results was partly lucky: "
+                f"rekindle confirm {study['study']} says what it is worth on fresh seeds."
+            )
+    if study["state"] != "complete":
+        sentences.append("The study is not complete.")
+    return [*sentences, _cost(shown)]
+
+
+def _cost(shown: Json) -> str:
+    """Return what the study cost, and what promotion saved."""
+    study, epochs = shown["study"], shown["epochs"]
+    cost = f"The search trained {epochs:,} epochs."
+    started = sum(1 for trial in study["trials"] for _ in trial.get("seeds", [trial]))
+    whole = started * study["rungs"][-1]
+    if len(study["rungs"]) == 1 or study["scheduler"] in ("pbt", "none") or epochs >= whole:
+        return cost
+    saved = 1 - epochs / whole
+    return f"{cost} To train all {started:,} trainings to the end would have taken {whole:,}: {saved:.0%} were saved."
+
+
+def _checklist(config: Config, shown: Json, starts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the checklist of Eimer et al. (2023), arXiv:2306.01324, filled in."""
+    study, confirmation = shown["study"], shown["confirmation"]
+    seeds = (
+        f"{study['seeds']} a configuration, from {config.seed}"
+        if study["seeds"] > 1
+        else f"{config.seed}, for all trials"
+    )
+    tested = "none: the study is not confirmed"
+    if confirmation is not None:
+        tested = (
+            f"{confirmation['seeds']} of each estimate, disjoint from those of the search; "
+            f"{confirmation['race_seeds']} others chose the winner"
+        )
+    versions = {name: sorted({str(start[name]) for start in starts if name in start}) for name in VERSIONS}
+    rungs = ", ".join(map(str, study["rungs"]))
+    sought = ", ".join(f"{how} {name}" for name, how in study["objectives"].items())
+    return [
+        ("Task", f"{shown['title']}, version {config.task_version}"),
+        ("Objective", sought),
+        ("Method", f"sampler {config.sampler}, scheduler {config.scheduler}, rungs at {rungs} epochs"),
+        ("Budget", f"{config.trials[-1]:,} configurations, {shown['epochs']:,} epochs trained"),
+        ("Seeds of the search", seeds),
+        ("Seeds of the test", tested),
+        ("Not searched", _pairs(config.fixed) or "the defaults"),
+        *((name, ", ".join(values)) for name, values in versions.items() if values),
+    ]
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())

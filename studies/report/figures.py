@@ -1,0 +1,309 @@
+"""Figures of a report, each empty where its part has no data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..engine.json_views import Json
+from ..statistics.aggregates import performance_profile
+from ..study.objectives import MINIMIZE
+from .analysis import result_of
+from .drawing import BOTTOM, COLORS, LEFT, TOP, Chart, Scale, escape, extent, number, svg
+
+MOST_AXES = 14  # of parallel coordinates and slices: the most important hyperparameters
+
+
+def colors(shown: Json) -> dict[int, str]:
+    """Return the class of each trial's color: q5 are the best."""
+    ranked, count = shown["ranked"], len(shown["ranked"])
+    return {number: f"q{COLORS - 1 - COLORS * place // count}" for place, number in enumerate(ranked)}
+
+
+def curves(shown: Json) -> str:
+    """Draw the learning curves of all trials, the best with its band."""
+    means, band = shown["curves"]["trials"], shown["band"]
+    if not means:
+        return ""
+    of, metric, best = colors(shown), shown["curves"]["metric"], shown["ranked"][:1]
+    edges = [edge for _, _, low, high in band["points"] for edge in (low, high)] if band else []
+    everything = [value for points in means.values() for _, value in points]
+    low, high = extent(everything)
+    span = high - low
+    edges = [min(max(edge, low - span / 2), high + span / 2) for edge in edges]  # a band of three seeds is very wide
+    last = max(shown["study"]["rungs"][-1], *(points[-1][0] for points in means.values()))
+    chart = Chart((0, last), extent([*everything, *edges]), ("epoch", metric), width=940, height=380)
+    for rung in shown["study"]["rungs"][:-1]:
+        chart.add(f'<line class="rung" x1="{chart.x(rung):.1f}" x2="{chart.x(rung):.1f}" y1="{TOP}" y2="340"/>')
+    if band:
+        bottom, top = chart.y.low, chart.y.high
+        chart.band([(e, max(a, bottom), min(b, top)) for e, _, a, b in band["points"]], "best")
+    order = {trial: place for place, trial in enumerate(shown["ranked"])}
+    for trial in sorted(means, key=lambda trial: -order.get(trial, len(order))):
+        points = means[trial]
+        style = "best" if [trial] == best and not band else of.get(trial, "none")
+        chart.line(points, style, f"trial {trial}: {number(points[-1][1])} at epoch {points[-1][0]}")
+        if len(points) == 1:
+            chart.dots(points, style)
+    if band:
+        chart.line([(epoch, value) for epoch, value, _, _ in band["points"]], "best", band["label"])
+    return chart.svg(f"learning curves: {metric} by epoch")
+
+
+def promotions(shown: Json) -> str:
+    """Draw who was promoted to which rung."""
+    study = shown["study"]
+    rungs = study["rungs"]
+    if len(rungs) == 1 or study["scheduler"] in ("pbt", "none") or not shown["ranked"]:
+        return ""
+    trials, of = study["trials"], colors(shown)
+    chart = Chart((-0.5, len(trials) - 0.5), (-0.4, len(rungs) - 0.6), ("trial", "rung"), width=940, height=240)
+    for trial in trials:
+        done = [row["rung"] for row in trial["rungs"] if row["state"] == "done"]
+        style = of.get(trial["number"], "none")
+        n = trial["number"] if study["seeds"] == 1 else trials.index(trial)
+        if done:
+            results = ", ".join(number(result_of(row, shown["objective"])) for row in trial["rungs"])
+            chart.line([(n, 0), (n, max(done))], f"{style} stem", f"trial {trial['number']}: {results}")
+            chart.dots([(n, rung) for rung in done], style)
+        if failed := [row["rung"] for row in trial["rungs"] if row["state"] == "failed"]:
+            chart.dots([(n, rung) for rung in failed], "failed")
+    for rung, epochs in enumerate(rungs):
+        chart.text(LEFT - 6, chart.y(rung) + 4, epochs, anchor="end")
+    chart.text(LEFT - 6, TOP - 2, "epochs", anchor="end")
+    return chart.svg("promotions of each trial from rung to rung", y_axis=False)
+
+
+def genealogy(shown: Json) -> str:
+    """Draw a population: which member continued from which, generation by generation."""
+    study = shown["study"]
+    trials = {trial["number"]: trial for trial in study["trials"]}
+    if study["scheduler"] != "pbt" or not shown["ranked"]:
+        return ""
+    rows = [
+        (trial, rung["epochs"], value)
+        for trial in trials.values()
+        for rung in trial["rungs"]
+        if (value := result_of(rung, shown["objective"])) is not None
+    ]
+    member = {n: n if trial["member"] is None else trial["member"] for n, trial in trials.items()}
+    members = max(member.values()) + 1
+    sign = -1 if shown["direction"] == MINIMIZE else 1
+    place: dict[tuple[int, int], float] = {}
+    for epochs in study["rungs"]:
+        at = sorted((row for row in rows if row[1] == epochs), key=lambda row: sign * row[2])
+        place |= {(trial["number"], epochs): i / max(1, len(at) - 1) for i, (trial, _, _) in enumerate(at)}
+    height = TOP + BOTTOM + max(140, 26 * members)
+    chart = Chart((0, study["rungs"][-1] * 1.02), (members - 0.5, -0.5), ("epoch", "member"), width=940, height=height)
+    for trial in trials.values():
+        own = [(row["epochs"], member[trial["number"]]) for row in trial["rungs"] if row["state"] == "done"]
+        start = (trial["branch"]["epochs"] if trial["branch"] else 0, member[trial["number"]])
+        values = ", ".join(
+            f"{d['name']} = {number(trial['hyperparameters'].get(d['name']))}" for d in shown["dimensions"]
+        )
+        if own:
+            chart.line([start, *own], "member", f"trial {trial['number']}: {values}")
+        if trial["branch"] and trial["branch"]["trial"] in trials:
+            parent, epochs = member[trial["branch"]["trial"]], trial["branch"]["epochs"]
+            if parent != start[1]:
+                chart.line([(epochs, parent), (epochs + study["rungs"][0] * 0.12, start[1])], "copied")
+    for trial, epochs, value in rows:
+        style = f"q{min(COLORS - 1, int(COLORS * place[trial['number'], epochs]))}"
+        chart.add(
+            f'<circle class="{style} dot" cx="{chart.x(epochs):.1f}" cy="{chart.y(member[trial["number"]]):.1f}" r="6">'
+            f"<title>trial {trial['number']}: {number(value)} at epoch {epochs}</title></circle>"
+        )
+    return chart.svg("genealogy of the population")
+
+
+def profiles(samples: Sequence[tuple[str, Sequence[float]]], label: str) -> str:
+    """Draw the fraction of trainings above each result."""
+    if not samples:
+        return ""
+    low, high = extent(value for _, values in samples for value in values)
+    if low == high:
+        return ""
+    chart = Chart((low, high), (0, 1.02), (f"{label} above", "fraction of trainings"))
+    thresholds = [low + (high - low) * i / 100 for i in range(101)]
+    for index, (name, values) in enumerate(samples):
+        profile = performance_profile([[value] for value in values], thresholds)
+        chart.line(list(zip(thresholds, map(float, profile), strict=True)), f"s{index}", name)
+    return chart.svg("performance profiles")
+
+
+def importances(shown: Json) -> str:
+    """Draw the importance of each searched hyperparameter."""
+    if not shown["importances"]:
+        return ""
+    values = list(shown["importances"]["values"].items())[:MOST_AXES]
+    left = 20 + 7 * max(len(name) for name, _ in values)
+    height = TOP + BOTTOM + 22 * len(values)
+    top = max(value for _, value in values)
+    chart = Chart((0, top * 1.12), (len(values), 0), ("importance", ""), height=height, left=min(left, 220))
+    for row, (name, value) in enumerate(values):
+        chart.bar((0, value), (row + 0.18, row + 0.82), "q4 bar", f"{name}: {value:.3f}")
+        chart.text(chart.left - 6, chart.y(row + 0.5) + 4, name, anchor="end")
+        chart.text(chart.x(value) + 4, chart.y(row + 0.5) + 4, f"{value:.2f}")
+    return chart.svg("importance of hyperparameters", y_axis=False)
+
+
+def chosen_dimensions(shown: Json) -> list[Json]:
+    """Return the searched hyperparameters that vary, the most important ones of many."""
+    rank = list(shown["importances"]["values"]) if shown["importances"] else []
+    trials = shown["study"]["trials"]
+    varied = [
+        dimension
+        for dimension in shown["dimensions"]
+        if len({str(trial["hyperparameters"].get(dimension["name"])) for trial in trials}) > 1
+    ]
+    known = sorted(varied, key=lambda d: rank.index(d["name"]) if d["name"] in rank else len(rank))[:MOST_AXES]
+    return [dimension for dimension in varied if dimension in known]
+
+
+def _hashable(value: Any) -> Any:
+    """Return a number as it is, and all else as text."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+Place = Callable[[Any], float]
+
+
+def _value(trial: Json, dimension: Json) -> Any:
+    """Return a trial's value of a hyperparameter, None where it has none."""
+    return trial["hyperparameters"].get(dimension["name"])
+
+
+def _axis(dimension: Json, values: Sequence[Any], start: float, end: float) -> tuple[Place, list[tuple[float, str]]]:
+    """Return the places on a hyperparameter's axis, and its ticks."""
+    if dimension["axis"] == "choice":
+        choices = [str(value) for value in sorted(set(map(_hashable, values)), key=lambda v: (isinstance(v, str), v))]
+        scale = Scale(-0.3, len(choices) - 0.7, start, end)
+        place = {choice: scale(index) for index, choice in enumerate(choices)}
+        return lambda value: place[str(_hashable(value))], [(at, choice) for choice, at in place.items()]
+    scale = Scale(min(values), max(values), start, end, dimension["axis"])
+    return scale, [(scale(value), number(value)) for value in scale.ticks(5)]
+
+
+def parallel(shown: Json) -> str:
+    """Draw parallel coordinates, a line for each trial."""
+    dimensions, results, of = chosen_dimensions(shown), shown["results"], colors(shown)
+    trials = {trial["number"]: trial for trial in shown["study"]["trials"] if trial["number"] in results}
+    if not dimensions or len(trials) < 2:
+        return ""
+    width, height, top, bottom = max(940, 100 * (len(dimensions) + 1)), 350, 46, 340
+    gap = (width - 120) / len(dimensions)
+    sign = -1 if shown["direction"] == MINIMIZE else 1
+    axes = []
+    for dimension in dimensions:
+        name = dimension["name"]
+        values = [value for trial in trials.values() if (value := _value(trial, dimension)) is not None]
+        axes.append((name, *_axis(dimension, values, bottom - 22, top)))
+    span = extent(results.values())
+    scale = Scale(*span, *((bottom - 22, top) if sign > 0 else (top, bottom - 22)))
+    axes.append((shown["objective"], scale, [(scale(value), number(value)) for value in scale.ticks(6)]))
+    body = []
+    for trial in reversed(shown["ranked"]):
+        if trial not in trials:
+            continue
+        own = [_value(trials[trial], dimension) for dimension in dimensions] + [results[trial]]
+        ys = [bottom if value is None else place(value) for value, (_, place, _) in zip(own, axes, strict=True)]
+        points = " ".join(f"{50 + gap * i:.0f},{y:.0f}" for i, y in enumerate(ys))
+        body.append(
+            f'<polyline class="line {of[trial]}" data-trial="{trial}" points="{points}">'
+            f"<title>trial {trial}: {number(results[trial])}</title></polyline>"
+        )
+    for i, (name, _, ticks) in enumerate(axes):
+        x = 50 + gap * i
+        body.append(f'<line class="axis" x1="{x:.0f}" x2="{x:.0f}" y1="{top - 6}" y2="{bottom}"/>')
+        head = name if len(name) < 17 else f"{name[:7]}…{name[-8:]}"
+        row = 14 if i % 2 or len(name) < 12 else 28
+        body.append(f'<text class="label" x="{x:.0f}" y="{row}" text-anchor="middle">{escape(head)}</text>')
+        body += (
+            f'<text class="halo" x="{x + 5:.0f}" y="{at + 4:.0f}">{escape(text[:14])}</text>' for at, text in ticks
+        )
+        body.append(
+            f'<rect class="brush" data-axis="{i}" x="{x - 14:.0f}" y="{top - 8}" width="28" '
+            f'height="{bottom - top + 12}"/>'
+        )
+    return svg(width, height, "parallel coordinates", "".join(body), "parallel")
+
+
+def slices(shown: Json) -> list[str]:
+    """Draw the results by each searched hyperparameter."""
+    results, of, drawn = shown["results"], colors(shown), []
+    trials = [trial for trial in shown["study"]["trials"] if trial["number"] in results]
+    rank = list(shown["importances"]["values"]) if shown["importances"] else []
+    order = sorted(chosen_dimensions(shown), key=lambda d: rank.index(d["name"]) if d["name"] in rank else len(rank))
+    for dimension in order if len(trials) > 1 else ():
+        name = dimension["name"]
+        known = {t["number"]: value for t in trials if (value := _value(t, dimension)) is not None}
+        if not known:
+            continue
+        missing = len(known) < len(trials)
+        chart = Chart((0, 1), extent(results.values()), (name, shown["objective"]), width=300, height=210, left=46)
+        place, ticks = _axis(dimension, list(known.values()), 0.16 if missing else 0.03, 0.97)
+        few = ticks if len(ticks) <= 4 else ticks[:: math.ceil(len(ticks) / 4)]
+        for color in range(COLORS):
+            some = [trial["number"] for trial in trials if of[trial["number"]] == f"q{color}"]
+            chart.dots([(place(known[n]) if n in known else 0.03, results[n]) for n in some], f"q{color}")
+        few += [(0.03, "none")] if missing else []
+        drawn.append(chart.svg(f"results by {name}", [(at, text[:10]) for at, text in few]))
+    return drawn
+
+
+def front(shown: Json) -> str:
+    """Draw the Pareto front of the first two objectives."""
+    study = shown["study"]
+    if len(study["objectives"]) < 2 or not shown["ranked"]:
+        return ""
+    one, two = list(study["objectives"])[:2]
+    points = {
+        trial["number"]: (trial["objectives"][one], trial["objectives"][two])
+        for trial in study["trials"]
+        if trial["objectives"] and one in trial["objectives"] and two in trial["objectives"]
+    }
+    ends = [extent([point[axis] for point in points.values()], 0.08) for axis in (0, 1)]
+    labels = (f"{one} ({study['objectives'][one]})", f"{two} ({study['objectives'][two]})")
+    chart = Chart(ends[0], ends[1], labels, left=66)
+    chart.dots([point for trial, point in points.items() if trial not in study["front"]], "q1")
+    best = sorted(points[trial] for trial in study["front"] if trial in points)
+    chart.line(best, "front")
+    for trial in study["front"]:
+        x, y = points[trial]
+        chart.add(
+            f'<circle class="q5 dot" cx="{chart.x(x):.1f}" cy="{chart.y(y):.1f}" r="5"><title>trial {trial}: '
+            f"{number(x)}, {number(y)}</title></circle>"
+        )
+    return chart.svg("Pareto front")
+
+
+def workers(shown: Json) -> str:
+    """Draw which process trained when, with takeovers and failures."""
+    timeline = shown["timeline"]
+    if not timeline:
+        return ""
+    rows = timeline["workers"]
+    size, unit = max(timeline["seconds"], 1e-3), "seconds"
+    factor = 1.0
+    if size > 7200:
+        factor, unit = 3600.0, "hours"
+    elif size > 300:
+        factor, unit = 60.0, "minutes"
+    height = TOP + BOTTOM + max(60, 22 * len(rows))
+    left = 24 + 7 * max(len(row["name"]) for row in rows)
+    chart = Chart((0, size / factor), (len(rows), 0), (unit, ""), width=940, height=height, left=min(left, 260))
+    index = {row["name"]: i for i, row in enumerate(rows)}
+    for i, row in enumerate(rows):
+        chart.text(chart.left - 6, chart.y(i + 0.5) + 4, row["name"][:34], anchor="end")
+        for work in row["work"]:
+            trials = ", ".join(map(str, work["trials"][:12])) + ("..." if len(work["trials"]) > 12 else "")
+            chart.bar((work["from"] / factor, work["to"] / factor), (i + 0.2, i + 0.8), "work", f"trials {trials}")
+    for mark in timeline["marks"]:
+        x, y = chart.x(mark["at"] / factor), chart.y(index[mark["worker"]] + 0.5)
+        style = "takeover" if mark["kind"] == "takeover" else "failure"
+        chart.add(
+            f'<path class="{style}" d="M{x:.1f} {y - 7:.1f}l5 7l-5 7l-5 -7z"><title>trial {mark["trial"]}: '
+            f"{escape(mark['kind'])}</title></path>"
+        )
+    return chart.svg("work of each process", y_axis=False)

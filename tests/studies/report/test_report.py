@@ -1,0 +1,165 @@
+"""What a report shows, and what its file holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rekindle import Store, Study, tune
+from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.report.analysis import spearman
+from rekindle.studies.report.data import report_json
+from rekindle.studies.report.page import page
+from rekindle.studies.report.timeline import timeline
+from rekindle.studies.storage.rows import Event, Trial
+
+EVIL = '<script>alert("x")</script>'
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """Studies of the surrogate: halving with a confirmation, a population, a front, several seeds."""
+    with Store(f"sqlite:///{tmp_path_factory.mktemp('report') / 'r.db'}") as store:
+        same = {"storage": store, "progress": False, "fixed": {"noise": 2.0}, "sampler": "random"}
+        halved = tune("surrogate", study="halved", trials=18, epochs=(1, 9), scheduler="halving", **same)
+        halved.confirm(2, 4, progress=False)
+        tune("surrogate", study="bred", scheduler="pbt", population=4, interval=1, epochs=4, **same)
+        objectives = ["return", "env_steps:minimize"]
+        tune("surrogate", study=EVIL, trials=6, epochs=2, scheduler="none", objective=objectives, **same)
+        tune("surrogate", study="seeded", trials=4, seeds=3, epochs=(1, 3), scheduler="halving", **same)
+        yield store
+
+
+def parts(html: str) -> list[str]:
+    return re.findall("<h3>(.*?)</h3>", html)
+
+
+def test_a_report_is_the_same_bytes_when_built_twice(studies: Store) -> None:
+    names = ["halved", "bred", EVIL, "seeded"]
+    assert page([report_json(studies, name) for name in names]) == page([report_json(studies, name) for name in names])
+
+
+def test_a_confirmed_study_begins_with_what_its_winner_is_worth(studies: Store) -> None:
+    shown = report_json(studies, "halved")
+    html, [winner] = page([shown]), [shown["confirmation"]["winner"]]
+    assert shown["verdict"][0].startswith("Expect ")
+    assert shown["verdict"][0].split(".")[0] in html
+    assert "epochs. To train all 18 trainings to the end would have taken 162" in shown["verdict"][1]
+    assert shown["band"]["seeds"] == 6 + shown["confirmation"]["race_seeds"] - 2
+    assert shown["confirmation"]["candidates"][winner]["estimate"] is not None
+    assert parts(html)[:4] == ["Confirmation", "Learning curves", "Promotions", "Statistics"]
+
+
+def test_the_epochs_are_those_of_all_finished_rungs(studies: Store) -> None:
+    shown = report_json(studies, "halved")
+    assert shown["epochs"] == sum(trial["epochs"] for trial in study_json(studies, "halved")["trials"])
+    assert report_json(studies, "bred")["epochs"] == 4 * 4  # a branch does not count its parent's
+
+
+def test_each_trial_has_its_numbers_its_digest_and_its_replay(studies: Store) -> None:
+    study = study_json(studies, "halved")
+    html = page([report_json(studies, "halved")])
+    for trial in study["trials"]:
+        row = next(
+            row for row in re.findall("<tr data-trial.*?</tr>", html) if f'data-trial="{trial["number"]}"' in row
+        )
+        assert f"data-v={trial['return']!r}" in row
+        assert trial["digest"][:12] in row
+        assert f"rekindle replay {trial['uid']}<" in row
+        assert f"data-v={trial['hyperparameters']['lr']!r}" in row
+
+
+def test_parts_without_data_are_left_out(studies: Store) -> None:
+    bred, front, seeded = (parts(page([report_json(studies, name)])) for name in ("bred", EVIL, "seeded"))
+    assert "Genealogy" in bred
+    assert "Promotions" not in bred
+    assert "Pareto front" in front
+    assert not {"Genealogy", "Confirmation", "Promotions", "Do early rungs tell?"} & set(front)
+    assert "Statistics" in seeded
+    assert "Pareto front" not in seeded
+
+
+def test_names_are_text_and_nothing_is_loaded(studies: Store) -> None:
+    html = page([report_json(studies, EVIL), report_json(studies, "halved")])
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;alert(&quot;x&quot;)" in html
+    assert html.count("<script") == 1
+    assert not re.search(r"""(?i)(src|href)=["']?(https?:|//)|@import|url\(""", html)
+
+
+def test_an_empty_study_says_so(tmp_path: Path, cli: Cli) -> None:
+    url, file = f"sqlite:///{tmp_path / 'e.db'}", tmp_path / "e.html"
+    assert cli("create", "surrogate", "--study", "empty", "--storage", url)[0] == 0
+    assert cli("report", "empty", "--storage", url, "-o", str(file))[0] == 0
+    assert "The study has nothing to show: no trial has a result yet." in file.read_text()
+
+
+def test_a_study_that_failed_whole_says_why(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path / 'f.db'}") as store:
+        tune(
+            "surrogate",
+            study="f",
+            trials=2,
+            epochs=2,
+            scheduler="none",
+            storage=store,
+            progress=False,
+            fixed={"seconds": 0.0},
+        )
+        for table in ("rk_segment", "rk_trial"):  # as if both had diverged
+            more = ", error = '<b>Diverged</b>: loss became NaN'" if table == "rk_trial" else ", score = NULL"
+            store.database.write(lambda c, t=table, m=more: c.exec_driver_sql(f"UPDATE {t} SET state = 'failed'{m}"))
+        html = page([report_json(store, "f")])
+    assert "The study has nothing to show: all 2 of its trials failed." in html
+    assert "&lt;b&gt;Diverged&lt;/b&gt;: loss became NaN" in html
+
+
+def test_a_report_is_refused_in_one_line(studies: Store, tmp_path: Path, cli: Cli) -> None:
+    status, out, err = cli("report", "halved", "--storage", studies.url, "-o", str(tmp_path / "no" / "x.html"))
+    assert (status, out) == (2, "")
+    assert f"a report is written to a file, but {tmp_path}/no/x.html cannot be: No such file or directory; give" in err
+    assert cli("report", "none", "--storage", studies.url)[0] == 2
+
+
+def test_studies_stand_side_by_side(studies: Store) -> None:
+    html = page([report_json(studies, name) for name in ("halved", "seeded")])
+    assert parts(html)[:2] == ["Side by side", "Statistics"]
+    assert 'href="#study-1"' in html
+    assert "Results over the seeds of the search, which chose these configurations" in html
+
+
+def test_a_study_writes_its_report(studies: Store, tmp_path: Path) -> None:
+    Study("halved", studies).report(tmp_path / "r.html")
+    assert (tmp_path / "r.html").read_text() == page([report_json(studies, "halved")])
+
+
+def test_spearmans_correlation_shares_equal_ranks() -> None:
+    assert spearman([(1.0, 10.0), (2.0, 20.0), (3.0, 15.0)]) == pytest.approx(0.5)
+    # ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4: their covariance is 4.5, their squares 4.5 and 5
+    assert spearman([(1, 1), (2, 2), (2, 3), (3, 4)]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
+    assert spearman([(1.0, 1.0), (1.0, 2.0)]) == 0.0
+
+
+def test_the_timeline_tells_takeovers_and_failures() -> None:
+    trials = [Trial(0, uid="a", params={}, state="complete", finished=130.0)]
+    one, two = "host:boot:7:1", "host:boot:8:1"
+    events = [
+        Event("a", 100.0, "start", {"owner": one, "token": 1, "epochs": 0, "study": "s"}),
+        Event("a", 110.0, "takeover", {"owner": two, "token": 2, "epochs": 1, "study": "s", "previous": one}),
+        Event("a", 120.0, "failed", {"kind": "memory", "retry": True}),
+        Event("a", 500.0, "start", {"owner": one, "token": 3, "epochs": 9, "study": "another"}),
+    ]
+    found = timeline("s", trials, events, {"a": (2, 128.0)})
+    assert found is not None
+    assert found["seconds"] == 30.0
+    assert found["workers"] == [
+        {"name": "7 on host", "work": [{"from": 0.0, "to": 10.0, "trials": [0]}]},
+        {"name": "8 on host", "work": [{"from": 10.0, "to": 28.0, "trials": [0]}]},
+    ]
+    assert found["marks"] == [
+        {"worker": "8 on host", "at": 10.0, "kind": "takeover", "trial": 0},
+        {"worker": "8 on host", "at": 20.0, "kind": "memory (retried)", "trial": 0},
+    ]
