@@ -87,7 +87,7 @@ class Mirror:
             return sum(self._copy(row) for row in self._changed(self._study))
 
     def _hold(self) -> bool:
-        """Take the lease of the mirror; return False while another process has it."""
+        """Return whether this process has the lease of the mirror."""
         if self._lease is None or self._lease.lost:
             try:
                 self._lease = self._ending.enter_context(self.store.open(MIRROR + self.name, {"mirror": self.name}))
@@ -144,7 +144,7 @@ class Mirror:
         return changed
 
     def _curves(self, trials: Sequence[Trial]) -> dict[str, dict[int, float]]:
-        """Return the objective by epoch, where there is one objective and one seed."""
+        """Return one objective of one seed by epoch, by uid."""
         [name, *others] = objectives_of(self.rows.config)
         if others or seeds_of(self.rows.config) > 1:
             return {}
