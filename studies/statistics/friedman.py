@@ -31,9 +31,9 @@ def eliminated(scores: Mapping[int, Sequence[float]], places: int) -> set[int]:
         return set()
     if k == 2:
         return _eliminated_of_two(names, blocks)
-    ranks = [ranks(block) for block in blocks]
-    squares = sum(rank**2 for block in ranks for rank in block)
-    sums = [sum(of_one) for of_one in zip(*ranks, strict=True)]
+    ranked = [ranks(block) for block in blocks]
+    squares = sum(rank**2 for block in ranked for rank in block)
+    sums = [sum(of_one) for of_one in zip(*ranked, strict=True)]
     spread = squares - n * k * (k + 1) ** 2 / 4
     if not spread:  # all alike
         return set()
