@@ -280,7 +280,12 @@ def _union(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def spent_on_pruned(rows: Rows) -> Iterator[Finding]:
-    """Find studies whose epochs mostly went into what was pruned."""
+    """Find studies whose epochs mostly went into what was pruned.
+
+    The adaptive scheduler is left out: how many it prunes follows from the study's own rungs.
+    """
+    if rows.config.scheduler == "adaptive":
+        return
     trained: dict[int, int] = {}
     for row in rows.runs:
         if row.state == "done":
