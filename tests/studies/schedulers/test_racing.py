@@ -25,7 +25,7 @@ from rekindle.studies.study.objectives import objective_options
 from rekindle.studies.upkeep.fsck import check
 from rekindle.tasks import load
 from scipy import stats
-from studying import TINY, run, run_by_three, tiny, undisturbed
+from studying import run, run_by_three, tiny, undisturbed
 
 
 def test_who_is_significantly_behind_is_out() -> None:
@@ -170,7 +170,10 @@ def test_samplers_and_readers_see_the_seeds_that_were_trained() -> None:
 
 def raced(**options: Any) -> Config:
     racing = seed_options(4, "mean", racing=True)
-    return tiny(generation=6, cohort=4, sampler="random", options=racing, **options)
+    known = {"generation": 6, "cohort": 4, "sampler": "random", "fixed": {"noise": 1.0}, **options}
+    return make_config(
+        load("surrogate"), "CartPole-v1", **{"trials": 6, "epochs": (1, 4, 2), "options": racing, **known}
+    )
 
 
 @pytest.mark.parametrize(
@@ -199,10 +202,21 @@ def test_any_number_of_workers_races_the_same(sqlite_url: str, options: dict[str
 def test_the_command_line_races_and_says_what_it_spared(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = raced(epochs=(1,), scheduler="none")
     run(sqlite_url, config)
-    command = ["tune", "ppo", "CartPole-v1", "--study", "s", "--trials", "6", "--epochs", "1", "--generation", "6"]
+    command = [
+        "tune",
+        "surrogate",
+        "CartPole-v1",
+        "--study",
+        "s",
+        "--trials",
+        "6",
+        "--epochs",
+        "1",
+        "--generation",
+        "6",
+    ]
     command += ["--cohort", "4", "--scheduler", "none", "--sampler", "random", "--seeds", "4", "--racing"]
-    command += ["--storage", sqlite_url]
-    command += [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
+    command += ["--storage", sqlite_url, "--set", "noise=1.0"]
     assert main(command) == 0
     said = capsys.readouterr().out
     assert main(["trials", "s", "--storage", sqlite_url, "--json"]) == 0
