@@ -236,7 +236,9 @@ class Study:
         return Steering(self.store, self.name)
 
     def report(self, path: str | Path) -> None:
-        """Write a report on the study, one HTML file; the same rows give the same bytes.
+        """Write a report on the study, one HTML file.
+
+        The same rows give the same bytes.
 
         Raises:
             ValueError: the file cannot be written.

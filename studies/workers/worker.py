@@ -86,7 +86,10 @@ class Worker:
         """
         pause, self.runner.stop = POLL[0], stop
         while not stop():
-            ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
+            try:
+                ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
+            except Stopped:  # between two steps of planning
+                return False
             if self.runner.complete:
                 return True
             self.held = self.runner.rows.hold

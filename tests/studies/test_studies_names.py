@@ -12,7 +12,7 @@ from rekindle.tasks.checkpoint.retention import Keep as KeepAtHome
 
 def test_every_public_name_is_its_class() -> None:
     assert (Keep, Objective, Store) == (KeepAtHome, ObjectiveAtHome, StoreAtHome)
-    assert dir(rekindle.studies) == ["Keep", "Objective", "Store"]
+    assert dir(rekindle.studies) == ["Keep", "Objective", "Store", "Study", "tune"]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

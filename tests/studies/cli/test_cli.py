@@ -476,7 +476,7 @@ def test_a_study_that_nobody_trains_is_stopped_and_a_worker_tells_what_it_does(
 ) -> None:
     with Store(sqlite_url) as store:
         start_study(store, "s", CONFIG)
-    assert re.search(r"s +stopped", cli("status", "--storage", sqlite_url)[1])
+    assert re.search(r"s +stalled", cli("status", "--storage", sqlite_url)[1])
     gate.close(300)
     process = start(sqlite_url, command=["worker", "--study", "s"])
     wait_for(gate.waiting, process)

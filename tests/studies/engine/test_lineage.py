@@ -219,7 +219,6 @@ def test_a_state_that_nobody_kept_is_trained_again(sqlite_url: str, whole: tuple
         worker = Worker(store, "s")
 
         def branched() -> bool:
-            worker.runner.advance()
             return any("start" in trial.attrs for trial in store.trials("s"))
 
         assert not worker.run(branched)

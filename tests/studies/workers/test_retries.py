@@ -136,7 +136,7 @@ def test_a_nan_is_never_tried_again(sqlite_url: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_return_that_is_no_number_fails_the_trial(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "evaluate", lambda learner: evaluate(learner) * float("nan"))
+    monkeypatch.setattr(training, "evaluate", lambda learner, **how: evaluate(learner, **how) * float("nan"))
     found = run(sqlite_url, tiny(3))
     assert {trial[4] for trial in found["trials"]} == {"failed"}
     assert all("the evaluation return became nan" in trial[5] for trial in found["trials"])

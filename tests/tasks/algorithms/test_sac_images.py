@@ -205,7 +205,9 @@ def test_a_warm_start_takes_the_encoder_over() -> None:
 
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
 def test_a_memory_of_images_is_refused(memory: str) -> None:
-    message = rf"model.memory '{memory}' for images of shape \(6, 6, 1\); leave model.memory out, stack frames"
+    message = (
+        rf"model.memory '{memory}' for what an encoder sees, of shape \(6, 6, 1\); leave model.memory out, stack frames"
+    )
     with pytest.raises(UnsupportedSpace, match=f"SAC on own_envs:Square-v0 remembers vectors, but got {message}"):
         SAC(BOX).init(model={"memory": memory, "encoder": "small"})
 
