@@ -19,6 +19,7 @@ from .errors import Diverged
 from .evaluation import evaluate, one_thread
 from .identity import TaskIdentity
 from .record import TaskRecord
+from .runtime.allocator import keep_freed_memory
 from .runtime.fingerprint import products_are_exact
 from .runtime.guard import BadResumeGuard, Guarded
 from .runtime.interrupts import Interrupts
@@ -102,6 +103,7 @@ class Cohort:
                 if task.epochs < epochs:
                     task.stored.check_lease(str(task))
             products_are_exact()  # or it warns
+            keep_freed_memory()
             while behind := [
                 task
                 for task in self.tasks
