@@ -16,7 +16,7 @@ import numpy as np
 from ...spaces.ranges import Range
 from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.intervals import Interval
-from ..storage.rows import Segment, Trial, score_of
+from ..storage.rows import Event, Segment, Trial, score_of
 from ..study.config import Config
 from ..study.objectives import objectives_of
 from .importance import Observations, importances, observations
@@ -60,7 +60,8 @@ class Rows:
         runs: segments of replicates.
         found: results of configurations.
         shares: see `importances`.
-        store: for events and checkpoints.
+        events: of all tasks, the oldest first.
+        saved: when each lease stored its last checkpoint, by uid and fencing token.
     """
 
     config: Config
@@ -70,17 +71,24 @@ class Rows:
     runs: Sequence[Segment]
     found: Observations
     shares: Mapping[str, Interval]
-    store: Store
+    events: Sequence[Event]
+    saved: Mapping[tuple[str, int], float]
 
 
-def diagnose(store: Store, name: str) -> Json:
-    """Return a study's importances and defects, in the form that `cli` documents."""
+def diagnose(store: Store, name: str, forest: bool = True) -> Json:
+    """Return a study's importances and defects, in the form that `cli` documents.
+
+    Args:
+        store: holds the study.
+        name: of the study.
+        forest: see `importances`.
+    """
     config = Config.from_json(store.study(name).config, name)
     replicates, runs = store.trials(name), store.segments(name)
     trials, segments = collapse(config, replicates, runs)
     found = observations(config, trials, segments)
-    shares = importances(found)
-    rows = Rows(config, trials, segments, replicates, runs, found, shares, store)
+    shares, events, saved = importances(found, forest), store.events_of_study(name), store.saved_last(name)
+    rows = Rows(config, trials, segments, replicates, runs, found, shares, events, saved)
     findings = [finding for check in CHECKS for finding in check(rows)]
     return {
         "study": name,
@@ -247,12 +255,10 @@ def workers_idle(rows: Rows) -> Iterator[Finding]:
     as were ever busy at once, and only times at which any was.
     """
     busy: dict[str, list[tuple[float, float]]] = {}
-    for trial in rows.replicates:
-        ends = {saved.token: saved.created for saved in rows.store.checkpoints(trial.uid)}
-        for event in rows.store.events(trial.uid):
-            end = ends.get(event.data.get("token", -1))
-            if event.kind in STARTS and end is not None and end > event.created:
-                busy.setdefault(str(event.data.get("owner")), []).append((event.created, end))
+    for event in rows.events:
+        end = rows.saved.get((event.uid, event.data.get("token", -1)))
+        if event.kind in STARTS and end is not None and end > event.created:
+            busy.setdefault(str(event.data.get("owner")), []).append((event.created, end))
     spans = [span for own in busy.values() for span in _union(own)]
     together = sum(end - start for start, end in _union(spans))
     steps = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])

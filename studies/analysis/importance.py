@@ -66,12 +66,16 @@ def observations(config: Config, trials: Sequence[Trial], segments: Sequence[Seg
     )
 
 
-def importances(found: Observations) -> dict[str, Interval]:
+def importances(found: Observations, forest: bool = True) -> dict[str, Interval]:
     """Return the share of variance of each hyperparameter, largest first.
 
     Too few configurations tell nothing, and nothing is returned.
+
+    Args:
+        found: see `observations`.
+        forest: whether a forest gives the estimates where scikit-learn, slow to import, is installed.
     """
     if len(np.unique(found.numbers)) < FEWEST or not found.columns:
         return {}
-    shares = variance_shares(found.columns, found.scores, found.numbers, found.rungs)
+    shares = variance_shares(found.columns, found.scores, found.numbers, found.rungs, forest)
     return dict(sorted(zip(found.names, shares, strict=True), key=lambda pair: -pair[1].estimate))

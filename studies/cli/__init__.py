@@ -50,7 +50,7 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   "first rung", "failures", "idle" or "pruned"), text, cure}]
     report        format, file, studies [what the report shows of each: study (as tune), confirmation,
                   verdict [sentences], epochs (trained in all), curves {metric, trials {number: [[epoch, value]]}},
-                  importances (null, or {epochs, trials, values {name: part of 1}}),
+                  importances and findings (as of diagnose, without a forest),
                   correlations [{low, high (epochs), trials, correlation}], timeline, failures {kind: times}, ...]
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     create        as tune

@@ -345,7 +345,7 @@ def _add_confirm(commands: Any) -> None:
 
 def _add_report(commands: Any) -> None:
     text = "write a report on studies: one HTML file to keep and send, without links to elsewhere"
-    parser = _command(commands, "report", text, "look.report")
+    parser = _command(commands, "report", text, "answers.report.report")
     parser.add_argument("study", metavar="STUDY", nargs="+")
     text = "the file (default: %(default)s)"
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help=text)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 from ...spaces.choices import Fixed, Ordinal
 from ...spaces.dimension import Maybe
+from ..analysis.health import diagnose
 from ..engine.confirming import candidate_name, confirmation_json, verdict
 from ..engine.json_views import Json, rank, study_json
 from ..schedulers.confirming import CONFIRM
@@ -20,7 +22,7 @@ from ..storage.rows import Segment
 from ..study.config import Config, title
 from ..study.digits import in_digits_alone
 from ..study.objectives import objectives_of
-from .analysis import importances, rank_correlations, result_of
+from .analysis import rank_correlations, result_of
 from .timeline import timeline
 
 if TYPE_CHECKING:
@@ -37,10 +39,12 @@ def report_json(store: Store, name: str) -> Json:
     Raises:
         UnknownStudy: the storage has no such study.
     """
+    store = cast("Store", _Once(store))
     config = Config.from_json(store.study(name).config, name)
     study, confirmation = study_json(store, name), confirmation_json(store, name)
     objective, direction = next(iter(objectives_of(config).items()))
     ranked = rank(study["trials"], study["objectives"])
+    health = diagnose(store, name, forest=False)  # the same report wherever it is built
     segments, events = store.segments(name), store.events_of_study(name)
     values = [(trial, result_of(trial, objective)) for trial in ranked]
     epochs = _epochs_trained(segments, study["trials"])
@@ -55,7 +59,8 @@ def report_json(store: Store, name: str) -> Json:
         "confirmation": confirmation,
         "epochs": epochs,
         "dimensions": _dimensions(config, study["trials"]),
-        "importances": importances(config, study["trials"], objective),
+        "importances": health["importances"],
+        "findings": health["findings"],
         "correlations": rank_correlations(study["trials"], study["rungs"], objective),
         "timeline": timeline(name, store.trials(name), events, store.saved_last(name)),
         "failures": dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
@@ -66,6 +71,19 @@ def report_json(store: Store, name: str) -> Json:
     shown["verdict"] = _verdict(shown)
     shown["checklist"] = _checklist(config, shown, [event.data for event in events if event.kind == "init"])
     return shown
+
+
+class _Once:
+    """A store that is asked each thing once."""
+
+    def __init__(self, store: Store):
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._store, name)
+        kept = cache(value) if callable(value) else value
+        setattr(self, name, kept)
+        return kept
 
 
 def _kind(note: Mapping[str, Any]) -> str:

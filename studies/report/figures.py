@@ -134,23 +134,25 @@ def profiles(samples: Sequence[tuple[str, Sequence[float]]], label: str) -> str:
 
 def importances(shown: Json) -> str:
     """Draw the importance of each searched hyperparameter."""
-    if not shown["importances"]:
+    shares = shown["importances"][:MOST_AXES]
+    if not shares:
         return ""
-    values = list(shown["importances"]["values"].items())[:MOST_AXES]
-    left = 20 + 7 * max(len(name) for name, _ in values)
-    height = TOP + BOTTOM + 22 * len(values)
-    top = max(value for _, value in values)
-    chart = Chart((0, top * 1.12), (len(values), 0), ("importance", ""), height=height, left=min(left, 220))
-    for row, (name, value) in enumerate(values):
-        chart.bar((0, value), (row + 0.18, row + 0.82), "q4 bar", f"{name}: {value:.3f}")
-        chart.text(chart.left - 6, chart.y(row + 0.5) + 4, name, anchor="end")
-        chart.text(chart.x(value) + 4, chart.y(row + 0.5) + 4, f"{value:.2f}")
+    left = min(220, 20 + 7 * max(len(share["name"]) for share in shares))
+    height = TOP + BOTTOM + 22 * len(shares)
+    top = max(0.01, *(share["high"] for share in shares))
+    chart = Chart((0, top * 1.15), (len(shares), 0), ("share of the variance", ""), height=height, left=left)
+    for row, share in enumerate(shares):
+        text = f"{share['name']}: {share['estimate']:.0%} ({share['low']:.0%} to {share['high']:.0%})"
+        chart.bar((0, share["estimate"]), (row + 0.18, row + 0.82), "q3 bar", text)
+        chart.line([(share["low"], row + 0.5), (share["high"], row + 0.5)], "whisker", text)
+        chart.text(chart.left - 6, chart.y(row + 0.5) + 4, share["name"], anchor="end")
+        chart.text(chart.x(share["high"]) + 5, chart.y(row + 0.5) + 4, f"{share['estimate']:.0%}")
     return chart.svg("importance of hyperparameters", y_axis=False)
 
 
 def chosen_dimensions(shown: Json) -> list[Json]:
     """Return the searched hyperparameters that vary, the most important ones of many."""
-    rank = list(shown["importances"]["values"]) if shown["importances"] else []
+    rank = [share["name"] for share in shown["importances"]]
     trials = shown["study"]["trials"]
     varied = [
         dimension
@@ -233,7 +235,7 @@ def slices(shown: Json) -> list[str]:
     """Draw the results by each searched hyperparameter."""
     results, of, drawn = shown["results"], colors(shown), []
     trials = [trial for trial in shown["study"]["trials"] if trial["number"] in results]
-    rank = list(shown["importances"]["values"]) if shown["importances"] else []
+    rank = [share["name"] for share in shown["importances"]]
     order = sorted(chosen_dimensions(shown), key=lambda d: rank.index(d["name"]) if d["name"] in rank else len(rank))
     for dimension in order if len(trials) > 1 else ():
         name = dimension["name"]

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 
-import numpy as np
-
-from ..engine.confirming import candidate_name
 from ..engine.json_views import Json
-from ..statistics.aggregates import AGGREGATES
-from ..statistics.intervals import FEWEST, interval
 from ..study.digits import in_digits
-from . import figures
+from . import figures, results
 from .analysis import result_of
 from .drawing import escape, number
-
-MOST_SAMPLES = 4  # configurations whose distributions are shown
+from .markup import figure, part, table
 
 
 def page(studies: Sequence[Json]) -> str:
@@ -29,7 +23,7 @@ def page(studies: Sequence[Json]) -> str:
     body = [f"<h1>{escape(heading)}</h1>"]
     if len(studies) > 1:
         links = " · ".join(f'<a href="#study-{i}">{escape(name)}</a>' for i, name in enumerate(names))
-        body += [f"<nav>{links}</nav>", _side_by_side(studies)]
+        body += [f"<nav>{links}</nav>", results.side_by_side(studies)]
     body += (_study(index, study, alone=len(studies) == 1) for index, study in enumerate(studies))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -48,62 +42,17 @@ def _study(index: int, shown: Json, alone: bool) -> str:
     head = f"<p class='soft'>{escape(shown['title'])}: {escape(study['state'])}</p>"
     parts = [head if alone else f"<h2>{escape(name)}</h2>{head}"]
     parts.append(f'<div class="verdict">{"".join(f"<p>{escape(line)}</p>" for line in shown["verdict"])}</div>')
-    parts += [_confirmation(shown), _curves(shown), _promotions(shown), _genealogy(shown), _statistics([shown])]
+    parts += [
+        results.confirmation(shown),
+        results.health(shown),
+        _curves(shown),
+        _promotions(shown),
+        _genealogy(shown),
+        results.statistics([shown]),
+    ]
     parts += [_what_mattered(shown), _parallel(shown), _slices(shown), _front(shown)]
     parts += [_timeline(shown), _method(shown), _trials(shown)]
     return f'<section id="study-{index}">{"".join(parts)}</section>'
-
-
-def _part(title: str, text: str, *content: str) -> str:
-    """Return a part of the page, nothing if no content is there."""
-    shown = "".join(content)
-    words = f"<p class='soft'>{escape(text)}</p>" if text else ""
-    return f"<div><h3>{escape(title)}</h3>{words}{shown}</div>" if shown else ""
-
-
-def _figure(drawing: str) -> str:
-    return f"<figure>{drawing}</figure>" if drawing else ""
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: str = "", style: str = "") -> str:
-    """Return a table of cells that are HTML already.
-
-    Args:
-        heads: of the columns.
-        rows: their cells.
-        numbers: "n" for each column of numbers, "-" for others.
-        style: classes of the table.
-    """
-    kinds = [' class="n"' if kind == "n" else "" for kind in numbers.ljust(len(heads), "-")]
-    head = "".join(f"<th{kind}>{escape(text)}</th>" for text, kind in zip(heads, kinds, strict=True))
-    lines = "".join(
-        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<div class="scroll"><table class="{style}"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
-    )
-
-
-def _confirmation(shown: Json) -> str:
-    confirmation = shown["confirmation"]
-    if confirmation is None:
-        return ""
-    candidates = confirmation["candidates"]
-    claims = in_digits(each["claim"] for each in candidates)
-    races = in_digits(each["race"]["mean"] for each in candidates)
-    rows = []
-    for index, each in enumerate(candidates):
-        estimate = each["estimate"]
-        ends = in_digits([estimate[end] for end in ("value", "low", "high")]) if estimate else ["", "", ""]
-        name = candidate_name(each)
-        mark = f"<b>{escape(name)}</b>, the winner" if index == confirmation["winner"] else escape(name)
-        seeds = str(estimate["seeds"]) if estimate else ""
-        between = f"{ends[1]} to {ends[2]}" if estimate else ""
-        rows.append((mark, claims[index], races[index], str(each["race"]["seeds"]), ends[0], between, seeds))
-    heads = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
-    text = f"{confirmation['objective']} after {confirmation['epochs']} epochs, on seeds that the search has not used."
-    return _part("Confirmation", text, table(heads, rows, "-nnnnnn"))
 
 
 def _curves(shown: Json) -> str:
@@ -115,12 +64,12 @@ def _curves(shown: Json) -> str:
         text += " Each line is the mean over the seeds."
     if band := shown["band"]:
         text += f" In color: {band['label']}, its mean over {band['seeds']} seeds with the 95% interval."
-    return _part("Learning curves", text, _figure(figures.curves(shown)))
+    return part("Learning curves", text, figure(figures.curves(shown)))
 
 
 def _promotions(shown: Json) -> str:
-    return _part(
-        "Promotions", "How far each trial was trained; a dot is a result at a rung.", _figure(figures.promotions(shown))
+    return part(
+        "Promotions", "How far each trial was trained; a dot is a result at a rung.", figure(figures.promotions(shown))
     )
 
 
@@ -128,7 +77,7 @@ def _genealogy(shown: Json) -> str:
     text = (
         "Members of the population; a dashed line is a copy of another one's state. Point at a line to see its values."
     )
-    return _part("Genealogy", text, _figure(figures.genealogy(shown)), _lineage_table(shown))
+    return part("Genealogy", text, figure(figures.genealogy(shown)), _lineage_table(shown))
 
 
 def _lineage_table(shown: Json) -> str:
@@ -151,68 +100,14 @@ def _lineage_table(shown: Json) -> str:
     return text + table(("trial", "epochs", *names), rows, "n" * (2 + len(names)))
 
 
-def samples_of(shown: Json) -> list[tuple[str, list[float]]]:
-    """Return the best configurations' results over seeds, by name.
-
-    They are those of the confirmation, or else of the replicates at the last rung.
-    """
-    confirmation, study = shown["confirmation"], shown["study"]
-    if confirmation is not None:
-        candidates = confirmation["candidates"]
-        order = [i for i in (confirmation["winner"], confirmation["runner_up"]) if i is not None]
-        order += [i for i, each in enumerate(candidates) if each["defaults"] and i not in order]
-        known = [(candidate_name(candidates[i]), candidates[i]["estimate"]) for i in order]
-        return [(name, estimate["results"]) for name, estimate in known if estimate]
-    if study["seeds"] < FEWEST or len(study["objectives"]) > 1:
-        return []
-    trials = {trial["number"]: trial for trial in study["trials"]}
-    found = []
-    for best in shown["ranked"][:MOST_SAMPLES]:
-        seeds = [each for each in trials[best]["seeds"] if each["epochs"] == trials[best]["epochs"]]
-        values = [each["return"] for each in seeds if each["return"] is not None]
-        if len(values) >= FEWEST:
-            found.append((f"trial {best}", values))
-    return found
-
-
-def _statistics(studies: Sequence[Json]) -> str:
-    """Return aggregates over seeds with intervals, and performance profiles."""
-    several = len(studies) > 1
-    samples = []
-    for shown in studies:
-        own = samples_of(shown)
-        prefix = f"{shown['study']['study']}: " if several else ""
-        samples += [(prefix + name, values) for name, values in (own[:1] if several else own)]
-    if not samples or (several and len(samples) < 2):
-        return ""
-    rows = []
-    for index, (name, values) in enumerate(samples):
-        runs = np.array(values)[:, None]
-        cells = []
-        for aggregate in ("iqm", "median", "mean"):
-            estimate, low, high = in_digits(interval(AGGREGATES[aggregate], runs))
-            cells.append(f"{estimate} <span class='soft'>({low} to {high})</span>")
-        key = f'<span class="key s{index}">{escape(name)}</span>' if index < MOST_SAMPLES else escape(name)
-        rows.append((key, str(len(values)), *cells))
-    statistics = table(("", "seeds", "IQM (95% interval)", "median", "mean"), rows, "-nnnn")
-    drawing = figures.profiles(samples[:MOST_SAMPLES], studies[0]["objective"])
-    fresh = all(shown["confirmation"] is not None for shown in studies)
-    text = (
-        "Results over seeds that took no part in any choice."
-        if fresh
-        else ("Results over the seeds of the search, which chose these configurations: they flatter them.")
-    )
-    return _part("Statistics", f"{text} Intervals are stratified bootstraps.", statistics, _figure(drawing))
-
-
 def _what_mattered(shown: Json) -> str:
     left = right = ""
-    if found := shown["importances"]:
-        left = _part(
-            "Importance of hyperparameters",
-            f"PED-ANOVA (Watanabe et al. 2023) of {found['trials']} trials after {found['epochs']} epochs.",
-            _figure(figures.importances(shown)),
+    if shown["importances"]:
+        text = (
+            "Share of the results' variance that each explains by itself, over all rungs, with 95% intervals (least "
+            "squares; `rekindle diagnose` also asks a forest)."
         )
+        left = part("Importance of hyperparameters", text, figure(figures.importances(shown)))
     if shown["correlations"]:
         rungs = sorted({row[end] for row in shown["correlations"] for end in ("low", "high")})
         by = {(row["low"], row["high"]): row for row in shown["correlations"]}
@@ -227,7 +122,7 @@ def _what_mattered(shown: Json) -> str:
             "Spearman's rank correlation between the results after some epochs and after more, over the trials "
             "(how many) that reached both. Promoted trials are a choice, which lowers it."
         )
-        right = _part("Do early rungs tell?", text, table(("epochs", *map(str, rungs[1:])), rows, "n" * len(rungs)))
+        right = part("Do early rungs tell?", text, table(("epochs", *map(str, rungs[1:])), rows, "n" * len(rungs)))
     return f'<div class="two">{left}{right}</div>' if left or right else ""
 
 
@@ -237,17 +132,17 @@ def _parallel(shown: Json) -> str:
     )
     drawing = figures.parallel(shown)
     text = "A line is a trial; what a trial does not have stands below the axis."
-    return _part("Parallel coordinates", text, hint, _figure(drawing)) if drawing else ""
+    return part("Parallel coordinates", text, hint, figure(drawing)) if drawing else ""
 
 
 def _slices(shown: Json) -> str:
-    drawn = "".join(map(_figure, figures.slices(shown)))
+    drawn = "".join(map(figure, figures.slices(shown)))
     text = f"{shown['objective']} by each searched hyperparameter, at each trial's last rung."
-    return _part("Slices", text, f'<div class="many">{drawn}</div>') if drawn else ""
+    return part("Slices", text, f'<div class="many">{drawn}</div>') if drawn else ""
 
 
 def _front(shown: Json) -> str:
-    return _part("Pareto front", "The trials that no other one dominates.", _figure(figures.front(shown)))
+    return part("Pareto front", "The trials that no other one dominates.", figure(figures.front(shown)))
 
 
 def _timeline(shown: Json) -> str:
@@ -259,7 +154,7 @@ def _timeline(shown: Json) -> str:
     text = f"{processes} process{'es' * (processes != 1)} worked on it"
     text += f", with {takeovers} takeover{s} from others that died or fell silent." if takeovers else "."
     counted = table(("failures", "times"), [(escape(k), str(n)) for k, n in failures.items()], "-n") if failures else ""
-    return _part("Workers", text, _figure(figures.workers(shown)), counted)
+    return part("Workers", text, figure(figures.workers(shown)), counted)
 
 
 def _method(shown: Json) -> str:
@@ -274,7 +169,7 @@ def _method(shown: Json) -> str:
     ]
     text = "What Eimer et al. (2023, arXiv:2306.01324) ask of a paper that tunes hyperparameters."
     spaces = f"<h3>Search space</h3>{table(('hyperparameter', 'prior'), space)}" if space else ""
-    return _part("Method", text, f'<div class="scroll"><table>{lines}</table></div>', spaces)
+    return part("Method", text, f'<div class="scroll"><table>{lines}</table></div>', spaces)
 
 
 def _trials(shown: Json) -> str:
@@ -319,35 +214,4 @@ def _trials(shown: Json) -> str:
         f"digests, with --storage {shlex.quote(shown['storage'])}."
     )
     body = f'<div class="tall"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody>'
-    return _part("Trials", text, f"{body}</table></div>", failed)
-
-
-def _side_by_side(studies: Sequence[Json]) -> str:
-    """Return a table of the studies and their winners' results."""
-    rows = []
-    for index, shown in enumerate(studies):
-        study, confirmation = shown["study"], shown["confirmation"]
-        best = shown["ranked"][0] if shown["ranked"] else None
-        claim = in_digits([shown["results"][best]])[0] if best in shown["results"] else ""
-        worth = ""
-        if confirmation and confirmation["winner"] is not None:
-            estimate = confirmation["candidates"][confirmation["winner"]]["estimate"]
-            if estimate:
-                value, low, high = in_digits([estimate[end] for end in ("value", "low", "high")])
-                worth = f"{value} ({low} to {high})"
-        method = f"{study['sampler']}, {study['scheduler']}"
-        rows.append(
-            (
-                f'<a href="#study-{index}">{escape(study["study"])}</a>',
-                escape(shown["title"]),
-                escape(method),
-                escape(f"{shown['direction']} {shown['objective']}"),
-                str(len(study["trials"])),
-                f"{shown['epochs']:,}",
-                claim,
-                worth,
-            )
-        )
-    heads = ("study", "task", "method", "objective", "trials", "epochs", "best in the search", "confirmed (95%)")
-    shared = len({(shown["title"], shown["objective"]) for shown in studies}) == 1
-    return _part("Side by side", "", table(heads, rows, "----nnnn")) + (_statistics(studies) if shared else "")
+    return part("Trials", text, f"{body}</table></div>", failed)

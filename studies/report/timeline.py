@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -16,7 +17,7 @@ TOGETHER = 0.5  # seconds between the claims of one cohort
 
 
 def timeline(
-    study: str, trials: Sequence[Trial], events: Sequence[Event], saved: Mapping[str, tuple[int, float]]
+    study: str, trials: Sequence[Trial], events: Sequence[Event], saved: Mapping[tuple[str, int], float]
 ) -> Json | None:
     """Return the work of each process, in seconds since the first event.
 
@@ -27,7 +28,7 @@ def timeline(
         study: its name.
         trials: its trials.
         events: of their tasks, the oldest first.
-        saved: the fencing token and the time of each task's last checkpoint.
+        saved: when each lease stored its last checkpoint, by uid and fencing token.
 
     Returns:
         {seconds, workers [{name, work [{from, to, trials [numbers]}]}], marks [{worker, at, kind, trial}]}, or None.
@@ -46,18 +47,19 @@ def timeline(
     last = max([*(event.created for event in taken), *finished.values()])
     work: dict[str, list[Json]] = {name: [] for name in names.values()}
     marks = []
-    later: dict[str, list[Event]] = {}
+    of_task: dict[str, list[float]] = {}
     of_owner: dict[str, list[float]] = {}
     for event in taken:
-        later.setdefault(event.uid, []).append(event)
+        of_task.setdefault(event.uid, []).append(event.created)
         of_owner.setdefault(event.data["owner"], []).append(event.created)
+    for times in (*of_task.values(), *of_owner.values()):
+        times.sort()
     for event in taken:
         owner, uid, at = event.data["owner"], event.uid, event.created
-        token, stored = saved.get(uid, (None, at))
-        following = [other.created for other in later[uid] if other.created > at]
-        ends = [*following[:1], *([] if following else [finished.get(uid, last)])]
-        ends += [created for created in of_owner[owner] if created > at + TOGETHER][:1]
-        end = stored if token == event.data.get("token") and stored > at else min(ends)
+        stored = saved.get((uid, event.data.get("token", -1)), at)
+        ends = _first_after(of_task[uid], at) or [finished.get(uid, last)]
+        ends += _first_after(of_owner[owner], at + TOGETHER)
+        end = stored if stored > at else min(ends)
         row = work[names[owner]]
         if row and at - begin - row[-1]["from"] <= TOGETHER and numbers[uid] not in row[-1]["trials"]:
             row[-1]["trials"].append(numbers[uid])
@@ -79,6 +81,12 @@ def timeline(
             before["to"] = min(before["to"], after["from"])
     workers = [{"name": name, "work": spans} for name, spans in work.items()]
     return {"seconds": last - begin, "workers": workers, "marks": marks}
+
+
+def _first_after(times: Sequence[float], at: float) -> list[float]:
+    """Return the first of sorted times after a moment, if there is one."""
+    place = bisect_right(times, at)
+    return [*times[place : place + 1]]
 
 
 def _names(owners: Sequence[str]) -> dict[str, str]:

@@ -29,7 +29,9 @@ GRID = 9  # values of a hyperparameter at which a forest is asked
 RIDGE = 1e-8
 
 
-def variance_shares(columns: Sequence[Floats], scores: Floats, groups: Indices, blocks: Indices) -> list[Interval]:
+def variance_shares(
+    columns: Sequence[Floats], scores: Floats, groups: Indices, blocks: Indices, forest: bool = True
+) -> list[Interval]:
     """Return the share of each column, with its 95% interval.
 
     Args:
@@ -37,6 +39,7 @@ def variance_shares(columns: Sequence[Floats], scores: Floats, groups: Indices, 
         scores: of the rows, (rows,).
         groups: the configuration of each row, (rows,); those are resampled.
         blocks: the rung of each row, (rows,), whose mean score is taken off.
+        forest: whether a forest gives the estimates where scikit-learn, slow to import, is installed.
     """
     scores = _without_blocks(scores, blocks)
     if not len(scores) or not scores.any():
@@ -51,8 +54,8 @@ def variance_shares(columns: Sequence[Floats], scores: Floats, groups: Indices, 
         if np.ptp(scores[rows]) > 0:
             drawn.append(_explained([each[rows] for each in terms], scores[rows]))
     ends = np.quantile(np.clip(drawn, 0, 1), ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2), axis=0)
-    forest = forest_shares(columns, scores)
-    values = np.clip(additive if forest is None else forest, 0, 1)
+    shares = forest_shares(columns, scores) if forest else None
+    values = np.clip(additive if shares is None else shares, 0, 1)
     return [
         Interval(float(value), float(min(low, value)), float(max(high, value)))
         for value, low, high in zip(values, *ends, strict=True)

@@ -167,7 +167,8 @@ def read_rows(
     if of is not None:
         query = query.where(table.c.number.in_(of))
     seeds = seeds or _seeds(connection.scalar(sa.select(study.c.config).where(study.c.name == name)) or {})
-    return [row(**found._mapping, seeds=seeds) for found in connection.execute(query)]
+    names = [column.name for column in columns]
+    return [row(**dict(zip(names, found, strict=True)), seeds=seeds) for found in connection.execute(query)]
 
 
 def trials(connection: Connection, name: str, since: int = -1, of: Any = None, seeds: int = 0) -> list[Trial]:

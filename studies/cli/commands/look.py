@@ -15,8 +15,6 @@ from ...engine.configuring import open_space
 from ...engine.confirming import confirmation_json
 from ...engine.json_views import status_json, study_json, task_json, tasks_json
 from ...redact import printable
-from ...report.data import report_json
-from ...report.writing import write_report
 from ...storage.locks.owner import Owner
 from ...storage.store import Store
 from ...study.config import title
@@ -95,17 +93,6 @@ def trials(arguments: argparse.Namespace) -> int:
     for trial in study["trials"]:
         if trial["error"]:
             note(out, f"trial {trial['number']} failed: {trial['error'].strip().splitlines()[-1]}")
-    return 0
-
-
-def report(arguments: argparse.Namespace) -> int:
-    """Write a report on studies."""
-    with existing_store(arguments) as store:
-        shown = [report_json(store, name) for name in dict.fromkeys(arguments.study)]
-    write_report(shown, arguments.output)
-    if arguments.json:
-        return print_json({"file": str(arguments.output), "studies": shown})
-    note(new_console(), f"{arguments.output}: a report on {', '.join(dict.fromkeys(arguments.study))}")
     return 0
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from rekindle import Store, Study, tune
+from rekindle.studies.analysis.health import diagnose
 from rekindle.studies.engine.json_views import study_json
-from rekindle.studies.report.analysis import spearman
 from rekindle.studies.report.data import report_json
+from rekindle.studies.report.drawing import escape
 from rekindle.studies.report.page import page
 from rekindle.studies.report.timeline import timeline
 from rekindle.studies.storage.rows import Event, Trial
@@ -50,7 +51,20 @@ def test_a_confirmed_study_begins_with_what_its_winner_is_worth(studies: Store) 
     assert "epochs. To train all 18 trainings to the end would have taken 162" in shown["verdict"][1]
     assert shown["band"]["seeds"] == 6 + shown["confirmation"]["race_seeds"] - 2
     assert shown["confirmation"]["candidates"][winner]["estimate"] is not None
-    assert parts(html)[:4] == ["Confirmation", "Learning curves", "Promotions", "Statistics"]
+    assert parts(html)[:5] == ["Confirmation", "Health checks", "Learning curves", "Promotions", "Statistics"]
+
+
+def test_importances_and_health_are_those_of_diagnose(studies: Store) -> None:
+    shown, diagnosis = report_json(studies, "seeded"), diagnose(studies, "seeded", forest=False)
+    assert shown["findings"] == diagnosis["findings"]
+    shown = report_json(studies, "halved")
+    diagnosis = diagnose(studies, "halved", forest=False)
+    assert shown["importances"] == diagnosis["importances"] != []
+    best, html = shown["importances"][0], page([shown])
+    text = f"{best['name']}: {best['estimate']:.0%} ({best['low']:.0%} to {best['high']:.0%})"
+    assert f"<title>{text}</title>" in html
+    for finding in shown["findings"]:
+        assert f"<td>{escape(finding['cure'])}</td>" in html
 
 
 def test_the_epochs_are_those_of_all_finished_rungs(studies: Store) -> None:
@@ -136,13 +150,6 @@ def test_a_study_writes_its_report(studies: Store, tmp_path: Path) -> None:
     assert (tmp_path / "r.html").read_text() == page([report_json(studies, "halved")])
 
 
-def test_spearmans_correlation_shares_equal_ranks() -> None:
-    assert spearman([(1.0, 10.0), (2.0, 20.0), (3.0, 15.0)]) == pytest.approx(0.5)
-    # ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4: their covariance is 4.5, their squares 4.5 and 5
-    assert spearman([(1, 1), (2, 2), (2, 3), (3, 4)]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
-    assert spearman([(1.0, 1.0), (1.0, 2.0)]) == 0.0
-
-
 def test_the_timeline_tells_takeovers_and_failures() -> None:
     trials = [Trial(0, uid="a", params={}, state="complete", finished=130.0)]
     one, two = "host:boot:7:1", "host:boot:8:1"
@@ -152,7 +159,7 @@ def test_the_timeline_tells_takeovers_and_failures() -> None:
         Event("a", 120.0, "failed", {"kind": "memory", "retry": True}),
         Event("a", 500.0, "start", {"owner": one, "token": 3, "epochs": 9, "study": "another"}),
     ]
-    found = timeline("s", trials, events, {"a": (2, 128.0)})
+    found = timeline("s", trials, events, {("a", 2): 128.0})
     assert found is not None
     assert found["seconds"] == 30.0
     assert found["workers"] == [

@@ -1,0 +1,38 @@
+"""Pieces of a report's page: parts, figures and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .drawing import escape
+
+
+def part(title: str, text: str, *content: str) -> str:
+    """Return a part of the page, nothing if no content is there."""
+    shown = "".join(content)
+    words = f"<p class='soft'>{escape(text)}</p>" if text else ""
+    return f"<div><h3>{escape(title)}</h3>{words}{shown}</div>" if shown else ""
+
+
+def figure(drawing: str) -> str:
+    return f"<figure>{drawing}</figure>" if drawing else ""
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: str = "", style: str = "") -> str:
+    """Return a table of cells that are HTML already.
+
+    Args:
+        heads: of the columns.
+        rows: their cells.
+        numbers: "n" for each column of numbers, "-" for others.
+        style: classes of the table.
+    """
+    kinds = [' class="n"' if kind == "n" else "" for kind in numbers.ljust(len(heads), "-")]
+    head = "".join(f"<th{kind}>{escape(text)}</th>" for text, kind in zip(heads, kinds, strict=True))
+    lines = "".join(
+        "<tr>" + "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll"><table class="{style}"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
+    )

@@ -1,0 +1,133 @@
+"""Parts of a report that say what results are worth, in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..engine.confirming import candidate_name
+from ..engine.json_views import Json
+from ..statistics.aggregates import AGGREGATES
+from ..statistics.intervals import FEWEST, interval
+from ..study.digits import in_digits
+from . import figures
+from .drawing import escape
+from .markup import figure, part, table
+
+MOST_SAMPLES = 4  # configurations whose distributions are shown
+
+
+def confirmation(shown: Json) -> str:
+    confirmation = shown["confirmation"]
+    if confirmation is None:
+        return ""
+    candidates = confirmation["candidates"]
+    claims = in_digits(each["claim"] for each in candidates)
+    races = in_digits(each["race"]["mean"] for each in candidates)
+    rows = []
+    for index, each in enumerate(candidates):
+        estimate = each["estimate"]
+        ends = in_digits([estimate[end] for end in ("value", "low", "high")]) if estimate else ["", "", ""]
+        name = candidate_name(each)
+        mark = f"<b>{escape(name)}</b>, the winner" if index == confirmation["winner"] else escape(name)
+        seeds = str(estimate["seeds"]) if estimate else ""
+        between = f"{ends[1]} to {ends[2]}" if estimate else ""
+        rows.append((mark, claims[index], races[index], str(each["race"]["seeds"]), ends[0], between, seeds))
+    heads = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
+    text = f"{confirmation['objective']} after {confirmation['epochs']} epochs, on seeds that the search has not used."
+    return part("Confirmation", text, table(heads, rows, "-nnnnnn"))
+
+
+def health(shown: Json) -> str:
+    """Return what ails the study, with cures."""
+    if not shown["ranked"]:
+        return ""
+    rows = [(escape(each["check"]), escape(each["text"]), escape(each["cure"])) for each in shown["findings"]]
+    found = table(("check", "finding", "cure"), rows) if rows else "<p>Nothing ails it, as far as its results tell.</p>"
+    return part("Health checks", "", found)
+
+
+def samples_of(shown: Json) -> list[tuple[str, list[float]]]:
+    """Return the best configurations' results over seeds, by name.
+
+    They are those of the confirmation, or else of the replicates at the last rung.
+    """
+    confirmation, study = shown["confirmation"], shown["study"]
+    if confirmation is not None:
+        candidates = confirmation["candidates"]
+        order = [i for i in (confirmation["winner"], confirmation["runner_up"]) if i is not None]
+        order += [i for i, each in enumerate(candidates) if each["defaults"] and i not in order]
+        known = [(candidate_name(candidates[i]), candidates[i]["estimate"]) for i in order]
+        return [(name, estimate["results"]) for name, estimate in known if estimate]
+    if study["seeds"] < FEWEST or len(study["objectives"]) > 1:
+        return []
+    trials = {trial["number"]: trial for trial in study["trials"]}
+    found = []
+    for best in shown["ranked"][:MOST_SAMPLES]:
+        seeds = [each for each in trials[best]["seeds"] if each["epochs"] == trials[best]["epochs"]]
+        values = [each["return"] for each in seeds if each["return"] is not None]
+        if len(values) >= FEWEST:
+            found.append((f"trial {best}", values))
+    return found
+
+
+def statistics(studies: Sequence[Json]) -> str:
+    """Return aggregates over seeds with intervals, and performance profiles."""
+    several = len(studies) > 1
+    samples = []
+    for shown in studies:
+        own = samples_of(shown)
+        prefix = f"{shown['study']['study']}: " if several else ""
+        samples += [(prefix + name, values) for name, values in (own[:1] if several else own)]
+    if not samples or (several and len(samples) < 2):
+        return ""
+    rows = []
+    for index, (name, values) in enumerate(samples):
+        runs = np.array(values)[:, None]
+        cells = []
+        for aggregate in ("iqm", "median", "mean"):
+            estimate, low, high = in_digits(interval(AGGREGATES[aggregate], runs))
+            cells.append(f"{estimate} <span class='soft'>({low} to {high})</span>")
+        key = f'<span class="key s{index}">{escape(name)}</span>' if index < MOST_SAMPLES else escape(name)
+        rows.append((key, str(len(values)), *cells))
+    statistics = table(("", "seeds", "IQM (95% interval)", "median", "mean"), rows, "-nnnn")
+    drawing = figures.profiles(samples[:MOST_SAMPLES], studies[0]["objective"])
+    fresh = all(shown["confirmation"] is not None for shown in studies)
+    text = (
+        "Results over seeds that took no part in any choice."
+        if fresh
+        else ("Results over the seeds of the search, which chose these configurations: they flatter them.")
+    )
+    return part("Statistics", f"{text} Intervals are stratified bootstraps.", statistics, figure(drawing))
+
+
+def side_by_side(studies: Sequence[Json]) -> str:
+    """Return a table of the studies and their winners' results."""
+    rows = []
+    for index, shown in enumerate(studies):
+        study, confirmation = shown["study"], shown["confirmation"]
+        best = shown["ranked"][0] if shown["ranked"] else None
+        claim = in_digits([shown["results"][best]])[0] if best in shown["results"] else ""
+        worth = ""
+        if confirmation and confirmation["winner"] is not None:
+            estimate = confirmation["candidates"][confirmation["winner"]]["estimate"]
+            if estimate:
+                value, low, high = in_digits([estimate[end] for end in ("value", "low", "high")])
+                worth = f"{value} ({low} to {high})"
+        method = f"{study['sampler']}, {study['scheduler']}"
+        rows.append(
+            (
+                f'<a href="#study-{index}">{escape(study["study"])}</a>',
+                escape(shown["title"]),
+                escape(method),
+                escape(f"{shown['direction']} {shown['objective']}"),
+                str(len(study["trials"])),
+                f"{shown['epochs']:,}",
+                claim,
+                worth,
+            )
+        )
+    heads = ("study", "task", "method", "objective", "trials", "epochs", "best in the search", "confirmed (95%)")
+    shared = len({(shown["title"], shown["objective"]) for shown in studies}) == 1
+    return part("Side by side", "", table(heads, rows, "----nnnn")) + (statistics(studies) if shared else "")
