@@ -1,14 +1,14 @@
 """How many faults the tests catch: each is planted in a copy of a checkout, and the tests that execute it are run.
 
-    python benchmarks/plant_faults.py [CHECKOUT] [--count 60] [--seed 1] [--jobs 2] [--coverage FILE]
+    python benchmarks/plant_faults.py [CHECKOUT] [--count 60] [--seed 1] [--jobs 2] [--executed FILE]
                                       [--timeout 300] [--pytest-args ARGUMENTS] [--list]
 
-Needs coverage and pytest-cov (`pip install coverage pytest-cov`) beside what the tests need. CHECKOUT is this one if no
-other is named. Nothing is written to it: it is copied to a temporary folder, once for each job.
+CHECKOUT is this one if no other is named. Nothing is written to it: it is copied to a temporary folder, once for each
+job.
 
-First all tests run once, and coverage notes which test executes which line. That takes longer than `make test`, so with
---coverage it is kept in FILE, what pytest said in FILE-log.txt, and a FILE that is there is read instead. The lines and
-branches of each folder that were executed are printed.
+First all tests run once in a copy with probes (probes.py), which note which test executes which line, in whatever
+process. With --executed that is kept in FILE, and a FILE that is there is read instead. The statements and branches of
+each folder that were executed are printed.
 
 A fault is a change of one expression or statement: another comparison, operator, constant, condition or value that is
 returned, an argument less, a call less. Lines are drawn evenly from all that can be changed, then a change of the line,
@@ -18,8 +18,7 @@ annotations, asserts, `if TYPE_CHECKING`, `strict=` of zip.
 Then the tests that executed the line are run, those beside the module and the quick ones first, up to the first that
 fails. Lines that are executed when a module is imported are followed by all tests of the folder, tests/tasks say. A
 fault is caught if a test fails with it, fails again with it, and passes without it; or if a test takes longer than
---timeout. A fault on a line that no test executes survives, and says so; what only other processes execute counts as
-such, since coverage does not follow there.
+--timeout. A fault on a line that no test executes survives, and says so.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import pickle
 import queue
 import random
 import re
@@ -39,16 +39,15 @@ import tempfile
 import time
 import tomllib
 import uuid
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
-from json import loads
 from pathlib import Path
 from typing import Any
 
 import psutil
+from probes import Executed, plant, read
 
 FOLDERS = ("spaces", "tasks", "studies")
 LEFT_OUT = (".git", ".venv", "__pycache__", "*.egg-info", "*.db", "*.db-shm", "*.db-wal", ".*_cache", ".hypothesis")
@@ -73,7 +72,7 @@ class Fault:
     """A change of a file.
 
     Attributes:
-        line: where what is changed begins; statement: the lines of its statement, of which coverage knows one at least.
+        line: where what is changed begins; statement: the lines of its statement, of which a probe knows one at least.
         at_import: whether the line is executed when the module is imported.
         start, end: the bytes that are replaced by `text`.
     """
@@ -274,47 +273,17 @@ def drawn(root: Path, seed: int, count: int) -> list[Fault]:
 # --- which tests execute what ---
 
 
-@dataclass(frozen=True)
-class Executed:
-    """What the tests execute, from a file of coverage and what pytest said then.
-
-    Attributes:
-        lines: of each file, the names of the tests that execute a line; "" where that is when it is imported.
-        seconds: that each test took; bad: the tests that failed, without any fault.
-    """
-
-    lines: Mapping[str, Mapping[int, frozenset[str]]]
-    seconds: Mapping[str, float]
-    bad: frozenset[str]
-
-    @classmethod
-    def read(cls, file: Path) -> Executed:
-        from coverage import CoverageData
-
-        data = CoverageData(str(file))
-        data.read()
-        lines = {
-            path: {line: frozenset(name.rpartition("|")[0] for name in names) for line, names in found.items()}
-            for path in data.measured_files()
-            if (found := data.contexts_by_lineno(path))
-        }
-        seconds = {name: 0.0 for found in lines.values() for names in found.values() for name in names if name}
-        said = log_of(file).read_text() if log_of(file).exists() else ""
-        for took, name in re.findall(r"^([\d.]+)s (?:call|setup|teardown) +(\S.*)$", said, re.MULTILINE):
-            seconds[name] = seconds.get(name, 0.0) + float(took)
-        return cls(lines, seconds, frozenset(failed(said, seconds)))
-
-    def tests_of(self, fault: Fault, root: Path) -> tuple[list[str], list[str]]:
-        """The tests to run: those that execute the line, in order; and folders, if it is executed by an import."""
-        lines = self.lines.get(fault.path, {})
-        names = frozenset[str]().union(*(lines.get(line, ()) for line in fault.statement))
-        beside = [str(path.relative_to(root)) for path in (root / "tests").rglob(f"test_{Path(fault.path).stem}.py")]
-        tests = sorted(
-            (name for name in names - {""} - self.bad),
-            key=lambda name: (name.partition("::")[0] not in beside, self.seconds.get(name, 0.0), name),
-        )
-        imported = "" in names or (fault.at_import and bool(names))
-        return tests, [*beside, f"tests/{fault.path.partition('/')[0]}"] if imported else []
+def tests_of(executed: Executed, fault: Fault, root: Path) -> tuple[list[str], list[str]]:
+    """The tests to run: those that execute the line, in order; and folders, if it is executed by an import."""
+    lines = executed.lines.get(fault.path, {})
+    names = frozenset[str]().union(*(lines.get(line, ()) for line in fault.statement))
+    beside = [str(path.relative_to(root)) for path in (root / "tests").rglob(f"test_{Path(fault.path).stem}.py")]
+    tests = sorted(
+        (name for name in names - {""} - executed.bad),
+        key=lambda name: (name.partition("::")[0] not in beside, executed.seconds.get(name, 0.0), name),
+    )
+    imported = "" in names or (fault.at_import and bool(names))
+    return tests, [*beside, f"tests/{fault.path.partition('/')[0]}"] if imported else []
 
 
 def failed(said: str, known: Container[str]) -> list[str]:
@@ -327,37 +296,21 @@ def failed(said: str, known: Container[str]) -> list[str]:
     return names
 
 
-def log_of(file: Path) -> Path:
-    """Where it is kept what pytest said while coverage was measured."""
-    return file.with_name(f"{file.name}-log.txt")  # coverage deletes what begins with FILE and a dot
+def measure(checkout: Path, folder: Path, jobs: int, more: Sequence[str]) -> Executed:
+    """Run all tests of a copy with probes, and return what they execute."""
+    own, notes = Copy(checkout, folder / "probed"), folder / "notes"
+    notes.mkdir()
+    probes = plant(own.root, FOLDERS, own.path_of_modules)
+    own.pytest(["-p", "_rekindle_probes_plugin", "-n", str(jobs), "--dist", "loadfile", *more], None,
+               REKINDLE_PROBES_FOLDER=str(notes))  # fmt: skip
+    return read(notes, probes)
 
 
-def measure(own: Copy, file: Path, jobs: int, more: Sequence[str]) -> None:
-    """Runs all tests, and writes which test executes which line."""
-    folders = [f"--cov={folder}" for folder in FOLDERS]
-    arguments = ["-n", str(jobs), *folders, f"--cov-config={own.settings}", "--cov-context=test", "--cov-report=",
-                 "--durations=0", *more]  # fmt: skip
-    own.pytest(arguments, None, log_of(file), COVERAGE_FILE=str(file))
-    if not file.exists():
-        raise SystemExit(f"no coverage was measured; {log_of(file)} says why")
-
-
-def print_totals(own: Copy, file: Path) -> None:
-    """Prints the share of lines and of branches that the tests execute, for each folder."""
-    for folder in FOLDERS:
-        command = [sys.executable, "-m", "coverage", "json", "-q", f"--rcfile={own.settings}", f"--data-file={file}",
-                   f"--include={folder}/*", "-o", "-"]  # fmt: skip
-        done = subprocess.run(command, cwd=own.root, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(f"{folder:8} {done.stdout.strip()}")
-            continue
-        totals = loads(done.stdout)["totals"]
-        shares = [
-            f"{totals[f'covered_{what}']} of {totals[f'num_{of}']} {what} "
-            f"({100 * totals[f'covered_{what}'] / max(1, totals[f'num_{of}']):.2f}%)"
-            for what, of in (("lines", "statements"), ("branches", "branches"))
-        ]
-        print(f"{folder:8} {shares[0]:34} {shares[1]}", flush=True)
+def print_totals(executed: Executed) -> None:
+    """Print the share of statements and of branches that the tests execute, for each folder."""
+    for folder, (lines, all_lines, ways, all_ways) in executed.shares.items():
+        print(f"{folder:8} {lines} of {all_lines} statements ({100 * lines / max(1, all_lines):.2f}%), "
+              f"{ways} of {all_ways} branches ({100 * ways / max(1, all_ways):.2f}%)", flush=True)  # fmt: skip
 
 
 # --- running tests ---
@@ -367,12 +320,12 @@ class Copy:
     """A copy of a checkout, which tests run in and find as `rekindle`."""
 
     def __init__(self, checkout: Path, folder: Path):
-        self.root, path, self.settings = folder / "checkout", folder / "path", folder / "coverage.ini"
+        self.root = folder / "checkout"
+        self.path_of_modules = path = folder / "path"
         shutil.copytree(checkout, self.root, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
         path.mkdir()
         (path / "rekindle").symlink_to(self.root, target_is_directory=True)
         describe(self.root, path)
-        self.settings.write_text("[run]\nbranch = True\nrelative_files = True\n")
         self.path = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.planted = 0
 
@@ -452,7 +405,7 @@ class Judge:
 
     def judge(self, own: Copy, fault: Fault) -> Verdict:
         """Plants the fault, and runs the tests."""
-        tests, folders = self.executed.tests_of(fault, own.root)
+        tests, folders = tests_of(self.executed, fault, own.root)
         take_out = own.plant(fault)
         try:
             for asked in filter(None, (tests, folders)):
@@ -502,7 +455,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60, help="how many faults")
     parser.add_argument("--seed", type=int, default=1, help="of the choice of faults")
     parser.add_argument("--jobs", type=int, default=2, help="how many run at the same time")
-    parser.add_argument("--coverage", type=Path, metavar="FILE", help="which test executes which line; kept")
+    parser.add_argument("--executed", type=Path, metavar="FILE", help="which test executes which line; kept")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds that a test may take with a fault")
     parser.add_argument("--pytest-args", default="", help="more for pytest, as one argument")
     parser.add_argument("--list", action="store_true", help="show the faults, and plant none")
@@ -513,21 +466,20 @@ def main() -> None:
         for fault in faults:
             print(shown(fault, options.checkout))
         return
-    if missing := [name for name in ("coverage", "pytest_cov") if find_spec(name) is None]:
-        raise SystemExit(f"{' and '.join(missing)} must be there: pip install coverage pytest-cov")
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         Path(folder).chmod(0o755)  # the tests' PostgreSQL server runs as another user if this one is root
         copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
         for job in range(options.jobs):
             copies.put(Copy(options.checkout, Path(folder) / str(job)))
-        own = copies.get()
-        file = (options.coverage or Path(folder) / "coverage").resolve()
-        if not file.exists():
-            measure(own, file, options.jobs, more)
-        print_totals(own, file)
-        copies.put(own)
-        judge = Judge(Executed.read(file), options.timeout, more)
+        if options.executed and options.executed.exists():
+            executed: Executed = pickle.loads(options.executed.read_bytes())
+        else:
+            executed = measure(options.checkout, Path(folder), options.jobs, more)
+            if options.executed:
+                options.executed.write_bytes(pickle.dumps(executed))
+        print_totals(executed)
+        judge = Judge(executed, options.timeout, more)
         report(faults, copies, judge, options.checkout, options.jobs)
 
 
