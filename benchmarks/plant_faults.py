@@ -47,7 +47,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from probes import Executed, plant, read
+from rekindle.benchmarks.probes import Executed, plant, read
 
 FOLDERS = ("spaces", "tasks", "studies")
 LEFT_OUT = (".git", ".venv", "__pycache__", "*.egg-info", "*.db", "*.db-shm", "*.db-wal", ".*_cache", ".hypothesis")

@@ -141,8 +141,8 @@ def read(notes: Path, probes: list[Probe]) -> Executed:
                 seconds[name] = float(took)
             if failed == "1":
                 bad.add(name)
-            for place in ones:
-                by_probe[int(place)].add(name)
+            for one in ones:
+                by_probe[int(one)].add(name)
     lines: defaultdict[str, dict[int, frozenset[str]]] = defaultdict(dict)
     for place, probe in enumerate(probes):
         if not probe.branch or by_probe[place]:
