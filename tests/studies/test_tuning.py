@@ -31,6 +31,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> rekindle.Study:
     return rekindle.tune(rekindle.PPO, "CartPole-v1", storage=url, progress=False, **OPTIONS)
 
 
+@pytest.mark.slow
 def test_a_study_from_python_is_the_one_of_the_command_line(study: rekindle.Study, cli: Callable[..., Any]) -> None:
     url = str(study.store.database.url)
     assert study.complete

@@ -21,6 +21,7 @@ SMALL = {"width": 16, "batch_size": 128}
 SET = [text for name, value in SMALL.items() for text in ("--set", f"{name}={value}")]
 
 
+@pytest.mark.slow
 def test_the_command_line_tunes_shows_evaluates_and_replays_it(cli: Cli, sqlite_url: str) -> None:
     status, printed, errors = cli(
         "tune",

@@ -65,6 +65,7 @@ def test_the_order_and_the_company_do_not_matter() -> None:
     assert_as_alone(tasks, 3)
 
 
+@pytest.mark.slow
 def test_members_at_different_epochs_end_together() -> None:
     tasks = [make(seed) for seed in range(4)]
     for task, epochs in zip(tasks, (0, 2, 1, 3), strict=True):

@@ -58,6 +58,7 @@ def test_the_numbers_are_rliables(tmp_path: Path) -> None:
     assert result["profiles"]["sides"]["here"]["fraction"][-1] in (0.0, pytest.approx(0.1))
 
 
+@pytest.mark.slow
 def test_a_study_gives_the_seeds_of_its_best_configuration_until_it_is_confirmed(store: Store) -> None:
     study = rekindle.Study("one", store)
     assert study.best is not None

@@ -49,6 +49,7 @@ def hill(a: Any, b: Any, *_: Any) -> Any:
     return -((a - 0.5) ** 2) - (b - 0.4) ** 2
 
 
+@pytest.mark.slow
 def test_a_sound_study_raises_no_alarm_and_says_what_mattered(tmp_path: Path, cli: Callable[..., Any]) -> None:
     found = study(tmp_path, lambda a, b: 2 * np.sin(3 * a) + np.sin(3 * b), noise=0.01)
     assert found["findings"] == []

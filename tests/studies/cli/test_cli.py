@@ -155,6 +155,7 @@ def test_two_that_start_the_same_study_at_once_share_it_and_one_may_leave(sqlite
         assert bits(store) == undisturbed(CONFIG)
 
 
+@pytest.mark.slow
 def test_optuna_finds_the_finished_study_in_its_own_tables(finished_url: str, cli: Callable[..., Any]) -> None:
     for _ in range(2):  # the second time there is nothing to add
         status, out, _ = cli(*TUNE, "--storage", finished_url, "--json")
@@ -381,6 +382,7 @@ def test_who_waits_for_more_than_there_was_is_told_that_nothing_was_learned(
     assert "nothing was learned: no gradient step was due in 1 epochs" in " ".join(errors.split())
 
 
+@pytest.mark.slow
 def test_a_device_is_chosen_for_every_command_and_is_no_part_of_the_task(
     sqlite_url: str, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
@@ -397,6 +399,7 @@ def test_a_device_is_chosen_for_every_command_and_is_no_part_of_the_task(
     assert "there is no study 's'" in errors
 
 
+@pytest.mark.slow
 def test_the_printed_commands_work_on_postgresql(
     postgres_url: str, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -471,6 +474,7 @@ def test_show_loses_nothing_on_a_narrow_terminal(finished_url: str) -> None:
         assert str(rows[0][names[-1]])[:10] in text
 
 
+@pytest.mark.slow
 def test_a_study_that_nobody_trains_is_stopped_and_a_worker_tells_what_it_does(
     sqlite_url: str, gate: gated.Gate, cli: Callable[..., Any]
 ) -> None:

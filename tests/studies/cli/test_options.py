@@ -32,6 +32,7 @@ def test_what_is_named_beside_a_file_comes_on_top(tmp_path: Path) -> None:
     assert expand_files(["gamma=0.5"]) == ["gamma=0.5"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "show"])
 def test_what_is_shown_of_a_task_trains_the_same_one_elsewhere(
     sqlite_url: str, tmp_path: Path, cli: Cli, command: str

@@ -114,6 +114,7 @@ def test_a_file_cut_anywhere_is_completed(store: Store, tmp_path: Path) -> None:
         assert metadata.SESSION_START_INFO_TAG in events.summary_metadata
 
 
+@pytest.mark.slow
 def test_an_epoch_waits_until_its_rung_is_finished(sqlite_url: str, tmp_path: Path) -> None:
     with Store(sqlite_url) as store:
         config = study_config(load("surrogate"), None, epochs=(1, 3, 3), trials=2)
@@ -149,6 +150,7 @@ def test_tables_hold_each_epoch_once(store: Store, tmp_path: Path, kind: str) ->
     assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.slow
 def test_a_training_in_no_study_is_a_run(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     log = f"csv:{tmp_path / 'one.csv'}"
     status, _, errors = cli("train", "surrogate", "--epochs", "3", "--storage", sqlite_url, "--log", log)

@@ -146,6 +146,7 @@ def test_a_fork_starts_from_a_stored_state_and_ends_otherwise(finished: str, cli
     assert "return without the change" in out
 
 
+@pytest.mark.slow
 def test_a_fork_may_start_from_an_ancestor(finished: str, cli: Callable[..., Any]) -> None:
     with Store(finished) as store:
         uid = deepest(store).uid

@@ -81,6 +81,7 @@ def test_importances_and_pictures_of_optuna_work(store: Store) -> None:
     assert optuna.visualization.plot_timeline(study).data
 
 
+@pytest.mark.slow
 def test_branches_of_a_population_name_what_they_start_from(store: Store) -> None:
     options = {"scheduler": "pbt", "population": 4, "interval": 1}
     rekindle.tune("surrogate", epochs=3, study="s", storage=store, progress=False, **options)
@@ -92,6 +93,7 @@ def test_branches_of_a_population_name_what_they_start_from(store: Store) -> Non
         assert trial.user_attrs["rk_parent_epochs"] == row.attrs["start"]["epochs"]
 
 
+@pytest.mark.slow
 def test_a_copy_of_an_older_form_is_made_again_and_a_foreign_study_is_left(store: Store, sqlite_url: str) -> None:
     search(store, 2)
     old = shown(store)

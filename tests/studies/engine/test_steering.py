@@ -233,6 +233,7 @@ def test_a_budget_of_steps_is_for_tasks_that_count_them() -> None:
         study_config(load("digits"), None, epochs=(1, 3, 3), budget="100steps")
 
 
+@pytest.mark.slow
 def test_status_tells_a_study_that_nobody_works_on(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
         start_study(store, "s", surrogate())

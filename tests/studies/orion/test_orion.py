@@ -273,6 +273,7 @@ def test_the_exit_status_says_broken_or_interrupted(
     assert not under_orion.exists()
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_said_under_orion_too(under_orion: Path, sqlite_url: str) -> None:
     assert cli.main([*TRAIN, "--epochs", "2", "--snapshots", "best"]) == 0
     uid = json.loads(under_orion.read_text())[1]["value"]
@@ -331,6 +332,7 @@ def test_epochs_without_a_number_are_refused_under_orion(under_orion: Path) -> N
         _orion_epochs("1:27")
 
 
+@pytest.mark.slow
 def test_the_orion_command_hunts_and_promotes(sqlite_url: str, tmp_path: Path) -> None:
     (tmp_path / "asha.yaml").write_text("experiment: {algorithm: {asha: {seed: 1}}}\n")
     priors = ["--set:optimizer.lr~loguniform(1e-5, 1e-2)", "--epochs~fidelity(1, 2, 2)"]

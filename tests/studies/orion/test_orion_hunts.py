@@ -97,6 +97,7 @@ def check_population_in(url: str, trials: list[Trial]) -> None:
         assert check_population(store, trials) > 0
 
 
+@pytest.mark.slow
 def test_a_population_goes_on_from_its_parents_states(population: tuple[Path, list[Trial]]) -> None:
     path, trials = population
     check_population_in(f"sqlite:///{path}", trials)
@@ -214,6 +215,7 @@ def test_a_hunt_is_exact_however_many_processes_train_it_and_some_are_killed(
     client.storage._db.close_connection()
 
 
+@pytest.mark.slow
 def test_a_worker_waits_for_others_but_not_for_nobody(
     sqlite_url: str, caplog: pytest.LogCaptureFixture, wait_until: Callable[..., None]
 ) -> None:
@@ -230,6 +232,7 @@ def test_a_worker_waits_for_others_but_not_for_nobody(
     assert [each.status for each in found[0].fetch_trials()] == ["completed", "completed"]
 
 
+@pytest.mark.slow
 def test_a_hunt_whose_algorithm_waits_for_a_broken_trial_ends_with_an_error(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

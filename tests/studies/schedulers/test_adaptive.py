@@ -115,6 +115,7 @@ def test_three_workers_train_the_study_that_one_trains(sqlite_url: str, tmp_path
     assert run_by_three(sqlite_url, study) == run(f"sqlite:///{tmp_path}/alone.db", study)
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_with_its_own_scheduler_unless_another_is_named(sqlite_url: str) -> None:
     def trained(trials: int, **options: str) -> Config:
         return tune("surrogate", None, storage=sqlite_url, study="s", epochs="1:3", trials=trials, **options).config
@@ -149,6 +150,7 @@ def test_races_need_a_rung_whose_promotions_do_not_depend_on_it() -> None:
         tiny(trials=6, scheduler="adaptive", options={"seeds": 4, "aggregate": "mean", "racing": True})
 
 
+@pytest.mark.slow
 def test_a_decision_in_a_study_of_10_000_trials_takes_no_more_than_10_ms() -> None:
     study, rng = config((10_000,), sampler="tpe"), random.Random(3)
     plans = scheduler(study)

@@ -82,6 +82,7 @@ def noisy(**options: Any) -> Config:
     return make_config(load("surrogate"), "CartPole-v1", trials=9, epochs=(1, 3, 3), fixed=fixed, **options)
 
 
+@pytest.mark.slow
 def test_the_answer_is_that_of_the_rows(sqlite_url: str) -> None:
     searched(sqlite_url, noisy(seed=1))
     study = Study("s", sqlite_url)

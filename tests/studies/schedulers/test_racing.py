@@ -199,6 +199,7 @@ def test_any_number_of_workers_races_the_same(sqlite_url: str, options: dict[str
     )
 
 
+@pytest.mark.slow
 def test_the_command_line_races_and_says_what_it_spared(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = raced(epochs=(1,), scheduler="none")
     run(sqlite_url, config)

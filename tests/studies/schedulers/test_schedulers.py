@@ -42,6 +42,7 @@ def test_a_study_whose_workers_are_killed_ends_as_if_nothing_had_happened(
     assert run_and_be_killed(sqlite_url, config, gate, wait_until) == undisturbed(config)
 
 
+@pytest.mark.slow
 def test_an_extended_study_by_hyperband_goes_on_with_the_next_bracket(sqlite_url: str) -> None:
     run(sqlite_url, tiny(trials=6, epochs=(1, 2, 2), scheduler="hyperband"))
     before = bits_of(sqlite_url)

@@ -128,6 +128,7 @@ def test_any_number_of_workers_trains_the_same(sqlite_url: str, make: Any) -> No
     assert run_by_three(sqlite_url, make()) == undisturbed(make())
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_seeds_and_optuna_sees_configurations(
     sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

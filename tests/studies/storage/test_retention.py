@@ -54,6 +54,7 @@ def test_a_study_has_the_same_results_whatever_it_keeps(tmp_path: Any, mode: str
             assert max(returns, key=lambda epoch: (returns[epoch], -epoch)) in [row.epochs for row in found]
 
 
+@pytest.mark.slow
 def test_a_study_can_keep_otherwise_when_it_is_carried_on(sqlite_url: str) -> None:
     before = run(sqlite_url, keeping(None))
     again = run(sqlite_url, keeping("best"))
@@ -123,6 +124,7 @@ def test_a_mode_that_means_nothing_is_refused_before_a_database_is_made(tmp_path
     assert not (tmp_path / "new.db").exists()
 
 
+@pytest.mark.slow
 def test_what_a_study_keeps_is_no_garbage(tmp_path: Any) -> None:
     kept: dict[Any, list[int]] = {}
     for mode in ("best", None):

@@ -120,6 +120,7 @@ def test_a_server_that_was_killed_and_comes_back_is_waited_for(own_postgres: Any
     assert said[-1].startswith("the database is back after")
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answered_is_waited_for_if_it_is_known_to_be_right(own_postgres: Any) -> None:
     url = own_postgres.new_database()
     own_postgres.kill()

@@ -100,6 +100,7 @@ def test_a_command_carries_on_when_its_file_is_gone(sqlite_url: str, tmp_path: P
     assert result["digest"] == warm(given(), 3).digest
 
 
+@pytest.mark.slow
 def test_a_source_that_has_changed_is_another_start_and_that_is_said(sqlite_url: str, cli: Cli) -> None:
     source = json.loads(cli(*train(sqlite_url, "--seed", "9", epochs=1))[1])["uid"]
     first = json.loads(cli(*train(sqlite_url, "--warm-start", source, epochs=1))[1])["uid"]
@@ -112,6 +113,7 @@ def test_a_source_that_has_changed_is_another_start_and_that_is_said(sqlite_url:
     assert (again["uid"], again["resumed"]) == (first, True)
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_can_be_named(sqlite_url: str, cli: Cli) -> None:
     source = json.loads(cli(*train(sqlite_url, "--seed", "9", "--snapshots", "best", epochs=6))[1])["uid"]
     shown = json.loads(cli("show", source, "--storage", sqlite_url, "--json")[1])
@@ -226,6 +228,7 @@ def test_every_trial_of_a_study_starts_with_the_policy_bit_for_bit(tmp_path: Pat
     assert run(other, config, workers=3) == found
 
 
+@pytest.mark.slow
 @sqlite_first
 def test_a_warm_trial_can_be_replayed_and_trained_again(url: str, cli: Cli) -> None:
     with Store(url) as store:
@@ -275,6 +278,7 @@ def test_a_population_can_start_warm_and_branches_follow(sqlite_url: str, cli: C
     assert cli("replay", branches[-1]["uid"], "--storage", sqlite_url)[0] == 0
 
 
+@pytest.mark.slow
 def test_tune_starts_warm_and_carries_on_without_its_source(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     file = given().save_policy(tmp_path / "policy.safetensors")
     arguments = [
@@ -390,6 +394,7 @@ def test_an_optuna_study_starts_warm(sqlite_url: str) -> None:
 # A checkpoint that is looked at, and used elsewhere
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_evaluated_and_its_policy_exported(sqlite_url: str, tmp_path: Path, cli: Cli) -> None:
     uid = json.loads(cli(*train(sqlite_url, "--seed", "9", "--snapshots", "best", epochs=6))[1])["uid"]
     returns = {

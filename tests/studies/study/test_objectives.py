@@ -68,6 +68,7 @@ def test_objectives_have_directions() -> None:
     assert objectives_of(tiny()) == {"return": "maximize"}
 
 
+@pytest.mark.slow
 def test_another_aggregate_of_the_episodes_can_be_sought(sqlite_url: str) -> None:
     config = tiny(trials=1, options=objective_options(["return_median", "return_top_quartile"]))
     run(sqlite_url, config)
@@ -259,6 +260,7 @@ def test_optuna_sees_all_objectives_and_a_file_keeps_them(sqlite_url: str, tmp_p
     assert [trial.values for trial in shown.trials] == expected
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_objectives_and_shows_the_front(
     sqlite_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,7 @@ def tune(url: str, *more: str) -> list[str]:
     return [*common, "--storage", url, "--study", "own", "--json", *SETTINGS, *more]
 
 
+@pytest.mark.slow
 def test_a_study_draws_from_the_priors_that_it_is_given(sqlite_url: str, cli: Cli) -> None:
     asked = tune(sqlite_url, "--prior", "optimizer.lr=loguniform(1e-6, 1e-5)", "--prior", "num_envs=ordinal(2, 4)")
     status, out, errors = cli(*asked)

@@ -339,6 +339,7 @@ def test_long_blobs_are_read_in_pieces(filled: Store, monkeypatch: pytest.Monkey
     assert {finding.kind for finding in check(filled)} == {"blob", "checkpoint"}
 
 
+@pytest.mark.slow
 def test_the_memory_that_it_takes_does_not_grow_with_the_blobs(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

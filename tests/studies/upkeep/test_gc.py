@@ -162,6 +162,7 @@ def bulky(store: Store, number: int = 12) -> None:
             store.save([Write(lease, epoch, b"%d" % epoch, {name: content}, keep=Keep(latest=None))])
 
 
+@pytest.mark.slow
 @sample.on_sqlite
 def test_a_sqlite_file_becomes_as_small_as_what_it_holds(filled: Store, capsys: pytest.CaptureFixture[str]) -> None:
     bulky(filled)

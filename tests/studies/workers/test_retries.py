@@ -142,6 +142,7 @@ def test_a_return_that_is_no_number_fails_the_trial(sqlite_url: str, monkeypatch
     assert all("the evaluation return became nan" in trial[5] for trial in found["trials"])
 
 
+@pytest.mark.slow
 def test_who_kills_its_workers_over_and_over_fails_and_the_others_do_not(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +225,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert "before they finished epoch 2" in str(doom[0])
 
 
+@pytest.mark.slow
 def test_who_dies_where_others_die_too_is_not_to_blame(unfinished: Store, child: Callable[..., Any]) -> None:
     killer = """
 import os, signal, sys

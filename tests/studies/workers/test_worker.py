@@ -117,6 +117,7 @@ def test_a_repeated_configuration_is_trained_once(sqlite_url: str, monkeypatch: 
     assert sorted(epochs) == [1, 2]
 
 
+@pytest.mark.slow
 def test_what_was_trained_further_before_changes_no_result(sqlite_url: str) -> None:
     config = one_configuration(trials=1, epochs=(1, 2, 2))
     fresh = undisturbed(config)
@@ -132,6 +133,7 @@ def test_what_was_trained_further_before_changes_no_result(sqlite_url: str) -> N
 @pytest.mark.parametrize(
     ("rung", "kind"), [pytest.param(1, "discarded", marks=pytest.mark.slow), (2, "damaged")]
 )  # with none before it, and with one
+@pytest.mark.slow
 def test_a_damaged_checkpoint_stops_its_trial_only_and_an_earlier_one_is_used_when_allowed(
     sqlite_url: str, rung: int, kind: str
 ) -> None:

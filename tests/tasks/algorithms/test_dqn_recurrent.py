@@ -69,6 +69,7 @@ def test_values_of_a_batch_are_those_of_acting_through_it(burn_in: int) -> None:
     assert not torch.equal(values.online, values.target)
 
 
+@pytest.mark.slow
 def test_stored_states_are_those_of_acting() -> None:
     made = learner()
     memory, sequences = made.memory, made.sequences

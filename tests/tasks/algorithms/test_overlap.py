@@ -70,6 +70,7 @@ def test_what_is_learned_from_was_collected_one_update_before() -> None:
     assert torch.equal(plain.agent.flatten_steps(rollout.obs[:, :-1]), first["obs"])  # the first is as ever
 
 
+@pytest.mark.slow
 def test_a_simulator_and_an_update_are_waited_for_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SUPPORT)
     taken = {}

@@ -204,6 +204,7 @@ def test_the_best_checkpoint_stays_beside_the_latest_and_can_be_used(store: Stor
     assert difference(then.state_dict(), alone.state_dict()) == []
 
 
+@pytest.mark.slow
 def test_the_best_is_found_again_by_another_process(store: Store) -> None:
     task = make(store, "best")
     task.fit(8)
@@ -225,6 +226,7 @@ def test_no_state_depends_on_what_is_kept(store: Store) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_members_of_a_cohort_keep_each_its_own(store: Store) -> None:
     modes = ["best", None, "no", 1]
     tasks = [make(store, mode, seed) for seed, mode in enumerate(modes)]

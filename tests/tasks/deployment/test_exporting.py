@@ -91,6 +91,7 @@ def test_a_program_acts_as_the_task_does(kind: Any, env: str, values: Any, tmp_p
                 np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_program_needs_no_rekindle_and_says_what_it_is(tmp_path: Path) -> None:
     task = PPO("CartPole-v1").init(**ON)
     file, observations = task.export_policy(tmp_path / "policy.pt"), np.eye(4, dtype=np.float32)

@@ -138,6 +138,7 @@ def resumed_elsewhere(names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
 every = pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 
 
+@pytest.mark.slow
 @every
 def test_a_new_process_goes_on_bit_for_bit(name: str) -> None:
     uninterrupted, resumed = resumed_elsewhere(QUICK if name in QUICK else (name,))[name]

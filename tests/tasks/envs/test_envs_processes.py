@@ -367,6 +367,7 @@ def test_actions_are_each_step_s_own() -> None:
     envs.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nobody_stays")
 def test_a_constructor_that_kills_its_process_is_named() -> None:
     spec = EnvSpec("own_envs:Fragile-v0", {"home": os.getpid(), "how": "die at birth"})

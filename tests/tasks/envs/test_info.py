@@ -128,6 +128,7 @@ def test_a_spec_without_info_is_what_it_was() -> None:
     assert EnvSpec("CartPole-v1", info=["a"]).to_json()["info"] == {"a": "last"}
 
 
+@pytest.mark.slow
 def test_commands_show_entries_seek_them_and_hint_at_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     spec = json.dumps({"id": "own_envs:Search-v0", "parameters": {"wind": 0.5}})

@@ -339,6 +339,7 @@ def test_what_does_not_go_together_in_ppo_is_refused() -> None:
         PPO("CartPole-v1").init(min_steps=100, num_minibatches=1, critic={"name": "separate"})
 
 
+@pytest.mark.slow
 def test_particles_of_a_trial_are_updated_together() -> None:
     tasks = [SVPG("CartPole-v1", seed=seed).init(num_particles=2, num_envs=2, min_rollouts=4) for seed in range(3)]
     learner: Any = tasks[0].build_learner(tasks)

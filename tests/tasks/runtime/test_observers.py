@@ -103,6 +103,7 @@ def test_it_ends_at_the_same_epoch_wherever_it_was_stopped(tmp_path: Path) -> No
         again.finish()
 
 
+@pytest.mark.slow
 def test_members_of_a_cohort_end_each_by_itself() -> None:
     def until(history: Any) -> bool:
         return len(history) > 0 and history[-1][0] >= 2 + int(history[0][1]["entropy"] * 1e6) % 5

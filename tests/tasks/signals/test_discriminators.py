@@ -142,6 +142,7 @@ def test_a_learner_pays_for_what_is_told_beyond_the_bound_of_each_member() -> No
         assert beta[1] == 0
 
 
+@pytest.mark.slow
 def test_a_bottleneck_keeps_a_discriminator_from_being_sure() -> None:
     gaps, told = {}, {}
     for bound in (0.2, 1e6):

@@ -76,6 +76,7 @@ def test_what_is_beside_the_environments_reward_learns_when_the_policy_does() ->
     assert waiting > 3
 
 
+@pytest.mark.slow
 def test_members_with_signals_are_updated_at_different_times_and_as_if_alone() -> None:
     def make(seed: int) -> A2C:
         given = {
