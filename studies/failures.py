@@ -45,6 +45,10 @@ class Killed(Exception):
     """Too many processes died while they trained a trial."""
 
 
+class OutOfTime(Exception):
+    """A trial that trained for longer than its study allows."""
+
+
 @dataclass(frozen=True)
 class RetryRule:
     """Rule of the retries after one kind of failure.
@@ -86,6 +90,7 @@ RETRY_RULES: Mapping[str, RetryRule] = {
         together=1,
     ),
     "diverged": RetryRule(0, "the same hyperparameters give the same NaN again"),
+    "time": RetryRule(0, "the time of its training goes on counting when it is retried"),
     "input": RetryRule(0, "invalid input stays invalid"),
     "damaged": RetryRule(0, "only the user can decide to go back to an earlier checkpoint"),
     "unknown": RetryRule(1, "it may have been an accident; a second time, it is the trial's fault", alone=True),
@@ -140,6 +145,7 @@ _KINDS: Mapping[str, Callable[[BaseException], bool]] = {
     KILLED: lambda error: isinstance(error, Killed),
     HUNG: lambda error: isinstance(error, Hung),
     "diverged": lambda error: isinstance(error, Diverged | FloatingPointError),
+    "time": lambda error: isinstance(error, OutOfTime),
     "memory": _is_memory,
     "environment": _is_environment,
     "input": lambda error: isinstance(error, (*_REQUEST, *_INPUT, TaskError)),
@@ -180,7 +186,7 @@ def describe(error: BaseException) -> str:
     A divergence is described by its message, since its traceback depends on the cohort of the trial.
     """
     kind, root = classify(error), [*_causes(error)][-1]
-    if isinstance(root, Diverged | Killed | Hung):
+    if isinstance(root, Diverged | Killed | Hung | OutOfTime):
         return masked(f"{type(root).__name__}: {root}")
     text = masked(f"[{kind}] {''.join(traceback.format_exception(root))}")
     return text if len(text) <= LENGTH else f"{text[: LENGTH // 2]}\n...\n{text[-LENGTH // 2 :]}"

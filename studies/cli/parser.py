@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..orion.trial import is_under_orion, storage_url
+from ..study.durations import parse_duration
 from ..workers import URL_VARIABLE
 from .commands.options import USAGE
 
@@ -24,8 +25,6 @@ TASK = "the algorithm, such as ppo, or package.module:Class"
 SINKS = "tensorboard:DIR, csv:FILE or parquet:FILE"
 MOST = 10_000_000  # of what is counted
 MOST_PROCESSES = 1000
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}  # of durations
-LONGEST = 1e6  # of these units
 MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may be repeated
 
 
@@ -160,11 +159,10 @@ def duration(text: str) -> float | None:
     """Parse a duration, in seconds without a unit; "off" is None."""
     if text == "off":
         return None
-    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
-    value = float(number) if number.isascii() and number.replace(".", "", 1).isdecimal() else 0.0
-    if not 0.0 < value < LONGEST:
-        raise argparse.ArgumentTypeError(f"must be a duration, such as 90s, 10m, 2h or 1d, or off, but got {text!r}")
-    return value * UNITS[unit]
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).replace(", but", ", or off, but", 1)) from None
 
 
 def device(text: str) -> str:
@@ -234,7 +232,13 @@ def _add_options_of_studies(parser: Parser) -> None:
     add("--trials N", "number of configurations in all (default: 16; with a grid, all of its points)")
     add(
         "--budget WORK",
-        "stop after this work of all workers together, 200epochs or 5e6steps; rerun with more to carry on",
+        "stop after this work of all workers together: 200epochs, 5e6steps, or time that they train, such as 2h; rerun "
+        "with more to carry on",
+    )
+    add(
+        "--trial-time DURATION",
+        "fail a trial that has trained for so long, such as 2h, of which a trial in a cohort has its share; retries go "
+        "on counting (default: off)",
     )
     add("--study NAME", "name of the study (default: TASK-ENV)")
     add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)

@@ -1,6 +1,6 @@
-"""Budget of a study, after which a worker stops it.
+"""Bounds of a study, and of its trials, which workers obey.
 
-The work is counted from rows, so that of workers that died counts, too.
+Work and time are counted from rows, so those of workers that died count, too.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..errors import CommandRefused
+from ..failures import OutOfTime
 from ..storage.commands import STOP, hold
+from ..study.durations import in_words
 
 if TYPE_CHECKING:
     from ..storage.store import Store
+    from ..study.config import Config
     from .study_rows import StudyRows
 
 WHO = "budget"  # gives the command
@@ -30,7 +33,9 @@ def stop_if_spent(store: Store, rows: StudyRows, unsaved: Mapping[str, int]) -> 
     budget = rows.config.options.get("budget")
     if not budget:
         return False
-    spent, trials = {"epochs": 0, "steps": 0}, {trial.uid: trial for trial in rows.trials.values()}
+    spent, trials = {"epochs": 0, "steps": 0, "seconds": 0}, {trial.uid: trial for trial in rows.trials.values()}
+    if "seconds" in budget:
+        spent["seconds"] = int(sum(store.trained_for(list(trials)).values()))
     reached = store.reached(list(trials))
     for uid, trial in trials.items():
         inherited = int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0
@@ -44,3 +49,25 @@ def stop_if_spent(store: Store, rows: StudyRows, unsaved: Mapping[str, int]) -> 
     with suppress(CommandRefused):  # another worker was quicker
         store.command(lambda c: hold(c, rows.name, STOP, WHO, why, data))
     return True
+
+
+def overdue(store: Store, config: Config, epochs: Mapping[str, int]) -> dict[str, OutOfTime]:
+    """Return failures of trials that trained for too long, by uid.
+
+    Args:
+        store: holds the study.
+        config: the study's.
+        epochs: of the trials in question, by uid.
+    """
+    most = config.options.get("trial_time")
+    if most is None:
+        return {}
+    took = store.trained_for(list(epochs))
+    return {
+        uid: OutOfTime(
+            f"it trained for {in_words(seconds)} until epoch {epochs[uid]}, but a trial of this study has "
+            f"{in_words(most)} (--trial-time); give the study more, or leave what is slow out of its space"
+        )
+        for uid, seconds in took.items()
+        if seconds >= most
+    }

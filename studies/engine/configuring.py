@@ -34,6 +34,7 @@ from ..study.config import (
     parse_budget,
     parse_epochs,
 )
+from ..study.durations import parse_duration
 from ..study.objectives import (
     ALWAYS,
     DEFAULT,
@@ -73,6 +74,7 @@ def study_config(
     grid_points: int | None = None,
     snapshots: str | None = None,
     budget: str | None = None,
+    trial_time: float | str | None = None,
     known: Sequence[Mapping[str, Any]] = (),
     population: int = 8,
     interval: int | None = None,
@@ -101,7 +103,8 @@ def study_config(
         racing: whether seeds race.
         grid_points: of each range, for the sampler grid.
         snapshots: which checkpoints are kept, see `Task`.
-        budget: of the whole study, such as 200epochs or 5e6steps; a rerun with more continues.
+        budget: of the whole study, such as 200epochs, 5e6steps or 2h; a rerun with more continues.
+        trial_time: seconds, or text such as 2h, after which a trial fails; its share of a cohort's time counts.
         known: hyperparameters that the first trials take, nested or by dotted name.
         population: see `make_population`, like interval, exploit, explore and perturb; all for scheduler pbt.
         interval: epochs of a generation; None for INTERVAL, or all of fewer epochs.
@@ -131,7 +134,9 @@ def study_config(
         )
     if budget and "steps" in parse_budget(budget) and "epoch_steps" not in algorithm.learner.hyperparameters.flat():
         raise BadConfig(f"--budget counts steps of an epoch, but {algorithm.name} names none; write 200epochs")
-    given = {"grid_points": grid_points, "snapshots": snapshots, "budget": parse_budget(budget) if budget else None}
+    given: dict[str, Any] = {"grid_points": grid_points, "snapshots": snapshots}
+    given["budget"] = parse_budget(budget) if budget else None
+    given["trial_time"] = None if trial_time is None else _seconds(trial_time)
     options = {**seed_options(seeds, aggregate, racing), **objective_options(objective, own_objective(algorithm))}
     options |= {name: value for name, value in given.items() if value is not None}
     common: dict[str, Any] = {"seed": seed, "fixed": fixed, "priors": priors}
@@ -143,6 +148,14 @@ def study_config(
     common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation, "cohort": cohort}
     made = make_config(algorithm, env, trials=trials, epochs=rungs, options=options, **common)
     return _with_known(made, algorithm, known)
+
+
+def _seconds(trial_time: float | str) -> float:
+    """Return the seconds of a trial time."""
+    try:
+        return parse_duration(trial_time if isinstance(trial_time, str) else f"{trial_time:f}")
+    except ValueError as error:
+        raise BadConfig(f"--trial-time {error}") from None
 
 
 def _with_known(config: Config, algorithm: type[Task], known: Sequence[Mapping[str, Any]]) -> Config:

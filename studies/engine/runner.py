@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 MUTABLE = (
     "options",
     "options.snapshots",
+    "options.trial_time",
     "options.budget",
     *(f"options.budget.{unit}" for unit in BUDGETS),
-)  # which checkpoints are kept changes no result
+)  # these change no result
 
 
 def scheduler_of(store: Store, name: str) -> str | None:

@@ -230,6 +230,7 @@ class Store:
     tasks = _reading(task_rows.tasks)
     count_tasks = _reading(task_rows.count_tasks)
     reached = _reading(task_rows.reached)
+    trained_for = _reading(task_rows.trained_for)
     trials_of = _reading(task_rows.trials_of)
     checkpoints = _reading(task_rows.checkpoints)
     metrics = _reading(metrics_until)

@@ -42,6 +42,13 @@ def reached(connection: Connection, uids: Collection[str]) -> dict[str, int]:
     return {row.uid: row.epochs for rows in found for row in rows}
 
 
+def trained_for(connection: Connection, uids: Collection[str]) -> dict[str, float]:
+    """Return the seconds for which workers have trained tasks, by uid."""
+    columns = sa.select(task.c.uid, task.c.trained)
+    found = (connection.execute(columns.where(task.c.uid.in_(some))) for some in chunks(list(uids)))
+    return {row.uid: row.trained for rows in found for row in rows}
+
+
 def held(connection: Connection) -> set[str]:
     """Return the uids of tasks that have owners, alive or dead."""
     owned = task.c.lease_owner > ""  # for "is not null" SQLite would go through all tasks

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -12,6 +14,7 @@ from ...spaces import Space, flatten, unflatten
 from ...spaces.choices import Fixed
 from ...tasks.checkpoint.retention import keep_of
 from ..errors import StoreError
+from .durations import UNITS, parse_duration
 
 if TYPE_CHECKING:
     from ...tasks.checkpoint.storage import Storage
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SCHEDULERS = ("adaptive", "halving", "asha", "hyperband", "none", "pbt")
-BUDGETS = ("epochs", "steps")  # units of work
+BUDGETS = ("epochs", "steps", "seconds")  # units of work
 BASE = 3  # one of three trials is promoted, to three times the epochs
 OWN_BASE = {"adaptive": 2}  # of a scheduler that decides more often
 GENERATION = 8
@@ -50,7 +53,8 @@ class Config:
         scheduler: its name.
         options: the scheduler's own; `seeds`, `aggregate` and `racing`, see `schedulers.seeds`; `objectives`;
             `grid_points`; `known`, configurations that are tried first, by dotted name; `snapshots`, see `Task`;
-            `warm_start`, the digest of the stored policy that all trials start from.
+            `warm_start`, the digest of the stored policy that all trials start from; `trial_time`, the seconds that a
+            trial may train; and the bounds of the study, see `engine.bounds`.
         direction: always "maximize", for the stored format only.
         version: of this form.
     """
@@ -215,14 +219,19 @@ def parse_epochs(text: str, scheduler: str = "halving") -> list[int]:
 
 
 def parse_budget(text: str) -> dict[str, int]:
-    """Parse ``200epochs`` or ``5e6steps`` as a number of units."""
+    """Parse ``200epochs``, ``5e6steps`` or ``2h`` as a number of units."""
+    if text[-1:] in UNITS:
+        with suppress(ValueError):
+            return {"seconds": round(parse_duration(text)) or 1}
     unit = next((unit for unit in BUDGETS if text.endswith(unit)), "")
     try:
         value = float(text.removesuffix(unit)) if unit else 0.0
     except ValueError:
         value = 0.0
     if not 1 <= value < 2**53 or value != int(value):
-        raise BadConfig(f"--budget must be a number of at least 1 with a unit, 200epochs or 5e6steps, but got {text!r}")
+        raise BadConfig(
+            f"--budget must be a number of at least 1 with a unit, 200epochs, 5e6steps or 2h, but got {text!r}"
+        )
     return {unit: int(value)}
 
 
@@ -286,6 +295,9 @@ def _are_options(value: Any) -> bool:
         return False
     budget = value.get("budget", {})
     if not (isinstance(budget, Mapping) and all(_is_count(budget[unit], 1, 2**53) for unit in budget)):
+        return False
+    seconds = value.get("trial_time", 1)
+    if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
         return False
     objectives = value.get("objectives", {"": "maximize"})
     return _are_names(objectives) and len(objectives) > 0 and set(objectives.values()) <= {"maximize", "minimize"}

@@ -16,7 +16,7 @@ from ...tasks.errors import Diverged
 from ...tasks.evaluation import EVALUATION_SEED, evaluate, one_thread
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.task import Task
-from ..engine.bounds import stop_if_spent
+from ..engine.bounds import overdue, stop_if_spent
 from ..engine.lineage import bring_start, lineage, retrain
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import DamagedCheckpoint, LeaseLost, TaskBusy
@@ -77,8 +77,9 @@ class Training:
         try:
             for item in self.items:
                 self._open(item)
+            self._end_overdue()
             ahead = {uid for uid, task in self.tasks.items() if task.epochs > self.epochs}
-            if behind := [task for uid, task in self.tasks.items() if uid not in ahead]:
+            if behind := [task for uid, task in self.tasks.items() if uid not in ahead and task.bad is None]:
                 with suppress(Diverged, LeaseLost):
                     Cohort(behind).fit(self.epochs, self._evaluate)
             results = []
@@ -107,6 +108,7 @@ class Training:
             self.storage.busy = False
         else:
             task.env_processes = self.env_processes
+            self.storage.leases[task.uid].share = 1 / len(self.items)
 
     def _drop(self, lost: LeaseLost) -> None:
         """Stop the members whose leases are lost, and no others."""
@@ -134,9 +136,8 @@ class Training:
         if time.monotonic() - self._looked_at < LOOK_EVERY:
             return
         self._looked_at, name = time.monotonic(), self.runner.name
-        stop_if_spent(
-            self.store, self.runner.rows, {uid: event.epoch for uid, task in self.tasks.items() if task.bad is None}
-        )
+        stop_if_spent(self.store, self.runner.rows, {uid: task.epochs for uid, task in self._living().items()})
+        self._end_overdue()
         if self.store.count_commands(name) == self._commands:
             return
         given = self.store.commands(name)
@@ -146,6 +147,15 @@ class Training:
         rows = self.store.trials(name, of=[item.trial.number for item in self.items])
         if over := [row.uid for row in rows if row.state == CANCELLED and self.tasks[row.uid].bad is None]:
             self._drop(LeaseLost(over))
+
+    def _end_overdue(self) -> None:
+        """Fail members that have trained for longer than the study allows."""
+        epochs = {uid: task.epochs for uid, task in self._living().items()}
+        for uid, error in overdue(self.store, self.runner.config, epochs).items():
+            self.tasks[uid].fail(error)
+
+    def _living(self) -> dict[str, Task]:
+        return {uid: task for uid, task in self.tasks.items() if task.bad is None}
 
     def _return(self, task: Task) -> float:
         if task.ref is None:

@@ -44,6 +44,12 @@ def tiny(trials: int = 6, epochs: tuple[int, ...] = (1, 4, 2), **options: Any) -
     return make_config(load("ppo"), env, trials=trials, epochs=epochs, fixed=fixed, **options)
 
 
+def surrogate(trials: int = 8, **options: Any) -> Config:
+    """Trainings that take no time, of a known function."""
+    options = {"generation": 4, "cohort": 1, "epochs": (1, 9, 3), "sampler": "tpe", **options}
+    return make_config(load("surrogate"), "CartPole-v1", trials=trials, **options)
+
+
 def run(url: str, config: Config, name: str = "s", **options: Any) -> dict[str, Any]:
     """A study from beginning to end, with one worker in this process."""
     with Store(url) as store:

@@ -77,8 +77,14 @@ def free_among(connection: Connection, uids: Collection[str]) -> set[str]:
 def renewed(connection: Connection, lease: StoreLease, seconds: float, **values: Any) -> bool:
     """Renew a lease, and set ``values`` of its task.
 
+    Its share of the time since it was last renewed is added to the task's. Of a longer pause half a lease counts.
+
     Return False if the lease is no longer held.
     """
+    if lease.share:
+        passed = Now() - (task.c.lease_expires - seconds)
+        counted = sa.case((passed < 0.0, 0.0), (passed > seconds / 2, seconds / 2), else_=passed)
+        values = {"trained": task.c.trained + lease.share * counted, **values}
     held = sa.and_(
         task.c.uid == lease.uid, task.c.lease_epoch == lease.token, task.c.lease_owner == str(Owner.current())
     )

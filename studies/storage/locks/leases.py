@@ -41,9 +41,11 @@ class StoreLease:
         token: the fencing token; every write names it, and a smaller one than the task's is refused.
         lost: True once it was released, or the heartbeat has seen that another process took the task.
         identity: the task's, when the lease was taken; None if it was not known then.
+        share: of the time until the lease's end that counts as the task's training; 1 / P in a cohort of P.
         give_up: releases the lease if its holder is idle, and returns whether it did; None: nobody can tell.
     """
 
+    share: float = 0.0
     give_up: Callable[[], bool] | None = None
 
     def __init__(self, lessor: Lessor, uid: str, token: int, identity: Mapping[str, Any] | None = None):

@@ -140,7 +140,9 @@ class Database:
                     result = work(connection)
             except DBAPIError as error:
                 problem, passing = _explain(error, self.name, self.url.database or "")
-                cause = error
+                cause: Exception = error
+            except UnicodeDecodeError as error:  # SQLite's message quotes a name that is damaged
+                problem, passing, cause = StoreUnreachable(_damaged(self.name)), False, error
             else:
                 backoff.succeeded()
                 return result
@@ -272,12 +274,14 @@ def _explain_sqlite(code: str, text: str, path: str) -> tuple[StoreError, bool]:
     if code.startswith("SQLITE_CANTOPEN"):
         return StoreUnreachable(f"cannot open {text}; check the path and the rights on it"), not _lasts(path)
     if code in ("SQLITE_NOTADB", "SQLITE_CORRUPT") or code.startswith("SQLITE_CORRUPT_"):
-        return StoreUnreachable(
-            f"no sound SQLite database: {text}; name another file, or restore it from a copy"
-        ), False
+        return StoreUnreachable(_damaged(text)), False
     if code.startswith("SQLITE_IOERR") and code != "SQLITE_IOERR_SHORT_READ":
         return StoreUnreachable(f"the file system failed: {text} ({code}); check the disk"), True
     return StoreError(f"the database refused: {text} ({code})"), False
+
+
+def _damaged(text: str) -> str:
+    return f"no sound SQLite database: {text}; name another file, or restore it from a copy"
 
 
 def _explain_postgresql(state: str, text: str, lost: bool) -> tuple[StoreError, bool]:

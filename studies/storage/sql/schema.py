@@ -15,7 +15,7 @@ from ...errors import SchemaMismatch
 from .columns import Attributes, Double, Integer, Json, LargeBinary, Numbers, Text
 from .columns import Now as Now
 
-VERSION = 5
+VERSION = 6
 CHUNK = 500  # rows at a time
 _LOCK = 0x72656B69  # any number: names the advisory lock under which one process at a time changes the tables
 
@@ -40,6 +40,7 @@ task = _table(
     Column("lease_expires", Double, nullable=False),
     Column("epochs", Integer, nullable=False),  # of the last checkpoint
     Column("created", Double, nullable=False),
+    Column("trained", Double, nullable=False, server_default="0"),  # seconds that workers have trained it for studies
     Index("rk_task_owner", "lease_owner"),
 )
 
@@ -169,12 +170,18 @@ def _planners(connection: Connection) -> None:
         connection.execute(sa.text(f"ALTER TABLE rk_study ADD COLUMN {column}"))
 
 
+def _trained(connection: Connection) -> None:
+    number = Double().compile(connection.dialect)
+    connection.execute(sa.text(f"ALTER TABLE rk_task ADD COLUMN trained {number} DEFAULT '0' NOT NULL"))
+
+
 # The n-th turns schema n + 1 into n + 2; append only, never change one.
 MIGRATIONS: tuple[Migration, ...] = (
     _REVISIONS,
     _statements("ALTER TABLE rk_segment ADD COLUMN objectives TEXT"),
     _planners,
     lambda connection: metadata.create_all(connection, [command]),
+    _trained,
 )
 
 

@@ -6,32 +6,25 @@ import json
 import random
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rekindle.studies import Study
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configuring import make_config, study_config
 from rekindle.studies.engine.json_views import status_json
 from rekindle.studies.engine.runner import StudyRunner, start_study
 from rekindle.studies.engine.steering import Steering
 from rekindle.studies.errors import CommandRefused
 from rekindle.studies.schedulers.registry import plan, remembered
 from rekindle.studies.storage.store import Store
-from rekindle.studies.study.config import BadConfig, Config, parse_budget
+from rekindle.studies.study.config import BadConfig
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers import training
 from rekindle.studies.workers.supervisor import WorkerProcess
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
-from studying import bits, sqlite_first, tiny, undisturbed
-
-
-def surrogate(trials: int = 8, **options: Any) -> Config:
-    options = {"generation": 4, "cohort": 1, "epochs": (1, 9, 3), "sampler": "tpe", **options}
-    return make_config(load("surrogate"), "CartPole-v1", trials=trials, **options)
+from studying import bits, sqlite_first, surrogate, undisturbed
 
 
 def during_epoch(monkeypatch: pytest.MonkeyPatch, number: int, do: Callable[[], object]) -> list[int]:
@@ -198,39 +191,6 @@ def retold(store: Store, name: str, trials: Mapping[int, Any], segments: Any, kn
     runner.rows.trials, runner.rows.commands = dict(trials), runner.rows.commands[:known]
     runner.rows.segments = {(row.number, row.rung): row for row in remembered(trials.values(), segments)[1]}
     return runner._new_trials(wanted)
-
-
-@pytest.mark.parametrize(("budget", "most"), [("20epochs", 20), ("192steps", 3)])
-def test_a_budget_stops_a_study_and_more_of_it_carries_on(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, budget: str, most: int
-) -> None:
-    monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
-    make = surrogate if "epochs" in budget else partial(tiny, 4, (1, 2, 2))
-    expected = undisturbed(make())
-    unit = "".join(letter for letter in budget if letter.isalpha())
-    with Store(sqlite_url) as store:
-        start_study(store, "s", make(options={"budget": parse_budget(budget)}))
-        assert not Worker(store, "s").run()
-        spent = sum(task.epochs for task in store.tasks())
-        assert most <= spent <= most + 4  # within an epoch of each member of the cohort
-        [stop] = store.commands("s")
-        assert (stop.kind, stop.who, stop.data["budget"]) == ("stop", "budget", parse_budget(budget))
-        assert not Worker(store, "s").run()
-        start_study(store, "s", make(options={"budget": parse_budget(f"9e9{unit}")}))
-        assert Worker(store, "s").run()
-        assert bits(store) == expected
-        assert [each.kind for each in store.commands("s")] == ["stop", "resume"]
-
-
-@pytest.mark.parametrize("text", ["0epochs", "2h", "5", "epochs", "1.5steps", "1e99steps", "-3epochs"])
-def test_a_budget_is_work_in_known_units(text: str) -> None:
-    with pytest.raises(BadConfig, match=f"--budget must be a number of at least 1 with a unit, .* but got '{text}'"):
-        parse_budget(text)
-
-
-def test_a_budget_of_steps_is_for_tasks_that_count_them() -> None:
-    with pytest.raises(BadConfig, match="--budget counts steps of an epoch, but digits names none; write 200epochs"):
-        study_config(load("digits"), None, epochs=(1, 3, 3), budget="100steps")
 
 
 @pytest.mark.slow

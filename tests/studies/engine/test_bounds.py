@@ -1,0 +1,152 @@
+"""Bounds of studies and of trials: counted from rows, kept, lifted, and told."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from rekindle.studies.cli import main
+from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.failures import FAILED
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import BadConfig, parse_budget
+from rekindle.studies.study.durations import in_words, parse_duration
+from rekindle.studies.workers import training
+from rekindle.studies.workers.supervisor import WorkerProcess
+from rekindle.studies.workers.worker import Worker
+from rekindle.tasks import load
+from studying import bits, sqlite_first, surrogate, tiny, undisturbed
+
+EPOCH = 0.1  # seconds
+
+
+def slow(trials: int, **options: Any) -> Any:
+    """Trainings whose epochs take their time."""
+    return surrogate(trials, scheduler="none", fixed={"seconds": EPOCH}, **options)
+
+
+@pytest.mark.parametrize(("budget", "most"), [("20epochs", 20), ("192steps", 3)])
+def test_a_budget_stops_a_study_and_more_of_it_carries_on(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, budget: str, most: int
+) -> None:
+    monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
+    make = surrogate if "epochs" in budget else partial(tiny, 4, (1, 2, 2))
+    expected = undisturbed(make())
+    unit = "".join(letter for letter in budget if letter.isalpha())
+    with Store(sqlite_url) as store:
+        start_study(store, "s", make(options={"budget": parse_budget(budget)}))
+        assert not Worker(store, "s").run()
+        spent = sum(task.epochs for task in store.tasks())
+        assert most <= spent <= most + 4  # within an epoch of each member of the cohort
+        [stop] = store.commands("s")
+        assert (stop.kind, stop.who, stop.data["budget"]) == ("stop", "budget", parse_budget(budget))
+        assert not Worker(store, "s").run()
+        start_study(store, "s", make(options={"budget": parse_budget(f"9e9{unit}")}))
+        assert Worker(store, "s").run()
+        assert bits(store) == expected
+        assert [each.kind for each in store.commands("s")] == ["stop", "resume"]
+
+
+@pytest.mark.parametrize("text", ["0epochs", "0h", "1e2h", "5", "epochs", "1.5steps", "1e99steps", "-3epochs"])
+def test_a_budget_is_work_in_known_units(text: str) -> None:
+    with pytest.raises(BadConfig, match=f"--budget must be a number of at least 1 with a unit, .* but got '{text}'"):
+        parse_budget(text)
+
+
+def test_a_budget_of_steps_is_for_tasks_that_count_them() -> None:
+    with pytest.raises(BadConfig, match="--budget counts steps of an epoch, but digits names none; write 200epochs"):
+        study_config(load("digits"), None, epochs=(1, 3, 3), budget="100steps")
+
+
+@sqlite_first
+def test_a_trial_that_trains_for_too_long_fails_though_a_worker_was_killed(
+    url: str, wait_until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
+    with Store(url, lease_seconds=0.8) as store:
+        start_study(store, "s", slow(2, cohort=2, epochs=(99,), options={"trial_time": 1.0}))
+        first = WorkerProcess(url, "s", 1, ["--lease", "0.8"])
+        took = lambda: store.trained_for([trial.uid for trial in store.trials("s")])  # noqa: E731
+        wait_until(lambda: sum(took().values()) >= 1.4)  # 0.7 of each: they share the time
+        first.kill()
+        first.wait(60)
+        assert first.status == -signal.SIGKILL
+        epochs = count_epochs(monkeypatch)
+        assert Worker(store, "s").run()
+        assert len(epochs) <= 14  # of 0.05 for each; if they had begun to count again, 20
+        assert all(seconds >= 1.0 for seconds in took().values())
+        for trial in store.trials("s"):
+            assert trial.state == "failed"
+            assert re.match(
+                r"OutOfTime: it trained for 1.*s until epoch \d+, but a trial of this study has 1s \(--trial-time\); "
+                "give the study more, or leave what is slow out of its space",
+                trial.error or "",
+            )
+            [failure] = [event.data for event in store.events(trial.uid) if event.kind == FAILED]
+            assert (failure["kind"], failure["retry"]) == ("time", False)
+
+
+def count_epochs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The members of each epoch that is trained in this process from now on."""
+    learner, epochs = load("surrogate").learner, list[int]()
+    run_epoch = learner.run_epoch
+    monkeypatch.setattr(learner, "run_epoch", lambda self, *_, **__: epochs.append(self.members) or run_epoch(self))
+    return epochs
+
+
+def test_time_is_counted_while_workers_train_alone(sqlite_url: str) -> None:
+    with Store(sqlite_url, lease_seconds=0.4) as store:
+        start_study(store, "s", slow(2, epochs=(3,)))
+        began = time.monotonic()
+        assert Worker(store, "s").run()
+        passed = time.monotonic() - began
+        counted = store.trained_for([trial.uid for trial in store.trials("s")])
+        assert all(seconds >= 2.5 * EPOCH for seconds in counted.values())
+        assert sum(counted.values()) <= passed
+        task = store.task(store.trials("s")[0].uid)  # in a notebook, say
+        time.sleep(0.3)
+        task.release()
+        assert store.trained_for([*counted]) == counted
+
+
+def test_a_budget_of_time_stops_a_study_and_more_carries_on(sqlite_url: str) -> None:
+    expected = undisturbed(slow(3, epochs=(4,)))
+    with Store(sqlite_url, lease_seconds=0.4) as store:
+        start_study(store, "s", slow(3, epochs=(4,), options={"budget": {"seconds": 1}}))
+        assert not Worker(store, "s").run()
+        spent = sum(store.trained_for([task.uid for task in store.tasks()]).values())
+        assert 1.0 <= spent <= 1.0 + 4 * EPOCH
+        [stop] = store.commands("s")
+        assert (stop.who, stop.data["budget"]) == ("budget", {"seconds": 1})
+        start_study(store, "s", slow(3, epochs=(4,), options={"budget": {"seconds": 7200}}))
+        assert Worker(store, "s").run()
+        assert bits(store) == expected
+
+
+def test_durations_are_written_with_units() -> None:
+    assert [parse_duration(text) for text in ("90s", "10m", "2h", "1.5d", "3")] == [90, 600, 7200, 129600, 3]
+    assert [in_words(seconds) for seconds in (0.25, 90, 7200, 129600)] == ["0.25s", "1.5m", "2h", "1.5d"]
+    assert parse_budget("90m") == {"seconds": 5400}
+
+
+@pytest.mark.parametrize("trial_time", ["soon", -1, 0.0, float("nan"), "2 h"])
+def test_a_trial_time_is_a_duration(trial_time: Any) -> None:
+    with pytest.raises(BadConfig, match="--trial-time must be a duration, such as 90s, 10m, 2h or 1d, but got"):
+        study_config(load("surrogate"), "CartPole-v1", epochs=3, trial_time=trial_time)
+
+
+def test_the_command_line_takes_a_trial_time(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["create", "surrogate", "CartPole-v1", "--epochs", "3", "--study", "s", "--storage", sqlite_url]
+    assert main([*words, "--trial-time", "30m", "--budget", "2h"]) == 0
+    with Store(sqlite_url) as store:
+        options = store.study("s").config["options"]
+        assert (options["trial_time"], options["budget"]) == (1800, {"seconds": 7200})
+    with pytest.raises(SystemExit):
+        main([*words, "--trial-time", "long"])
+    assert "--trial-time: must be a duration, such as 90s, 10m, 2h or 1d, or off, but got" in capsys.readouterr().err
