@@ -30,6 +30,7 @@ from .engine.steering import Steering
 from .errors import StoreError
 from .redact import printable
 from .report.data import report_json
+from .report.pictures import Pictures
 from .report.writing import write_report
 from .storage.commands import Command
 from .storage.store import Store
@@ -83,7 +84,7 @@ class StudyTrial:
         return cls(**{name: form[name] for name in same}, value=value, objectives=measured)
 
 
-class Study:
+class Study(Pictures):
     """A study in a storage, with its results.
 
     Args:

@@ -52,6 +52,7 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   verdict [sentences], epochs (trained in all), curves {metric, trials {number: [[epoch, value]]}},
                   importances and findings (as of diagnose, without a forest),
                   correlations [{low, high (epochs), trials, correlation}], timeline, failures {kind: times}, ...]
+    plot          format, file, study, kind
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     create        as tune
     tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (the last one, or null)}]

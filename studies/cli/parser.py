@@ -22,6 +22,7 @@ from .commands.options import USAGE
 STUCK = 600.0  # seconds, as `tasks.runtime.progress` has it, whose package is slow to import
 DEFAULT_URL = "sqlite:///rekindle.db"
 TASK = "the algorithm, such as ppo, or package.module:Class"
+PICTURES = "curves, promotions, genealogy, profiles, importance, ranks, parallel, slice, pareto or workers"
 SINKS = "tensorboard:DIR, csv:FILE or parquet:FILE"
 MOST = 10_000_000  # of what is counted
 MOST_PROCESSES = 1000
@@ -353,6 +354,13 @@ def _add_report(commands: Any) -> None:
     parser.add_argument("study", metavar="STUDY", nargs="+")
     text = "the file (default: %(default)s)"
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help=text)
+
+    text = "write a picture of a study, one of the report's figures (extra plot)"
+    parser = _command(commands, "plot", text, "answers.report.plot")
+    parser.add_argument("study", metavar="STUDY")
+    option(parser, "--kind NAME", f"{PICTURES} (default: %(default)s)", default="curves")
+    text = "the file, a .png, .svg or .pdf (default: KIND.png)"
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help=text)
 
 
 def _add_train(commands: Any) -> None:

@@ -6,12 +6,14 @@ Colors come from classes of the page's style, so that one drawing serves light a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape as _escape
 
 from ..redact import printable
 
 Point = tuple[float, float]
+Ticks = Sequence[tuple[float, str]]  # values and texts
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 40
 COUNTS = ("epoch", "trial")  # axes of whole numbers
 COLORS = 6  # classes of the scale from the worst to the best, q0 to q5
@@ -88,108 +90,186 @@ def extent(values: Iterable[float], margin: float = 0.04) -> tuple[float, float]
     return low - apart, high + apart
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A mark of a chart, at values of its axes.
+
+    Attributes:
+        kind: line, dots, dot, band, bar, rule, diamond or text.
+        points: of a line, the dots, or the outline of a band; the corners of a bar; else one.
+        style: a class of the page's style.
+        name: to point at; of a text, its words.
+    """
+
+    kind: str
+    points: Sequence[Point]
+    style: str
+    name: str = ""
+
+
 class Chart:
-    """A drawing with two axes.
+    """A drawing with two axes, for the page or for a library.
 
     Args:
+        title: for readers that see no drawing.
         x: ends of the horizontal axis.
         y: ends of the vertical axis.
         labels: of the two.
-        x_kind: see `Scale`.
         width: in pixels.
         height: in pixels.
         left: pixels left of the axes.
+        x_ticks: values and texts; None for round numbers.
+        y_ticks: the same; with texts, the label stands above them.
     """
 
     def __init__(
         self,
+        title: str,
         x: tuple[float, float],
         y: tuple[float, float],
         labels: tuple[str, str],
-        x_kind: str = "linear",
         width: int = 460,
         height: int = 290,
         left: int = LEFT,
+        x_ticks: Ticks | None = None,
+        y_ticks: Ticks | None = None,
     ):
-        self.width, self.height, self.left = width, height, left
-        self.x = Scale(*x, left, width - RIGHT, x_kind)
+        self.title, self.width, self.height, self.left = title, width, height, left
+        self.x = Scale(*x, left, width - RIGHT)
         self.y = Scale(*y, height - BOTTOM, TOP)
-        self.labels, self.body = labels, list[str]()
+        self.labels, self.x_ticks, self.y_ticks = labels, x_ticks, y_ticks
+        self.marks = list[Mark]()
 
-    def add(self, markup: str) -> None:
-        """Add markup above what is drawn."""
-        self.body.append(markup)
-
-    def path(self, points: Iterable[Point]) -> str:
-        """Return the coordinates of points."""
-        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+    def add(self, kind: str, points: Iterable[Point], style: str, name: str = "") -> None:
+        """Add a mark above the others, see `Mark`."""
+        self.marks.append(Mark(kind, list(points), style, name))
 
     def line(self, points: Iterable[Point], style: str, name: str = "") -> None:
         """Draw a line through points, with a name to point at."""
-        named = f"<title>{escape(name)}</title>" if name else ""
-        self.add(f'<polyline class="line {style}" points="{self.path(points)}">{named}</polyline>')
+        self.add("line", points, style, name)
 
     def dots(self, points: Iterable[Point], style: str) -> None:
-        """Draw dots, all as one element."""
-        moves = "".join(f"M{self.x(x):.1f} {self.y(y):.1f}h0" for x, y in points)
-        if moves:
-            self.add(f'<path class="dots {style}" d="{moves}"/>')
+        """Draw dots."""
+        self.add("dots", points, style)
 
     def band(self, points: Sequence[tuple[float, float, float]], style: str) -> None:
         """Draw the area between low and high at each x."""
-        outline = self.path([(x, high) for x, _, high in points] + [(x, low) for x, low, _ in reversed(points)])
-        self.add(f'<polygon class="band {style}" points="{outline}"/>')
+        self.add("band", [(x, high) for x, _, high in points] + [(x, low) for x, low, _ in reversed(points)], style)
 
     def bar(self, x: tuple[float, float], y: tuple[float, float], style: str, name: str = "") -> None:
         """Draw a rectangle from corner to corner."""
-        left, right = sorted((self.x(x[0]), self.x(x[1])))
-        top, bottom = sorted((self.y(y[0]), self.y(y[1])))
-        named = f"<title>{escape(name)}</title>" if name else ""
-        self.add(
-            f'<rect class="{style}" x="{left:.1f}" y="{top:.1f}" width="{max(right - left, 0.8):.1f}" '
-            f'height="{bottom - top:.1f}">{named}</rect>'
-        )
+        self.add("bar", zip(x, y, strict=True), style, name)
 
-    def text(self, x: float, y: float, text: object, style: str = "", anchor: str = "start") -> None:
-        """Write a text at pixels."""
-        self.add(f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
-
-    def _x_ticks(self) -> list[float]:
+    def ticks(self) -> Ticks:
+        """Return the horizontal axis's values and texts."""
+        if self.x_ticks is not None:
+            return self.x_ticks
+        values = self.x.ticks(9 if self.width > 500 else 6)
         counts = self.labels[0] in COUNTS
-        return [
-            value for value in self.x.ticks(9 if self.width > 500 else 6) if not counts or float(value).is_integer()
-        ]
+        return [(value, number(value)) for value in values if not counts or float(value).is_integer()]
 
-    def svg(self, name: str, x_ticks: Sequence[tuple[float, str]] | None = None, y_axis: bool = True) -> str:
-        """Return the whole drawing.
+    def svg(self) -> str:
+        """Return the whole drawing."""
+        frame = [*self._x_axis(), *(self._y_axis() if self.y_ticks is None else self._rows(self.y_ticks))]
+        return svg(self.width, self.height, self.title, "".join(frame + [self._drawn(mark) for mark in self.marks]))
 
-        Args:
-            name: for readers that see no drawing.
-            x_ticks: values and texts; None for round numbers.
-            y_axis: whether the vertical axis has numbers.
-        """
-        bottom, frame = self.height - BOTTOM, list[str]()
-        ticks = [(value, number(value)) for value in self._x_ticks()] if x_ticks is None else x_ticks
-        for value, text in ticks:
+    def _x_axis(self) -> Iterator[str]:
+        bottom, middle = self.height - BOTTOM, (self.left + self.width - RIGHT) / 2
+        for value, text in self.ticks():
             at = self.x(value)
-            frame.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{bottom}"/>')
-            frame.append(f'<text x="{at:.1f}" y="{bottom + 15}" text-anchor="middle">{escape(text)}</text>')
-        for value in self.y.ticks() if y_axis else ():
+            yield f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{bottom}"/>'
+            yield f'<text x="{at:.1f}" y="{bottom + 15}" text-anchor="middle">{escape(text)}</text>'
+        name = escape(self.labels[0])
+        yield f'<text class="label" x="{middle:.0f}" y="{self.height - 6}" text-anchor="middle">{name}</text>'
+
+    def _y_axis(self) -> Iterator[str]:
+        for value in self.y.ticks():
             at = self.y(value)
-            frame.append(f'<line class="grid" x1="{self.left}" x2="{self.width - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-            frame.append(f'<text x="{self.left - 6}" y="{at + 4:.1f}" text-anchor="end">{number(value)}</text>')
-        middle = (self.left + self.width - RIGHT) / 2
-        frame.append(
-            f'<text class="label" x="{middle:.0f}" y="{self.height - 6}" text-anchor="middle">'
-            f"{escape(self.labels[0])}</text>"
-        )
-        if y_axis:
-            half = (TOP + bottom) / 2
-            frame.append(
-                f'<text class="label" transform="translate(12 {half:.0f}) rotate(-90)" text-anchor="middle">'
-                f"{escape(self.labels[1])}</text>"
+            yield f'<line class="grid" x1="{self.left}" x2="{self.width - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            yield f'<text x="{self.left - 6}" y="{at + 4:.1f}" text-anchor="end">{number(value)}</text>'
+        place = f"translate(12 {(TOP + self.height - BOTTOM) / 2:.0f}) rotate(-90)"
+        yield f'<text class="label" transform="{place}" text-anchor="middle">{escape(self.labels[1])}</text>'
+
+    def _rows(self, ticks: Ticks) -> Iterator[str]:
+        for value, text in ticks:
+            at = self.y(value)
+            yield f'<text x="{self.left - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(text)}</text>'
+        if self.labels[1]:
+            yield f'<text x="{self.left - 6}" y="{TOP - 2}" text-anchor="end">{escape(self.labels[1])}</text>'
+
+    def _drawn(self, mark: Mark) -> str:
+        """Return the SVG of a mark."""
+        style, name = mark.style, escape(mark.name)
+        title = f"<title>{name}</title>" if name else ""
+        places = [(self.x(x), self.y(y)) for x, y in mark.points]
+        [x, y] = places[0] if places else (0.0, 0.0)
+        if mark.kind in ("line", "band"):
+            form = "polyline" if mark.kind == "line" else "polygon"
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+            return f'<{form} class="{mark.kind} {style}" points="{path}">{title}</{form}>'
+        if mark.kind == "dots":  # all as one element
+            moves = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)
+            return f'<path class="dots {style}" d="{moves}"/>' if moves else ""
+        if mark.kind == "dot":
+            return f'<circle class="{style} dot" cx="{x:.1f}" cy="{y:.1f}" r="6">{title}</circle>'
+        if mark.kind == "diamond":
+            return f'<path class="{style}" d="M{x:.1f} {y - 7:.1f}l5 7l-5 7l-5 -7z">{title}</path>'
+        if mark.kind == "rule":
+            return f'<line class="{style}" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{self.height - BOTTOM}"/>'
+        if mark.kind == "text":
+            return f'<text class="{style}" x="{x + 4:.1f}" y="{y + 4:.1f}">{name}</text>'
+        (left, right), (top, bottom) = (sorted(axis) for axis in zip(*places, strict=True))
+        size = f'width="{max(right - left, 0.8):.1f}" height="{bottom - top:.1f}"'
+        return f'<rect class="{style}" x="{left:.1f}" y="{top:.1f}" {size}>{title}</rect>'
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Parallel coordinates.
+
+    Attributes:
+        axes: names, with the places of ticks from 0, the bottom, to 1, and their texts.
+        lines: the worst first: trial, style, what to point at, and the places on the axes, None where it has no value.
+    """
+
+    axes: Sequence[tuple[str, Ticks]]
+    lines: Sequence[tuple[int, str, str, Sequence[float | None]]]
+    height = 350
+
+    @property
+    def width(self) -> int:
+        """Pixels."""
+        return max(940, 100 * len(self.axes))
+
+    def svg(self) -> str:
+        """Return the whole drawing; the page's script brushes it."""
+        top, bottom = 46, self.height - 10
+        gap, body = (self.width - 120) / (len(self.axes) - 1), list[str]()
+        y = Scale(0, 1, bottom - 22, top)
+        for trial, style, name, places in self.lines:
+            ys = [bottom if place is None else y(place) for place in places]
+            points = " ".join(f"{50 + gap * i:.0f},{at:.0f}" for i, at in enumerate(ys))
+            title = f"<title>{escape(name)}</title>"
+            body.append(f'<polyline class="line {style}" data-trial="{trial}" points="{points}">{title}</polyline>')
+        for i, (name, ticks) in enumerate(self.axes):
+            x = 50 + gap * i
+            body.append(f'<line class="axis" x1="{x:.0f}" x2="{x:.0f}" y1="{top - 6}" y2="{bottom}"/>')
+            row = 14 if i % 2 or len(name) < 12 else 28
+            body.append(
+                f'<text class="label" x="{x:.0f}" y="{row}" text-anchor="middle">{escape(shortened(name))}</text>'
             )
-        return svg(self.width, self.height, name, "".join(frame) + "".join(self.body))
+            for at, text in ticks:
+                body.append(f'<text class="halo" x="{x + 5:.0f}" y="{y(at) + 4:.0f}">{escape(text[:14])}</text>')
+            body.append(
+                f'<rect class="brush" data-axis="{i}" x="{x - 14:.0f}" y="{top - 8}" width="28" '
+                f'height="{bottom - top + 12}"/>'
+            )
+        return svg(self.width, self.height, "parallel coordinates", "".join(body), "parallel")
+
+
+def shortened(name: str) -> str:
+    """Return the ends of a name that is long."""
+    return name if len(name) < 17 else f"{name[:7]}…{name[-8:]}"
 
 
 def svg(width: float, height: float, name: str, body: str, style: str = "") -> str:

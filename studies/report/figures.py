@@ -1,4 +1,7 @@
-"""Figures of a report, each empty where its part has no data."""
+"""Figures of studies, each None where it has no data.
+
+They are drawings of what `data` found, which `page` writes as SVG, and `pictures` as a library's figures.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from ..engine.json_views import Json
 from ..statistics.aggregates import performance_profile
 from ..study.objectives import MINIMIZE
 from .analysis import result_of
-from .drawing import BOTTOM, COLORS, LEFT, TOP, Chart, Scale, escape, extent, number, svg
+from .drawing import BOTTOM, COLORS, TOP, Chart, Parallel, Scale, Ticks, extent, number
 
 MOST_AXES = 14  # of parallel coordinates and slices: the most important hyperparameters
 
@@ -21,11 +24,11 @@ def colors(shown: Json) -> dict[int, str]:
     return {number: f"q{COLORS - 1 - COLORS * place // count}" for place, number in enumerate(ranked)}
 
 
-def curves(shown: Json) -> str:
+def curves(shown: Json) -> Chart | None:
     """Draw the learning curves of all trials, the best with its band."""
     means, band = shown["curves"]["trials"], shown["band"]
     if not means:
-        return ""
+        return None
     of, metric, best = colors(shown), shown["curves"]["metric"], shown["ranked"][:1]
     edges = [edge for _, _, low, high in band["points"] for edge in (low, high)] if band else []
     everything = [value for points in means.values() for _, value in points]
@@ -33,9 +36,10 @@ def curves(shown: Json) -> str:
     span = high - low
     edges = [min(max(edge, low - span / 2), high + span / 2) for edge in edges]  # a band of three seeds is very wide
     last = max(shown["study"]["rungs"][-1], *(points[-1][0] for points in means.values()))
-    chart = Chart((0, last), extent([*everything, *edges]), ("epoch", metric), width=940, height=380)
+    title = f"learning curves: {metric} by epoch"
+    chart = Chart(title, (0, last), extent([*everything, *edges]), ("epoch", metric), width=940, height=380)
     for rung in shown["study"]["rungs"][:-1]:
-        chart.add(f'<line class="rung" x1="{chart.x(rung):.1f}" x2="{chart.x(rung):.1f}" y1="{TOP}" y2="340"/>')
+        chart.add("rule", [(rung, low)], "rung")
     if band:
         bottom, top = chart.y.low, chart.y.high
         chart.band([(e, max(a, bottom), min(b, top)) for e, _, a, b in band["points"]], "best")
@@ -48,17 +52,20 @@ def curves(shown: Json) -> str:
             chart.dots(points, style)
     if band:
         chart.line([(epoch, value) for epoch, value, _, _ in band["points"]], "best", band["label"])
-    return chart.svg(f"learning curves: {metric} by epoch")
+    return chart
 
 
-def promotions(shown: Json) -> str:
+def promotions(shown: Json) -> Chart | None:
     """Draw who was promoted to which rung."""
     study = shown["study"]
     rungs = study["rungs"]
     if len(rungs) == 1 or study["scheduler"] in ("pbt", "none") or not shown["ranked"]:
-        return ""
+        return None
     trials, of = study["trials"], colors(shown)
-    chart = Chart((-0.5, len(trials) - 0.5), (-0.4, len(rungs) - 0.6), ("trial", "rung"), width=940, height=240)
+    title = "promotions of each trial from rung to rung"
+    ticks = [(rung, str(epochs)) for rung, epochs in enumerate(rungs)]
+    ends = (-0.5, len(trials) - 0.5), (-0.4, len(rungs) - 0.6)
+    chart = Chart(title, *ends, ("trial", "epochs"), width=940, height=240, y_ticks=ticks)
     for trial in trials:
         done = [row["rung"] for row in trial["rungs"] if row["state"] == "done"]
         style = of.get(trial["number"], "none")
@@ -69,18 +76,15 @@ def promotions(shown: Json) -> str:
             chart.dots([(n, rung) for rung in done], style)
         if failed := [row["rung"] for row in trial["rungs"] if row["state"] == "failed"]:
             chart.dots([(n, rung) for rung in failed], "failed")
-    for rung, epochs in enumerate(rungs):
-        chart.text(LEFT - 6, chart.y(rung) + 4, epochs, anchor="end")
-    chart.text(LEFT - 6, TOP - 2, "epochs", anchor="end")
-    return chart.svg("promotions of each trial from rung to rung", y_axis=False)
+    return chart
 
 
-def genealogy(shown: Json) -> str:
+def genealogy(shown: Json) -> Chart | None:
     """Draw a population: which member continued from which, generation by generation."""
     study = shown["study"]
     trials = {trial["number"]: trial for trial in study["trials"]}
     if study["scheduler"] != "pbt" or not shown["ranked"]:
-        return ""
+        return None
     rows = [
         (trial, rung["epochs"], value)
         for trial in trials.values()
@@ -95,7 +99,8 @@ def genealogy(shown: Json) -> str:
         at = sorted((row for row in rows if row[1] == epochs), key=lambda row: sign * row[2])
         place |= {(trial["number"], epochs): i / max(1, len(at) - 1) for i, (trial, _, _) in enumerate(at)}
     height = TOP + BOTTOM + max(140, 26 * members)
-    chart = Chart((0, study["rungs"][-1] * 1.02), (members - 0.5, -0.5), ("epoch", "member"), width=940, height=height)
+    ends = (0, study["rungs"][-1] * 1.02), (members - 0.5, -0.5)
+    chart = Chart("genealogy of the population", *ends, ("epoch", "member"), width=940, height=height)
     for trial in trials.values():
         own = [(row["epochs"], member[trial["number"]]) for row in trial["rungs"] if row["state"] == "done"]
         start = (trial["branch"]["epochs"] if trial["branch"] else 0, member[trial["number"]])
@@ -110,44 +115,65 @@ def genealogy(shown: Json) -> str:
                 chart.line([(epochs, parent), (epochs + study["rungs"][0] * 0.12, start[1])], "copied")
     for trial, epochs, value in rows:
         style = f"q{min(COLORS - 1, int(COLORS * place[trial['number'], epochs]))}"
-        chart.add(
-            f'<circle class="{style} dot" cx="{chart.x(epochs):.1f}" cy="{chart.y(member[trial["number"]]):.1f}" r="6">'
-            f"<title>trial {trial['number']}: {number(value)} at epoch {epochs}</title></circle>"
-        )
-    return chart.svg("genealogy of the population")
+        point = (epochs, member[trial["number"]])
+        chart.add("dot", [point], style, f"trial {trial['number']}: {number(value)} at epoch {epochs}")
+    return chart
 
 
-def profiles(samples: Sequence[tuple[str, Sequence[float]]], label: str) -> str:
+def profiles(samples: Sequence[tuple[str, Sequence[float]]], label: str) -> Chart | None:
     """Draw the fraction of trainings above each result."""
     if not samples:
-        return ""
+        return None
     low, high = extent(value for _, values in samples for value in values)
     if low == high:
-        return ""
-    chart = Chart((low, high), (0, 1.02), (f"{label} above", "fraction of trainings"))
+        return None
+    chart = Chart("performance profiles", (low, high), (0, 1.02), (f"{label} above", "fraction of trainings"))
     thresholds = [low + (high - low) * i / 100 for i in range(101)]
     for index, (name, values) in enumerate(samples):
         profile = performance_profile([[value] for value in values], thresholds)
         chart.line(list(zip(thresholds, map(float, profile), strict=True)), f"s{index}", name)
-    return chart.svg("performance profiles")
+    return chart
 
 
-def importances(shown: Json) -> str:
+def importances(shown: Json) -> Chart | None:
     """Draw the importance of each searched hyperparameter."""
     shares = shown["importances"][:MOST_AXES]
     if not shares:
-        return ""
+        return None
     left = min(220, 20 + 7 * max(len(share["name"]) for share in shares))
-    height = TOP + BOTTOM + 22 * len(shares)
-    top = max(0.01, *(share["high"] for share in shares))
-    chart = Chart((0, top * 1.15), (len(shares), 0), ("share of the variance", ""), height=height, left=left)
+    ends = (0, max(0.01, *(share["high"] for share in shares)) * 1.15), (len(shares), 0)
+    ticks = [(row + 0.5, share["name"]) for row, share in enumerate(shares)]
+    height, labels = TOP + BOTTOM + 22 * len(shares), ("share of the variance", "")
+    chart = Chart("importance of hyperparameters", *ends, labels, height=height, left=left, y_ticks=ticks)
     for row, share in enumerate(shares):
         text = f"{share['name']}: {share['estimate']:.0%} ({share['low']:.0%} to {share['high']:.0%})"
         chart.bar((0, share["estimate"]), (row + 0.18, row + 0.82), "q3 bar", text)
         chart.line([(share["low"], row + 0.5), (share["high"], row + 0.5)], "whisker", text)
-        chart.text(chart.left - 6, chart.y(row + 0.5) + 4, share["name"], anchor="end")
-        chart.text(chart.x(share["high"]) + 5, chart.y(row + 0.5) + 4, f"{share['estimate']:.0%}")
-    return chart.svg("importance of hyperparameters", y_axis=False)
+        chart.add("text", [(share["high"], row + 0.5)], "", f"{share['estimate']:.0%}")
+    return chart
+
+
+def ranks(shown: Json) -> Chart | None:
+    """Draw the rank correlations between the results at each two rungs."""
+    found = shown["correlations"]
+    if not found:
+        return None
+    lows, highs = (sorted({row[end] for row in found}) for end in ("low", "high"))
+    columns, rows = [(i + 0.5, str(epochs)) for i, epochs in enumerate(highs)], list(enumerate(lows))
+    chart = Chart(
+        "rank correlations between rungs",
+        (0, len(highs)),
+        (len(lows), 0),
+        ("results after more epochs", "epochs"),
+        height=TOP + BOTTOM + 44 * len(lows),
+        x_ticks=columns,
+        y_ticks=[(row + 0.5, str(epochs)) for row, epochs in rows],
+    )
+    for each in found:
+        x, y, value = highs.index(each["high"]), lows.index(each["low"]), each["correlation"]
+        chart.bar((x, x + 1), (y, y + 1), f"q{max(0, min(2, int(3 * value)))}")  # not so dark that it hides the text
+        chart.add("text", [(x + 0.3, y + 0.5)], "halo", f"{value:.2f} ({each['trials']})")
+    return chart
 
 
 def chosen_dimensions(shown: Json) -> list[Json]:
@@ -176,7 +202,7 @@ def _value(trial: Json, dimension: Json) -> Any:
     return trial["hyperparameters"].get(dimension["name"])
 
 
-def _axis(dimension: Json, values: Sequence[Any], start: float, end: float) -> tuple[Place, list[tuple[float, str]]]:
+def _axis(dimension: Json, values: Sequence[Any], start: float, end: float) -> tuple[Place, Ticks]:
     """Return the places on a hyperparameter's axis, and its ticks."""
     if dimension["axis"] == "choice":
         choices = [str(value) for value in sorted(set(map(_hashable, values)), key=lambda v: (isinstance(v, str), v))]
@@ -187,53 +213,32 @@ def _axis(dimension: Json, values: Sequence[Any], start: float, end: float) -> t
     return scale, [(scale(value), number(value)) for value in scale.ticks(5)]
 
 
-def parallel(shown: Json) -> str:
-    """Draw parallel coordinates, a line for each trial."""
+def parallel(shown: Json) -> Parallel | None:
+    """Find the parallel coordinates, a line for each trial."""
     dimensions, results, of = chosen_dimensions(shown), shown["results"], colors(shown)
     trials = {trial["number"]: trial for trial in shown["study"]["trials"] if trial["number"] in results}
     if not dimensions or len(trials) < 2:
-        return ""
-    width, height, top, bottom = max(940, 100 * (len(dimensions) + 1)), 350, 46, 340
-    gap = (width - 120) / len(dimensions)
-    sign = -1 if shown["direction"] == MINIMIZE else 1
-    axes = []
+        return None
+    ends = (1.0, 0.0) if shown["direction"] == MINIMIZE else (0.0, 1.0)
+    scale = Scale(*extent(results.values()), *ends)
+    places, axes = list[Place](), list[tuple[str, Ticks]]()
     for dimension in dimensions:
-        name = dimension["name"]
         values = [value for trial in trials.values() if (value := _value(trial, dimension)) is not None]
-        axes.append((name, *_axis(dimension, values, bottom - 22, top)))
-    span = extent(results.values())
-    scale = Scale(*span, *((bottom - 22, top) if sign > 0 else (top, bottom - 22)))
-    axes.append((shown["objective"], scale, [(scale(value), number(value)) for value in scale.ticks(6)]))
-    body = []
-    for trial in reversed(shown["ranked"]):
-        if trial not in trials:
-            continue
-        own = [_value(trials[trial], dimension) for dimension in dimensions] + [results[trial]]
-        ys = [bottom if value is None else place(value) for value, (_, place, _) in zip(own, axes, strict=True)]
-        points = " ".join(f"{50 + gap * i:.0f},{y:.0f}" for i, y in enumerate(ys))
-        body.append(
-            f'<polyline class="line {of[trial]}" data-trial="{trial}" points="{points}">'
-            f"<title>trial {trial}: {number(results[trial])}</title></polyline>"
-        )
-    for i, (name, _, ticks) in enumerate(axes):
-        x = 50 + gap * i
-        body.append(f'<line class="axis" x1="{x:.0f}" x2="{x:.0f}" y1="{top - 6}" y2="{bottom}"/>')
-        head = name if len(name) < 17 else f"{name[:7]}…{name[-8:]}"
-        row = 14 if i % 2 or len(name) < 12 else 28
-        body.append(f'<text class="label" x="{x:.0f}" y="{row}" text-anchor="middle">{escape(head)}</text>')
-        body += (
-            f'<text class="halo" x="{x + 5:.0f}" y="{at + 4:.0f}">{escape(text[:14])}</text>' for at, text in ticks
-        )
-        body.append(
-            f'<rect class="brush" data-axis="{i}" x="{x - 14:.0f}" y="{top - 8}" width="28" '
-            f'height="{bottom - top + 12}"/>'
-        )
-    return svg(width, height, "parallel coordinates", "".join(body), "parallel")
+        place, ticks = _axis(dimension, values, 0.0, 1.0)
+        places.append(place)
+        axes.append((dimension["name"], ticks))
+    axes.append((shown["objective"], [(scale(value), number(value)) for value in scale.ticks(6)]))
+    lines = []
+    for trial in (trial for trial in reversed(shown["ranked"]) if trial in trials):
+        own = [_value(trials[trial], dimension) for dimension in dimensions]
+        at = [None if value is None else place(value) for value, place in zip(own, places, strict=True)]
+        lines.append((trial, of[trial], f"trial {trial}: {number(results[trial])}", [*at, scale(results[trial])]))
+    return Parallel(axes, lines)
 
 
-def slices(shown: Json) -> list[str]:
+def slices(shown: Json) -> list[Chart]:
     """Draw the results by each searched hyperparameter."""
-    results, of, drawn = shown["results"], colors(shown), []
+    results, of, drawn = shown["results"], colors(shown), list[Chart]()
     trials = [trial for trial in shown["study"]["trials"] if trial["number"] in results]
     rank = [share["name"] for share in shown["importances"]]
     order = sorted(chosen_dimensions(shown), key=lambda d: rank.index(d["name"]) if d["name"] in rank else len(rank))
@@ -243,22 +248,23 @@ def slices(shown: Json) -> list[str]:
         if not known:
             continue
         missing = len(known) < len(trials)
-        chart = Chart((0, 1), extent(results.values()), (name, shown["objective"]), width=300, height=210, left=46)
         place, ticks = _axis(dimension, list(known.values()), 0.16 if missing else 0.03, 0.97)
         few = ticks if len(ticks) <= 4 else ticks[:: math.ceil(len(ticks) / 4)]
+        few = [*([(0.03, "none")] if missing else []), *((at, text[:10]) for at, text in few)]
+        labels, ends = (name, shown["objective"]), extent(results.values())
+        chart = Chart(f"results by {name}", (0, 1), ends, labels, width=300, height=210, left=46, x_ticks=few)
         for color in range(COLORS):
             some = [trial["number"] for trial in trials if of[trial["number"]] == f"q{color}"]
             chart.dots([(place(known[n]) if n in known else 0.03, results[n]) for n in some], f"q{color}")
-        few += [(0.03, "none")] if missing else []
-        drawn.append(chart.svg(f"results by {name}", [(at, text[:10]) for at, text in few]))
+        drawn.append(chart)
     return drawn
 
 
-def front(shown: Json) -> str:
+def front(shown: Json) -> Chart | None:
     """Draw the Pareto front of the first two objectives."""
     study = shown["study"]
     if len(study["objectives"]) < 2 or not shown["ranked"]:
-        return ""
+        return None
     one, two = list(study["objectives"])[:2]
     points = {
         trial["number"]: (trial["objectives"][one], trial["objectives"][two])
@@ -267,24 +273,21 @@ def front(shown: Json) -> str:
     }
     ends = [extent([point[axis] for point in points.values()], 0.08) for axis in (0, 1)]
     labels = (f"{one} ({study['objectives'][one]})", f"{two} ({study['objectives'][two]})")
-    chart = Chart(ends[0], ends[1], labels, left=66)
+    chart = Chart("Pareto front", ends[0], ends[1], labels, left=66)
     chart.dots([point for trial, point in points.items() if trial not in study["front"]], "q1")
     best = sorted(points[trial] for trial in study["front"] if trial in points)
     chart.line(best, "front")
     for trial in study["front"]:
         x, y = points[trial]
-        chart.add(
-            f'<circle class="q5 dot" cx="{chart.x(x):.1f}" cy="{chart.y(y):.1f}" r="5"><title>trial {trial}: '
-            f"{number(x)}, {number(y)}</title></circle>"
-        )
-    return chart.svg("Pareto front")
+        chart.add("dot", [(x, y)], "q5", f"trial {trial}: {number(x)}, {number(y)}")
+    return chart
 
 
-def workers(shown: Json) -> str:
+def workers(shown: Json) -> Chart | None:
     """Draw which process trained when, with takeovers and failures."""
     timeline = shown["timeline"]
     if not timeline:
-        return ""
+        return None
     rows = timeline["workers"]
     size, unit = max(timeline["seconds"], 1e-3), "seconds"
     factor = 1.0
@@ -294,18 +297,16 @@ def workers(shown: Json) -> str:
         factor, unit = 60.0, "minutes"
     height = TOP + BOTTOM + max(60, 22 * len(rows))
     left = 24 + 7 * max(len(row["name"]) for row in rows)
-    chart = Chart((0, size / factor), (len(rows), 0), (unit, ""), width=940, height=height, left=min(left, 260))
+    ends, ticks = ((0, size / factor), (len(rows), 0)), [(i + 0.5, row["name"][:34]) for i, row in enumerate(rows)]
+    left = min(left, 260)
+    chart = Chart("work of each process", *ends, (unit, ""), width=940, height=height, left=left, y_ticks=ticks)
     index = {row["name"]: i for i, row in enumerate(rows)}
     for i, row in enumerate(rows):
-        chart.text(chart.left - 6, chart.y(i + 0.5) + 4, row["name"][:34], anchor="end")
         for work in row["work"]:
             trials = ", ".join(map(str, work["trials"][:12])) + ("..." if len(work["trials"]) > 12 else "")
             chart.bar((work["from"] / factor, work["to"] / factor), (i + 0.2, i + 0.8), "work", f"trials {trials}")
     for mark in timeline["marks"]:
-        x, y = chart.x(mark["at"] / factor), chart.y(index[mark["worker"]] + 0.5)
+        at = (mark["at"] / factor, index[mark["worker"]] + 0.5)
         style = "takeover" if mark["kind"] == "takeover" else "failure"
-        chart.add(
-            f'<path class="{style}" d="M{x:.1f} {y - 7:.1f}l5 7l-5 7l-5 -7z"><title>trial {mark["trial"]}: '
-            f"{escape(mark['kind'])}</title></path>"
-        )
-    return chart.svg("work of each process", y_axis=False)
+        chart.add("diamond", [at], style, f"trial {mark['trial']}: {mark['kind']}")
+    return chart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .drawing import escape
+from .drawing import Chart, Parallel, escape
 
 
 def part(title: str, text: str, *content: str) -> str:
@@ -14,8 +14,8 @@ def part(title: str, text: str, *content: str) -> str:
     return f"<div><h3>{escape(title)}</h3>{words}{shown}</div>" if shown else ""
 
 
-def figure(drawing: str) -> str:
-    return f"<figure>{drawing}</figure>" if drawing else ""
+def figure(drawing: Chart | Parallel | None) -> str:
+    return f"<figure>{drawing.svg()}</figure>" if drawing is not None else ""
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: str = "", style: str = "") -> str:

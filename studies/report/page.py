@@ -132,7 +132,7 @@ def _parallel(shown: Json) -> str:
     )
     drawing = figures.parallel(shown)
     text = "A line is a trial; what a trial does not have stands below the axis."
-    return part("Parallel coordinates", text, hint, figure(drawing)) if drawing else ""
+    return part("Parallel coordinates", text, hint, figure(drawing)) if drawing is not None else ""
 
 
 def _slices(shown: Json) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.drawing import escape
 from rekindle.studies.report.page import page
+from rekindle.studies.report.pictures import save
 from rekindle.studies.report.timeline import timeline
 from rekindle.studies.storage.rows import Event, Trial
 
@@ -148,6 +150,76 @@ def test_studies_stand_side_by_side(studies: Store) -> None:
 def test_a_study_writes_its_report(studies: Store, tmp_path: Path) -> None:
     Study("halved", studies).report(tmp_path / "r.html")
     assert (tmp_path / "r.html").read_text() == page([report_json(studies, "halved")])
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        *("halved curves", "halved promotions", "halved profiles", "halved importance", "halved ranks"),
+        *("halved parallel", "halved slice", "halved workers", "bred genealogy", f"{EVIL} pareto"),
+    ],
+)
+def test_each_picture_is_drawn(studies: Store, tmp_path: Path, picture: str) -> None:
+    name, _, kind = picture.rpartition(" ")
+    figure = getattr(Study(name, studies), f"plot_{kind}")()
+    assert all(axes.get_children() for axes in figure.axes)
+    save(figure, tmp_path / "1.svg")
+    text = (tmp_path / "1.svg").read_text(encoding="utf-8")
+    assert text.count("<path") > 10
+
+
+def test_a_picture_has_the_numbers_of_the_report(studies: Store) -> None:
+    shown, [axes] = report_json(studies, "halved"), Study("halved", studies).plot_curves().axes
+    drawn = [list(map(tuple, line.get_xydata())) for line in axes.get_lines()]
+    for points in shown["curves"]["trials"].values():
+        assert [(float(epoch), value) for epoch, value in points] in drawn
+    [axes] = (figure := Study("halved", studies).plot_importance()).axes
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    texts = [text.get_text() for text in axes.get_yticklabels()]
+    assert texts == [share["name"] for share in shown["importances"]]
+
+
+def test_a_picture_is_the_same_bytes_when_built_twice(studies: Store, tmp_path: Path, cli: Cli) -> None:
+    url = studies.database.url.render_as_string(hide_password=False)
+    for ending, head in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")):
+        paths = [tmp_path / f"{index}.{ending}" for index in (1, 2)]
+        for path in paths:
+            assert cli("plot", "bred", "--kind", "genealogy", "--storage", url, "-o", str(path))[0] == 0
+        assert paths[0].read_bytes().startswith(head)
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("none", "there is no study 'none'"),
+        (
+            "bred --kind pie",
+            "a picture is one of curves, promotions, genealogy, profiles, importance, ranks, parallel, ",
+        ),
+        (
+            "bred --kind pareto",
+            "a picture of pareto shows trials with several objectives (--objective), but study bred",
+        ),
+        ("bred -o x.gif", "a picture's file ends in .png, .svg, .pdf, but got x.gif; give another -o"),
+        ("bred -o no/x.png", "a picture is written to a file, but no/x.png cannot be: No such file or directory; give"),
+    ],
+)
+def test_a_picture_is_refused_in_one_line(
+    studies: Store, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, words: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = cli("plot", *words.split(), "--storage", studies.database.url.render_as_string())
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_pictures_without_matplotlib_say_what_to_install(studies: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "rekindle.studies.report.matplotlib_figures", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ValueError, match=r"pictures need the library matplotlib: pip install 'rekindle\[plot\]'"):
+        Study("bred", studies).plot_curves()
 
 
 def test_the_timeline_tells_takeovers_and_failures() -> None:

@@ -1,10 +1,13 @@
-"""``rekindle report``: one HTML file about studies."""
+"""``rekindle report`` and ``plot``: one HTML file about studies, and pictures."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from ....report.data import report_json
+from ....report.pictures import check_ending, save
+from ....report.pictures import plot as picture
 from ....report.writing import write_report
 from ...output.terminal import new_console, note, print_json
 from ..storage import existing_store
@@ -19,4 +22,16 @@ def report(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json({"file": str(arguments.output), "studies": shown})
     note(new_console(), f"{arguments.output}: a report on {', '.join(names)}")
+    return 0
+
+
+def plot(arguments: argparse.Namespace) -> int:
+    """Write a picture of a study."""
+    path = arguments.output or Path(f"{arguments.kind}.png")
+    check_ending(path)
+    with existing_store(arguments) as store:
+        save(picture(store, arguments.study, arguments.kind), path)
+    if arguments.json:
+        return print_json({"file": str(path), "study": arguments.study, "kind": arguments.kind})
+    note(new_console(), f"{path}: {arguments.kind} of {arguments.study}")
     return 0
