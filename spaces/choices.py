@@ -17,6 +17,8 @@ from .values import Value, canonical, identity
 
 CALL = re.compile(r"(?P<name>\w[\w.-]*(:[A-Za-z_][\w.]*)?)(?P<arguments>\(.*\))?", re.DOTALL)
 
+CLASS = "package.module:Class"  # names a class of a user's own
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Dimension):
@@ -143,7 +145,7 @@ class Entry(Categorical):
 
     @property
     def expects(self) -> str:
-        return f"{super().expects}, or package.module:Class(argument=1), or an entry point of {self.group}"
+        return f"{super().expects}, or {CLASS}(argument=1), or an entry point of {self.group}"
 
     def check(self, value: object, name: str) -> Value:
         try:

@@ -33,10 +33,11 @@ class WrongType(SpaceError):
 STABLE_BASELINES3 = """
     learning_rate=optimizer.lr n_steps=num_steps n_envs=num_envs n_epochs=update_epochs batch_size=num_minibatches
     clip_range=clip_coef clip_range_vf=clip_value use_rms_prop=optimizer.name rms_prop_eps=optimizer.eps
-    log_std_init=model.std_init net_arch=model.width,model.layers activation_fn=model.activation
+    log_std_init=model.std_init net_arch=model.hidden lr=optimizer.lr activation_fn=model.activation
     optimizer_class=optimizer.name exploration_fraction=exploration.horizon train_freq=num_steps
     gradient_steps=num_updates exploration_initial_eps=exploration.start ent_coef=entropy.alpha
     replay_buffer_class=replay.name exploration_final_eps=exploration.final target_update_interval=target_interval
+    policy_kwargs=model.hidden,model.activation,model.encoder
     target_entropy=entropy.target,entropy.choice_target
 """
 PYRADO_AND_ML_AGENTS = """
@@ -45,7 +46,9 @@ PYRADO_AND_ML_AGENTS = """
     entropy_coeff=ent_coef ent_coeff_init=entropy.alpha learn_ent_coeff=entropy.learn num_epoch=update_epochs
     buffer_init_steps=learning_starts steps_per_update=num_steps,num_updates init_entcoef=entropy.alpha
     hidden_units=model.width num_layers=model.layers time_horizon=num_steps lambd=gae_lambda normalize=normalize_obs
-    min_steps=num_steps min_rollouts=num_steps rew_scale=extrinsic.strength
+    min_steps=num_steps min_rollouts=num_steps rew_scale=extrinsic.strength threaded=overlap
+    network_settings=model.hidden,model.memory,model.encoder buffer_size=num_steps,num_envs value_clip=clip_value
+    sequence_length=model.sequence_length
 """
 METABOX_OLYMPUS_AND_MORE = """
     K_epochs=update_epochs n_step=num_steps,gae_lambda lr_model=optimizer.lr learning_rates=optimizer.lr,critic_lr
@@ -55,7 +58,8 @@ METABOX_OLYMPUS_AND_MORE = """
     learning_rate_schedule=lr_schedule.name beta=ent_coef epsilon=clip_coef beta_schedule=ent_coef_schedule.name
     epsilon_schedule=clip_coef_schedule.name vis_encode_type=model.encoder
     goal_conditioning_type=model.goal_conditioning reward_signals=icm.use,rnd.use,gail.use,extrinsic.strength
-    curiosity=icm.use behavioral_cloning=cloning.use
+    curiosity=icm.use behavioral_cloning=cloning.use criterion=critic_loss networks=model.hidden,model.encoder
+    eps_schedule_gamma=exploration.name
 """
 _PAIRS = (
     pair.partition("=") for pair in f"{STABLE_BASELINES3} {PYRADO_AND_ML_AGENTS} {METABOX_OLYMPUS_AND_MORE}".split()
@@ -69,7 +73,11 @@ ARGUMENTS = {
     **dict.fromkeys(
         ("snapshot_mode", "keep_checkpoints", "checkpoint_interval", "save_interval", "n_checkpoint"), _SNAPSHOTS
     ),
-    "initialize_from": "warm_start, an argument of the task (--warm-start)",
+    **dict.fromkeys(("initialize_from", "init_path"), "warm_start, an argument of the task (--warm-start)"),
+    "device": "an argument of the task (--device)",
+    "seed": "an argument of the task (--seed)",
+    "logger": "an argument of the task",
+    "tensorboard_log": "an option of the command line (--log tensorboard:DIR)",
     "demo_path": "demonstrations, an argument of the task (--demonstrations)",
     "save_dir": "storage, an argument of the task (--storage)",
 }

@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from inspect import isroutine
 from typing import Any, NoReturn
 
 import numpy as np
 
-from .choices import Choice, Fixed
+from .choices import CLASS, Choice, Fixed
 from .conditions import Row, Unresolved, rows
 from .dimension import Dimension, Maybe
 from .errors import MissingParameter, SpaceError, UnknownParameter, WrongType, near
@@ -348,9 +349,11 @@ class Space(Mapping[str, "Dimension | Space"]):
         flat: dict[str, Any] = {}
         for path, value in flatten(values).items():
             if callable(value) and path in self:
+                kind, cure = "a function", self._instead_of_a_function(path)
+                if not isroutine(value):
+                    kind, cure = "an object", self._instead_of_an_object(path)
                 raise WrongType(
-                    f"{path} must be data, not {display(value)}: a function can be neither stored nor "
-                    f"compared{self._instead_of_a_function(path)}"
+                    f"{path} must be data, not {display(value)}: {kind} can be neither stored nor compared{cure}"
                 )
             if path in self._flat:
                 flat[path] = value
@@ -371,6 +374,12 @@ class Space(Mapping[str, "Dimension | Space"]):
         group, _, name = curve.path.rpartition(".")
         example = {key: values[0] for key, values in curve.dimension.when.items()} | {name: curve.dimension.default}
         return f"; what changes over time is given as points, such as {group}={example}"
+
+    def _instead_of_an_object(self, path: str) -> str:
+        """Return the cure for a network of one's own, if any."""
+        group = path.partition(".")[0] + "."
+        taken = [row.path for row in self.rows if row.path.startswith(group) and CLASS in row.dimension.expects]
+        return f"; name its class instead: {taken[0]}='{CLASS}(argument=1)'" if taken else ""
 
     def _refuse(self, path: str, value: object) -> NoReturn:
         for name in self._flat:

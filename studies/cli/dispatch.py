@@ -41,7 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Namespace) -> int:
     """Import the module of the command, and run its function."""
     module, _, function = arguments.run.rpartition(".")
-    return int(getattr(import_module(f".commands.{module}", __package__), function)(arguments))
+    run = getattr(import_module(f".commands.{module}", __package__), function)
+    if getattr(arguments, "env", None) is None:
+        return int(run(arguments))
+    from ...tasks.runtime.progress import STUCK, watched
+
+    with watched(getattr(arguments, "stuck", STUCK)):  # its spaces are read before any trial begins
+        return int(run(arguments))
 
 
 def _explain(error: Exception) -> int:

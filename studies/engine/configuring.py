@@ -274,6 +274,9 @@ def check_objectives(config: Config, algorithm: type[Task]) -> None:
     if own:
         known = [*directed, *always, *config.make_task(algorithm, config.fixed, None).fit(1)]
         for name in sorted(own):
+            if name.removeprefix(EVALUATED).startswith("info."):
+                entry = name.removeprefix(EVALUATED).removeprefix("info.")
+                raise BadConfig(f"objective {name} must be an entry of info that is reported; add --info {entry}")
             choose("an objective", name, list(dict.fromkeys(known)))
 
 

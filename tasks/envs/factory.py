@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from ..runtime.progress import at_work
 from .base.encode import Observations, Spaces
 from .base.envs import Envs
 from .base.spec import EnvSpec
@@ -61,7 +62,8 @@ def spaces_of(spec: EnvSpec) -> Spaces:
     if is_pool(spec):
         spaces = pool_spaces(spec)
     else:
-        env = make_env(spec)
+        with at_work():  # a constructor may hang, or end the process
+            env = make_env(spec)
         spaces = Spaces(env.observation_space, env.action_space)
         env.close()
     Observations(spaces.observation, spec.id)

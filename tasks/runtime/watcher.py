@@ -17,6 +17,8 @@ from contextlib import suppress
 
 WORDS = 2  # of the shared page: ticks, and how many parts of the process are at work
 TRACE = signal.SIGUSR2  # makes the process write where it is
+ANSWER = 0.5  # seconds in which a process says where it is
+DOING = "while it made its environment"  # all that is watched without a command
 LAST_WORDS = 30.0  # seconds that writing down what happened may take
 
 
@@ -53,6 +55,8 @@ def is_paused(pid: int) -> bool:
 def watch(page: int, trace: int, pid: int, limit: float, then: list[str]) -> None:
     """Return when the parent has ended, or was killed for standing still.
 
+    Without a command nobody else tells of it: then it prints where the process hangs, or that it ended while at work.
+
     Args:
         page: the descriptor of the shared page.
         trace: that of the file in which the process says where it is.
@@ -68,18 +72,29 @@ def watch(page: int, trace: int, pid: int, limit: float, then: list[str]) -> Non
             return
         if not words[1]:
             still.ticks = None
+    if words[1] and not then:
+        _tell(f"process {pid} ended {DOING}: its constructor exits, or crashes in C code")
 
 
 def _end(trace: int, pid: int, limit: float, then: list[str]) -> None:
     try:
-        sys.stderr.write(f"rekindle: process {pid} has made no step for {limit:g} s, and is killed (--stuck)\n")
-        sys.stderr.flush()
-        if then:
+        doing = "" if then else f" {DOING}"
+        _tell(f"process {pid} has made no step for {limit:g} s{doing}, and is killed (--stuck)")
+        if not then:
+            os.kill(pid, TRACE)
+            time.sleep(ANSWER)
+            _tell(os.pread(trace, 1 << 16, 0).decode(errors="replace").strip() or "it did not say where")
+        else:
             subprocess.run([*then, str(trace)], pass_fds=(trace,), timeout=LAST_WORDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         pass  # the lease of the killed process tells as much, later
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"rekindle: {text}\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

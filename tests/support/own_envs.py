@@ -286,9 +286,13 @@ class Fragile(Walk):
 
 
 class Faulty(Walk):
-    """Shows or rewards NaN at some step, or cannot be made."""
+    """Shows or rewards NaN at some step, or cannot be made, or ends or holds up its process."""
 
     def __init__(self, what: str = "", at: int = 3) -> None:
+        if what == "exit":
+            os._exit(3)
+        while what == "sleep":
+            time.sleep(60)
         if what == "file":
             raise FileNotFoundError("there is no map.txt")
         if what == "value":

@@ -134,7 +134,7 @@ def test_other_seeds_are_other_episodes_the_same_for_every_task(deterministic: b
     [
         ("Acrobot-v1", r"same observation space, Box.*\(4,\).*but Acrobot-v1 has Box.*\(6,\)"),
         ({"id": "CartPol-v1"}, "CartPol"),
-        ({"kwarg": {}}, "an environment has .*kwargs.*but got kwarg"),
+        ({"kwarg": {}}, "an environment has .*kwargs.*but got kwarg; did you mean kwargs"),
     ],
 )
 def test_an_environment_of_other_spaces_is_refused(env: Any, message: str) -> None:

@@ -116,7 +116,8 @@ def show(arguments: argparse.Namespace) -> int:
         out.print(tables.rows_table("lineage", task["lineage"], ("uid", "until")))
     out.print(tables.pairs_table("hyperparameters", task["hyperparameters"]))
     reported = dict.fromkeys(name for row in task["metrics"] for name in row)
-    names = [name for name in (LEARNING_CURVE if task["env"] else reported) if name in reported]
+    info = [name for name in reported if name.startswith("info.")]  # named by the user
+    names = [name for name in ([*LEARNING_CURVE, *info] if task["env"] else reported) if name in reported]
     out.print(tables.rows_table("metrics", task["metrics"], names))
     out.print(tables.rows_table("checkpoints", task["checkpoints"], ("epochs", "bytes", "kept", "digest")))
     events = [_event_row(event) for event in task["events"]]

@@ -185,12 +185,12 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
     if task.inexact:
         note(errors, f"not bit-exact from here on: {'; '.join(task.inexact)}")
 
-    own = task.learner.objective
+    own, info = task.learner.objective, [f"info.{name}" for name in task.env.info]
 
     def at_epoch_end(event: EpochEvent) -> None:
         if event.epoch == epochs and own not in event.metrics:
             event.metrics[own] = event.task.evaluate()
-        note(errors, epoch_line(event, epochs, task.learner.unit, "episode_return", own))
+        note(errors, epoch_line(event, epochs, task.learner.unit, "episode_return", own, *info))
 
     metrics = task.fit(epochs, at_epoch_end, until)
     if until is not None and task.epochs < epochs:

@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ....spaces.errors import near
 from ...errors import TaskError
 from .curriculum import parse
 from .info import REDUCTIONS
@@ -105,7 +106,9 @@ class EnvSpec:
         """Return the spec of a JSON object; EnvSpecError for unknown names."""
         known = {f.name for f in fields(cls)}
         if unknown := sorted(content.keys() - known):
-            raise EnvSpecError(f"an environment has {', '.join(sorted(known))}, but got {', '.join(unknown)}")
+            raise EnvSpecError(
+                f"an environment has {', '.join(sorted(known))}, but got {', '.join(unknown)}{near(unknown[0], known)}"
+            )
         if "id" not in content:
             raise EnvSpecError(f"an environment must have an id, but got {dict(content)!r}")
         return cls(**content)
@@ -124,7 +127,10 @@ class EnvSpec:
             return cls(env)
         if isinstance(env, Mapping):
             return cls.from_json(env)
-        raise EnvSpecError(f"an environment must be an id, an EnvSpec or its JSON, but got {env!r}")
+        raise EnvSpecError(
+            f"an environment must be an id, an EnvSpec or its JSON, but got {env!r}; what is made in code must be made "
+            "again from its name alone: register it (gymnasium.register), and give its id"
+        )
 
 
 def _reductions(info: Any, where: str) -> dict[str, str]:

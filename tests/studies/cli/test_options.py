@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nursery
+import own_envs
 import pytest
 from rekindle.studies.cli.commands.options import expand_files
 from studying import TINY
@@ -72,3 +77,30 @@ def test_what_is_no_such_file_is_one_line(
     assert (status, out) == (2, "")
     assert message in errors
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "told"),
+    [
+        ("exit", 3, "ended while it made its environment: its constructor exits, or crashes in C code"),
+        ("sleep", -9, "has made no step for 2 s while it made its environment, and is killed (--stuck)"),
+    ],
+)
+def test_an_environment_whose_constructor_ends_or_hangs_is_told(
+    sqlite_url: str, what: str, status: int, told: str
+) -> None:
+    spec = json.dumps({"id": "own_envs:Faulty-v0", "kwargs": {"what": what}})
+    command = [sys.executable, "-m", "rekindle.studies.cli", "tune", "ppo", spec, "--storage", sqlite_url]
+    path = os.pathsep.join([str(Path(own_envs.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    process = nursery.Popen([*command, "--stuck", "2s"], env=environment, stderr=subprocess.PIPE, text=True)
+    errors = process.communicate(timeout=120)[1]
+    assert process.returncode == status, errors
+    assert told in errors
+    assert ("own_envs.py" in errors) == (what == "sleep"), errors  # where it hangs
+
+
+def test_info_that_is_no_metric_cannot_be_sought(sqlite_url: str, cli: Cli) -> None:
+    status, _, errors = cli("tune", "ppo", "CartPole-v1", "--objective", "info.cost:minimize", "--storage", sqlite_url)
+    assert status == 2
+    assert "objective info.cost must be an entry of info that is reported; add --info cost" in errors

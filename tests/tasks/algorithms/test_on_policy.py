@@ -92,6 +92,16 @@ def test_a_schedule_of_what_is_none_is_refused() -> None:
         PPO("CartPole-v1").init(clip_value_schedule={"name": "linear"})
 
 
+@pytest.mark.parametrize("module", [torch.nn.Linear, torch.nn.Linear(2, 2)], ids=["class", "object"])
+def test_a_network_in_place_of_its_name_is_refused_with_the_cure(module: Any) -> None:
+    cure = r"an object can be neither stored nor compared; name its class instead: model.encoder='package.module:Class"
+    for model in (module, {"encoder": module}):
+        with pytest.raises(SpaceError, match=cure):
+            PPO("CartPole-v1").init(model=model)
+    with pytest.raises(SpaceError, match=r"gamma must be data.*compared$"):
+        PPO("CartPole-v1").init(gamma=module)
+
+
 @pytest.mark.parametrize("name", ["clip_coef", "ent_coef", "clip_value"])
 def test_a_function_for_a_coefficient_is_refused_with_the_cure(name: str) -> None:
     law = rf"{name} must be data, not <function .*: a function can be neither stored nor compared"
@@ -112,7 +122,7 @@ def test_a_function_for_a_coefficient_is_refused_with_the_cure(name: str) -> Non
         ("learning_rate", "optimizer.lr"),
         ("batch_size", "num_minibatches"),
         ("policy_kwargs.log_std_init", "model.std_init"),
-        ("policy_kwargs.net_arch", "model.width and model.layers"),
+        ("policy_kwargs.net_arch", "model.hidden"),
         ("eps_clip", "clip_coef"),
         ("lamda", "gae_lambda"),
         ("vfcn_coeff", "vf_coef"),
