@@ -20,6 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ..spaces import flatten
 from ..tasks.registry import load
+from ..tasks.runtime.notebook import html_table
 from .engine.configuring import study_config
 from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, confirmation_name
 from .engine.json_views import front, rank, study_json
@@ -34,7 +35,7 @@ from .report.pictures import Pictures
 from .report.writing import write_report
 from .storage.commands import Command
 from .storage.store import Store
-from .study.config import Config
+from .study.config import Config, title
 from .study.digits import in_digits_alone
 from .study.objectives import RETURN, objectives_of
 from .workers.worker import Worker
@@ -101,6 +102,16 @@ class Study(Pictures):
 
     def __repr__(self) -> str:
         return f"Study({self.name!r}, {self.store.url!r})"
+
+    def _repr_html_(self) -> str:
+        shown = self._json()
+        own = {"state": shown["state"], **{state: n for state, n in shown["counts"].items() if n}}
+        best = shown["best"]
+        if best is not None:
+            found = best["objectives"] or {RETURN: best["return"]}
+            own |= {"best": f"trial {best['number']} ({best['uid'][:8]}), {best['epochs']} epochs", **found}
+            own |= {name: best["hyperparameters"].get(name) for name in self.config.open}
+        return html_table(f"{shown['study']}: {title(shown['task'], shown['env'])}", own)
 
     @property
     def config(self) -> Config:

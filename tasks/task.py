@@ -6,6 +6,7 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -21,10 +22,12 @@ from .checkpoint.storage import Metrics, Saved, Storage, Write
 from .cohort import Cohort
 from .deployment.acting import Predictor, player
 from .deployment.exporting import format_of, write_program
+from .deployment.video import film
 from .envs import EnvSpec
 from .errors import NotInitialized, StateMismatch
 from .evaluation import (
     EVALUATION_EPISODES,
+    EVALUATION_SEED,
     acting,
     evaluate,
     evaluate_episodes,
@@ -36,11 +39,13 @@ from .evaluation import (
 from .identity import STATE_FORMAT, EnvLike, TaskIdentity, check_seed, device_of
 from .record import TaskRecord
 from .runtime.guard import BadResumeGuard
+from .runtime.notebook import html_table
 from .runtime.observers import Context, EpochEvent, Until
 from .signals.demonstrations import Demonstrations, Recorder
 from .warm_start import LoadReport, WarmStart, is_policy, match_beginning, policy_in, policy_tree
 
 FIDELITY = "epochs"
+SHOWN = ("return", "episode_return", "env_steps")  # metrics that a notebook shows
 FIRST = ("gamma", "optimizer", "lr_schedule", "model")  # of init by position
 
 
@@ -129,6 +134,11 @@ class Task:
     def __str__(self) -> str:
         where = f" on {self.env.id}" if self.env else ""
         return f"{self.name}{where}, seed {self.seed}" + (f" ({self.uid[:8]})" if self.uid else "")
+
+    def _repr_html_(self) -> str:
+        values = self._identity.values if self._identity else {}
+        own = {"epochs": self.epochs, **{name: self.metrics.get(name) for name in SHOWN if name in self.metrics}}
+        return html_table(str(self), own | dict(values))
 
     # --- what and how ---
 
@@ -593,6 +603,21 @@ class Task:
         The arguments are those of `evaluate`.
         """
         return record(*self._evaluated(episodes), episodes, deterministic, **self._elsewhere(env, seed))
+
+    def film(
+        self, path: str | Path, deterministic: bool = True, env: EnvLike | None = None, seed: int | None = None
+    ) -> float:
+        """Write an evaluation episode as a video (.mp4), and return its return.
+
+        The arguments are those of `evaluate`.
+
+        Raises:
+            NoVideo: the file cannot be written, a library is missing, or the environment cannot be drawn.
+        """
+        acting(self.member_ref().learner)
+        found = {"env": self.env, "seed": EVALUATION_SEED, **self._elsewhere(env, seed)}
+        predict = partial(self.predict, deterministic=deterministic)
+        return film(found["env"], found["seed"], predict, Path(path))
 
     def recorder(self) -> Recorder:
         """Record what the policy observes and does in training from now on.

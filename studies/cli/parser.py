@@ -516,6 +516,7 @@ def _add_policy(commands: Any) -> None:
         "write observations and actions to a file such as demo.npz, for rekindle train --demonstrations",
         type=Path,
     )
+    add("--video FILE", "write one more episode as a video, such as policy.mp4 (extra video)", type=Path)
     text = "write the networks of a stored checkpoint, which cannot be resumed"
     parser = _command(commands, "export-policy", text, "policy.export_policy")
     _add_checkpoint(parser)

@@ -5,7 +5,8 @@ With ``--json`` stdout is one JSON object:
     evaluate        format, uid, epochs, episodes, deterministic, return, median, iqm, top_quartile, min, max, std (of
                     the episodes' returns), digest; info.NAME, the mean over episodes of each entry of info that the
                     environment's spec names, null if no episode had it; with --record also record (the file),
-                    steps (how many), with --env also env, with --seed also seed
+                    steps (how many), with --video also video (the file), video_return (of its episode), with --env
+                    also env, with --seed also seed
     export-policy   format, uid, epochs, file, form (as of --format), bytes, parameters (how many numbers), digest
     import-policy   format, file, task, parameters (how many numbers), hyperparameters {dotted name: value}
 """
@@ -26,6 +27,7 @@ from ....tasks.checkpoint.policy_files import write_policy
 from ....tasks.checkpoint.state import unpack
 from ....tasks.checkpoint.storage import POLICY_PREFIX
 from ....tasks.deployment.exporting import format_of
+from ....tasks.deployment.video import check_video
 from ....tasks.evaluation import other_env
 from ....tasks.task import Task
 from ....tasks.warm_start import is_policy
@@ -40,9 +42,11 @@ from .storage import existing_store, whole_uid
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Print statistics of evaluation returns on seeds reserved for evaluation."""
+    if arguments.video is not None:
+        check_video(arguments.video)
     task, greedy = _task(arguments), not arguments.stochastic
     env = options.parse_env(arguments.env)
-    if not task.env and env is None and arguments.record is None:
+    if not task.env and env is None and arguments.record is None and arguments.video is None:
         return _print(arguments, task, {task.learner.objective: task.evaluate()})
     elsewhere = {"env": env, "seed": arguments.seed}
     measured = task.measure(arguments.episodes, greedy, **elsewhere)
@@ -53,6 +57,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.record is not None:
         demonstrations = task.record(arguments.episodes, greedy, **elsewhere)
         others |= {"record": str(demonstrations.save(arguments.record)), "steps": demonstrations.steps}
+    if arguments.video is not None:
+        others |= {"video": str(arguments.video), "video_return": task.film(arguments.video, greedy, **elsewhere)}
     info = {name: mean_of_known(values) for name, values in measured.items()}
     found = {"episodes": arguments.episodes, "deterministic": greedy, "return": mean, **others, **spread, **info}
     if env is not None:

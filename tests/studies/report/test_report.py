@@ -242,3 +242,16 @@ def test_the_timeline_tells_takeovers_and_failures() -> None:
         {"worker": "8 on host", "at": 10.0, "kind": "takeover", "trial": 0},
         {"worker": "8 on host", "at": 20.0, "kind": "memory (retried)", "trial": 0},
     ]
+
+
+def test_a_notebook_shows_a_study_and_a_task_without_their_markup(studies: Store) -> None:
+    study = Study(EVIL, studies)
+    html = study._repr_html_()
+    assert "&lt;script&gt;alert" in html
+    assert "<script" not in html
+    assert study.best is not None
+    assert study.best.uid[:8] in html
+    task = studies.task(study.best.uid)
+    assert f"<th style='text-align:left'>lr</th><td style='text-align:left'>{task.hyperparameters['lr']:.6g}<" in (
+        task._repr_html_()
+    )

@@ -1,0 +1,99 @@
+"""Videos of a policy in its environment, by Gymnasium's recorder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.wrappers import RecordVideo
+
+from ..envs import EnvSpec
+from ..envs.base.curriculum import Curriculum
+from ..envs.base.joined import JoinedActions
+from ..envs.gym.envs import reset_seed
+from ..envs.gym.make import make_drawn, make_env, of_reset
+from ..envs.pools.makers import is_pool
+from ..errors import TaskError
+from ..runtime.warning_filters import changed_filters
+
+MOST_FRAMES = 3000  # of a video: they are all in memory before they are written
+ENDING = ".mp4"
+RENDER = "rgb_array"
+# Of MoviePy 1, which is the last one that takes any version of Pillow.
+IGNORED = {".*": SyntaxWarning, "invalid escape sequence.*": DeprecationWarning}
+Predict = Callable[[Any, Any], tuple[Any, Any]]  # of an observation and a recurrent state
+
+
+class NoVideo(TaskError, ValueError):
+    """A video cannot be made."""
+
+
+def check_video(path: Path) -> None:
+    """Raise NoVideo if a file cannot be written, or the library is missing."""
+    if path.suffix != ENDING:
+        raise NoVideo(f"a video is written to a file that ends in {ENDING}, but got {path}")
+    try:
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise NoVideo(f"a video is written to a file, but {path} cannot be: {error.strerror}") from None
+    try:
+        with changed_filters(IGNORED):
+            import moviepy.video.io.ImageSequenceClip  # noqa: F401
+    except ImportError as error:
+        raise NoVideo(f"a video needs the library moviepy: pip install 'rekindle[video]' ({error})") from None
+
+
+def film(spec: EnvSpec, seed: int, predict: Predict, path: Path) -> float:
+    """Write an episode as a video, and return its return.
+
+    Args:
+        spec: the environment.
+        seed: of the episode, as of evaluation.
+        predict: acts.
+        path: of the file; at most `MOST_FRAMES` frames are in it.
+
+    Raises:
+        NoVideo: the file cannot be written, a library is missing, or the environment cannot be drawn.
+    """
+    check_video(path)
+    env = _rendering(spec, seed)
+    options = Curriculum(spec.parameters, (seed,), "evaluation", tuple(spec.info)).options(0, 0, 0)
+    with TemporaryDirectory() as folder, changed_filters(IGNORED | {".*Overwriting existing videos.*": UserWarning}):
+        recorder = RecordVideo(env, folder, episode_trigger=lambda episode: episode == 0, name_prefix="film")
+        try:
+            observation, _ = recorder.reset(seed=reset_seed("evaluation", seed, 0, 0), options=of_reset(options))
+            state, total, over = None, 0.0, False
+            while not over and len(recorder.recorded_frames) < MOST_FRAMES:
+                action, state = predict(observation, state)
+                observation, reward, terminated, truncated, _ = recorder.step(action)
+                total += float(reward)
+                over = terminated or truncated
+            recorder.close()
+        except gym.error.DependencyNotInstalled as error:
+            raise NoVideo(f"{spec.id} cannot be drawn: {error}; or pip install 'rekindle[video]'") from error
+        [file] = Path(folder).iterdir()
+        shutil.move(file, path)
+    return total
+
+
+def _rendering(spec: EnvSpec, seed: int) -> gym.Env[Any, Any]:
+    """Return the environment of an evaluation's first episode, which is drawn."""
+    law = f"a video needs an environment that draws itself as an {RENDER}, but {spec.id}"
+    if is_pool(spec):
+        raise NoVideo(f"{law} steps many at once and draws none; name one that does with --env")
+    plain = make_env(spec)
+    modes = plain.metadata.get("render_modes") or []
+    if RENDER not in modes:
+        has = f"has the render modes {', '.join(modes)}" if modes else "has no render modes"
+        raise NoVideo(f"{law} {has}; write a render() and name {RENDER} in metadata['render_modes']")
+    drawn = replace(spec, kwargs={**spec.kwargs, "render_mode": RENDER})
+    options = Curriculum(spec.parameters, (seed,), "evaluation", tuple(spec.info)).options(0, 0, 0)
+    env = make_drawn(drawn, options, plain)
+    plain.close()
+    return env.env if isinstance(env, JoinedActions) else env

@@ -1,0 +1,69 @@
+"""Videos of policies, read back by the library that writes them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from imageio_ffmpeg import count_frames_and_secs
+from rekindle import PPO, EnvSpec
+from rekindle.tasks.deployment.video import NoVideo
+from rekindle.tasks.errors import UnsupportedSpace
+from rekindle.tasks.registry import load
+
+SHORT = EnvSpec("CartPole-v1", max_episode_steps=15)
+
+
+def untrained(env: Any = SHORT) -> PPO:
+    return PPO(env).init(num_steps=8, num_envs=2, epoch_steps=16, model={"width": 8})
+
+
+def test_a_video_has_a_frame_for_each_state_of_the_episode(tmp_path: Path) -> None:
+    task = untrained()
+    digest = task.digest
+    total = task.film(tmp_path / "one.mp4")
+    assert count_frames_and_secs(str(tmp_path / "one.mp4"))[0] == total + 1  # a reward of 1 for each step
+    assert task.film(tmp_path / "again.mp4") == total
+    assert task.digest == digest
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.mp4", "one.mp4"]
+
+
+class Blind(gym.Wrapper[Any, Any, Any, Any]):
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 - as Gymnasium has it
+
+
+@pytest.mark.parametrize(
+    ("env", "file", "message"),
+    [
+        (SHORT, "x.gif", r"a video is written to a file that ends in \.mp4, but got .*x\.gif"),
+        (SHORT, "no/x.mp4", r"but .*no/x\.mp4 cannot be: No such file or directory"),
+        (
+            "own_envs:RowsWalk-v0",
+            "x.mp4",
+            "draws itself as an rgb_array, but own_envs:RowsWalk-v0 has no render modes;",
+        ),
+        (
+            EnvSpec("CartPole-v1", wrappers=[{"entry_point": f"{__name__}:Blind"}]),
+            "x.mp4",
+            r"but CartPole-v1 has the render modes ansi; write a render\(\) and name rgb_array in metadata",
+        ),
+    ],
+)
+def test_what_cannot_be_filmed_is_refused(tmp_path: Path, env: Any, file: str, message: str) -> None:
+    with pytest.raises(NoVideo, match=message):
+        untrained(env).film(tmp_path / file)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_moviepy_an_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "moviepy.video.io.ImageSequenceClip", None)
+    with pytest.raises(NoVideo, match=r"a video needs the library moviepy: pip install 'rekindle\[video\]'"):
+        untrained().film(tmp_path / "x.mp4")
+
+
+def test_a_task_without_episodes_has_no_video(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedSpace, match="Surrogate has no episodes"):
+        load("surrogate")(None).init().film(tmp_path / "x.mp4")
