@@ -7,6 +7,8 @@ PINS := pyproject.toml constraints.txt
 
 .PHONY: help tune test lint slow chaos envpool bench docs docs-test clean
 .DELETE_ON_ERROR:
+# Studies and tests start many interpreters: none should compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 19
