@@ -95,7 +95,8 @@ def search_with_orion(job: Job, url: str) -> tuple[int, Retrain]:
     from rekindle.studies.orion import hunt
     from rekindle.studies.orion.hunts import OrionObjective
 
-    epochs, fixed = fidelity(1, job.epochs, 3), {"epoch_steps": job.epoch_steps}
+    epochs = fidelity(1, job.epochs, 3)
+    fixed: dict[str, Any] = {"epoch_steps": job.epoch_steps}
     space = OrionObjective(rekindle.PPO, job.env, storage=url, epochs=epochs, **fixed).space
     steps, most, best = 0, 0, dict[str, Any]()
     while steps < job.steps:
@@ -125,7 +126,7 @@ def search_with_orion(job: Job, url: str) -> tuple[int, Retrain]:
 def _retrained(job: Job, hyperparameters: Mapping[str, Any]) -> list[float]:
     """Return the returns of hyperparameters on fresh seeds, trained as one cohort."""
     values = unflatten(dict(hyperparameters))
-    tasks = [rekindle.PPO(job.env, seed=FRESH + seed).init(**values) for seed in range(job.seeds)]
+    tasks: list[Any] = [rekindle.PPO(job.env, seed=FRESH + seed).init(**values) for seed in range(job.seeds)]
     rekindle.Cohort(tasks).fit(job.epochs)
     return [mean_return(job.env, our_player(task), EPISODES) for task in tasks]
 
