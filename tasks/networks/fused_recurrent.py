@@ -10,7 +10,7 @@ Notation: M members, B sequences, T steps, W outputs, S numbers in a state, G = 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ class FusedCore:
         Args:
             vector: all parameters of the core, (M', numbers), of the first M' members, which learn.
             tensors: the same parameters of all M members, by name.
-            x: the inputs, (M, B, T, inputs).
+            x: the inputs, (M, B, T, inputs); those of the learning members get a gradient if they ask for one.
             begins: as of `Core`.
             state: as of `Core`.
         """
@@ -54,7 +54,7 @@ class FusedCore:
         return learned, others
 
     def run(self, tensors: Mapping[str, Tensor], x: Tensor, begins: Tensor, state: Tensor) -> tuple[Tensor, Saved]:
-        """Return the outputs (M, B, T, W) and values for `to_vector`.
+        """Return the outputs (M, B, T, W) and values for `back`.
 
         "state" in them is the last state, (M, B, S).
         """
@@ -70,12 +70,23 @@ class FusedCore:
         resets = begins.any(1).any(0).tolist()  # elsewhere keep is 1 and changes nothing
         saved = self._run(gates, hidden * scale, None if bias is None else bias * scale, keep, resets, state)
         outputs = torch.stack(saved.pop("outputs")).permute(1, 2, 0, 3)
-        return outputs, {**saved, "x": x, "gates": gates, "keep": keep, "resets": resets, "hidden": hidden}
+        return outputs, {
+            **saved,
+            "x": x,
+            "gates": gates,
+            "keep": keep,
+            "resets": resets,
+            "hidden": hidden,
+            "weight": weight,
+        }
 
-    def to_vector(self, saved: Saved, g: Tensor) -> Tensor:
-        """Return the parameters' gradient (M', numbers).
+    def back(self, saved: Saved, g: Tensor, to_inputs: bool) -> tuple[Tensor, Tensor | None]:
+        """Return the gradients in the parameters, (M', numbers), and in the inputs.
 
-        g is the gradient in the outputs, (M', B, T, W); the first state gets none.
+        Args:
+            saved: what `run` returned.
+            g: the gradient in the outputs, (M', B, T, W).
+            to_inputs: whether the inputs' gradient (M, B, T, inputs) is needed; else it is None.
         """
         members = len(g)
         gates = saved["gates"][:, :members].unflatten(-1, (-1, self.width)).unbind(-2)
@@ -88,7 +99,14 @@ class FusedCore:
         hidden_rows = rows if to_hidden is to_drive else _rows(to_hidden)
         of_hidden = torch.bmm(_rows(before).transpose(1, 2), hidden_rows)
         parts = [of_input.flatten(1), rows.sum(1), of_hidden.flatten(1)]
-        return torch.cat(parts if to_hidden is to_drive else [*parts, hidden_rows.sum(1)], 1)
+        of_inputs = self._to_inputs(saved, rows, g.shape[:1] + g.shape[2:3]) if to_inputs else None
+        return torch.cat(parts if to_hidden is to_drive else [*parts, hidden_rows.sum(1)], 1), of_inputs
+
+    def _to_inputs(self, saved: Saved, rows: Tensor, steps_and_batch: Sequence[int]) -> Tensor:
+        """Return the inputs' gradient, 0 for those of members that do not learn."""
+        weight = saved["weight"][: len(rows)].transpose(1, 2)
+        g = torch.bmm(rows, weight).unflatten(1, steps_and_batch).transpose(1, 2)  # [M', T * B, D] -> [M', B, T, D]
+        return torch.cat([g, g.new_zeros(len(saved["weight"]) - len(g), *g.shape[1:])])
 
     def _run(
         self, gates: Tensor, weight: Tensor, bias: Tensor | None, keep: Tensor, resets: list[bool], state: Tensor
@@ -122,7 +140,8 @@ class _CoreFunction(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor | None, ...]:
-        return ctx.core.to_vector(ctx.saved, g), None, None, None, None, None
+        of_vector, of_inputs = ctx.core.back(ctx.saved, g, ctx.needs_input_grad[3])
+        return of_vector, None, None, of_inputs, None, None
 
 
 def _rows(x: Tensor) -> Tensor:

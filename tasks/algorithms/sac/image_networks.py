@@ -19,7 +19,8 @@ from torch import Tensor
 from ...networks.encoders import encoder_for
 from ...networks.mlp import MLP, Network, Parameters, initialize, shapes_of
 from .actions import SoftActions
-from .networks import Batch, SoftActorCritic
+from .networks import TWINS, Batch, SoftActorCritic
+from .recurrent_networks import RecurrentSoftActorCritic
 
 FEATURES = 50
 
@@ -86,7 +87,7 @@ class ImageSoftActorCritic(SoftActorCritic):
         return super().q_and_target({**batch, "next_obs": batch["target_obs"]}, numbers, next_numbers)
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:
-        return super().q({"obs": self.encoder(self.encoder.parameters.views, batch["images"])}, numbers)
+        return super().q({**batch, "obs": self.encoder(self.encoder.parameters.views, batch["images"])}, numbers)
 
     @torch.no_grad()
     def features(self, obs: Tensor) -> Tensor:
@@ -108,3 +109,40 @@ class ImageSoftActorCritic(SoftActorCritic):
     def copy_target(self, member: int) -> None:
         super().copy_target(member)
         self.encoder.target.vector[member].copy_(self.encoder_vector[member])
+
+
+class RecurrentImageSoftActorCritic(ImageSoftActorCritic, RecurrentSoftActorCritic):
+    """`ImageSoftActorCritic` for batches of sequences: the recurrent cores take the encoder's features.
+
+    Images of the burn-in pass no gradients back.
+    """
+
+    def seen(self, obs: Tensor) -> Tensor:
+        rows = obs.shape[1]
+        if rows == 1:  # see Exactness in networks/mlp.py
+            obs = torch.cat([obs, obs], 1)
+        return self.features(obs)[:, :rows]
+
+    def hidden(self, obs: Tensor) -> Tensor:
+        return RecurrentSoftActorCritic.hidden(self, obs)
+
+    def encode(self, batch: Batch) -> Batch:
+        encoder, images = self.encoder, batch["obs"].flatten(1, 2)
+        kinds = {"obs": encoder.parameters.leaves, "target_obs": encoder.target.views}
+        features = {name: encoder(tensors, images) for name, tensors in kinds.items()}
+        return {**batch, "images": batch["obs"]} | {name: self._in_time(x, batch) for name, x in features.items()}
+
+    def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
+        return RecurrentSoftActorCritic.q_and_target(self, batch, numbers, next_numbers)
+
+    def q(self, batch: Batch, numbers: Tensor) -> Tensor:
+        features = self._in_time(self.features(batch["images"].flatten(1, 2)), batch)
+        return RecurrentSoftActorCritic.q(self, {**batch, "obs": features}, numbers)
+
+    def of_all(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        obs, begins, state = super().of_all(batch)
+        targets = batch["target_obs"].repeat_interleave(TWINS, 0)
+        return torch.cat([obs[: self.twins], targets]), begins, state
+
+    def _in_time(self, features: Tensor, batch: Batch) -> Tensor:
+        return features.unflatten(1, batch["begins"].shape[1:])

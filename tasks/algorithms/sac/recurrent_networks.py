@@ -46,9 +46,17 @@ class RecurrentSoftActorCritic(SoftActorCritic):
 
     def remembered(self, obs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         assert state is not None
-        begins = torch.zeros_like(state[..., :1])  # no episode begins between two steps of acting
-        states = self.cores[0](self.actor.views, obs.unsqueeze(2), begins, state).squeeze(2)
+        states = self.advanced(self.seen(obs), state)
         return states[..., : self.width].contiguous(), states
+
+    def seen(self, obs: Tensor) -> Tensor:
+        """Return the cores' inputs (P, N, inputs) for observations while acting."""
+        return obs
+
+    def advanced(self, seen: Tensor, state: Tensor) -> Tensor:
+        """Return the policy's states (P, N, S) after a step."""
+        begins = torch.zeros_like(state[..., :1])  # no episode begins between two steps of acting
+        return self.cores[0](self.actor.views, seen.unsqueeze(2), begins, state).squeeze(2)
 
     def memory(self, num_envs: int) -> SoftMemory:
         return SoftMemory(self, num_envs)
@@ -59,15 +67,14 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         Each is (P, R, outputs).
         """
         obs, begins, state = self._after_burn_in(
-            0, self.actor.views, (batch["obs"], batch["begins"], batch["memory"][..., : self.state_size])
+            0, self.actor.views, (batch["obs"].detach(), batch["begins"], batch["memory"][..., : self.state_size])
         )
         vector = _of_core(self._fused_pi.leaf, self.actor, self.cores[0])
         remembered, _ = self._fused_actor(vector, self.actor.views, obs, begins, state)
         return self._outputs_of(self._now(remembered), self._later(remembered.detach()))
 
     def q_and_target(self, batch: Batch, numbers: Tensor, next_numbers: Tensor) -> tuple[Tensor, Tensor]:
-        obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in self.of_twins(batch))
-        sequence = self._after_burn_in(1, self.critics.views, (obs, begins, state))
+        sequence = self._after_burn_in(1, self.critics.views, self.of_all(batch))
         vector = _of_core(self._fused_q.leaf, self.critics, self.cores[1])
         online, target = self._fused_critic(vector, self.critics.views, *sequence)
         rest = self._join(self._later(target), next_numbers)
@@ -88,7 +95,7 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         (obs, begins, state), steps = sequence, self.burn_in
         if steps:
             run = (self._fused_actor, self._fused_critic)[core].run
-            state = run(tensors, obs[:, :, :steps], begins[..., :steps], state)[1]["state"]
+            state = run(tensors, obs[:, :, :steps].detach(), begins[..., :steps], state)[1]["state"]
         return obs[:, :, steps:], begins[..., steps:], state
 
     def _now(self, remembered: Tensor) -> Tensor:
@@ -104,6 +111,11 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         obs, begins = (batch[name].repeat_interleave(TWINS, 0) for name in ("obs", "begins"))
         state = batch["memory"][..., self.state_size :].unflatten(-1, (TWINS, -1))
         return obs, begins, state.transpose(1, 2).flatten(0, 1).contiguous()  # [P, B, 2, S] -> [2P, B, S]
+
+    def of_all(self, batch: Batch) -> Sequence:
+        """Return those of both critics and then of their targets, (4P, B, ...)."""
+        obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in self.of_twins(batch))
+        return obs, begins, state
 
     def _join(self, remembered: Tensor, numbers: Tensor) -> Tensor:
         """Join the core's outputs with the numbers of an action.
@@ -141,11 +153,13 @@ class SoftMemory(States, ActingMemory):
 
         Observations are (P, N, numbers), outputs (P, N, width).
         """
+        return self._advance(self.networks.seen(obs))
+
+    def _advance(self, seen: Tensor) -> Tensor:
         states, size = self.tensors["state"], self.networks.state_size
-        features, own = self.networks.remembered(obs, states[..., :size].contiguous())
-        assert own is not None
+        own = self.networks.advanced(seen, states[..., :size].contiguous())
         states[..., :size] = own
-        return features
+        return own[..., : self.networks.width].contiguous()
 
 
 class TrainingMemory(SoftMemory):
@@ -158,12 +172,11 @@ class TrainingMemory(SoftMemory):
         super().__init__(policy, num_envs, 1 + TWINS)
         self.sequences = sequences
 
-    @torch.no_grad()
-    def __call__(self, obs: Tensor) -> Tensor:
+    def _advance(self, seen: Tensor) -> Tensor:
         networks, states = self.networks, self.tensors["state"]
         self.sequences.remember(states)
-        remembered = super().__call__(obs)
-        obs = obs.unsqueeze(2)
+        remembered = super()._advance(seen)
+        obs = seen.unsqueeze(2)
         twins = networks.of_twins({"obs": obs, "begins": obs.new_zeros(obs.shape[:3]), "memory": states})
         theirs = networks.cores[1](networks._online, *twins).squeeze(2)
         states[..., networks.state_size :] = theirs.unflatten(0, (-1, TWINS)).transpose(1, 2).flatten(2)

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import accumulate, count, pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from torch import Tensor
 from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, real, sizes
 from ...checkpoint.storage import Metrics
 from ...envs import EnvSpec, StepResult, spaces_of
-from ...envs.base.encode import Observations
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
 from ...experience.normalizers import RewardNormalizer
@@ -40,7 +38,7 @@ from ...signals.replay_guidance import ReplayGuidance
 from ...task import Task
 from ..off_policy import REFILLABLE, ReplayLoop, check_replay, check_replay_in_env, off_policy_space
 from .actions import Noise, SoftActions, no_noise
-from .image_networks import ImageSoftActorCritic
+from .image_networks import ImageSoftActorCritic, RecurrentImageSoftActorCritic
 from .networks import TWINS, Batch, FixedEntropy, LearnedEntropy, SoftActorCritic, SoftImitator
 from .recurrent_networks import RecurrentSoftActorCritic, TrainingMemory
 
@@ -122,12 +120,6 @@ class SACLearner(Learner):
     def check_values_in_env(cls, env: EnvSpec, values: Mapping[str, Any]) -> None:
         check_replay_in_env(cls, env, values)
         where, space = f"{cls.algorithm()} on {env.id}", spaces_of(env).action
-        memory, obs = values["model"]["memory"], Observations(spaces_of(env).observation, env.id)
-        if memory != "none" and needs_encoder(SimpleNamespace(**values["model"]), obs.shape):
-            raise UnsupportedSpace(
-                f"{where} remembers vectors, but got model.memory {memory!r} for what an encoder sees, of shape "
-                f"{obs.shape}; leave model.memory out, stack frames, or use PPO"
-            )
         if values["use_sde"] and not SoftActions(space, where).continuous_dim:
             raise UnsupportedSpace(f"{where}: use_sde explores in a Box of floats, but got {space}; leave use_sde out")
 
@@ -170,13 +162,13 @@ class SACLearner(Learner):
         """
         hp, envs = self.hp, self.envs
         rest = (self.actions, hp, self.seeds, self.device)
-        self.memory = ActingMemory()
+        self.memory, remembers = ActingMemory(), hp.model.memory != "none"
         if needs_encoder(hp.model, envs.obs_shape):
-            self.policy = ImageSoftActorCritic(envs.obs_shape, *rest)
-        elif hp.model.memory == "none":
-            self.policy = SoftActorCritic(envs.obs_shape[0], *rest)
+            kind = RecurrentImageSoftActorCritic if remembers else ImageSoftActorCritic
+            self.policy = kind(envs.obs_shape, *rest)
         else:
-            self.policy = policy = RecurrentSoftActorCritic(envs.obs_shape[0], *rest)
+            self.policy = (RecurrentSoftActorCritic if remembers else SoftActorCritic)(envs.obs_shape[0], *rest)
+        if isinstance(policy := self.policy, RecurrentSoftActorCritic):
             state_size = (1 + TWINS) * policy.state_size
             self.loop.sampler = self.sequences = Sequences(self.replay, self.keys("replay"), state_size, hp)
             self.memory = TrainingMemory(policy, hp.num_envs, self.sequences)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from rekindle import DQN, SAC, EnvSpec
+from rekindle import DQN, SAC, Cohort, EnvSpec
 from rekindle.spaces import unflatten
 from rekindle.tasks.algorithms.sac.image_networks import FEATURES, CriticEncoder, ImageSoftActorCritic
 from rekindle.tasks.algorithms.sac.sac import SACLearner
@@ -203,13 +203,49 @@ def test_a_warm_start_takes_the_encoder_over() -> None:
     assert policy is not None
 
 
-@pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_a_memory_of_images_is_refused(memory: str) -> None:
-    message = (
-        rf"model.memory '{memory}' for what an encoder sees, of shape \(6, 6, 1\); leave model.memory out, stack frames"
-    )
-    with pytest.raises(UnsupportedSpace, match=f"SAC on own_envs:Square-v0 remembers vectors, but got {message}"):
-        SAC(BOX).init(model={"memory": memory, "encoder": "small"})
+REMEMBERING = {"model.memory": "lstm", "model.sequence_length": 4, "model.burn_in": 2, "batch_size": 8}
+
+
+@pytest.mark.slow
+class TestWithAMemory(VariantSuite):
+    task = SAC
+    env = BOX
+    hyperparameters: ClassVar = {**SMALL, **REMEMBERING}
+    variants: ClassVar = ({"model.memory": "gru", "model.burn_in": 0, "n_step": 2, "num_envs": 2},)
+    inert = frozenset({"entropy.alpha", "entropy.choice_target"})
+    cohort_size = 3
+
+
+@pytest.mark.parametrize("env", [BOX, EnvSpec("own_envs:CameraWalk-v0")], ids=["image", "mixed"])
+def test_a_memory_of_images_has_the_bits_of_a_cohort_and_of_no_stop(env: EnvSpec) -> None:
+    values = unflatten({**SMALL, **REMEMBERING, "num_envs": 2})
+    together = [SAC(env, seed=seed).init(**values) for seed in (1, 2)]
+    Cohort(together).fit(2)
+    alone = SAC(env, seed=1).init(**values)
+    alone.fit(1)
+    resumed = SAC(env, seed=1).init(**values)
+    resumed.load_state_dict(alone.state_dict())
+    resumed.fit(2)
+    assert resumed.digest == together[0].digest
+
+
+def test_the_encoder_learns_from_the_critics_of_sequences_alone() -> None:
+    made = learner(**REMEMBERING, num_envs=2)
+    policy = made.policy
+    batch = policy.encode(made.sequences.batch(0, made.hp.gamma))
+    outputs, next_outputs = policy.outputs_of(batch)
+    noise = torch.zeros(1, 2 * outputs.shape[1], made.actions.continuous_dim)
+    sample, next_sample = made.actions.samples(outputs, next_outputs, noise, made.hp.batch_size, batch["mask"])
+    leaves = [*policy.encoder.parameters.leaves.values()]
+    of_actor = made.actor_loss(batch, sample, made.coefficients.alpha).sum()
+    assert [
+        g for g in torch.autograd.grad(of_actor, leaves, retain_graph=True, allow_unused=True) if g is not None
+    ] == []
+    losses = made.critic_loss(batch, next_sample, made.coefficients.alpha)[0].sum()
+    seen = torch.autograd.grad(losses, [batch["obs"], *leaves])
+    assert all(gradient.any() for gradient in seen)
+    assert not seen[0][:, :, :2].any()  # of the burn-in
+    assert not seen[0][:, :, -1].any()  # which the targets alone see
 
 
 def test_what_the_encoder_cannot_see_is_refused() -> None:

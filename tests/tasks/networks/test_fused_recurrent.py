@@ -58,12 +58,15 @@ def test_the_gradient_is_autograds(kind: str, inputs: int, first: int) -> None:
     core, parameters = made(kind, inputs)
     given = sequences(core)
     slopes = torch.randn(3, 4, 9, 5, generator=torch.Generator().manual_seed(2))
-    vector = vector_of(core, parameters, first)
+    vector, x = vector_of(core, parameters, first), given[0].requires_grad_()
     learned, _ = fused(core)(vector, parameters.views, *given)
-    (gradient,) = torch.autograd.grad((learned * slopes[:first]).sum(), vector)
+    gradient, of_inputs = torch.autograd.grad((learned * slopes[:first]).sum(), [vector, x])
     losses = (core(parameters.leaves, *given)[..., :5] * slopes).sum((1, 2, 3))
+    (theirs,) = torch.autograd.grad(losses[:first].sum(), x, retain_graph=True)
     expected = parameters.gradient(losses)[:first, : gradient.shape[1]]
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(of_inputs, theirs, rtol=1e-4, atol=1e-5)
+    assert not of_inputs[first:].any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
