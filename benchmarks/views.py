@@ -117,16 +117,41 @@ print(f"{time.process_time() - begin:.2f} s, with imports {time.process_time():.
 """
 
 
+WATCH = """
+import io, sys, time
+from rich.console import Console
+from rekindle.studies.cli.output.progress import Progress
+from rekindle.studies.cli.output.watching import picture
+from rekindle.studies.report.live import LiveStudy
+from rekindle.studies.storage.store import Store
+
+out = Console(file=io.StringIO(), force_terminal=True, width=80, height=50)
+times = []
+with Store(sys.argv[1]) as store:
+    study = LiveStudy(store, "large")
+    progress = Progress(out, "large", store.url)
+    for _ in range(11):
+        out.print(picture(progress, study.look()))
+        times.append(time.process_time())
+looks = sorted(1000 * (after - before) for before, after in zip(times, times[1:]))
+print(f"first picture {times[0]:.2f} s after the start, a look without a change {looks[5]:.0f} ms")
+"""
+
+
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     numbers: dict[str, Any] = {"type": int, "nargs": 3, "metavar": ("TRIALS", "SEEDS", "EPOCHS")}
     parser.add_argument("--report", default=[1000, 5, 27], **numbers)
+    parser.add_argument("--watch", type=int, default=10_000, metavar="TRIALS")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         url = f"sqlite:///{Path(directory) / 'report.db'}"
         fill(url, *arguments.report)
         print("report:", child(REPORT, url))
+        url = f"sqlite:///{Path(directory) / 'watch.db'}"
+        fill(url, arguments.watch, 1, 9, running=32)
+        print("watch:", child(WATCH, url))
 
 
 if __name__ == "__main__":

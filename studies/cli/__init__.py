@@ -53,6 +53,13 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   importances and findings (as of diagnose, without a forest),
                   correlations [{low, high (epochs), trials, correlation}], timeline, failures {kind: times}, ...]
     plot          format, file, study, kind
+    watch         format, study, title, seed, state (as of status), counts {state: number},
+                  rungs [{epochs, done, expected (trials)}], epochs, epochs_total, env_steps, env_steps_per_second,
+                  epochs_per_second, seconds_left (or null), best (null, or {value, trial, epochs}),
+                  running [{trial, seed (its index, null of one), uid, epochs, target, curve [the last values],
+                  worker, seconds (since that took it)}],
+                  workers [{name, state ("trains", "silent", "died"), trials, seconds}],
+                  failures [{time, trial, kind, retry, text}]
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     create        as tune
     tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (the last one, or null)}]

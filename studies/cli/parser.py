@@ -437,6 +437,10 @@ def _add_readers(commands: Any) -> None:
     option(parser, "--names NAMES", text)
     option(parser, "--follow", "go on until the study is complete")
     option(parser, "--with-parent", argparse.SUPPRESS)  # go on until stdin ends
+    text = "what happens in a study now: rungs, trials in training, workers, failures; reads only, ends at q"
+    parser = _command(commands, "watch", text, "live.watch.watch")
+    parser.add_argument("study", metavar="STUDY", nargs="?", help="the study (default: the youngest one)")
+    option(parser, "--every SECONDS", "how often to look", default=1.0)
     text = "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
     parser = _command(commands, "show", text, "look.show")
     _add_uid(parser)

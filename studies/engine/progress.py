@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from .study_rows import StudyRows
 if TYPE_CHECKING:
     from ..storage.store import Store
 
+WINDOW = 8.0  # seconds over which speed is measured
 SHOWN = 40  # trials whose states are listed
 WAITING, TRAINING, OPEN = "waiting", "training", "open"
 STATES = ("complete", "pruned", "failed", "cancelled", TRAINING, WAITING, OPEN)
@@ -52,6 +53,38 @@ class Snapshot:
     best: tuple[float, int, int] | None
     held: Command | None = None
     when: float = field(default_factory=time.monotonic)
+
+
+class Speed:
+    """Environment steps and epochs per second over the last WINDOW seconds."""
+
+    def __init__(self) -> None:
+        self.points: deque[tuple[float, int, int]] = deque()
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Add a snapshot, and drop those before the window."""
+        self.points.append((snapshot.when, snapshot.env_steps, snapshot.epochs))
+        while len(self.points) > 2 and snapshot.when - self.points[1][0] > WINDOW:
+            self.points.popleft()
+
+    def steps(self) -> float:
+        """Return environment steps per second."""
+        return self._rate(1)
+
+    def epochs(self) -> float:
+        """Return epochs per second."""
+        return self._rate(2)
+
+    def left(self, snapshot: Snapshot) -> float | None:
+        """Return the estimated seconds to the end, None while unknown."""
+        rate = self.epochs()
+        return (snapshot.epochs_total - snapshot.epochs) / rate if rate else None
+
+    def _rate(self, column: int) -> float:
+        if len(self.points) < 2:
+            return 0.0
+        first, last = self.points[0], self.points[-1]
+        return (last[column] - first[column]) / (last[0] - first[0]) if last[0] > first[0] else 0.0
 
 
 def look(store: Store, name: str) -> Snapshot:

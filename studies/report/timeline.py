@@ -11,8 +11,8 @@ from ..failures import FAILED
 from ..storage.locks.fencing import TAKEOVER
 from ..storage.locks.owner import Owner
 from ..storage.rows import Event, Trial
+from ..storage.tasks import TAKEN
 
-TAKEN = ("start", "resume", TAKEOVER)
 TOGETHER = 0.5  # seconds between the claims of one cohort
 
 
@@ -84,7 +84,7 @@ def timeline(
 
 
 def _first_after(times: Sequence[float], at: float) -> list[float]:
-    """Return the first of sorted times after a moment, if there is one."""
+    """Return the first of sorted times after a moment, if any."""
     place = bisect_right(times, at)
     return [*times[place : place + 1]]
 

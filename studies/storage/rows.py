@@ -55,6 +55,20 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A lease that a process holds, alive or dead.
+
+    `epochs` are stored of its task; `age` and `left` are seconds since it began and to its end.
+    """
+
+    uid: str
+    owner: str
+    epochs: int
+    age: float
+    left: float
+
+
+@dataclass(frozen=True)
 class Study:
     """A study and its configuration."""
 

@@ -241,6 +241,8 @@ class Store:
     histories = _reading(histories)
     held = _reading(task_rows.held)
     holders = _reading(task_rows.holders)
+    claims = _reading(task_rows.claims)
+    failures = _reading(task_rows.failures)
     started = _reading(task_rows.started)
     metrics_after = _reading(task_rows.metrics_after)
 

@@ -10,12 +10,14 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ...tasks.checkpoint.storage import Metrics
+from ..failures import FAILED
 from . import studies as study_rows
 from .locks.owner import Owner
-from .rows import CheckpointRow, Event, TaskRow, Trial
+from .rows import CheckpointRow, Claim, Event, TaskRow, Trial
 from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task, trial
 from .sql.writes import chunks
 
+TAKEN = ("start", "resume", "takeover")  # events of a lease that begins
 MIRROR = "mirror/"  # with the study's name: the uid of the lease of its copy in Optuna's tables
 
 
@@ -76,6 +78,34 @@ def holders(connection: Connection) -> dict[str, str]:
     return {uid: owner for uid, owner in owners.items() if owner not in dead}
 
 
+def claims(connection: Connection) -> list[Claim]:
+    """Return who holds which task since when, the longest first."""
+    age, left = Now() - sa.func.max(event.c.created), task.c.lease_expires - Now()
+    query = sa.select(task.c.uid, task.c.lease_owner, task.c.epochs, age.label("age"), left).join_from(task, event)
+    query = query.where(task.c.lease_owner > "", event.c.kind.in_(TAKEN)).group_by(task.c.uid)
+    return [Claim(*row) for row in connection.execute(query.order_by(sa.desc("age")))]
+
+
+def failures(connection: Connection, study: str, since: int, most: int) -> tuple[int, list[Event]]:
+    """Return the last failures in a study, the oldest first.
+
+    Args:
+        connection: to the database.
+        study: its name.
+        since: the number of the last event that is known; only later ones are read.
+        most: how many are returned.
+
+    Returns:
+        The number of the last event, and failures after `since`.
+    """
+    c = event.c
+    last = connection.scalar(sa.select(sa.func.max(c.id))) or 0
+    query = sa.select(c.uid, c.created, c.kind, c.data).where(c.uid.in_(_uids_of(study)), c.kind == FAILED)
+    query = query.where(c.id > since).order_by(c.id.desc()).limit(most)
+    found = connection.execute(query) if last > since else ()
+    return last, [Event(*row) for row in found][::-1]
+
+
 def checkpoints(connection: Connection, uid: str) -> list[CheckpointRow]:
     """Return the checkpoints of a task, the oldest first."""
     c = checkpoint.c
@@ -130,8 +160,7 @@ def events(connection: Connection, uid: str) -> list[Event]:
 
 def started(connection: Connection, uids: Collection[str]) -> dict[str, float]:
     """Return when the tasks' trainings began, by uid."""
-    kinds = ("start", "resume", "takeover")  # a branch resumes another task's state
-    first = sa.select(event.c.uid, sa.func.min(event.c.created)).where(event.c.kind.in_(kinds)).group_by(event.c.uid)
+    first = sa.select(event.c.uid, sa.func.min(event.c.created)).where(event.c.kind.in_(TAKEN)).group_by(event.c.uid)
     found = (connection.execute(first.where(event.c.uid.in_(some))) for some in chunks(list(uids)))
     return {uid: created for rows in found for uid, created in rows}
 

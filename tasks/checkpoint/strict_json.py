@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 DEPTH = 64  # levels of nesting; deeper than anything that is ever written, and far from the end of the stack
@@ -19,7 +20,7 @@ def parse(text: str | bytes, object_hook: Callable[[dict[str, Any]], Any] | None
     if isinstance(text, bytes | bytearray):
         text = text.decode()  # json.loads would guess at UTF-16 and UTF-32
     try:
-        value = json.loads(text, object_hook=object_hook, parse_constant=_refuse)
+        value = _decoder(object_hook).decode(text)
     except RecursionError:
         raise ValueError(f"JSON nested too deep: {DEPTH} levels are allowed") from None
     if text.count("[") + text.count("{") > DEPTH:
@@ -46,6 +47,12 @@ def check_depth(value: Any) -> None:
             return
         level = below
     raise ValueError(f"JSON nested too deep: {DEPTH} levels are allowed")
+
+
+@cache
+def _decoder(object_hook: Callable[[dict[str, Any]], Any] | None) -> json.JSONDecoder:
+    """Return the decoder, which `json.loads` would make anew for each text."""
+    return json.JSONDecoder(object_hook=object_hook, parse_constant=_refuse)
 
 
 def _refuse(name: str) -> float:

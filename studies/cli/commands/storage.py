@@ -23,7 +23,7 @@ def existing_store(arguments: argparse.Namespace, first: bool = False) -> Store:
 def database_exists(arguments: argparse.Namespace) -> bool:
     """Return false for a missing SQLite file, true otherwise."""
     kind, _, path = arguments.storage.partition(":///")
-    return not (kind.startswith("sqlite") and path) or Path(path.partition("?")[0]).exists()
+    return not (kind.startswith("sqlite") and path) or Path(path.partition("?")[0].removeprefix("file:")).exists()
 
 
 def repeated(store: Store) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -13,11 +12,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.progress import OPEN, TRAINING, WAITING, Snapshot
+from ...engine.progress import OPEN, TRAINING, WAITING, Snapshot, Speed
 from ...redact import printable
 from ...study.digits import in_digits_alone
 
-WINDOW = 8.0  # seconds over which speed is measured
 LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
 LOOKS = {
     "complete": ("●", "green"),
@@ -28,38 +26,6 @@ LOOKS = {
     WAITING: ("○", "white"),
     OPEN: ("·", "bright_black"),
 }
-
-
-class Speed:
-    """Environment steps and epochs per second over the last WINDOW seconds."""
-
-    def __init__(self) -> None:
-        self.points: deque[tuple[float, int, int]] = deque()
-
-    def add(self, snapshot: Snapshot) -> None:
-        """Add a snapshot, and drop those before the window."""
-        self.points.append((snapshot.when, snapshot.env_steps, snapshot.epochs))
-        while len(self.points) > 2 and snapshot.when - self.points[1][0] > WINDOW:
-            self.points.popleft()
-
-    def steps(self) -> float:
-        """Return environment steps per second."""
-        return self._rate(1)
-
-    def epochs(self) -> float:
-        """Return epochs per second."""
-        return self._rate(2)
-
-    def left(self, snapshot: Snapshot) -> float | None:
-        """Return the estimated seconds to the end, None while unknown."""
-        rate = self.epochs()
-        return (snapshot.epochs_total - snapshot.epochs) / rate if rate else None
-
-    def _rate(self, column: int) -> float:
-        if len(self.points) < 2:
-            return 0.0
-        first, last = self.points[0], self.points[-1]
-        return (last[column] - first[column]) / (last[0] - first[0]) if last[0] > first[0] else 0.0
 
 
 class Progress:
@@ -76,6 +42,8 @@ class Progress:
         self.speed = Speed()
         self.began = time.monotonic()
         self.workers = 0
+        self.state = ""  # of the study; shown if given
+        self.clock = "time"  # since it began
         self._line_at = 0.0
         self._live: Live | None = None
 
@@ -115,9 +83,9 @@ class Progress:
             if snapshot.best
             else "no result yet"
         )
-        clock, left = _clock(snapshot.when - self.began), _left(self.speed.left(snapshot))
+        passed, left = clock(snapshot.when - self.began), _left(self.speed.left(snapshot))
         return (
-            f"{clock}  trials: {counts}  epochs: {snapshot.epochs}/{snapshot.epochs_total}  {best}  "
+            f"{passed}  trials: {counts}  epochs: {snapshot.epochs}/{snapshot.epochs_total}  {best}  "
             f"{self._rate(snapshot)}{left}"
         )
 
@@ -127,6 +95,8 @@ class Progress:
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="bright_black")
         rows.add_column()
+        if self.state:
+            rows.add_row("state", printable(self.state))
         dots = Text(" ").join(Text(*LOOKS[state]) for state in snapshot.last)
         counts = Text("   ").join(
             Text(f"{LOOKS[state][0]} {count} {state}", LOOKS[state][1]) for state, count in snapshot.counts.items()
@@ -147,7 +117,7 @@ class Progress:
             )
         speed = f"{self._rate(snapshot)} on {self.workers} worker{'s' * (self.workers != 1)}"
         rows.add_row("speed", speed)
-        rows.add_row("time", f"{_clock(snapshot.when - self.began)}{_left(self.speed.left(snapshot))}")
+        rows.add_row(self.clock, f"{clock(snapshot.when - self.began)}{_left(self.speed.left(snapshot))}")
         of = escape(printable(f"{config.title}, seed {config.seed}"))
         title = f"[bold]{escape(printable(self.name))}[/]: {of}"
         return Panel(
@@ -167,11 +137,12 @@ def _rung(epochs: int, done: int, total: int) -> Text:
     return Text.assemble((f"{done}/{total}", style), (f" at {epochs}", "bright_black"))
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Format a duration."""
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def _left(seconds: float | None) -> str:
-    return "" if seconds is None else f", about {_clock(seconds)} left"
+    return "" if seconds is None else f", about {clock(seconds)} left"

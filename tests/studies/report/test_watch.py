@@ -1,0 +1,127 @@
+"""What `rekindle watch` sees: who trains what, curves, failures; from a storage that it may only read."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from rekindle.studies.cli.commands.live import watch as command
+from rekindle.studies.cli.output.watching import sparkline
+from rekindle.studies.failures import FAILED
+from rekindle.studies.report.live import LiveStudy
+from rekindle.studies.storage.locks.owner import Owner
+from rekindle.studies.storage.rows import Segment
+from rekindle.studies.storage.sql.schema import event, task
+from rekindle.studies.storage.store import Store
+from rich.console import Console
+from sample_study import ALL, NAME, RUNGS, dead_owner, execute, fill, hold, uid
+from studying import sqlite_first
+
+Cli = Callable[..., tuple[int, str, str]]
+on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+RUNNING = 2  # the trial of the sample study that still runs
+
+
+@pytest.fixture
+def filled(url: str) -> Iterator[Store]:
+    with Store(url, keep=ALL) as store:
+        fill(store)
+        yield store
+
+
+def train(store: Store, owner: str, seconds: float = 60.0) -> None:
+    """Writes down that a process trains the trial that runs, and what happened to it."""
+    store.add_rows(NAME, segments=[Segment(RUNNING, 1, RUNGS[1])])
+    hold(store, uid(RUNNING), owner, seconds)
+    note = {"kind": "memory", "retry": True, "report": "[memory] Traceback\nMemoryError: <b>no room</b>"}
+    execute(store, event.insert().values(uid=uid(RUNNING), created=1.7e9, kind=FAILED, data=note))
+
+
+def read_only(url: str) -> str:
+    """The same storage for somebody who may not write."""
+    if url.startswith("sqlite"):
+        return f"sqlite:///file:{url.removeprefix('sqlite:///')}?mode=ro&uri=true"
+    return f"{url}{'&' if '?' in url else '?'}options=-c%20default_transaction_read_only%3Don"
+
+
+@sqlite_first
+def test_a_view_tells_who_trains_what_and_what_failed(filled: Store) -> None:
+    train(filled, str(Owner.current()))
+    with Store(read_only(filled.database.url.render_as_string(hide_password=False))) as store:
+        view = LiveStudy(store, NAME).look().to_json()
+    me = f"{os.getpid()} on {Owner.current().host}"
+    [running], [worker] = view["running"], view["workers"]
+    assert view["state"] == "running"
+    assert view["counts"] == {"complete": 1, "pruned": 1, "failed": 1, "training": 1}
+    assert (running["trial"], running["epochs"], running["target"], running["worker"]) == (RUNNING, 3, RUNGS[1], me)
+    assert running["curve"] == [1.0, 4.0, 3.0]  # no episode return is reported, but the objective
+    assert worker | {"seconds": 0} == {"name": me, "state": "trains", "trials": [RUNNING], "seconds": 0}
+    kinds = [(each["trial"], each["kind"], each["retry"], each["text"]) for each in view["failures"]]
+    assert kinds == [(RUNNING, "memory", True, "MemoryError: <b>no room</b>")]
+
+
+@on_sqlite
+def test_the_dead_and_the_silent_train_nothing(filled: Store) -> None:
+    train(filled, dead_owner())
+    study = LiveStudy(filled, NAME)
+    assert [worker["state"] for worker in study.look().workers] == ["died"]
+    assert study.look().state == "stalled"
+    hold(filled, uid(RUNNING), "elsewhere:boot:7:1", -5.0)
+    assert [worker["state"] for worker in study.look().workers] == ["silent"]
+
+
+@on_sqlite
+def test_a_look_reads_only_what_changed(filled: Store) -> None:
+    train(filled, str(Owner.current()))
+    study, fetched = LiveStudy(filled, NAME), list[str]()
+    assert study.look() is not None
+    sa.event.listen(sa.Engine, "before_cursor_execute", lambda c, u, statement, *more: fetched.append(statement))
+    study.look()
+    assert not [text for text in fetched if "rk_trial.params" in text or "rk_segment.score" in text]
+    assert len(fetched) < 14
+    execute(filled, task.update().where(task.c.uid == uid(RUNNING)).values(lease_owner=None))
+    view = study.look()
+    assert (view.running, view.workers, len(view.failures)) == ([], [], 1)
+
+
+@on_sqlite
+def test_watch_prints_once_without_a_terminal(filled: Store, cli: Cli) -> None:
+    train(filled, str(Owner.current()))
+    status, out, err = cli("watch", NAME, "--storage", read_only(filled.url))
+    assert (status, err) == (0, "")
+    assert "▁█▆" in out
+    assert "memory, retried  MemoryError: <b>no room</b>" in out
+    assert max(map(len, out.splitlines())) <= 80
+    view = json.loads(cli("watch", "--storage", filled.url, "--json")[1])  # the youngest study
+    assert (view["format"], view["study"], view["best"]["value"]) == (1, NAME, 3.0)
+    status, _, err = cli("watch", "nobody", "--storage", filled.url)
+    assert status == 2
+    assert "there is no study 'nobody'; there are 'study'" in err
+
+
+@on_sqlite
+def test_watch_ends_at_q_and_says_the_state(filled: Store, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(filled, str(Owner.current()))
+    master, slave = pty.openpty()
+    screen = io.StringIO()
+    terminal: dict[str, Any] = {"file": screen, "force_terminal": True, "width": 80, "height": 40, "highlight": False}
+    monkeypatch.setattr(command, "new_console", lambda: Console(**terminal))
+    with os.fdopen(master, "wb", 0) as keyboard, os.fdopen(slave) as terminal_input:
+        monkeypatch.setattr(sys, "stdin", terminal_input)
+        keyboard.write(b"xq")
+        assert cli("watch", NAME, "--storage", filled.url, "--every", "0.01")[0] == 0
+    assert "in training" in screen.getvalue()
+    assert "study: running; 0:00  trials: 1 complete, 1 pruned" in screen.getvalue()
+
+
+def test_a_sparkline_spans_its_values() -> None:
+    assert sparkline([1.0, 4.0, 2.5]) == "▁█▅"
+    assert sparkline([2.0, 2.0]) == "▁▁"
+    assert sparkline([]) == ""
