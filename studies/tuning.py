@@ -234,9 +234,15 @@ class Study(Pictures):
         """Try these hyperparameters next; the others have their defaults."""
         return self._steering.enqueue(flatten(hyperparameters), why)
 
-    def extend(self, trials: int, why: str = "") -> Command:
-        """Set the number of configurations of the study."""
-        return self._steering.extend(trials, why)
+    def extend(self, trials: int | None = None, why: str = "", **bounds: Any) -> Command:
+        """Set the number of configurations of the study, or its bounds.
+
+        Args:
+            trials: number of configurations in all.
+            why: in your words.
+            bounds: budget, goal and plateau as `tune` takes them, or "off".
+        """
+        return self._steering.extend(trials, why, **bounds)
 
     @property
     def commands(self) -> list[Command]:

@@ -11,7 +11,10 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
 ``export`` and ``import`` in `cli.commands.upkeep`, ``export-curves`` in `cli.commands.live.curves`:
 
     tune, trials  format, study, state ("running", "paused", "stopped", "complete"),
-                  commands (as of stop, in their order), task, env {id, kwargs, wrappers, max_episode_steps},
+                  held (the command that stopped or paused it, or null; who is "budget", "goal" or "plateau" where a
+                  bound did, and why says it), commands (as of stop, in their order; kind is also "bound", and "check",
+                  a result tested against the goal, whose data are trial, epochs, episodes, mean, error and confirmed),
+                  task, env {id, kwargs, wrappers, max_episode_steps},
                   seed, seeds, aggregate, spared (seeds that --racing left untrained), sampler, scheduler,
                   rungs [epochs], fixed {dotted name: value}, trials_total,
                   counts {complete, pruned, failed, cancelled, running}, brackets (how many have begun),

@@ -237,6 +237,16 @@ def _add_options_of_studies(parser: Parser) -> None:
         "with more to carry on",
     )
     add(
+        "--goal return:VALUE",
+        "stop once a trial has this return, confirmed by fresh episodes (wrong in 5% of studies at most)",
+        metavar="return:VALUE",
+    )
+    add(
+        "--plateau N",
+        "stop when no trial was better, beyond the noise of evaluation, for so many trials",
+        type=positive,
+    )
+    add(
         "--trial-time DURATION",
         "fail a trial that has trained for so long, such as 2h, of which a trial in a cohort has its share; retries go "
         "on counting (default: off)",
@@ -399,7 +409,7 @@ def _add_steering(commands: Any) -> None:
         ("cancel", "end a trial of a study, which frees its worker"),
         ("exclude", "let samplers and schedulers forget a trial, and end it if it runs"),
         ("enqueue", "try hyperparameters of your own next in a study"),
-        ("extend", "give a study more trials"),
+        ("extend", "give a study more trials, or other bounds"),
     ):
         parser = _command(commands, name, text, f"steering.steer.{name}")
         parser.add_argument("study", metavar="STUDY")
@@ -409,7 +419,10 @@ def _add_steering(commands: Any) -> None:
             text = "a hyperparameter, or @FILE as `rekindle show --json` prints it; the others have their defaults"
             option(parser, "--set NAME=VALUE", f"{text}; may be repeated", required=True, **MANY)
         elif name == "extend":
-            option(parser, "--trials N", "number of configurations in all", required=True)
+            option(parser, "--trials N", "number of configurations in all")
+            option(parser, "--budget WORK", "the work after which the study stops, as in tune; off: none")
+            option(parser, "--goal GOAL", "the return at which it stops, as in tune; off: none")
+            option(parser, "--plateau TRIALS", "the trials without a better one after which it stops; off: none")
         option(parser, "--why TEXT", "the reason, for those who read the study later", default="")
 
 

@@ -33,6 +33,7 @@ from ..study.config import (
     default_scheduler,
     parse_budget,
     parse_epochs,
+    parse_goal,
 )
 from ..study.durations import parse_duration
 from ..study.objectives import (
@@ -74,6 +75,8 @@ def study_config(
     grid_points: int | None = None,
     snapshots: str | None = None,
     budget: str | None = None,
+    goal: str | None = None,
+    plateau: int | None = None,
     trial_time: float | str | None = None,
     known: Sequence[Mapping[str, Any]] = (),
     population: int = 8,
@@ -104,6 +107,8 @@ def study_config(
         grid_points: of each range, for the sampler grid.
         snapshots: which checkpoints are kept, see `Task`.
         budget: of the whole study, such as 200epochs, 5e6steps or 2h; a rerun with more continues.
+        goal: such as return:475, at which the study stops once fresh episodes confirm it, see `workers.goals`.
+        plateau: number of trials without a better one, after which the study stops, see `engine.bounds`.
         trial_time: seconds, or text such as 2h, after which a trial fails; its share of a cohort's time counts.
         known: hyperparameters that the first trials take, nested or by dotted name.
         population: see `make_population`, like interval, exploit, explore and perturb; all for scheduler pbt.
@@ -132,13 +137,14 @@ def study_config(
             f"a study's trials resume with the same bits from one rung to the next, but snapshots {snapshots} leaves "
             "replay memories out; leave no-replay out, which is for rekindle train"
         )
-    if budget and "steps" in parse_budget(budget) and "epoch_steps" not in algorithm.learner.hyperparameters.flat():
-        raise BadConfig(f"--budget counts steps of an epoch, but {algorithm.name} names none; write 200epochs")
     given: dict[str, Any] = {"grid_points": grid_points, "snapshots": snapshots}
     given["budget"] = parse_budget(budget) if budget else None
+    given["goal"] = parse_goal(goal) if goal else None
+    given["plateau"] = plateau
     given["trial_time"] = None if trial_time is None else _seconds(trial_time)
     options = {**seed_options(seeds, aggregate, racing), **objective_options(objective, own_objective(algorithm))}
     options |= {name: value for name, value in given.items() if value is not None}
+    check_bounds(options, scheduler, algorithm)
     common: dict[str, Any] = {"seed": seed, "fixed": fixed, "priors": priors}
     if scheduler == "pbt":
         common |= {"population": population, "interval": interval, "exploit": exploit, "explore": explore}
@@ -148,6 +154,31 @@ def study_config(
     common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation, "cohort": cohort}
     made = make_config(algorithm, env, trials=trials, epochs=rungs, options=options, **common)
     return _with_known(made, algorithm, known)
+
+
+def check_bounds(options: Mapping[str, Any], scheduler: str, algorithm: type[Task]) -> None:
+    """Raise BadConfig if a study cannot have its bounds.
+
+    Args:
+        options: of the study.
+        scheduler: of the study.
+        algorithm: the class of its tasks.
+    """
+    own = own_objective(algorithm)
+    objectives = options.get("objectives", own)
+    if "steps" in options.get("budget", {}) and "epoch_steps" not in algorithm.learner.hyperparameters.flat():
+        raise BadConfig(f"--budget counts steps of an epoch, but {algorithm.name} names none; write 200epochs")
+    if "goal" in options and (own != DEFAULT or objectives != DEFAULT):
+        raise BadConfig(
+            f"a goal is a return, which fresh episodes confirm, but this study seeks {', '.join(objectives)}; leave "
+            "--goal out"
+        )
+    if "plateau" not in options:
+        return
+    check_count("plateau", options["plateau"])
+    if scheduler == "pbt" or len(objectives) > 1:
+        what = "the members of a population are no trials of their own" if scheduler == "pbt" else "a front has no best"
+        raise BadConfig(f"a plateau counts trials since the best one, but {what}; leave --plateau out")
 
 
 def _seconds(trial_time: float | str) -> float:

@@ -168,6 +168,7 @@ def _overview(
     return {
         "study": name,
         "state": "complete" if complete else HELD[held.kind] if (held := hold_of(given)) else "running",
+        "held": held.to_json() if (held := hold_of(given)) and not complete else None,
         "commands": [each.to_json() for each in given],
         "task": config.task,
         "env": config.env,

@@ -19,13 +19,13 @@ from ..schedulers.racing import at_once
 from ..schedulers.registry import remembered
 from ..schedulers.seeds import collapse, replicate_seed, seeds_of
 from ..storage.branches import Start
-from ..storage.commands import DECISIVE, ENQUEUED, RESUME, hold, hold_of, pending
+from ..storage.commands import BOUNDS, DECISIVE, ENQUEUED, RESUME, hold, hold_of, pending
 from ..storage.rows import Segment, Trial
 from ..storage.studies import check_same
 from ..study.config import BUDGETS, Config
 from ..study.objectives import objectives_of
 from ..study.plan import Branch, Plan
-from .bounds import stop_if_spent
+from .bounds import is_lifted, stop_if_plateau, stop_if_spent
 from .configuring import load_task
 from .study_rows import StudyRows
 
@@ -40,7 +40,8 @@ MUTABLE = (
     "options",
     "options.snapshots",
     "options.trial_time",
-    "options.budget",
+    *(f"options.{bound}" for bound in BOUNDS),
+    "options.goal.return",
     *(f"options.budget.{unit}" for unit in BUDGETS),
 )  # these change no result
 
@@ -74,9 +75,8 @@ def start_study(store: Store, name: str, config: Config) -> Config:
 
     made = Config.from_json(store.change_study(name, change).config, name)
     held = hold_of(store.commands(name))
-    if held is not None and "budget" in held.data and held.data["budget"] != made.options.get("budget", {}):
-        why = f"the budget is {made.options.get('budget') or 'without an end'} now"
-        store.command(lambda c: hold(c, name, RESUME, "budget", why))
+    if held is not None and (bound := held.who) in BOUNDS and is_lifted(bound, held.data, made.options):
+        store.command(lambda c: hold(c, name, RESUME, bound, f"the {bound} is {made.options.get(bound, 'off')} now"))
     return made
 
 
@@ -125,7 +125,8 @@ class StudyRunner:
     def advance(self) -> list[ReadySegment]:
         """Add all rows that follow, and return the ready segments by urgency."""
         self.rows.refresh()
-        if self.rows.hold is None and not self.rows.plan().complete and stop_if_spent(self.store, self.rows, {}):
+        runs = self.rows.hold is None and not self.rows.plan().complete
+        if runs and (stop_if_spent(self.store, self.rows, {}) or stop_if_plateau(self.store, self.rows)):
             self.rows.refresh()
         while self.rows.hold is None and (plan := self.rows.plan()):
             self._raise_if_asked()

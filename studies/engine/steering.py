@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CommandRefused
@@ -19,10 +19,11 @@ from ..samplers.registry import KNOWN
 from ..schedulers.confirming import CONFIRM
 from ..schedulers.seeds import seeds_of
 from ..storage import commands
-from ..storage.commands import ENQUEUE, EXTEND, PAUSE, RESUME, STOP, Command
+from ..storage.commands import BOUND, BOUNDS, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, Command, hold_of
 from ..storage.studies import change_study, revise, trials
-from ..study.config import Config, check_count
-from .configuring import known_values, load_task
+from ..study.config import Config, check_count, parse_budget, parse_goal, parse_plateau
+from .bounds import is_lifted
+from .configuring import check_bounds, known_values, load_task
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -65,6 +66,13 @@ class Steering:
         return self._hold(RESUME, why)
 
     def _hold(self, kind: str, why: str) -> Command:
+        held = hold_of(self.store.commands(self.study))
+        bound = kind == RESUME and held is not None and held.who in BOUNDS
+        if held is not None and bound and not is_lifted(held.who, held.data, self.config.options):
+            raise CommandRefused(
+                f"resume carries on what a user has stopped, but study {self.study!r} had the {held}; "
+                f"{commands.cure_of(self.study, held)}"
+            )
         return self.store.command(lambda c: commands.hold(c, self.study, kind, self.who, why))
 
     def cancel(self, trial: int | str, why: str = "") -> Command:
@@ -123,22 +131,48 @@ class Steering:
 
         return self.store.command(work)
 
-    def extend(self, trials: int, why: str = "") -> Command:
-        """Give the study more configurations.
+    def extend(
+        self,
+        trials: int | None = None,
+        why: str = "",
+        *,
+        budget: str | None = None,
+        goal: str | None = None,
+        plateau: int | str | None = None,
+    ) -> Command:
+        """Give the study more configurations, or other bounds.
+
+        A study that a bound has stopped resumes if that is another one now.
 
         Args:
             trials: their number in all.
             why: in the user's words.
+            budget: the work after which it stops, such as 2h; "off" for none. The others likewise.
+            goal: the return at which it stops, such as return:475.
+            plateau: number of trials without a better one after which it stops.
 
         Raises:
             CommandRefused: the study has as many.
+            BadConfig: it cannot have such a bound.
         """
-        check_count("trials", trials)
-        self._only_of_searches("extend", "pbt")
+        bounds = bounds_of(budget=budget, goal=goal, plateau=plateau)
+        if trials is None and not bounds:
+            raise CommandRefused("extend changes something, but got nothing; give --trials, --budget, ... (see --help)")
+        self._only_of_searches("extend", *(["pbt"] if trials is not None else []))
 
         def work(connection: Connection) -> Command:
-            _extend(connection, self.study, trials)
-            return commands.add(connection, self.study, EXTEND, {"trials": trials}, self.who, why)
+            given = []
+            if trials is not None:
+                check_count("trials", trials)
+                _extend(connection, self.study, trials)
+                given.append(commands.add(connection, self.study, EXTEND, {"trials": trials}, self.who, why))
+            if bounds:
+                options = _bound(connection, self.study, bounds)
+                given.append(commands.add(connection, self.study, BOUND, bounds, self.who, why))
+                held = hold_of(commands.commands(connection, self.study))
+                if held is not None and is_lifted(held.who, held.data, options):
+                    commands.hold(connection, self.study, RESUME, self.who, why or f"another {held.who}")
+            return given[-1]
 
         return self.store.command(work)
 
@@ -159,6 +193,26 @@ class Steering:
         if not numbers:
             raise CommandRefused(f"study {self.study!r} has no trial of task {uid}; `rekindle trials {self.study}`")
         return numbers
+
+
+def bounds_of(**texts: str | int | None) -> dict[str, Any]:
+    """Return the values of given bounds, None of those that are off."""
+    parsers: dict[str, Callable[[str], Any]] = {"budget": parse_budget, "goal": parse_goal, "plateau": parse_plateau}
+    given = {name: str(text) for name, text in texts.items() if text is not None}
+    return {name: None if text == "off" else parsers[name](text) for name, text in given.items()}
+
+
+def _bound(connection: Connection, study: str, bounds: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Set bounds of a study, and return its options."""
+
+    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        config = Config.from_json(stored or {}, study)
+        options = {name: value for name, value in {**config.options, **bounds}.items() if value is not None}
+        algorithm = load_task(config)
+        check_bounds(options, config.scheduler, algorithm)
+        return {**(stored or {}), "options": options}
+
+    return Config.from_json(change_study(connection, study, change).config, study).options
 
 
 def _extend(connection: Connection, study: str, total: int) -> None:

@@ -21,6 +21,8 @@ from .studies import finish_trials, get_study, revise, trials
 
 STOP, PAUSE, RESUME = "stop", "pause", "resume"
 CANCEL, EXCLUDE, ENQUEUE, EXTEND = "cancel", "exclude", "enqueue", "extend"
+BOUND, CHECK = "bound", "check"  # a bound of the study is changed; a result is tested against its goal
+BOUNDS = ("budget", "goal", "plateau")  # of a study, as the options that set them
 DECISIVE = (CANCEL, EXCLUDE, ENQUEUE, EXTEND)  # what later decisions depend on
 CANCELLED, EXCLUDED, ENQUEUED = "cancelled", "excluded", "enqueued"  # the state of a trial, and attributes of trials
 
@@ -83,6 +85,13 @@ def hold_of(given: Sequence[Command]) -> Command | None:
     return None if last is None or last.kind == RESUME else last
 
 
+def cure_of(name: str, held: Command) -> str:
+    """Return how a study that was stopped or paused is resumed."""
+    if held.who in BOUNDS and held.who in held.data:
+        return f"`rekindle extend {name} --{held.who} MORE` (or off) carries on"
+    return f"`rekindle resume {name}` carries on"
+
+
 def add(connection: Connection, name: str, kind: str, data: Mapping[str, Any], who: str, why: str) -> Command:
     """Add a command within a revision of the study."""
     values: dict[str, Any] = {"kind": kind, "data": dict(data), "who": who, "why": masked(why)}
@@ -102,9 +111,7 @@ def hold(connection: Connection, name: str, kind: str, who: str, why: str, data:
     if kind == RESUME and now is None:
         raise CommandRefused(f"resume carries on what is stopped or paused, but study {name!r} is neither")
     if now is not None and (kind == now.kind or now.kind == STOP != RESUME != kind):
-        raise CommandRefused(
-            f"a study is stopped or paused once, but {name!r} had the {now}; `rekindle resume {name}` carries on"
-        )
+        raise CommandRefused(f"a study is stopped or paused once, but {name!r} had the {now}; {cure_of(name, now)}")
     return add(connection, name, kind, data, who, why)
 
 

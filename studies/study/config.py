@@ -235,6 +235,26 @@ def parse_budget(text: str) -> dict[str, int]:
     return {unit: int(value)}
 
 
+def parse_goal(text: str) -> dict[str, float]:
+    """Parse ``return:475`` as an objective and the value to reach."""
+    name, _, number = text.partition(":")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if name != "return" or not math.isfinite(value):
+        raise BadConfig(f"--goal must be return:VALUE, such as return:475, but got {text!r}")
+    return {name: value}
+
+
+def parse_plateau(text: str) -> int:
+    """Parse a number of trials."""
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 12):
+        raise BadConfig(f"--plateau must be a number of trials, such as 20, but got {text!r}")
+    check_count("plateau", int(text))
+    return int(text)
+
+
 MOST_GRID_POINTS = 10_000  # of one range
 MOST = 10_000_000  # trials or epochs; bounds the work that a configuration from a file can cause
 MOST_RUNGS = 10_000
@@ -295,6 +315,11 @@ def _are_options(value: Any) -> bool:
         return False
     budget = value.get("budget", {})
     if not (isinstance(budget, Mapping) and all(_is_count(budget[unit], 1, 2**53) for unit in budget)):
+        return False
+    goal = value.get("goal", {})
+    if not (isinstance(goal, Mapping) and all(isinstance(goal[name], int | float) for name in goal)):
+        return False
+    if not _is_count(value.get("plateau", 1)):
         return False
     seconds = value.get("trial_time", 1)
     if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):

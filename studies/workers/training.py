@@ -16,17 +16,19 @@ from ...tasks.errors import Diverged
 from ...tasks.evaluation import EVALUATION_SEED, evaluate, one_thread
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.task import Task
-from ..engine.bounds import overdue, stop_if_spent
+from ..engine.bounds import NOISE, overdue, standard_error, stop_if_spent
 from ..engine.lineage import bring_start, lineage, retrain
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import DamagedCheckpoint, LeaseLost, TaskBusy
 from ..schedulers.confirming import episodes_seed
+from ..schedulers.seeds import seeds_of
 from ..storage.commands import CANCELLED, hold_of
 from ..storage.locks.leases import StoreLease
 from ..storage.rows import Result, score_of
 from ..storage.store import Store
 from ..study.digits import in_digits_alone
 from ..study.objectives import DEFAULT, RETURN, measure, objectives_of, point
+from .goals import check_goal
 
 LOOK_EVERY = 0.2  # seconds between two looks at commands
 Row = TypeVar("Row", Write, Result)
@@ -184,7 +186,12 @@ class Training:
             twin = lambda: self.runner.task(item.trial, None)  # noqa: E731
             measured = measure(objectives, task, score, twin, self.episodes)
             score = point(objectives, measured)[0]
-        metrics = [(segment.epochs, measured or {self.own: score})]
+        config, untrained = self.runner.config, lambda: self.runner.task(item.trial, None)
+        check_goal(self.store, self.runner.name, config, segment, score, task, untrained)
+        noise = {}
+        if "plateau" in config.options and seeds_of(config) == 1 and self.own == RETURN:
+            noise = {NOISE: standard_error(task.returns(seed=self.episodes))}
+        metrics = [(segment.epochs, (measured or {self.own: score}) | noise)]
         lease = self.storage.leases[task.uid]
         return [Result(lease, segment.number, segment.rung, score, task.digest, metrics, measured)]
 

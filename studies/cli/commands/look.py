@@ -39,6 +39,10 @@ def status(arguments: argparse.Namespace) -> int:
         out.print(tables.status_table(result))
     else:
         note(out, f"{result['storage']}: no study yet")
+    for study in result["studies"]:
+        if (held := study["held"]) is not None:
+            why = f": {held['why']}" if held["why"] else ""
+            note(out, f"study {study['study']} had the {held['kind']} by {held['who']}{why}")
     workers = ", ".join(f"{worker['pid']} on {worker['host']}" for worker in result["workers"])
     note(out, f"{result['tasks']} tasks; processes that train them now: {workers or 'none'}")
     return 0

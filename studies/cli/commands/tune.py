@@ -25,7 +25,7 @@ from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
 from ...errors import StoreError
 from ...redact import printable
-from ...storage.commands import hold_of
+from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study.config import Config
@@ -38,7 +38,7 @@ from .storage import existing_store, hides_password, open_store, repeated
 
 OPTIONS = [  # of `study_config`, as the options of the command are named
     *("search", "trials", "seed", "scheduler", "sampler", "generation", "cohort", "objective", "seeds", "aggregate"),
-    *("racing", "grid_points", "snapshots", "budget", "trial_time"),
+    *("racing", "grid_points", "snapshots", "budget", "goal", "plateau", "trial_time"),
     *("population", "interval", "exploit", "explore", "perturb"),
 ]
 
@@ -99,7 +99,7 @@ def tune(arguments: argparse.Namespace) -> int:
             with copied(url, name, [MIRRORED], say, MIRROR_AFTER), copied(url, name, logs, say):
                 _work(arguments, store, name, errors)
             if (held := hold_of(store.commands(name))) is not None:
-                note(errors, f"study {name} had the {held}; `rekindle resume {shlex.quote(name)}` carries on")
+                note(errors, f"study {name} had the {held}; {cure_of(shlex.quote(name), held)}")
         _mirror(store, arguments.storage, name, errors)
         result = study_json(store, name) | {"confirmation": confirmation_json(store, name)}
     return print_json(result) if arguments.json else _print_study(result, config.open, store)

@@ -14,7 +14,7 @@ from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
 from ...engine.json_views import summary_json
 from ...engine.optuna_mirror import mirror
 from ...errors import StoreError
-from ...storage.commands import hold_of
+from ...storage.commands import cure_of, hold_of
 from ...workers.hangs import watched
 from ...workers.worker import run_worker
 from ..output.terminal import new_console, note, print_json
@@ -49,5 +49,6 @@ def worker(arguments: argparse.Namespace) -> int:
             f"stopped by {signal.Signals(status - 128).name}; everything is saved; any worker resumes" if status else ""
         )
         held = hold_of(store.commands(arguments.study))
-        say(stopped or f"study {arguments.study} {f'had the {held}' if held else 'is complete'}")
+        ended = f"had the {held}; {cure_of(arguments.study, held)}" if held else "is complete"
+        say(stopped or f"study {arguments.study} {ended}")
         return print_json(summary_json(store, arguments.study), status) if arguments.json else status

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from rekindle.studies import Study
 from rekindle.studies.cli import main
+from rekindle.studies.engine import bounds
 from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.runner import start_study
+from rekindle.studies.engine.study_rows import StudyRows
+from rekindle.studies.errors import CommandRefused
 from rekindle.studies.failures import FAILED
+from rekindle.studies.schedulers.seeds import seed_options
+from rekindle.studies.storage.rows import score_of
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, parse_budget
 from rekindle.studies.study.durations import in_words, parse_duration
@@ -21,7 +30,7 @@ from rekindle.studies.workers import training
 from rekindle.studies.workers.supervisor import WorkerProcess
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
-from studying import bits, sqlite_first, surrogate, tiny, undisturbed
+from studying import bits, surrogate, tiny, undisturbed
 
 EPOCH = 0.1  # seconds
 
@@ -64,7 +73,7 @@ def test_a_budget_of_steps_is_for_tasks_that_count_them() -> None:
         study_config(load("digits"), None, epochs=(1, 3, 3), budget="100steps")
 
 
-@sqlite_first
+@pytest.mark.slow
 def test_a_trial_that_trains_for_too_long_fails_though_a_worker_was_killed(
     url: str, wait_until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,3 +159,85 @@ def test_the_command_line_takes_a_trial_time(sqlite_url: str, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         main([*words, "--trial-time", "long"])
     assert "--trial-time: must be a duration, such as 90s, 10m, 2h or 1d, or off, but got" in capsys.readouterr().err
+
+
+def test_a_bound_is_lifted_by_extending_the_study(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "LOOK_EVERY", 0.0)
+    expected = undisturbed(surrogate())
+    with Store(sqlite_url) as store:
+        start_study(store, "s", surrogate(options={"budget": {"epochs": 5}}))
+        study = Study("s", store)
+        assert not Worker(store, "s").run()
+        law = (
+            "resume carries on what a user has stopped, but study 's' had the stop by budget: 5 of 5 epochs are "
+            "trained; `rekindle extend s --budget MORE` (or off) carries on"
+        )
+        with pytest.raises(CommandRefused, match=re.escape(law)):
+            study.resume()
+        study.extend(budget="11epochs", why="a little more")
+        assert not Worker(store, "s").run()
+        study.extend(budget="off")
+        assert Worker(store, "s").run()
+        assert bits(store) == expected
+        kinds = [each.kind for each in study.commands]
+        assert kinds == ["stop", "bound", "resume", "stop", "bound", "resume"]
+        assert [each.data for each in study.commands][1::3] == [{"budget": {"epochs": 11}}, {"budget": None}]
+        for given, error in (
+            ({}, "extend changes something, but got nothing; give --trials"),
+            ({"budget": "5"}, "--budget must be a number of at least 1 with a unit"),
+            ({"goal": "475"}, "--goal must be return:VALUE, such as return:475, but got '475'"),
+            ({"goal": "return:nan"}, "--goal must be return:VALUE"),
+            ({"plateau": "few"}, "--plateau must be a number of trials, such as 20, but got 'few'"),
+        ):
+            with pytest.raises((CommandRefused, BadConfig), match=error):
+                study.extend(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_plateau_stops_a_study_whose_best_trial_is_long_ago(sqlite_url: str, seeds: int) -> None:
+    make = partial(surrogate, 24, scheduler="none", epochs=(3,), sampler="random")
+    of_seeds = seed_options(seeds, "mean")
+    expected = undisturbed(make(options={"plateau": 99, **of_seeds}))
+    with Store(sqlite_url) as store:
+        start_study(store, "s", make(options={"plateau": 8, **of_seeds}))
+        assert not Worker(store, "s").run()
+        [stop] = store.commands("s")
+        trials = study_json(store, "s")["trials"]
+        best = max((trial for trial in trials if trial["epochs"]), key=lambda trial: trial["return"])["number"]
+        assert (stop.who, stop.data) == ("plateau", {"plateau": 8, "best": best, "trials": stop.data["trials"]})
+        assert best + stop.data["trials"] in range(best + 8, best + 8 + 4)  # brackets of four
+        assert stop.why.endswith(f"trials was better than trial {best} beyond the noise of evaluation")
+        start_study(store, "s", make(options={"plateau": 99, **of_seeds}))
+        assert Worker(store, "s").run()
+        assert bits(store) == expected
+
+
+def test_a_better_trial_within_the_noise_is_not_better(sqlite_url: str) -> None:
+    """By how far a score must be better follows from the standard errors of both."""
+    with Store(sqlite_url) as store:
+        start_study(store, "s", tiny(4, (1, 1, 2), scheduler="none", options={"plateau": 100}))
+        assert Worker(store, "s").run()
+        rows = StudyRows(store, "s")
+        first, second = (rows.segments[number, 0] for number in (0, 1))
+        errors = [dict(store.metrics(rows.trials[number].uid))[1]["return_error"] for number in (0, 1)]
+        assert all(0.1 < error < 10 for error in errors)  # of twenty episodes of some 20 steps
+        noise = bounds.Z * math.hypot(*errors)
+        for gain, better in ((0.9, False), (1.1, True), (-1.0, False)):
+            row = replace(second, score=score_of(first) + gain * noise)
+            assert bounds._is_better(store, rows, row, first) is better
+        assert bounds._is_better(store, rows, replace(second, epochs=2, score=0.0), first)
+
+
+def test_goals_and_plateaus_are_of_one_return() -> None:
+    for options, error in (
+        ({"goal": "return:1"}, "a goal is a return, which fresh episodes confirm, but this study seeks model_size"),
+        ({"plateau": 0}, "plateau must be an integer of at least 1, but got 0"),
+    ):
+        with pytest.raises(BadConfig, match=error):
+            study_config(load("ppo"), "CartPole-v1", epochs=3, objective=["model_size"], **options)
+    for options, error in (
+        ({"scheduler": "pbt"}, "the members of a population are no trials of their own; leave --plateau out"),
+        ({"objective": ["return", "model_size"], "scheduler": "none"}, "a front has no best; leave --plateau out"),
+    ):
+        with pytest.raises(BadConfig, match=error):
+            study_config(load("ppo"), "CartPole-v1", epochs=3, plateau=5, **options)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....engine.steering import Steering
-from ....storage.commands import Command
+from ....storage.commands import BOUNDS, Command
 from ...output.terminal import new_console, note, print_json
 from ..options import expand_files
 from ..storage import existing_store
@@ -46,8 +46,9 @@ def enqueue(arguments: argparse.Namespace) -> int:
 
 
 def extend(arguments: argparse.Namespace) -> int:
-    """Give a study more trials."""
-    return _give(arguments, lambda steering: steering.extend(arguments.trials, arguments.why))
+    """Give a study more trials, or other bounds."""
+    given = {name: getattr(arguments, name) for name in ("trials", *BOUNDS)}
+    return _give(arguments, lambda steering: steering.extend(**given, why=arguments.why))
 
 
 def _give(arguments: argparse.Namespace, give: Callable[[Steering], Command]) -> int:

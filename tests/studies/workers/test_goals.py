@@ -1,0 +1,83 @@
+"""Goals: confirmed by fresh episodes, and not declared by luck more often than stated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from rekindle.studies import Study
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.statistics.betting import wealth
+from rekindle.studies.storage.store import Store
+from rekindle.studies.workers.goals import ERROR, error_of, play
+from rekindle.studies.workers.worker import Worker
+from studying import bits, tiny, undisturbed
+
+GOAL, LEAST = 475.0, 9.0
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+POLICIES: dict[str, Draw] = {  # whose returns have a mean of GOAL
+    "normal": lambda random, n: np.maximum(LEAST, random.normal(GOAL, 60, n)),
+    "rare failures": lambda random, n: np.where(random.random(n) < (500 - GOAL) / (500 - LEAST), LEAST, 500.0),
+    "rare triumphs": lambda random, n: np.where(random.random(n) < 0.02, GOAL + 49 * 100, GOAL - 100),
+    "exponential": lambda random, n: GOAL - 50 + random.exponential(50, n),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_goal_is_declared_by_luck_in_few_of_200_studies(policy: str) -> None:
+    """Each study tests ten lucky results of policies that do not exceed the goal."""
+    declared = 0
+    for study in range(200):
+        draws = np.random.default_rng([1, study])
+        for test in range(1, 11):
+            returns = lambda episodes, seed: POLICIES[policy](draws, episodes).tolist()  # noqa: B023, E731
+            if play(returns, GOAL, LEAST, test)[1] >= 1 / error_of(test):
+                declared += 1
+                break
+    assert declared / 200 <= ERROR
+    assert sum(error_of(test) for test in range(1, 10_000)) <= ERROR
+
+
+def test_a_policy_that_exceeds_the_goal_is_found_out_in_few_episodes() -> None:
+    found, reached = play(lambda episodes, seed: [500.0] * episodes, GOAL, LEAST, 1)
+    assert (len(found), reached >= 1 / error_of(1)) == (140, True)
+    draws = np.random.default_rng(3)
+    better = sum(
+        play(lambda n, seed: draws.normal(495, 20, n).clip(LEAST, 500).tolist(), GOAL, LEAST, 1)[1] >= 1 / error_of(1)
+        for _ in range(50)
+    )
+    assert better >= 45
+    assert len(play(lambda episodes, seed: [400.0] * episodes, GOAL, LEAST, 1)[0]) == 20  # it was luck
+
+
+def test_a_bettor_of_known_bets() -> None:
+    """With one result before, the bet is mean / (variance + mean**2), of its guess and this one."""
+    assert wealth([1.0], 0.5, 0.0) == 1.0  # nothing is bet on the first one
+    mean, variance = 0.5 / 2, (0.25**2 + 0.5**2) / 2
+    assert wealth([1.0, 1.0], 0.5, 0.0) == pytest.approx(1 + 0.5 * min(mean / (variance + mean**2), 0.9 / 0.5))
+    assert wealth([0.0] * 9, 0.5, 0.0) == 1.0
+    assert wealth([1.0, 1.0, -100.0, 1e9], 0.5, 0.0) < 2  # what is below the least ends the bets
+
+
+def test_a_study_stops_at_its_goal_and_carries_on_with_a_higher_one(sqlite_url: str) -> None:
+    expected = undisturbed(tiny(4, (1, 2, 2)))
+    with Store(sqlite_url) as store:
+        start_study(store, "s", tiny(4, (1, 2, 2), options={"goal": {"return": 12.0}}))
+        assert not Worker(store, "s").run()
+        study = Study("s", store)
+        checks = [each.data for each in study.commands if each.kind == "check"]
+        [stop] = [each for each in study.commands if each.kind == "stop"]
+        [confirmed] = [check for check in checks if check["confirmed"]]
+        assert stop.who == "goal"
+        assert stop.data == {"goal": {"return": 12.0}, "check": stop.number - 1}
+        assert stop.why.startswith(f"trial {confirmed['trial']} at epoch {confirmed['epochs']} has a return of ")
+        assert confirmed["mean"] > 12.0 > confirmed["least"] >= 7  # no pole falls faster
+        row = store.trials("s")[confirmed["trial"]]
+        task = store.task(row.uid)
+        assert task.epochs == confirmed["epochs"]
+        assert np.mean(task.returns(400, seed=5)) > 12.0
+        task.release()
+        study.extend(goal="return:400")
+        assert Worker(store, "s").run()
+        assert bits(store) == expected  # the tests changed nothing
