@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+EPOCH = "time/epoch"  # what each epoch has besides its metrics, under whatever names
 Table = Mapping[str, tuple[str, float]]
 
 # By our name: theirs, and the factor between the two. Their value loss has no 1/2, and their entropy loss is negative.
@@ -67,3 +69,10 @@ def _other(name: str, names: str) -> str:
             if name.startswith(ours):
                 return theirs + name.removeprefix(ours)
     return f"train/{name}"
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hyperparameters as numbers, truths and texts."""
+    return {
+        name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in values.items()
+    }

@@ -41,11 +41,15 @@ KINDS = {
     "tensorboard": ("tensorboard:TensorBoard", "tensorboard", "sb3"),
     "csv": ("tables:CSV", None, "rekindle"),
     "parquet": ("tables:Parquet", "pyarrow", "rekindle"),
+    "wandb": ("wandb:WandB", "wandb", "sb3"),
+    "mlflow": ("mlflow:MLflow", "mlflow", "sb3"),
 }
-FOLDERS = ("tensorboard",)  # kinds that write many files
+FOLDERS = ("tensorboard", "wandb")  # kinds that write many files
+WHOLE = ("csv", "parquet")  # kinds that write one file whole
+SERVERS = ("mlflow",)  # kinds whose place may be a URL
 
 
-def parse(text: str, names: str | None = None) -> tuple[str, Path, str]:
+def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
     """Return the kind, the place and the metrics' names of a sink.
 
     Raises:
@@ -59,6 +63,8 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path, str]:
         raise ValueError(f"{kind} needs the library {library}: pip install 'rekindle[{kind}]'")
     if names is not None and names not in TABLES:
         raise ValueError(f"names of metrics are one of {', '.join(TABLES)}, but got {names!r}")
+    if kind in SERVERS and "://" in place:
+        return kind, place, names or usual
     path = Path(place).expanduser().absolute()
     try:
         _try(path, kind in FOLDERS)
@@ -79,21 +85,22 @@ def _try(path: Path, is_folder: bool) -> None:
 
 
 @contextmanager
-def opened(kind: str, path: Path, names: str, wait: Callable[[str], None]) -> Iterator[Sink]:
+def opened(kind: str, place: Path | str, names: str, wait: Callable[[str], None]) -> Iterator[Sink]:
     """Open a sink.
 
-    Only one process at a time writes to a folder; `wait` is told if that is another one. Tables need no lock: each is
-    written whole.
+    Only one process at a time writes to a place here; `wait` is told if that is another one. Tables need no lock: each
+    is written whole.
     """
     module, _, name = KINDS[kind][0].partition(":")
     with ExitStack() as ending:
-        if kind in FOLDERS:
-            lock = ending.enter_context((path / ".rekindle.lock").open("w", encoding="utf-8"))
+        if isinstance(place, Path) and kind not in WHOLE:
+            file = place / ".rekindle.lock" if kind in FOLDERS else place.with_name(f".{place.name}.rekindle.lock")
+            lock = ending.enter_context(file.open("w", encoding="utf-8"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                wait(f"another process writes to {path}; this one waits for its end")
+                wait(f"another process writes to {place}; this one waits for its end")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-        sink: Sink = getattr(import_module(f".{module}", __package__), name)(path, names)
+        sink: Sink = getattr(import_module(f".{module}", __package__), name)(place, names)
         ending.callback(sink.close)
         yield sink

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -16,10 +15,9 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from .names import renamed
+from .names import EPOCH, plain, renamed
 from .runs import Point, Run
 
-EPOCH = "time/epoch"  # the tag that each epoch's event has, under whatever names
 STATUS = {"failed": Status.STATUS_FAILURE}  # the others have succeeded
 
 
@@ -57,7 +55,7 @@ class TensorBoard:
         if not path.exists() or not path.stat().st_size:
             path.parent.mkdir(parents=True, exist_ok=True)
             events.append(Event(wall_time=run.started, file_version="brain.Event:2"))
-            summary = hparams_pb(_plain({**run.hyperparameters, "seed": run.seed}), run.name, run.started)
+            summary = hparams_pb(plain({**run.hyperparameters, "seed": run.seed}), run.name, run.started)
             events.append(Event(wall_time=run.started, summary=summary))
         for point in points:
             tags = renamed(point.metrics, self.names) | {EPOCH: float(point.epoch)}
@@ -110,10 +108,3 @@ def _records(content: bytes) -> Iterator[tuple[bytes, int]]:
             return
         yield content[begin + 12 : end - 4], end
         begin = end
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters as numbers, truths and texts."""
-    return {
-        name: value if isinstance(value, bool | int | float | str) else str(value) for name, value in values.items()
-    }

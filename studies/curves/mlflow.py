@@ -1,0 +1,81 @@
+"""Runs of MLflow, in a SQLite file or on a tracking server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlflow.entities import Metric, Param
+from mlflow.tracking import MlflowClient
+
+from .names import EPOCH, plain, renamed
+from .runs import Point, Run
+
+MOST_METRICS = 1000  # of one request; what is in one is stored as a whole or not at all
+NAME = "rekindle.run"  # the tag by which a run is found again
+STATES = {"failed": "FAILED"}  # the others have finished
+
+
+class MLflow:
+    """Runs of one experiment for each study.
+
+    The metric `time/epoch`, stored together with an epoch's others, says how far a run is. The step is the number of
+    environment steps, or of epochs without an environment.
+    """
+
+    def __init__(self, place: Path | str, names: str):
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        self.names = names
+        self.client = MlflowClient(place if isinstance(place, str) else f"sqlite:///{place}")
+        self._ids: dict[str, str] = {}
+        self._ended: set[str] = set()
+
+    def last(self, run: Run) -> int:
+        """Return the last epoch of the run."""
+        found = self.client.search_runs([self._experiment(run)], f"tags.`{NAME}` = '{run.name}'", max_results=1)
+        if not found:
+            return 0
+        self._ids[run.name] = found[0].info.run_id
+        return round(found[0].data.metrics.get(EPOCH, 0))
+
+    def write(self, run: Run, points: Sequence[Point]) -> None:
+        """Add metrics of each point, and hyperparameters once."""
+        identity = self._id(run)
+        metrics: list[Metric] = []
+        for point in points:
+            step = int(point.metrics.get("env_steps", point.epoch))
+            row = renamed(point.metrics, self.names) | {EPOCH: float(point.epoch)}
+            if len(metrics) + len(row) > MOST_METRICS:
+                self.client.log_batch(identity, metrics)
+                metrics = []
+            metrics += [Metric(name, value, int(1000 * point.time), step) for name, value in row.items()]
+        self.client.log_batch(identity, metrics)
+
+    def end(self, run: Run) -> None:
+        """Note the run's state once."""
+        if run.name not in self._ended and run.name in self._ids:
+            self._ended.add(run.name)
+            end = None if run.finished is None else int(1000 * run.finished)
+            self.client.set_terminated(self._ids[run.name], STATES.get(run.state, "FINISHED"), end)
+
+    def flush(self) -> None:
+        """Do nothing: each write is visible at once."""
+
+    def close(self) -> None:
+        """Do nothing: the client holds no file."""
+
+    def _experiment(self, run: Run) -> str:
+        found = self.client.get_experiment_by_name(run.group)
+        return found.experiment_id if found is not None else self.client.create_experiment(run.group)
+
+    def _id(self, run: Run) -> str:
+        """Return the run's id in MLflow, of a new one if need be."""
+        if run.name not in self._ids:
+            tags = {NAME: run.name, "rekindle.uid": run.uid, "rekindle.task": run.title}
+            made = self.client.create_run(self._experiment(run), int(1000 * run.started), tags, run.name)
+            self._ids[run.name] = made.info.run_id
+            values = {**plain(run.hyperparameters), "seed": run.seed}
+            params = [Param(name, str(value)) for name, value in values.items()]
+            self.client.log_batch(made.info.run_id, params=params)
+        return self._ids[run.name]
