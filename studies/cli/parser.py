@@ -201,7 +201,10 @@ TYPES = {
 
 
 def _add_tune(commands: Any) -> None:
-    _add_options_of_studies(_command(commands, "tune", "search for good hyperparameters; rerun to resume", "tune.tune"))
+    parser = _command(commands, "tune", "search for good hyperparameters; rerun to resume", "tune.tune")
+    _add_options_of_studies(parser)
+    text = "at the end, train the best 5 configurations and the defaults on so many fresh seeds, as `rekindle confirm`"
+    option(parser, "--confirm SEEDS", text, type=positive)
     text = "make the study that tune would make, and leave its trials to workers"
     _add_options_of_studies(_command(commands, "create", text, "tune.create"))
 

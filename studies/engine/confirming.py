@@ -46,25 +46,9 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
     Raises:
         BadConfig: the study cannot be confirmed, or the numbers are too small.
     """
-    config, objectives = Config.from_json(store.study(study).config, study), None
+    config = Config.from_json(store.study(study).config, study)
+    check_confirmable(config, study, top, seeds)
     objectives = objectives_of(config)
-    if top < 1:
-        raise BadConfig(f"--top must be at least 1, the best configuration alone, but got {top}")
-    check_count("seeds", seeds, MOST_SEEDS // 2)
-    if seeds < FEWEST:
-        raise BadConfig(f"an interval needs at least {FEWEST} seeds, but --seeds is {seeds}; take more")
-    if config.scheduler == CONFIRM:
-        raise BadConfig(f"{study} is a confirmation itself; confirm {config.options['confirms']['study']}")
-    if config.scheduler == "pbt":
-        raise BadConfig(
-            f"a confirmation trains fixed hyperparameters, but those of {study} change while it trains (pbt); "
-            "`rekindle replay UID` trains a member's lineage again"
-        )
-    if len(objectives) > 1:
-        raise BadConfig(
-            f"a confirmation ranks by one objective, but {study} has {', '.join(objectives)}; choose a trial of its "
-            "front, and train it with other seeds (rekindle train --seed)"
-        )
     ranked = rank(study_json(store, study)["trials"], objectives)
     if not ranked or ranked[0]["epochs"] < config.rungs[-1]:
         raise BadConfig(
@@ -109,6 +93,27 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
             **kept,
         },
     )
+
+
+def check_confirmable(config: Config, study: str, top: int = TOP, seeds: int = SEEDS) -> None:
+    """Raise BadConfig if a study of this configuration cannot be confirmed."""
+    if top < 1:
+        raise BadConfig(f"--top must be at least 1, the best configuration alone, but got {top}")
+    check_count("seeds", seeds, MOST_SEEDS // 2)
+    if seeds < FEWEST:
+        raise BadConfig(f"an interval needs at least {FEWEST} seeds, but got {seeds}; take more")
+    if config.scheduler == CONFIRM:
+        raise BadConfig(f"{study} is a confirmation itself; confirm {config.options['confirms']['study']}")
+    if config.scheduler == "pbt":
+        raise BadConfig(
+            f"a confirmation trains fixed hyperparameters, but those of {study} change while it trains (pbt); "
+            "`rekindle replay UID` trains a member's lineage again"
+        )
+    if len(objectives := objectives_of(config)) > 1:
+        raise BadConfig(
+            f"a confirmation ranks by one objective, but {study} has {', '.join(objectives)}; choose a trial of its "
+            "front, and train it with other seeds (rekindle train --seed)"
+        )
 
 
 def _defaults(config: Config) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from ....tasks.task import Task
 from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
 from ...curves.sinks import parse
 from ...engine.configuring import load_task, study_config
-from ...engine.confirming import confirmation_config, confirmation_json, confirmation_name
+from ...engine.confirming import TOP, check_confirmable, confirmation_config, confirmation_json, confirmation_name
 from ...engine.json_views import study_json
 from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
@@ -58,16 +58,20 @@ def create(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _maker(arguments: argparse.Namespace, errors: Console) -> Callable[[Store], tuple[str, Config]]:
+def _maker(
+    arguments: argparse.Namespace, errors: Console, check: Callable[[Config, str], None] | None = None
+) -> Callable[[Store], tuple[str, Config]]:
     """Return the function that makes the study in a store.
 
-    What is wrong is reported before a database exists.
+    What is wrong, also by `check`, is reported before a database exists.
     """
     warm_start.check_options(arguments)
     algorithm = load(arguments.task)
     config = _config(arguments, algorithm)
     name = arguments.study or config.default_name
     config.probe(algorithm, "cpu" if arguments.engine == "ray" else arguments.device)
+    if check is not None:
+        check(config, name)
     options.save_config(arguments, config.env, config.fixed)
 
     def make(store: Store) -> tuple[str, Config]:
@@ -88,7 +92,7 @@ def tune(arguments: argparse.Namespace) -> int:
     for text in arguments.log:
         parse(text)
     errors = new_console(stderr=True)
-    make = _maker(arguments, errors)
+    make = _maker(arguments, errors, partial(check_confirmable, seeds=arguments.confirm) if arguments.confirm else None)
     with open_store(arguments) as store:
         name, config = make(store)
         if look(store, name).complete:
@@ -101,6 +105,8 @@ def tune(arguments: argparse.Namespace) -> int:
             if (held := hold_of(store.commands(name))) is not None:
                 note(errors, f"study {name} had the {held}; {cure_of(shlex.quote(name), held)}")
         _mirror(store, arguments.storage, name, errors)
+        if arguments.confirm is not None and look(store, name).complete:
+            _confirm(arguments, store, name, TOP, arguments.confirm, errors)
         result = study_json(store, name) | {"confirmation": confirmation_json(store, name)}
     return print_json(result) if arguments.json else _print_study(result, config.open, store)
 
@@ -110,18 +116,22 @@ def confirm(arguments: argparse.Namespace) -> int:
     _check_backend(arguments)
     errors = new_console(stderr=True)
     with existing_store(arguments) as store:
-        name = confirmation_name(arguments.study)
-        config = confirmation_config(store, arguments.study, arguments.top, arguments.seeds)
-        config.probe(load_task(config), "cpu" if arguments.engine == "ray" else arguments.device)
-        start_study(store, name, config)
-        if not look(store, name).complete:
-            _work(arguments, store, name, errors)
+        _confirm(arguments, store, arguments.study, arguments.top, arguments.seeds, errors)
         result = confirmation_json(store, arguments.study)
     assert result is not None
     if arguments.json:
         return print_json(result)
     tables.print_confirmation(new_console(), result)
     return 0 if result["winner"] is not None else options.FAILED
+
+
+def _confirm(arguments: argparse.Namespace, store: Store, study: str, top: int, seeds: int, errors: Console) -> None:
+    """Run the confirmation of a study to its end."""
+    config = confirmation_config(store, study, top, seeds)
+    config.probe(load_task(config), "cpu" if arguments.engine == "ray" else arguments.device)
+    start_study(store, confirmation_name(study), config)
+    if not look(store, confirmation_name(study)).complete:
+        _work(arguments, store, confirmation_name(study), errors)
 
 
 def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Console) -> None:

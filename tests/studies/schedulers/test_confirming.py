@@ -22,7 +22,7 @@ from rekindle.studies.study.config import BadConfig, Config
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
 from rekindle.tasks.evaluation import EVALUATION_SEED
-from studying import run, run_and_be_killed, run_by_three, tiny
+from studying import TINY, run, run_and_be_killed, run_by_three, tiny
 
 Scores = Callable[[int, int], float]
 
@@ -153,10 +153,22 @@ def test_the_command_resumes_and_prints_the_answer(sqlite_url: str, capsys: pyte
     assert json.loads(capsys.readouterr().out)["confirmation"]["winner"] == answer["winner"]
 
 
+def test_a_search_is_confirmed_at_its_end(sqlite_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = [text for name, value in TINY.items() for text in ("--set", f"{name}={value!r}")]
+    command = ["tune", "ppo", "CartPole-v1", *sets, "--epochs", "2", "--trials", "2", "--scheduler", "none"]
+    command += ["--workers", "1", "--study", "s", "--storage", sqlite_url, "--json"]
+    assert main([*command, "--confirm", "2"]) == 2
+    assert "an interval needs at least 3 seeds, but got 2" in " ".join(capsys.readouterr().err.split())
+    assert main([*command, "--confirm", "3"]) == 0
+    confirmation = json.loads(capsys.readouterr().out)["confirmation"]
+    assert confirmation["state"] == "complete"
+    assert confirmation["seeds"] == 3
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["s", "--seeds", "2"], "an interval needs at least 3 seeds, but --seeds is 2; take more"),
+        (["s", "--seeds", "2"], "an interval needs at least 3 seeds, but got 2; take more"),
         (["none"], "none"),
         (["s", "--top", "1"], "needs a result at the top rung, 3 epochs, but s has none yet; run `rekindle tune`"),
     ],
