@@ -21,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..spaces import flatten
 from ..tasks.registry import load
 from ..tasks.runtime.notebook import html_table
+from ..tasks.signals.demonstrations import Demonstrations
 from .engine.configuring import study_config
 from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, confirmation_name
 from .engine.json_views import front, rank, study_json
@@ -38,6 +39,7 @@ from .storage.store import Store
 from .study.config import Config, title
 from .study.digits import in_digits_alone
 from .study.objectives import RETURN, objectives_of
+from .study.starts import started
 from .workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -282,6 +284,8 @@ def tune(
     device: str = "cpu",
     env_processes: int = 0,
     fixed: Mapping[str, Any] | None = None,
+    warm_start: Any = None,
+    demonstrations: Any = None,
     **options: Any,
 ) -> Study:
     """Search for good hyperparameters in this process; the same call again resumes.
@@ -300,6 +304,8 @@ def tune(
         device: see `Task`.
         env_processes: see `Task`.
         fixed: hyperparameters that are not searched, nested.
+        warm_start: a policy that every trial begins with, see `Task`; the storage keeps it.
+        demonstrations: of every trial, see `Task`; likewise.
         options: trials, seed, search, priors, sampler, scheduler, seeds, objective and all others of
             `engine.configuring.study_config`.
 
@@ -309,12 +315,17 @@ def tune(
         KeyboardInterrupt: after Ctrl-C; everything is saved.
     """
     algorithm = load(task) if isinstance(task, str) else task
+    if demonstrations is not None:
+        demonstrations = Demonstrations.load(demonstrations)
+        fixed = {"demonstrated_steps": demonstrations.steps, **(fixed or {})}
     config = study_config(algorithm, env, epochs=epochs, fixed=fixed, **options)
     config.probe(algorithm, device)  # before the study exists
     name = study or config.default_name
     store = storage if isinstance(storage, Store) else Store(storage)
     if options.get("scheduler") is None and (stored := scheduler_of(store, name)):
         config = study_config(algorithm, env, epochs=epochs, fixed=fixed, **{**options, "scheduler": stored})
+    if warm_start is not None or demonstrations is not None:
+        config = started(store, config, algorithm, warm_start, demonstrations)
     start_study(store, name, config)
     return Study(name, store).run(progress=progress, device=device, env_processes=env_processes)
 

@@ -13,6 +13,7 @@ import gated
 import numpy as np
 import pytest
 import rekindle
+from rekindle.spaces import unflatten
 from rekindle.studies.errors import StudyMismatch, UnknownStudy
 from rekindle.studies.storage.store import Store
 from studying import TINY, bits, tiny, undisturbed
@@ -135,3 +136,32 @@ def test_a_bar_shows_epochs_and_the_best(sqlite_url: str, capsys: pytest.Capture
     assert "s: 100%" in errors
     assert "1/1" in errors
     assert f"best {study.best.value:.1f} (trial 0 at epoch 1)" in errors
+
+
+def test_all_trials_begin_with_a_policy_that_the_storage_keeps(sqlite_url: str, tmp_path: Path) -> None:
+    source = rekindle.PPO("CartPole-v1", seed=5).init(**TINY)
+    source.fit(1)
+    shown = source.record(2).save(tmp_path / "shown.npz")
+
+    def tune(study: str, **options: Any) -> rekindle.Study:
+        options |= {"trials": 1, "epochs": 1, "progress": False, "study": study}
+        return rekindle.tune("ppo", "CartPole-v1", storage=sqlite_url, **options)
+
+    given = {
+        "search": ["optimizer.lr"],
+        "fixed": {**TINY, "cloning.use": True},
+        "demonstrations": shown,
+        "warm_start": source,
+    }
+    study = tune("s", **given)
+    [trial] = study.trials
+    task = rekindle.PPO("CartPole-v1", warm_start=source, demonstrations=shown)
+    task.init(**unflatten(trial.hyperparameters))
+    task.fit(1)
+    assert (task.uid, task.digest) == (trial.uid, trial.digest)
+    assert tune("s", **given).trials == study.trials
+    with pytest.raises(StudyMismatch):
+        tune("s", **{**given, "warm_start": None})
+    fixed = {name: value for name, value in TINY.items() if name != "model.width"}
+    with pytest.raises(ValueError, match=r"warm start decides the shape of the networks, but model.width is searched"):
+        tune("t", warm_start=source, search=["model.width"], fixed=fixed)

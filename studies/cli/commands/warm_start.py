@@ -21,8 +21,9 @@ from ....tasks.warm_start import WarmStart
 from ...errors import UnknownStudy
 from ...storage.branches import Start
 from ...storage.store import Store
-from ...storage.stored_policies import begun, find, load_policy, put_policy
-from ...study.config import BadConfig, Config
+from ...storage.stored_policies import begun, find, load_policy
+from ...study.config import Config
+from ...study.starts import check_shapes, store_start
 from .storage import database_exists, existing_store, whole_uid
 
 Say = Callable[[str], None]
@@ -112,13 +113,8 @@ def start_all(
     Raises:
         BadConfig: a hyperparameter that decides the shape of the networks is searched.
     """
-    shapes = config.space_in(algorithm).flat()
-    searched = [each for each in config.open if each.startswith("model.") and shapes[each].structural]
-    if searched and arguments.warm_start is not None:
-        raise BadConfig(
-            f"a warm start decides the shape of the networks, but {', '.join(searched)} is searched; fix it to "
-            f"what the policy has: --set {searched[0]}=..."
-        )
+    if arguments.warm_start is not None:
+        check_shapes(config, algorithm)
     try:
         sources = _sources(store, arguments)
     except ValueError as error:
@@ -149,7 +145,6 @@ def _sources(store: Store, arguments: argparse.Namespace) -> Sources:
 def _store_start(store: Store, task: Task, values: Mapping[str, Any], sources: Sources, say: Say) -> str:
     """Initialize the task, store its first policy, and return the digest."""
     task.warm_start, task.demonstrations = sources.policy, sources.demonstrations
-    task.init(**values)
-    digest = put_policy(store, task, sources.name)
+    digest = store_start(store, task, values, sources.name)
     say(f"starts from the {sources.kind} {digest[:12]} of {sources.name}: {task.load_report}")
     return digest

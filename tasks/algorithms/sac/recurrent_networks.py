@@ -113,7 +113,7 @@ class RecurrentSoftActorCritic(SoftActorCritic):
         return obs, begins, state.transpose(1, 2).flatten(0, 1).contiguous()  # [P, B, 2, S] -> [2P, B, S]
 
     def of_all(self, batch: Batch) -> Sequence:
-        """Return those of both critics and then of their targets, (4P, B, ...)."""
+        """Return those of both critics, then of their targets, (4P, ...)."""
         obs, begins, state = (x.repeat(2, *[1] * (x.ndim - 1)) for x in self.of_twins(batch))
         return obs, begins, state
 

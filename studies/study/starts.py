@@ -1,0 +1,52 @@
+"""Common starts of a study's trials: a policy, demonstrations or both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...spaces import unflatten
+from ...tasks.task import Task
+from ...tasks.warm_start import WarmStart
+from ..storage.store import Store
+from ..storage.stored_policies import put_policy
+from .config import BadConfig, Config
+
+
+def check_shapes(config: Config, algorithm: type[Task]) -> None:
+    """Raise BadConfig if what decides the shape of the networks is searched."""
+    shapes = config.space_in(algorithm).flat()
+    if searched := [each for each in config.open if each.startswith("model.") and shapes[each].structural]:
+        raise BadConfig(
+            f"a warm start decides the shape of the networks, but {', '.join(searched)} is searched; fix it to "
+            f"what the policy has: --set {searched[0]}=..."
+        )
+
+
+def store_start(store: Store, task: Task, values: Mapping[str, Any], name: str) -> str:
+    """Initialize a task that has a warm start, store its policy, and return the digest."""
+    task.init(**values)
+    return put_policy(store, task, name)
+
+
+def started(store: Store, config: Config, algorithm: type[Task], warm_start: Any, demonstrations: Any) -> Config:
+    """Return the configuration of a study whose trials begin so.
+
+    Args:
+        store: keeps the start, so that the source is needed once.
+        config: without a start.
+        algorithm: the class of its tasks.
+        warm_start: see `Task`.
+        demonstrations: see `Task`.
+
+    Raises:
+        BadConfig: a hyperparameter that decides the shape of the networks is searched.
+    """
+    if warm_start is not None:
+        check_shapes(config, algorithm)
+        warm_start = warm_start if isinstance(warm_start, WarmStart) else WarmStart(warm_start)
+    task = algorithm(config.env, seed=config.seed, warm_start=warm_start, demonstrations=demonstrations)
+    name = warm_start.name if warm_start else "demonstrations"
+    digest = store_start(store, task, unflatten(config.fixed), name)
+    return replace(config, options={**config.options, "warm_start": digest})
