@@ -122,7 +122,7 @@ import io, sys, time
 from rich.console import Console
 from rekindle.studies.cli.output.progress import Progress
 from rekindle.studies.cli.output.watching import picture
-from rekindle.studies.report.live import LiveStudy
+from rekindle.studies.live.views import LiveStudy
 from rekindle.studies.storage.store import Store
 
 out = Console(file=io.StringIO(), force_terminal=True, width=80, height=50)

@@ -45,7 +45,7 @@ ORDER = (
     *("studies.redact", "studies.errors", "studies.failures", "studies.statistics"),
     *("studies.storage.sql", "studies.storage.locks", "studies.storage"),
     *("studies.study", "studies.samplers", "studies.schedulers", "studies.engine", "studies.analysis"),
-    "studies.report",
+    *("studies.report", "studies.live"),
     *("studies.workers", "studies.curves", "studies.upkeep", "studies.orion"),
     *("studies.objective", "studies.tuning", "studies"),
     *("studies.cli.run_files", "studies.cli.output", "studies.cli.commands"),

@@ -130,6 +130,13 @@ def nonnegative(text: str) -> int:
     return bounded(text, MOST_PROCESSES)
 
 
+def port(text: str) -> int:
+    """Parse the number of a port."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, but got {text!r}")
+    return bounded(text, 65535)
+
+
 def amount(text: str) -> float:
     """Parse a number above 0."""
     value = float(text) if text.replace(".", "", 1).isdecimal() else 0.0
@@ -457,6 +464,11 @@ def _add_readers(commands: Any) -> None:
     parser = _command(commands, "watch", text, "live.watch.watch")
     parser.add_argument("study", metavar="STUDY", nargs="?", help="the study (default: the youngest one)")
     option(parser, "--every SECONDS", "how often to look", default=1.0)
+    text = "show studies as they train, and their reports, as read-only pages in a browser"
+    parser = _command(commands, "serve", text, "live.serve.serve")
+    option(parser, "--host HOST", "address to listen at; any but loopback needs --token", default="127.0.0.1")
+    option(parser, "--port N", "port to listen at; 0 for any free one", type=port, default=8765)
+    option(parser, "--token TEXT", "what browsers must know; the printed address holds it", default="")
     text = "one trial: hyperparameters, metrics, checkpoints, digests, every start and resume"
     parser = _command(commands, "show", text, "look.show")
     _add_uid(parser)

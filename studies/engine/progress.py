@@ -87,6 +87,13 @@ class Speed:
         return (last[column] - first[column]) / (last[0] - first[0]) if last[0] > first[0] else 0.0
 
 
+def clock(seconds: float) -> str:
+    """Format a duration."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 def look(store: Store, name: str) -> Snapshot:
     """Return a snapshot of the study."""
     return StudyProgress(store, name).look()

@@ -1,10 +1,32 @@
-"""Pieces of a report's page: parts, figures and tables."""
+"""Pieces of pages: documents, parts, figures and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 
 from .drawing import Chart, Parallel, escape
+
+
+def document(title: str, body: str, script: str = "", head: str = "") -> str:
+    """Return a whole page, which asks for nothing from elsewhere.
+
+    Args:
+        title: of the page.
+        body: HTML.
+        script: JavaScript.
+        head: further elements of the head.
+    """
+    style = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        f"script-src 'unsafe-inline'; connect-src 'self'; img-src data:\">{head}"
+        f'<link rel="icon" href="data:,"><title>{escape(title)}</title>'
+        f"<style>{style}</style></head><body><main>{body}</main>"
+        f"{f'<script>{script}</script>' if script else ''}</body></html>\n"
+    )
 
 
 def part(title: str, text: str, *content: str) -> str:

@@ -11,13 +11,11 @@ from ..study.digits import in_digits
 from . import figures, results
 from .analysis import result_of
 from .drawing import escape, number
-from .markup import figure, part, table
+from .markup import document, figure, part, table
 
 
 def page(studies: Sequence[Json]) -> str:
     """Return the HTML of a report on these studies, see `data.report_json`."""
-    folder = files(__package__)
-    style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
     names = [study["study"]["study"] for study in studies]
     heading = f"Report on {', '.join(names)}"
     body = [f"<h1>{escape(heading)}</h1>"]
@@ -25,14 +23,7 @@ def page(studies: Sequence[Json]) -> str:
         links = " · ".join(f'<a href="#study-{i}">{escape(name)}</a>' for i, name in enumerate(names))
         body += [f"<nav>{links}</nav>", results.side_by_side(studies)]
     body += (_study(index, study, alone=len(studies) == 1) for index, study in enumerate(studies))
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-        "script-src 'unsafe-inline'; img-src data:\">"
-        f'<link rel="icon" href="data:,"><title>{escape(heading)}</title>'
-        f"<style>{style}</style></head><body><main>{''.join(body)}</main><script>{script}</script></body></html>\n"
-    )
+    return document(heading, "".join(body), files(__package__).joinpath("script.js").read_text(encoding="utf-8"))
 
 
 def _study(index: int, shown: Json, alone: bool) -> str:

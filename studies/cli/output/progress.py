@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.progress import OPEN, TRAINING, WAITING, Snapshot, Speed
+from ...engine.progress import OPEN, TRAINING, WAITING, Snapshot, Speed, clock
 from ...redact import printable
 from ...study.digits import in_digits_alone
 
@@ -135,13 +135,6 @@ class Progress:
 def _rung(epochs: int, done: int, total: int) -> Text:
     style = "green" if done >= total else "yellow" if done else "bright_black"
     return Text.assemble((f"{done}/{total}", style), (f" at {epochs}", "bright_black"))
-
-
-def clock(seconds: float) -> str:
-    """Format a duration."""
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def _left(seconds: float | None) -> str:

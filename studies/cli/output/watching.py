@@ -10,10 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.json_views import Json
+from ...engine.progress import clock
+from ...live.views import ALIVE, DIED, View
 from ...redact import printable
-from ...report.live import ALIVE, DIED, View
 from ...study.digits import in_digits
-from .progress import Progress, clock
+from .progress import Progress
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 FIXED_LINES = 25  # of the picture, beside trials in training and workers

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from rich.live import Live
 
 from ....errors import UnknownStudy
-from ....report.live import LiveStudy, View
+from ....live.views import LiveStudy, View
 from ....storage.store import Store
 from ...output.progress import Progress
 from ...output.terminal import new_console, note, print_json

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from rekindle.studies.cli.commands.live import watch as command
 from rekindle.studies.cli.output.watching import sparkline
 from rekindle.studies.failures import FAILED
-from rekindle.studies.report.live import LiveStudy
+from rekindle.studies.live.views import LiveStudy
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.rows import Segment
 from rekindle.studies.storage.sql.schema import event, task

@@ -1,0 +1,21 @@
+"""``rekindle serve``: studies and their reports as read-only pages."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import suppress
+
+from ....live.serving import Server
+from ...output.terminal import new_console, note
+from ..storage import existing_store
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Serve pages until Ctrl-C."""
+    out = new_console()
+    with existing_store(arguments) as store, Server(store, arguments.host, arguments.port, arguments.token) as server:
+        note(out, f"{store.url}: {server.url} (Ctrl-C ends it)")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+    note(out, "nobody is served any more; no study was changed")
+    return 0

@@ -1,0 +1,201 @@
+"""Server of read-only pages about studies, with the standard library alone."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import threading
+import time
+from collections.abc import Callable
+from http.cookies import SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from ..engine.json_views import Json, summary_json
+from ..errors import StoreError, UnknownStudy
+from ..report.data import report_json
+from ..report.drawing import escape
+from ..report.markup import document, table
+from ..report.page import page
+from .fragments import fragment
+from .views import LiveStudy, View
+
+if TYPE_CHECKING:
+    from ..storage.store import Store
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+AT_MOST_EVERY = 0.5  # seconds between two looks at a study, for all browsers together
+COOKIE = "rekindle-token"
+POLL = """
+const place = document.querySelector("#live");
+async function look() {
+  try {
+    const answer = await fetch(place.dataset.from);
+    if (answer.ok) place.innerHTML = await answer.text();
+    place.classList.toggle("out", !answer.ok);
+  } catch { place.classList.add("out"); }
+  setTimeout(look, 1000);
+}
+setTimeout(look, 1000);
+"""
+
+
+class Studies:
+    """Looks at the studies of a storage, shared by all browsers."""
+
+    def __init__(self, store: Store):
+        self.store, self._lock = store, threading.Lock()
+        self._live: dict[str, LiveStudy] = {}
+        self._views: dict[str, tuple[float, View]] = {}
+        self._reports: dict[str, tuple[int, str]] = {}
+
+    def names(self) -> list[str]:
+        """Return the names of all studies, the oldest first."""
+        return [study.name for study in self.store.studies()]
+
+    def view(self, name: str) -> View:
+        """Return what happens in a study; UnknownStudy if there is none."""
+        with self._lock:
+            at, view = self._views.get(name, (0.0, None))
+            if view is None or time.monotonic() - at > AT_MOST_EVERY:
+                if name not in self._live:
+                    self._live[name] = LiveStudy(self.store, name)
+                view = self._live[name].look()
+                self._views[name] = time.monotonic(), view
+            return view
+
+    def report(self, name: str) -> str:
+        """Return a study's report, built again once the study has changed."""
+        self.view(name)
+        revision = self._live[name].progress.rows.revision
+        built, html = self._reports.get(name, (-1, ""))
+        if built != revision:
+            html = page([report_json(self.store, name)])
+            self._reports[name] = revision, html
+        return html
+
+    def index(self) -> str:
+        """Return the page of all studies."""
+        rows = []
+        for name in self.names():
+            summary = summary_json(self.store, name)
+            best = summary["best"]["return"] if summary["best"] else None
+            counts = ", ".join(f"{count} {state}" for state, count in summary["counts"].items() if count)
+            link = f'<a href="/study?study={quote(name, safe="")}">{escape(name)}</a>'
+            rows.append((link, escape(summary["state"]), escape(counts), "" if best is None else f"{best:.4g}"))
+        found = table(("study", "state", "trials", "best"), rows, "---n") if rows else "<p>No study yet.</p>"
+        return document("Studies", f"<h1>Studies</h1><p class='soft'>{escape(self.store.url)}</p>{found}")
+
+    def study(self, name: str) -> str:
+        """Return the page of a study, which renews itself."""
+        view, query = self.view(name), f"study={quote(name, safe='')}"
+        body = [
+            f"<nav><a href='/'>all studies</a> · <a href='/report?{query}'>report</a></nav><h1>{escape(name)}</h1>",
+            f"<p class='soft'>{escape(view.snapshot.config.title)}, seed {view.snapshot.config.seed}</p>",
+            f'<div id="live" data-from="/live?{query}">{fragment(view)}</div>',
+        ]
+        return document(name, "".join(body), POLL, "<noscript><meta http-equiv='refresh' content='5'></noscript>")
+
+    def json(self, name: str) -> Json:
+        """Return what `rekindle watch --json` prints."""
+        return {"format": 1, "study": name, **self.view(name).to_json()}
+
+
+class Server(ThreadingHTTPServer):
+    """A server of a storage's studies.
+
+    Args:
+        store: may be read-only.
+        host: where it listens; anything but loopback needs a token.
+        port: 0 for any free one.
+        token: what browsers must know, given once as ?token=; "" for none.
+
+    Raises:
+        ValueError: the address needs a token, or cannot be used.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, store: Store, host: str = LOOPBACK[0], port: int = 0, token: str = ""):
+        if host not in LOOPBACK and not token:
+            raise ValueError(
+                f"a server that other machines reach needs a token, but --host is {host} without --token; give one, or "
+                "reach 127.0.0.1 through ssh -L"
+            )
+        self.studies, self.token = Studies(store), token
+        try:
+            super().__init__((host, port), Handler)
+        except OSError as error:
+            why = error.strerror or error
+            raise ValueError(f"a server needs a free address, but {host}:{port} is not: {why}; try another") from None
+
+    @property
+    def url(self) -> str:
+        """The address for browsers."""
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}/" + (f"?token={quote(self.token, safe='')}" if self.token else "")
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request; only reading is known."""
+
+    server: Server
+    server_version, sys_version = "rekindle", ""
+
+    def do_GET(self) -> None:
+        """Answer with a page, a fragment or JSON."""
+        parts = urlsplit(self.path)
+        query = parse_qs(parts.query)
+        if not self._may(query):
+            self._send(
+                403, "text/plain", "The token is missing or wrong: open the address that rekindle serve printed."
+            )
+            return
+        studies = self.server.studies
+        name = query.get("study", [""])[0]
+        answers: dict[str, tuple[str, Callable[[], str]]] = {
+            "/": ("text/html", studies.index),
+            "/study": ("text/html", lambda: studies.study(name)),
+            "/live": ("text/html", lambda: fragment(studies.view(name))),
+            "/live.json": ("application/json", lambda: json.dumps(studies.json(name))),
+            "/report": ("text/html", lambda: studies.report(name)),
+        }
+        kind, answer = answers.get(parts.path, ("text/plain", lambda: ""))
+        try:
+            text = answer()
+        except UnknownStudy as error:
+            self._send(404, "text/plain", str(error))
+        except StoreError as error:
+            self._send(503, "text/plain", str(error))
+        else:
+            self._send(200 if parts.path in answers else 404, kind, text)
+
+    def _may(self, query: dict[str, list[str]]) -> bool:
+        """Return whether the sender may read.
+
+        Without a token, the name of the host must be loopback's: a page from elsewhere may have its own name lead here.
+        """
+        if not self.server.token:
+            host = urlsplit(f"//{self.headers.get('Host', '')}").hostname
+            return host in LOOPBACK
+        cookies = SimpleCookie(self.headers.get("Cookie", ""))
+        given = [*query.get("token", []), *([unquote(cookies[COOKIE].value)] if COOKIE in cookies else [])]
+        return any(hmac.compare_digest(text.encode(), self.server.token.encode()) for text in given)
+
+    def _send(self, status: int, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        if self.server.token and status != 403:
+            cookie = quote(self.server.token, safe="")
+            self.send_header("Set-Cookie", f"{COOKIE}={cookie}; HttpOnly; SameSite=Strict; Path=/")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing about single requests."""

@@ -1,0 +1,103 @@
+"""Pages of studies that train: what they say, to whom, and that nothing can be written through them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.live.serving import COOKIE, Server
+from rekindle.studies.report.data import report_json
+from rekindle.studies.report.page import page
+from rekindle.studies.storage.locks.owner import Owner
+from rekindle.studies.storage.rows import Segment
+from rekindle.studies.storage.store import Store
+from sample_study import ALL, NAME, RUNGS, fill, hold, uid
+
+EVIL = '<img src=x onerror="alert(1)">'
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with Store(f"sqlite:///{tmp_path_factory.mktemp('serve') / 's.db'}", keep=ALL) as store:
+        fill(store)
+        store.add_rows(NAME, segments=[Segment(2, 1, RUNGS[1])])
+        hold(store, uid(2), str(Owner.current()), 60.0)
+        store.change_study(EVIL, lambda _: store.study(NAME).config)
+        yield store
+
+
+@contextmanager
+def served(store: Store, token: str = "") -> Iterator[Server]:
+    with Server(store, token=token) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def get(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+    """Status and text of an answer."""
+    address = f"http://127.0.0.1:{server.server_address[1]}{path}"
+    request = urllib.request.Request(address, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_pages_show_what_watch_and_report_show(storage: Store) -> None:
+    with served(storage) as server:
+        status, text = get(server, f"/live.json?study={NAME}")
+        view = json.loads(text)
+        assert (status, view["study"], view["running"][0]["curve"]) == (200, NAME, [1.0, 4.0, 3.0])
+        status, html = get(server, f"/study?study={NAME}")
+        assert status == 200
+        assert "<p>Running: 1 complete, 1 pruned, 1 failed, 1 training.</p><p>Best 3, trial 0 at epoch 3.</p>" in html
+        fragment = get(server, f"/live?study={NAME}")[1]
+        assert '<td class="n">2</td><td class="n">3/3</td>' in fragment
+        assert get(server, f"/report?study={NAME}")[1] == page([report_json(storage, NAME)])
+        index = get(server, "/")[1]
+    assert f"/study?study={quote(EVIL, safe='')}" in index
+    assert "<img" not in index
+    assert "&lt;img src=x onerror=&quot;alert(1)&quot;&gt;" in index
+
+
+def test_nothing_can_be_written_and_nobody_else_reads(storage: Store) -> None:
+    before = study_json(storage, NAME)
+    with served(storage) as server:
+        assert get(server, "/study?study=nobody")[0] == 404
+        assert get(server, "/other")[0] == 404
+        assert [get(server, "/", method)[0] for method in ("POST", "PUT", "DELETE")] == [501, 501, 501]
+        assert get(server, "/", Host="evil.example")[0] == 403  # a name of theirs that leads here
+    assert study_json(storage, NAME) == before
+
+
+def test_other_addresses_need_a_token(storage: Store) -> None:
+    with pytest.raises(ValueError, match=r"a server that other machines reach needs a token, but --host is 0\.0\.0\.0"):
+        Server(storage, "0.0.0.0")
+    with served(storage, "s;cret") as server:
+        assert server.url.endswith("?token=s%3Bcret")
+        assert get(server, "/")[0] == get(server, "/?token=wrong")[0] == 403
+        assert get(server, "/?token=s%3Bcret", Host="any.example")[0] == 200
+        assert get(server, "/", Cookie=f"{COOKIE}=s%3Bcret")[0] == 200
+
+
+def test_a_bad_address_is_refused_in_one_line(storage: Store, cli: Callable[..., tuple[int, str, str]]) -> None:
+    with served(storage) as server:
+        port = str(server.server_address[1])
+        status, _, err = cli("serve", "--storage", storage.url, "--port", port)
+    assert status == 2
+    assert f"a server needs a free address, but 127.0.0.1:{port} is not: Address already in use; try another" in err
+    assert cli("serve", "--storage", storage.url, "--port", "99999")[0] == 2
+    assert cli("serve", "--storage", f"sqlite:///{Path('no') / 'no.db'}")[0] == 2
