@@ -17,7 +17,7 @@ LARGEST = 32 << 20  # bytes of an array that may be used again; the largest that
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Let the allocator keep freed memory from now on; return whether it does.
+    """Let the allocator keep freed memory; return whether it does.
 
     Other allocators than glibc's are left as they are. No result depends on it.
     """
