@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(f"error: {error}", USAGE)
     arguments = parser.parse_args(words)
     arguments.parser = parser.commands[arguments.command]
+    arguments.own_process = argv is None  # not called by a program that has threads and databases of its own
     if arguments.debug:
         return _run(arguments)
     try:

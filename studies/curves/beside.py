@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from tempfile import TemporaryFile
-from typing import IO
 
 from ..redact import printable
-from ..workers import URL_VARIABLE
+from ..workers.forked import CommandProcess, Crew
 
 MIRRORED = ("--to", "optuna")  # the copy in Optuna's tables
 MIRROR_AFTER = 5.0  # seconds that a study trains before it is copied there; shorter ones are copied at their end
@@ -28,51 +23,43 @@ class Copier:
         options: of the command, such as ["--to", "csv:curves.csv"].
         delay: seconds before it starts; a training that ends sooner starts none.
         say: is told if it fails.
+        crew: processes that have imported what it needs, if there are some.
     """
 
-    def __init__(self, url: str, name: str, options: Sequence[str], delay: float, say: Callable[[str], None]):
-        self.url, self.name, self.options, self.say = url, name, options, say
-        self._process: subprocess.Popen[bytes] | None = None
-        self._words: IO[bytes] = TemporaryFile()  # noqa: SIM115 - closed by `end`
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        options: Sequence[str],
+        delay: float,
+        say: Callable[[str], None],
+        crew: Crew | None = None,
+    ):
+        self.url, self.name, self.options, self.say, self.crew = url, name, options, say, crew
+        self._process: CommandProcess | None = None
         self._lock, self._over = threading.Lock(), False
         self._timer = threading.Timer(delay, self._start)
         self._timer.daemon = True
         self._timer.start() if delay else self._start()
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "rekindle.studies.cli", "export-curves", self.name, "--follow"]
-        command += ["--with-parent", *self.options]
+        words = ["export-curves", self.name, "--follow", "--with-parent", *self.options]
         with self._lock:
-            if self._over:
-                return
-            self._process = subprocess.Popen(
-                command,
-                env={**os.environ, URL_VARIABLE: self.url},  # everybody can read a command line, and no environment
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=self._words,
-                start_new_session=True,
-            )
+            if not self._over:
+                self._process = CommandProcess(words, self.url, self.crew)
 
     def end(self) -> None:
         """Let it write the rest, and say whether it failed."""
         self._timer.cancel()
         with self._lock:
             self._over = True
-        with self._words:
-            if self._process is not None:
-                self._finish(self._process)
+        if self._process is not None:
+            self._finish(self._process)
 
-    def _finish(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            status = process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            status = process.wait()
-        self._words.seek(0)
-        lines = self._words.read().decode(errors="replace").strip().splitlines()
+    def _finish(self, process: CommandProcess) -> None:
+        process.end_stdin()
+        process.wait(GRACE)
+        status, lines = process.status, list(process.last_words)
         if status:
             last = lines[-1] if lines else f"exit status {status}"
             self.say(
@@ -83,10 +70,15 @@ class Copier:
 
 @contextmanager
 def copied(
-    url: str, name: str, targets: Sequence[Sequence[str]], say: Callable[[str], None], delay: float = 0.0
+    url: str,
+    name: str,
+    targets: Sequence[Sequence[str]],
+    say: Callable[[str], None],
+    delay: float = 0.0,
+    crew: Crew | None = None,
 ) -> Iterator[None]:
     """Run a copier for each target meanwhile; see `Copier`."""
-    copiers = [Copier(url, name, options, delay, say) for options in targets]
+    copiers = [Copier(url, name, options, delay, say, crew) for options in targets]
     try:
         yield
     finally:

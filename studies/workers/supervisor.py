@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import IO, Protocol
+from typing import Protocol
 
 from ..engine.progress import Snapshot, StudyProgress
 from ..errors import StoreError
 from ..storage.commands import STOP
 from ..storage.store import Store
-from . import URL_VARIABLE
+from .forked import CommandProcess, Crew
 
 GIVE_UP = 6  # deaths in a row per worker, without a new epoch or a failed trial in between
 POLL = 0.25  # seconds between two snapshots
@@ -72,63 +66,12 @@ class Display(Protocol):
         """Print a line that stays."""
 
 
-class WorkerProcess:
+class WorkerProcess(CommandProcess):
     """A process that runs ``rekindle worker``, and ends with its parent."""
 
-    def __init__(self, url: str, study: str, workers: int, extra: Sequence[str] = ()):
-        # The URL may hold a password, and everybody can read a command line.
-        environment = {**os.environ, URL_VARIABLE: url, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "rekindle.studies.cli", "worker", "--quiet", "--with-parent"]
-        command += ["--study", study, "--workers", str(workers), *extra]
-        # In a new session, so that Ctrl-C reaches the parent only, which asks each worker once.
-        self.process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        self.last_words: deque[str] = deque(maxlen=30)
-        assert self.process.stderr is not None
-        self._listener = threading.Thread(target=self._listen, args=(self.process.stderr,), daemon=True)
-        self._listener.start()
-
-    def _listen(self, stream: IO[str]) -> None:
-        self.last_words.extend(line.rstrip() for line in stream)
-
-    @property
-    def name(self) -> str:
-        """The name that people see."""
-        return str(self.process.pid)
-
-    @property
-    def status(self) -> int | None:
-        """None while it runs; minus the signal that killed it."""
-        return self.process.poll()
-
-    def stop(self) -> None:
-        """Ask it to save and stop."""
-        with suppress(ProcessLookupError):
-            self.process.terminate()
-
-    def kill(self) -> None:
-        """Kill it; nothing that was saved is lost."""
-        self.process.kill()
-
-    def wait(self, seconds: float) -> None:
-        """Wait for its end, and kill it after `seconds`."""
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self._listener.join(1.0)
-        for stream in (self.process.stdin, self.process.stderr):
-            if stream is not None:
-                stream.close()
+    def __init__(self, url: str, study: str, workers: int, extra: Sequence[str] = (), crew: Crew | None = None):
+        words = ["worker", "--quiet", "--with-parent", "--study", study, "--workers", str(workers), *extra]
+        super().__init__(words, url, crew)
 
 
 class Interrupted(Exception):

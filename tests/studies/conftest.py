@@ -28,7 +28,7 @@ import pytest
 from rekindle.studies.cli import main
 from rekindle.studies.storage.locks.leases import StoreLease
 from rekindle.studies.storage.store import Store
-from rekindle.studies.workers import supervisor
+from rekindle.studies.workers import forked
 from rekindle.tasks.checkpoint.storage import Write
 
 
@@ -133,7 +133,7 @@ def store(url: str) -> Iterator[Store]:
 @pytest.fixture(scope="session", autouse=True)
 def _forked_workers() -> Iterator[None]:
     """The workers of a supervisor in a test's own process are forked."""
-    with mock.patch.object(supervisor, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": nursery.Popen})):
+    with mock.patch.object(forked, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": nursery.Popen})):
         yield
     nursery.close()
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from rich.console import Console
@@ -29,6 +30,7 @@ from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study.config import Config
+from ...workers.forked import Crew
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess
 from ..output import tables
 from ..output.progress import Progress
@@ -92,21 +94,23 @@ def tune(arguments: argparse.Namespace) -> int:
     for text in arguments.log:
         parse(text)
     errors = new_console(stderr=True)
+    load(arguments.task)
+    crew = _crew(arguments)
     make = _maker(arguments, errors, partial(check_confirmable, seeds=arguments.confirm) if arguments.confirm else None)
-    with open_store(arguments) as store:
+    with crew, open_store(arguments) as store:
         name, config = make(store)
         if look(store, name).complete:
             note(errors, f"study {name} is complete; rerun with more --trials than {config.trials[-1]} to extend it")
         else:
             logs, say = [["--to", text] for text in arguments.log], partial(note, errors)
             url = arguments.storage
-            with copied(url, name, [MIRRORED], say, MIRROR_AFTER), copied(url, name, logs, say):
-                _work(arguments, store, name, errors)
+            with copied(url, name, [MIRRORED], say, MIRROR_AFTER, crew), copied(url, name, logs, say, crew=crew):
+                _work(arguments, store, name, errors, crew)
             if (held := hold_of(store.commands(name))) is not None:
                 note(errors, f"study {name} had the {held}; {cure_of(shlex.quote(name), held)}")
         _mirror(store, arguments.storage, name, errors)
         if arguments.confirm is not None and look(store, name).complete:
-            _confirm(arguments, store, name, TOP, arguments.confirm, errors)
+            _confirm(arguments, store, name, TOP, arguments.confirm, errors, crew)
         result = study_json(store, name) | {"confirmation": confirmation_json(store, name)}
     return print_json(result) if arguments.json else _print_study(result, config.open, store)
 
@@ -115,8 +119,8 @@ def confirm(arguments: argparse.Namespace) -> int:
     """Train a study's best configurations on fresh seeds, and print their worth."""
     _check_backend(arguments)
     errors = new_console(stderr=True)
-    with existing_store(arguments) as store:
-        _confirm(arguments, store, arguments.study, arguments.top, arguments.seeds, errors)
+    with _crew(arguments) as crew, existing_store(arguments) as store:
+        _confirm(arguments, store, arguments.study, arguments.top, arguments.seeds, errors, crew)
         result = confirmation_json(store, arguments.study)
     assert result is not None
     if arguments.json:
@@ -125,18 +129,31 @@ def confirm(arguments: argparse.Namespace) -> int:
     return 0 if result["winner"] is not None else options.FAILED
 
 
-def _confirm(arguments: argparse.Namespace, store: Store, study: str, top: int, seeds: int, errors: Console) -> None:
+def _confirm(
+    arguments: argparse.Namespace, store: Store, study: str, top: int, seeds: int, errors: Console, crew: Crew
+) -> None:
     """Run the confirmation of a study to its end."""
     config = confirmation_config(store, study, top, seeds)
     config.probe(load_task(config), "cpu" if arguments.engine == "ray" else arguments.device)
     start_study(store, confirmation_name(study), config)
     if not look(store, confirmation_name(study)).complete:
-        _work(arguments, store, confirmation_name(study), errors)
+        _work(arguments, store, confirmation_name(study), errors, crew)
 
 
-def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Console) -> None:
+def _crew(arguments: argparse.Namespace) -> Crew:
+    """Import what workers and copiers need, and fork them.
+
+    CUDA is of no use to a process that was forked from one which has asked for it.
+    """
+    for module in (".worker", ".live.curves", "...samplers.suggest"):
+        import_module(module, __package__)
+    here = arguments.engine != "ray" and arguments.device == "cpu" and arguments.own_process
+    return Crew((arguments.workers or cores()) + 1 + len(getattr(arguments, "log", ())) if here else 0)
+
+
+def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Console, crew: Crew) -> None:
     """Run the study to its end with new workers."""
-    with Progress(errors, name, store.url) as display, _worker_pool(arguments, name) as (count, start_worker):
+    with Progress(errors, name, store.url) as display, _worker_pool(arguments, name, crew) as (count, start_worker):
         Supervisor(store, name, count, start_worker, display).run()
 
 
@@ -196,7 +213,9 @@ def _check_gpus(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _worker_pool(arguments: argparse.Namespace, study: str) -> Iterator[tuple[int, Callable[[], WorkerHandle]]]:
+def _worker_pool(
+    arguments: argparse.Namespace, study: str, crew: Crew
+) -> Iterator[tuple[int, Callable[[], WorkerHandle]]]:
     """Yield the number of workers, and a function that starts one."""
     extra = ["--use-previous"] if arguments.use_previous else []
     extra += ["--patience", str(arguments.patience), "--lease", str(arguments.lease)]
@@ -212,7 +231,7 @@ def _worker_pool(arguments: argparse.Namespace, study: str) -> Iterator[tuple[in
             yield pool
         return
     workers = workers or cores()
-    yield workers, lambda: WorkerProcess(url, study, workers, extra)
+    yield workers, lambda: WorkerProcess(url, study, workers, extra, crew)
 
 
 def _mirror(store: Store, url: str, name: str, errors: Console) -> None:
