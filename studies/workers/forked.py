@@ -1,6 +1,6 @@
-"""Processes that are forked before they are needed, and share what their parent has imported.
+"""Processes that are forked before they are needed.
 
-To import torch takes a new process seconds, a forked one nothing. They are forked before their parent starts a thread
+They share what their parent has imported: to import torch takes a new process seconds. They are forked before their parent starts a thread
 or opens a database, and wait until they are told which command to run; the end of their parent ends them.
 """
 
@@ -45,7 +45,10 @@ class Forked:
         self.stdin.flush()
 
     def poll(self) -> int | None:
-        """Return its exit status, or minus the signal that killed it; None while it runs."""
+        """Return its exit status, None while it runs.
+
+        It is minus the signal that killed it.
+        """
         if self.returncode is None and (found := os.waitpid(self.pid, os.WNOHANG))[0]:
             self.returncode = os.waitstatus_to_exitcode(found[1])
         return self.returncode
@@ -54,7 +57,7 @@ class Forked:
         """Wait for its end.
 
         Raises:
-            subprocess.TimeoutExpired: it still runs after so many seconds.
+            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while (status := self.poll()) is None:
@@ -64,7 +67,10 @@ class Forked:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended: then its number may be another process's."""
+        """Send a signal, unless it has ended.
+
+        Its number may be another process's then.
+        """
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -113,9 +119,9 @@ class Crew:
 
 
 class CommandProcess:
-    """A process that runs ``rekindle`` until its stdin ends, in a session of its own.
+    """A process that runs ``rekindle`` until its stdin ends.
 
-    It is one of the crew while that has some, else a new one.
+    It has a session of its own, and is one of the crew while that has some, else a new one.
     """
 
     def __init__(self, words: Sequence[str], url: str, crew: Crew | None = None):
@@ -168,7 +174,7 @@ class CommandProcess:
 
 
 def _forked(crew: Crew | None, words: Sequence[str], environment: Mapping[str, str]) -> Forked | None:
-    """Let a process of the crew run the command; None if there is none."""
+    """Let a process of the crew run it; None if none is left."""
     process = None if crew is None else crew.take()
     if process is not None:
         process.run(words, environment)
@@ -189,7 +195,10 @@ def _started(words: Sequence[str], environment: Mapping[str, str]) -> subprocess
 
 
 def _fork(others: Sequence[int]) -> Forked:
-    """Fork a process that waits; `others` are the parent's ends of earlier ones' pipes."""
+    """Fork a process that waits for a command.
+
+    `others` are the descriptors of its parent's pipes to earlier ones.
+    """
     (stdin, to_stdin), (from_stderr, stderr) = os.pipe(), os.pipe()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or a child would write the rest, too

@@ -164,7 +164,7 @@ def test_a_killed_copier_harms_nothing_and_the_next_one_completes_its_files(stor
     options = ["--to", f"tensorboard:{tmp_path}"]
     killed = Copier(store.url, "s", options, 0.0, said.append)
     assert killed._process is not None
-    os.kill(killed._process.pid, signal.SIGKILL)
+    os.kill(int(killed._process.name), signal.SIGKILL)
     killed.end()
     assert said == [
         "no trial depends on it, but a copy of the curves is not complete: exit status -9; "
