@@ -1,7 +1,8 @@
 """Processes that are forked before they are needed.
 
-They share what their parent has imported: to import torch takes a new process seconds. They are forked before their parent starts a thread
-or opens a database, and wait until they are told which command to run; the end of their parent ends them.
+They share what their parent has imported: to import torch takes a new process seconds. They are forked before their
+parent starts a thread or opens a database, and wait until they are told which command to run; the end of their parent
+ends them.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class CommandProcess:
 
 
 def _forked(crew: Crew | None, words: Sequence[str], environment: Mapping[str, str]) -> Forked | None:
-    """Let a process of the crew run it; None if none is left."""
+    """Let a process of the crew run a command, if one is left."""
     process = None if crew is None else crew.take()
     if process is not None:
         process.run(words, environment)
