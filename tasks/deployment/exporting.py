@@ -26,9 +26,9 @@ from torch import Tensor
 from ..base_learner import BaseLearner
 from ..checkpoint.policy_files import write_whole
 from ..envs import Joined, spaces_of
-from ..envs.base.encode import Observations
+from ..envs.base.encode import MixedShape, Observations, is_image
 from ..envs.base.joined import leaves
-from ..errors import TaskError, UnsupportedSpace
+from ..errors import TaskError
 from ..evaluation import one_thread
 from ..learner import Learner
 
@@ -50,22 +50,13 @@ class Program(torch.nn.Module):
     """
 
     def __init__(self, learner: Learner, member: int):
-        """Describe the parts of observations and actions.
-
-        Raises:
-            UnsupportedSpace: the observations' encoding is not known here.
-        """
+        """Describe the parts of observations and actions."""
         super().__init__()
         found = spaces_of(learner.env)
         self.member, self.members = member, learner.members
         self.act, self.action_space = learner.greedy, found.action
         self.encoded = Observations(found.observation, learner.env.id)
         self.observation: list[Leaf] = list(_named("observation", found.observation))
-        if self.encoded.kind not in ("vector", "image"):
-            raise UnsupportedSpace(
-                f"{learner.algorithm()} on {learner.env.id}: vectors and single images are exported, but observations "
-                f"are {found.observation}; export as .safetensors"
-            )
         whole = found.action.space if isinstance(found.action, Joined) else found.action
         self.action: list[Leaf] = list(_named("action", whole))
         memory = getattr(learner.acting_memory(1), "tensors", {}).get("state")
@@ -99,17 +90,17 @@ class Program(torch.nn.Module):
         return own if after is None else (*own, after[self.member])
 
     def _encode(self, parts: tuple[Tensor, ...]) -> Tensor:
-        """Return the batch as `Observations` encodes it."""
+        """Return the batch as `Observations` encodes it, or mixed ones as `Mixed` takes them."""
         if self.encoded.kind == "image":
-            image, height, width = parts[0], *self.encoded.shape[:2]
-            if image.ndim == 5:  # frames x height x width x channels
-                image = image.permute(0, 2, 3, 1, 4).reshape(-1, height, width, self.encoded.shape[2])
-            elif image.ndim == 3:
-                image = image.unsqueeze(-1)
-            elif image.shape[1] < image.shape[3]:
-                image = image.permute(0, 2, 3, 1)
-            return image
-        return torch.cat([_vector(leaf, x) for (_, leaf), x in zip(self.observation, parts, strict=True)], -1)
+            return _image(parts[0], self.encoded.shape)
+        numbers, images = [], []
+        forms = iter(self.encoded.shape.images if isinstance(self.encoded.shape, MixedShape) else [])
+        for (_, leaf), x in zip(self.observation, parts, strict=True):
+            if is_image(leaf):
+                images.append(_image(x, next(forms)[0]).flatten(1).float())
+            else:
+                numbers.append(_vector(leaf, x))
+        return torch.cat(numbers + images, -1).unsqueeze(1) if images else torch.cat(numbers, -1)
 
     def _decode(self, actions: Tensor) -> Iterator[Tensor]:
         """Yield the parts of actions as `Actions` decodes them."""
@@ -124,6 +115,15 @@ class Program(torch.nn.Module):
 def _named(name: str, space: spaces.Space[Any]) -> Iterator[Leaf]:
     for path, leaf in leaves(space):
         yield ".".join([name, *map(str, path)]), leaf
+
+
+def _image(x: Tensor, form: tuple[int, ...]) -> Tensor:
+    """Return images (N, H, W, C) of this form."""
+    if x.ndim == 5:  # frames x height x width x channels
+        return x.permute(0, 2, 3, 1, 4).reshape(-1, *form)
+    if x.ndim == 3:
+        return x.unsqueeze(-1)
+    return x.permute(0, 2, 3, 1) if x.shape[1] < x.shape[3] else x
 
 
 def _vector(space: spaces.Space[Any], x: Tensor) -> Tensor:

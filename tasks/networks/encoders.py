@@ -232,7 +232,9 @@ class Mixed:
     """Numbers, and features of each image by its own encoder."""
 
     def __init__(self, model: SimpleNamespace, prefix: str, shape: MixedShape):
-        self.numbers, self.images = shape.numbers, shape.images
+        self.numbers, self.bytes = shape.numbers, shape[-1]
+        self.forms = [form for form, _ in shape.images]
+        self.starts = [columns.start - 4 * shape.numbers for _, columns in shape.images]
         self.encoders = [encoder_for(model, f"{prefix}.image{k}", form) for k, (form, _) in enumerate(shape.images)]
         self.shapes: Shapes = {name: form for encoder in self.encoders for name, form in encoder.shapes.items()}
         self.features = self.numbers + sum(encoder.features for encoder in self.encoders)
@@ -243,12 +245,20 @@ class Mixed:
             encoder.initialize(parameters, member, seed)
 
     def __call__(self, tensors: Mapping[str, Tensor], obs: Tensor) -> Tensor:
-        """Map rows of bytes (P, B, 1, D) to (P, B, features)."""
-        rows = obs.squeeze(2).to(torch.uint8)  # they are other numbers where a recurrent state stands beside them
-        numbers = rows[..., : 4 * self.numbers].clone(memory_format=torch.contiguous_format).view(torch.float32)
+        """Map rows of bytes (P, B, 1, D) to (P, B, features).
+
+        Exported programs have the numbers themselves before the bytes of images: ONNX cannot read them out of bytes.
+        """
+        rows = obs.squeeze(2)
+        if rows.shape[-1] == self.bytes:
+            rows, begin = rows.to(torch.uint8), 4 * self.numbers  # other numbers where a recurrent state is beside them
+            numbers = rows[..., :begin].clone(memory_format=torch.contiguous_format).view(torch.float32)
+        else:
+            begin, numbers = self.numbers, rows[..., : self.numbers]
+        pixels = rows[..., begin:]
         features = [
-            encoder(tensors, rows[..., columns].unflatten(2, form))
-            for encoder, (form, columns) in zip(self.encoders, self.images, strict=True)
+            encoder(tensors, pixels[..., start : start + math.prod(form)].unflatten(2, form))
+            for encoder, form, start in zip(self.encoders, self.forms, self.starts, strict=True)
         ]
         return torch.cat([numbers, *features], -1)
 

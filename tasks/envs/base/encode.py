@@ -68,12 +68,12 @@ class Observations:
         self.dtype: np.dtype[Any] = np.dtype(np.uint8)
         self.shape: tuple[int, ...]
         self.write: Callable[[Any, Array], None] = _write_image
-        if _is_image(space):
+        if is_image(space):
             self.kind, self.shape = "image", _image_shape(space)
             return
         parts, images, end = [], [], 0
         for path, leaf in leaves(space):
-            if _is_image(leaf):
+            if is_image(leaf):
                 images.append((path, _image_shape(leaf)))
                 continue
             if not isinstance(leaf, FLAT_SPACES):
@@ -151,7 +151,8 @@ def _part(value: Any, path: Path) -> Any:
     return value
 
 
-def _is_image(space: Space) -> bool:
+def is_image(space: Space) -> bool:
+    """Return whether observations of this space are images."""
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and 2 <= len(space.shape) <= 4
 
 

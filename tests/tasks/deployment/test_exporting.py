@@ -27,8 +27,11 @@ CASES = [
     (DQN, "own_envs:PictureWalk-v0", OFF),
     (SAC, "own_envs:HybridWalk-v0", OFF),
     (SAC, "Pendulum-v1", {**OFF, **MEMORY}),
+    (PPO, "own_envs:CameraWalk-v0", {**ON, "model.encoder": "small"}),
 ]
 BREADTH = [
+    (SAC, "own_envs:CameraWalk-v0", {**OFF, **MEMORY, "model.encoder": "small"}),
+    (DQN, "own_envs:CameraWalk-v0", {**OFF, "model.encoder": "small"}),
     (PPO, "own_envs:BitsWalk-v0", {**ON, "model.shared_critic": True}),
     (SVPG, "CartPole-v1", {**ON, "num_particles": 2}),
     (SAC, "own_envs:RowsWalk-v0", OFF),
@@ -46,13 +49,12 @@ def seen(task: Task, rows: int) -> tuple[Any, list[np.ndarray]]:
     def stacked(parts: list[Any]) -> Any:
         if isinstance(parts[0], dict):
             return {name: stacked([part[name] for part in parts]) for name in parts[0]}
+        if isinstance(parts[0], tuple):
+            return tuple(map(stacked, zip(*parts, strict=True)))
         return np.stack(parts)
 
-    def flat(batch: Any) -> list[np.ndarray]:
-        return [leaf for part in batch.values() for leaf in flat(part)] if isinstance(batch, dict) else [batch]
-
     batch = stacked(drawn)
-    return batch, flat(batch)
+    return batch, parts_of(batch)
 
 
 def parts_of(action: Any) -> list[np.ndarray]:
