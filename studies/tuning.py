@@ -22,6 +22,7 @@ from ..spaces import flatten
 from ..tasks.registry import load
 from ..tasks.runtime.notebook import html_table
 from ..tasks.signals.demonstrations import Demonstrations
+from .analysis.learning import with_learned
 from .engine.configuring import study_config
 from .engine.confirming import SEEDS, TOP, confirmation_config, confirmation_json, confirmation_name
 from .engine.json_views import front, rank, study_json
@@ -286,6 +287,7 @@ def tune(
     fixed: Mapping[str, Any] | None = None,
     warm_start: Any = None,
     demonstrations: Any = None,
+    learn_from: Sequence[str] = (),
     **options: Any,
 ) -> Study:
     """Search for good hyperparameters in this process; the same call again resumes.
@@ -306,6 +308,7 @@ def tune(
         fixed: hyperparameters that are not searched, nested.
         warm_start: a policy that every trial begins with, see `Task`; the storage keeps it.
         demonstrations: of every trial, see `Task`; likewise.
+        learn_from: earlier studies whose results choose early trials, by name, or URL#NAME of another storage.
         options: trials, seed, search, priors, sampler, scheduler, seeds, objective and all others of
             `engine.configuring.study_config`.
 
@@ -326,7 +329,7 @@ def tune(
         config = study_config(algorithm, env, epochs=epochs, fixed=fixed, **{**options, "scheduler": stored})
     if warm_start is not None or demonstrations is not None:
         config = started(store, config, algorithm, warm_start, demonstrations)
-    start_study(store, name, config)
+    start_study(store, name, with_learned(store, name, config, learn_from))
     return Study(name, store).run(progress=progress, device=device, env_processes=env_processes)
 
 

@@ -240,6 +240,13 @@ def _add_options_of_studies(parser: Parser) -> None:
         **MANY,
     )
     add("--try @FILE", "try the hyperparameters of this file first, as --set @FILE reads it; may be repeated", **MANY)
+    add(
+        "--learn-from STUDY",
+        "choose three of four early trials by the results of this study of the same task, of this storage or as "
+        "URL#STUDY, as far as they agree with the results here; they are copied, so that a rerun does not need the "
+        "source; may be repeated",
+        **MANY,
+    )
     add("--trials N", "number of configurations in all (default: 16; with a grid, all of its points)")
     add(
         "--budget WORK",

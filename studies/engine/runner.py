@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import flatten, unflatten
 from ...tasks.errors import Stopped
 from ..errors import UnknownStudy
+from ..samplers.registry import LEARNED
 from ..schedulers.explore import explore
 from ..schedulers.pb2 import PB2
 from ..schedulers.racing import at_once
@@ -190,7 +191,8 @@ class StudyRunner:
         # The plan holds the scores of one objective; several objectives are read from the segments.
         several = len(objectives_of(self.config)) > 1
         rows = remembered(self.rows.trials.values(), self.rows.segments.values())[1] if several else []
-        seen, segments = collapse(self.config, self.rows.trials.values() if plan.seen else [], rows)
+        needed = plan.seen or self.config.options.get(LEARNED)
+        seen, segments = collapse(self.config, self.rows.trials.values() if needed else [], rows)
         seeds = seeds_of(self.config)
         waiting = pending(self.rows.commands, self.rows.trials.values())
         free = [number for number in plan.ask if number >= len(self.config.options.get("known", []))]

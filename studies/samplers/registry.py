@@ -57,6 +57,7 @@ KNOWN = {
     "bruteforce": Sampler(structures=False),
     "grid": Sampler(learns=False, structures=False, defaults=False),
 }
+LEARNED = "learned"  # option of a configuration, see `learned`
 GENETIC = ("nsgaii", "nsgaiii")
 
 

@@ -24,8 +24,9 @@ from ..storage.rows import Segment, Trial
 from ..study.config import BadConfig, Config
 from ..study.objectives import objectives_of, point
 from ..study.plan import Plan, ScoreHistory
+from .learned import OWN, choose, follows
 from .nsga import BRACKET
-from .registry import KNOWN, make_sampler
+from .registry import KNOWN, LEARNED, make_sampler
 
 ATTEMPTS = 100  # at values that go together
 OptunaParams = dict[int, dict[str, Any]]  # by trial: its hyperparameters as Optuna spells them, which do not change
@@ -43,8 +44,8 @@ def suggest(
     """Return nested values for each trial that the plan asks for.
 
     They are values of the searched space, in the plan's order. The first trials of a study are the configurations that
-    are known, or else the first one takes the defaults, but not in a grid. The first of every `config.cohort` is free,
-    the others share its structure, unless the sampler goes through all structures.
+    are known, or else one takes the defaults, but not in a grid. What earlier studies found chooses some. The first of
+    every `config.cohort` is free, the others share its structure, unless the sampler goes through all structures.
 
     Args:
         config: the study's.
@@ -57,22 +58,27 @@ def suggest(
     """
     assert plan.ask is not None
     sampler = KNOWN[config.sampler]
-    cohort = config.cohort if sampler.structures else 1
+    cohort, trials = config.cohort if sampler.structures else 1, list(trials)
     suggestions: list[dict[str, Any]] = []
     with quiet(optuna.logging.ERROR):
         study = optuna.create_study(directions=["maximize"] * len(objectives_of(config)))
         if sampler.learns:
             study.add_trials(history(config, trials, plan.seen, segments, optuna_params))
+        known, first = config.options.get("known", []), OWN[1] if config.options.get(LEARNED) else 0
+        before = {trial.number: flatten(trial.params) for trial in trials if trial.number < plan.ask[0]}
+        results = sum(bool(scores) for scores in plan.seen.values())
         for index, number in enumerate(plan.ask):
-            known = config.options.get("known", [])
             wanted = known[number] if number < len(known) else enqueued.get(number)
             values = None if wanted is None else unflatten(wanted)
-            if values is None and number == 0 and sampler.defaults:
+            if values is None and number == first and sampler.defaults:
                 values = _defaults(config.searched, check)
+            if values is None and follows(config, number, results):
+                values = choose(config, number, before, plan.seen, check)
             if values is None:
                 leader = suggestions[index - index % cohort] if index % cohort else None
                 values = _draw(config, study, plan.bracket, number, leader, check)
             suggestions.append(values)
+            before[number] = flatten(values)
     return suggestions
 
 

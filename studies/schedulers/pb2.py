@@ -18,15 +18,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...spaces.choices import Ordinal
 from ...spaces.dimension import Dimension
-from ...spaces.ranges import Integer, NearOne, Normal, Real
+from ...spaces.quantiles import LAST, has_scale, quantile
 from ...spaces.values import Value
 from ...tasks.rng import streams
 from ..storage.rows import Segment, Trial, score_of
@@ -44,7 +42,6 @@ C1, C2 = 0.2, 0.4  # of the bound's width, C1 log(C2 n) for n data: section 5 of
 WINDOW = 500  # data at most, the latest
 GLOBAL, LOCAL = 1024, 256  # points among which the bound is maximized: everywhere, and then nearer to the best
 NEARER = (0.2, 0.05, 0.0125)
-LAST = 1 - 2.0**-53  # below 1
 
 
 def check_pb2(config: Config) -> None:
@@ -199,40 +196,3 @@ class PB2:
 def _best(bound: Callable[[Array], Array], points: Array) -> Array:
     best: Array = points[int(np.argmax(bound(points)))]
     return best
-
-
-def has_scale(dimension: Dimension) -> bool:
-    """Return whether the dimension's values are ordered.
-
-    Only then two values can be near each other.
-    """
-    return isinstance(dimension, Real | Integer | NearOne | Normal | Ordinal)
-
-
-def quantile(dimension: Dimension, value: Any) -> float:
-    """Return a quantile u in [0, 1) of a value.
-
-    ``dimension.at(u)`` is the value, or the bound next to it; of steps, u is the middle.
-    """
-    match dimension:
-        case NearOne():
-            u = quantile(dimension.distance, 1 - value)
-        case Ordinal(values=values):
-            u = (dimension.index(value, "the value") + 0.5) / len(values)
-        case Integer(log=True, low=low, high=high):
-            u = _between(math.log(value), math.log(low - 0.5), math.log(high + 0.5))
-        case Integer(low=low, step=step) | Real(low=low, step=float() as step):
-            u = (round((value - low) / step) + 0.5) / (dimension.steps + 1)
-        case Real(log=True, low=low, high=high):
-            u = _between(math.log(value), math.log(low), math.log(high)) if value > 0 else 0.0
-        case Real(low=low, high=high):
-            u = _between(value, low, high)
-        case Normal(mean=mean, std=std, log=log):
-            u = NormalDist(mean, std).cdf(math.log(value) if log else value)
-        case _:
-            raise TypeError(f"only a dimension with a scale has quantiles, but got {dimension}")
-    return min(max(u, 0.0), LAST)
-
-
-def _between(value: float, low: float, high: float) -> float:
-    return (value - low) / (high - low)

@@ -52,7 +52,8 @@ class Config:
         sampler: its name.
         scheduler: its name.
         options: the scheduler's own; `seeds`, `aggregate` and `racing`, see `schedulers.seeds`; `objectives`;
-            `grid_points`; `known`, configurations that are tried first, by dotted name; `snapshots`, see `Task`;
+            `grid_points`; `known`, configurations that are tried first, by dotted name; `learned`, results of
+            earlier studies, [{study, values [by dotted name], scores [from 0 to 1]}]; `snapshots`, see `Task`;
             `warm_start`, the digest of the stored policy that all trials start from; `trial_time`, the seconds that a
             trial may train; and the bounds of the study, see `engine.bounds`.
         direction: always "maximize", for the stored format only.
@@ -307,6 +308,8 @@ def _are_options(value: Any) -> bool:
         return False
     if not isinstance(value.get("known", []), list) or not all(map(_are_names, value.get("known", []))):
         return False
+    if not _are_learned(value.get("learned", [])):
+        return False
     if not _is_count(value.get("grid_points", 2), 1, MOST_GRID_POINTS):
         return False
     try:
@@ -326,6 +329,19 @@ def _are_options(value: Any) -> bool:
         return False
     objectives = value.get("objectives", {"": "maximize"})
     return _are_names(objectives) and len(objectives) > 0 and set(objectives.values()) <= {"maximize", "minimize"}
+
+
+def _are_learned(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(source, Mapping)
+        and _is_text(source.get("study"))
+        and isinstance(source.get("values"), list)
+        and all(map(_are_names, source["values"]))
+        and isinstance(source.get("scores"), list)
+        and len(source["scores"]) == len(source["values"]) > 0
+        and all(isinstance(score, float) and 0 <= score <= 1 for score in source["scores"])
+        for source in value
+    )
 
 
 def _is_text(value: Any) -> bool:

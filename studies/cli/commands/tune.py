@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ....tasks import load
 from ....tasks.task import Task
+from ...analysis.learning import with_learned
 from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
 from ...curves.sinks import parse
 from ...engine.configuring import load_task, study_config
@@ -81,6 +82,7 @@ def _maker(
         if arguments.scheduler is None and (stored := scheduler_of(store, name)):
             arguments.scheduler = stored
             made = _config(arguments, algorithm)
+        made = with_learned(store, name, made, arguments.learn_from)
         if warm_start.is_given(arguments):
             made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors))
         return name, start_study(store, name, made)

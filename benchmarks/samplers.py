@@ -1,0 +1,87 @@
+"""Samplers on recorded trainings, all to the end: what the best of a study is worth.
+
+    python benchmarks/samplers.py FOLDER [--trials 27] [--studies 60] [--only NAME]
+
+FOLDER holds tables in the form that `rekindle tune tabular` takes. Studies run in memory through the real samplers, as
+those of `rekindle tune` do with `--scheduler none`: the first trial takes the middle of each range, and samplers that
+learn draw the first generation of eight at random. Beside the default TPE stand two of Optuna's variants. What is shown
+is the mean over seeds of the row that a study calls best, from 0 for the table's worst row to 1 for its best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import math
+import statistics
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import optuna
+from optuna.samplers import BaseSampler, TPESampler
+from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.samplers import suggest
+from rekindle.studies.samplers.registry import make_sampler
+from rekindle.studies.study.config import Config
+from rekindle.tasks.algorithms.tabular import Table, Tabular, read_table
+from schedulers import run  # type: ignore[import-not-found]  # its neighbour
+
+GENERATION = 8
+
+
+def variant(config: Config, number: int, *more: int, group: bool) -> BaseSampler:
+    """Make Optuna's TPE that models hyperparameters together, with the seed of the default one."""
+    made = make_sampler(config, number, *more)
+    seed = int(made._rng.rng.randint(2**31))  # type: ignore[attr-defined]
+    return TPESampler(seed=seed, n_startup_trials=config.generation, multivariate=True, group=group)
+
+
+SAMPLERS: dict[str, tuple[str, Callable[..., BaseSampler]]] = {
+    **{name: (name, make_sampler) for name in ("tpe", "random", "qmc", "cmaes", "gp")},
+    "tpe, multivariate": ("tpe", functools.partial(variant, group=False)),
+    "tpe, group": ("tpe", functools.partial(variant, group=True)),
+}
+
+
+def study(table: Table, name: str, trials: int, seed: int) -> float:
+    """Return what a study's best row is worth."""
+    sampler, maker = SAMPLERS[name]
+    suggest.make_sampler = maker  # type: ignore[attr-defined]
+    epochs = [table.epochs, table.epochs]
+    config = study_config(
+        Tabular, table.path, trials=trials, epochs=epochs, scheduler="none", sampler=sampler, seed=seed,
+        generation=GENERATION, cohort=1,
+    )  # fmt: skip
+    best, _ = run(config, table, math.inf)
+    true = np.nan_to_num(table.returns[:, :, -1], nan=np.nanmin(table.returns[:, :, -1])).mean(1)
+    return float((true[best] - true.min()) / (true.max() - true.min()))
+
+
+def main() -> None:
+    """Print the mean worth of each sampler on each table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--trials", type=int, default=27)
+    parser.add_argument("--studies", type=int, default=60, help="on each table")
+    parser.add_argument("--only", help="the sampler of this name")
+    options = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore")
+    for name in SAMPLERS:
+        if options.only in (None, name):
+            row, errors = {}, []
+            for path in sorted(options.folder.glob("*.npz")):
+                table = read_table(str(path))
+                found = [study(table, name, options.trials, seed) for seed in range(options.studies)]
+                row[path.stem] = round(statistics.fmean(found), 4)
+                errors.append(statistics.variance(found) / len(found))
+            error = math.sqrt(sum(errors)) / len(row)
+            line = {"sampler": name, "mean": statistics.fmean(row.values()), "error": error, "tables": row}
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

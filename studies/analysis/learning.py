@@ -1,0 +1,120 @@
+"""Results of earlier studies, copied into a new one so that it never needs them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.engine import make_url
+
+from ...spaces import flatten
+from ..engine.json_views import rank, study_json
+from ..errors import UnknownStudy
+from ..redact import masked
+from ..samplers.registry import KNOWN, LEARNED
+from ..storage.store import Store
+from ..study.config import BadConfig, Config
+from ..study.objectives import objectives_of
+
+FEWEST = 8  # configurations with a result; fewer tell nothing
+MOST = 64  # configurations of a source that are copied: the best half, and as many evenly from the others
+MOST_SOURCES = 16
+
+
+def with_learned(store: Store, name: str, config: Config, sources: Sequence[str]) -> Config:
+    """Return the configuration of a study that learns from earlier ones.
+
+    If the study exists, it keeps what it has copied.
+
+    Args:
+        store: holds the new study.
+        name: of the new study.
+        config: of the new study, without sources.
+        sources: names of studies, as URL#NAME where another storage holds one.
+
+    Raises:
+        BadConfig: a source has another task or objective, or too few results; or the study began with others.
+        UnknownStudy: there is no such source.
+    """
+    stored = _stored(store, name)
+    if stored is not None:
+        if not sources and not stored:
+            return config
+        before = [str(source["study"]) for source in stored]
+        if sources and list(map(masked, sources)) != before:
+            raise BadConfig(
+                f"a study learns from what it was made with, {', '.join(before) or 'nothing'}, but --learn-from names "
+                f"{masked(', '.join(sources))}; give the new study another name"
+            )
+        return replace(config, options={**config.options, LEARNED: stored})
+    if not sources:
+        return config
+    if not KNOWN[config.sampler].defaults:
+        raise BadConfig("a grid has its own trials, but --learn-from would choose others; leave it out")
+    if len(sources) > MOST_SOURCES:
+        raise BadConfig(f"a study learns from {MOST_SOURCES} others at most, but got {len(sources)}; leave some out")
+    if twice := sorted({source for source in sources if list(sources).count(source) > 1}):
+        raise BadConfig(f"a source is named once, but {masked(twice[0])} is named twice; leave one out")
+    rows = [_copied(store, source, config) for source in sources]
+    return replace(config, options={**config.options, LEARNED: rows})
+
+
+def _stored(store: Store, name: str) -> list[dict[str, Any]] | None:
+    try:
+        return list(Config.from_json(store.study(name).config, name).options.get(LEARNED, []))
+    except UnknownStudy:
+        return None
+
+
+def _copied(store: Store, source: str, config: Config) -> dict[str, Any]:
+    """Return a source's results in the form of the option."""
+    url, _, name = source.rpartition("#") if "://" in source else ("", "", source)
+    if not url:
+        return _rows(store, name, name, config)
+    path = make_url(url).database if url.startswith("sqlite") else None
+    if path and not Path(path).exists():
+        raise BadConfig(f"a source is a study, or URL#STUDY, but there is no database {path}; mend --learn-from")
+    with Store(url) as other:
+        return _rows(other, name, masked(source), config)
+
+
+def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]:
+    """Return results of a study as a source."""
+    old = Config.from_json(store.study(name).config, name)
+    if old.task != config.task:
+        raise BadConfig(
+            f"a study learns from studies of its own task, {config.task}, but {label} trains {old.task}; leave it out"
+        )
+    if objectives_of(old) != objectives_of(config):
+        raise BadConfig(
+            f"a study learns from studies of its own objective, {', '.join(objectives_of(config))}, but {label} has "
+            f"{', '.join(objectives_of(old))}; leave it out"
+        )
+    if old.scheduler == "pbt":
+        raise BadConfig(f"a source has fixed hyperparameters, but those of {label} change (pbt); leave it out")
+    ranked = rank(study_json(store, name)["trials"], objectives_of(old))
+    if len(ranked) < FEWEST:
+        raise BadConfig(
+            f"a source needs at least {FEWEST} configurations with a result, but {label} has {len(ranked)}; train it "
+            "further, or leave it out"
+        )
+    found = source(name, [flatten(trial["hyperparameters"]) for trial in ranked])
+    return {
+        "study": label,
+        "values": [{name: values[name] for name in config.open if name in values} for values in found["values"]],
+        "scores": found["scores"],
+    }
+
+
+def source(name: str, ranked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a source of configurations, the best first, in the form of the option."""
+    total, best = len(ranked), min(MOST // 2, len(ranked))
+    others = range(best, total) if total <= MOST else [best + n * (total - best) // best for n in range(best)]
+    places = [*range(best), *others]
+    return {
+        "study": name,
+        "values": [dict(ranked[at]) for at in places],
+        "scores": [1 - (at + 0.5) / total for at in places],
+    }

@@ -1,0 +1,206 @@
+"""Choices of hyperparameters by what earlier studies found, copied into the study as rows.
+
+Each source is a regression on its own results: of their ranks, the best ones spread widest, by kernel ridge regression
+with an additive kernel. How far a source is trusted follows from how well it predicts the results of this study, and,
+before there are any, from how well the sources predict each other (in the manner of RGPE: Feurer, Letham and Bakshy
+2018). The study's own results are one more such regression, judged by leaving one out. A trial takes what the trusted
+regressions together expect most of; every fourth is left to the study's own sampler, which shows what misleads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...spaces import Space, SpaceError, flatten, unflatten
+from ...spaces.choices import Fixed
+from ...spaces.dimension import Dimension, Maybe
+from ...spaces.drivers.to_optuna import params
+from ...spaces.quantiles import has_scale, quantile
+from ...tasks.rng import streams
+from ..study.config import Config
+from ..study.plan import ScoreHistory
+from .registry import LEARNED
+
+Array = NDArray[np.float64]
+UNTIL = 64  # trials; the study knows more itself then
+OWN = 4, 1  # of so many trials, this one is the sampler's own
+UNSEEN = 4  # trials follow sources before anything is known of them here
+DRAWS = 32  # other configurations that are considered, at most
+LENGTH, RIDGE = 0.2, 0.1
+PRIOR, WEIGHT = 0.5, 2.0  # Fisher's z of a source that nothing is known of, and its inverse variance
+VARIANCE = 1.06  # of Fisher's z, times n - 3
+APART = 10.0  # the distance between values that have no scale
+
+
+def follows(config: Config, number: int, results: int) -> bool:
+    """Return whether a trial is chosen by what earlier studies found.
+
+    Args:
+        config: the study's.
+        number: of the trial.
+        results: how many of the study the choice may depend on.
+    """
+    every, own = OWN
+    if not config.options.get(LEARNED) or number >= UNTIL or number % every == own:
+        return False
+    return results >= every or sum(n % every != own for n in range(number)) < UNSEEN
+
+
+def choose(
+    config: Config,
+    number: int,
+    trials: Mapping[int, Mapping[str, Any]],
+    seen: ScoreHistory,
+    check: Callable[[Mapping[str, Any]], object],
+) -> dict[str, Any] | None:
+    """Return what the trusted sources expect most of, None if none is trusted.
+
+    Args:
+        config: the study's.
+        number: of the trial.
+        trials: hyperparameters of the trials before it, by dotted name.
+        seen: their scores, as far as the choice may depend on them.
+        check: raises ValueError for values that do not go together.
+    """
+    space, sources = config.searched, config.options[LEARNED]
+    done = sorted(
+        (number for number in seen if seen[number] and number < UNTIL and number in trials),
+        key=lambda n: (seen[n][-1], n),
+    )
+    own = _points(space, [trials[n] for n in done])
+    known = [values for source in sources for values in source["values"]]
+    points = _points(space, known)
+    scores = [np.array(source["scores"]) for source in sources]
+    ends = np.cumsum([len(each) for each in scores])[:-1]
+    experts = [_Expert(*each) for each in zip(np.split(points, ends), scores, strict=True)]
+    trust = _trust(experts, points, own)
+    if not max(trust) > 0:
+        return None
+    if len(done) >= OWN[0]:
+        experts.append(_Expert(own, _places(len(done))))
+        trust.append(_trusted(experts[-1].left_out(), PRIOR))
+    draws = range(round(DRAWS ** max(trust)))
+    drawn = [flatten(space.sample(streams.seed_of(config.seed, "learned", number, n))) for n in draws]
+    known, points = [*known, *drawn], np.concatenate([points, _points(space, drawn)])
+    expected = sum(weight * expert.predict(points) for weight, expert in zip(trust, experts, strict=True))
+    taken = [_searched(space, values) for values in trials.values()]
+    for index in np.argsort(-np.asarray(expected), kind="stable").tolist():
+        values = _searched(space, known[index])
+        if values not in taken and (nested := _valid(space, values, check)) is not None:
+            return nested
+    return None
+
+
+class _Expert:
+    """A regression of results on points.
+
+    Args:
+        points: (N, D), see `_points`.
+        places: (N,) of the results, from 0 for the worst to 1 for the best.
+    """
+
+    def __init__(self, points: Array, places: Array):
+        self._points = points
+        self._values = _standard(-np.log1p(-places))  # the best ones matter most
+        self._inverse = np.linalg.inv(_kernel(points, points) + RIDGE * np.eye(len(points)))
+        self._weights = self._inverse @ self._values
+
+    def predict(self, points: Array) -> Array:
+        """Return the expected values (M,) of points (M, D)."""
+        expected: Array = _kernel(points, self._points) @ self._weights
+        return expected
+
+    def left_out(self) -> Array:
+        """Return what the others tell of each result, (N,)."""
+        expected: Array = self._values - self._weights / np.diag(self._inverse)
+        return expected
+
+
+def _trust(experts: Sequence[_Expert], known: Array, own: Array) -> list[float]:
+    """Return the weight of each source, from 0 to 1.
+
+    Args:
+        experts: one of each source.
+        known: the points of all sources.
+        own: the points of the study's results, from the worst to the best.
+    """
+    told = np.array([expert.predict(known) for expert in experts])
+    weights = []
+    for n, expert in enumerate(experts):
+        others = [_z(told[n], each) for m, each in enumerate(told) if m != n]
+        prior = sum(others) / len(others) if others else PRIOR
+        weights.append(_trusted(expert.predict(own), prior))
+    return weights
+
+
+def _trusted(predicted: Array, prior: float) -> float:
+    """Return how far predictions are trusted whose results rise."""
+    pairs = len(predicted)
+    weight = max(pairs - 3, 0.5) / VARIANCE if pairs >= 3 else 0.0
+    z = _z(predicted, _places(pairs)) if weight else 0.0
+    return max(0.0, math.tanh((z * weight + prior * WEIGHT) / (weight + WEIGHT)))
+
+
+def _z(one: Array, other: Array) -> float:
+    """Return Fisher's z of a correlation, 0 where a side is all alike."""
+    return float(np.arctanh(np.clip(np.mean(_standard(one) * _standard(other)), -0.99, 0.99)))
+
+
+def _standard(values: Array) -> Array:
+    apart: Array = values - values.mean() if len(values) else values
+    return apart / (apart.std() or 1.0) if len(values) else apart
+
+
+def _places(count: int) -> Array:
+    """Return the places of rising results, between 0 and 1."""
+    return (np.arange(count) + 0.5) / max(1, count)
+
+
+def _kernel(one: Array, other: Array) -> Array:
+    similar: Array = np.exp(-np.square((one[:, None] - other[None]) / LENGTH) / 2).mean(-1)
+    return similar
+
+
+def _points(space: Space, configurations: Sequence[Mapping[str, Any]]) -> Array:
+    """Return configurations as points (N, D).
+
+    A value without a scale, or none, is far from all others.
+    """
+    searched = [(name, each) for name, each in space.flat().items() if not isinstance(each, Fixed)]
+    rows = [[_place(dimension, values.get(name)) for name, dimension in searched] for values in configurations]
+    return np.array(rows, float).reshape(len(rows), len(searched))
+
+
+def _place(dimension: Dimension, value: Any) -> float:
+    inner = dimension.dimension if isinstance(dimension, Maybe) else dimension
+    if value is None:
+        return -APART
+    if has_scale(inner):
+        try:
+            return quantile(inner, value)
+        except (SpaceError, TypeError, ValueError):  # of a source with another range
+            return -2 * APART
+    choices = list(getattr(inner, "values", ()))
+    return APART * (1 + choices.index(value) if value in choices else -3)
+
+
+def _searched(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in space.flat() if name in values}
+
+
+def _valid(
+    space: Space, values: Mapping[str, Any], check: Callable[[Mapping[str, Any]], object]
+) -> dict[str, Any] | None:
+    """Return a source's configuration in this space, None outside of it."""
+    try:
+        nested = space.decide(lambda path, dimension: values.get(path, dimension.default))
+        params(space, flatten(nested))
+        check(nested)
+    except (SpaceError, ValueError):
+        return None
+    return unflatten(flatten(nested))

@@ -1,0 +1,161 @@
+"""Studies that learn from earlier ones: what is copied, what it chooses, and how a misleading source is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rekindle
+from rekindle.studies.analysis import learning
+from rekindle.studies.analysis.learning import source, with_learned
+from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.samplers.learned import UNTIL, follows
+from rekindle.studies.samplers.suggest import suggest
+from rekindle.studies.storage.rows import Trial
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.plan import Plan
+from studying import bits, tiny, work
+
+ROWS = 300
+RANDOM: dict[str, Any] = {
+    "scheduler": "none",
+    "sampler": "random",
+    "epochs": 1,
+    "cohort": 16,
+    "generation": 16,
+    "progress": False,
+}
+
+
+def table(path: Path, best: float = 0.8) -> str:
+    """A table whose result falls with the distance of a from its best; b says nothing."""
+    a, b = np.random.default_rng(0).uniform(0, 1, (2, ROWS))
+    curves = -np.abs(a - best)[:, None, None]
+    np.savez(path, **{"param.a": a, "param.b": b, "curves": curves, "steps": np.array([1.0])})
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The URL of two finished studies, old and twin, and their table."""
+    folder = tmp_path_factory.mktemp("earlier")
+    url, path = f"sqlite:///{folder / 'old.db'}", table(folder / "old.npz")
+    for name, seed in (("old", 0), ("twin", 1)):
+        rekindle.tune("tabular", path, storage=url, study=name, trials=16, seed=seed, **RANDOM)
+    return url, path
+
+
+def test_the_best_of_an_earlier_study_come_first_and_a_rerun_needs_no_source(
+    earlier: tuple[str, str], tmp_path: Path
+) -> None:
+    old, path = earlier
+    options: dict[str, Any] = {**RANDOM, "generation": 4, "study": "new", "learn_from": [f"{old}#old", f"{old}#twin"]}
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    study = rekindle.tune("tabular", path, storage=url, trials=8, **options)
+    led = [study.trials[n].hyperparameters["a"] for n in (0, 2, 3, 4)]
+    assert all(abs(a - 0.8) < 0.15 for a in led)
+    assert study.trials[1].hyperparameters["a"] == pytest.approx(0.5, abs=0.05)  # the defaults
+    Path(old.removeprefix("sqlite:///")).rename(tmp_path / "gone.db")
+    try:
+        again = rekindle.tune("tabular", path, storage=url, trials=12, **options)
+        assert len(again.trials) == 12
+        without = rekindle.tune("tabular", path, storage=url, trials=12, **{**options, "learn_from": []})
+        assert [trial.digest for trial in without.trials] == [trial.digest for trial in again.trials]
+    finally:
+        (tmp_path / "gone.db").rename(old.removeprefix("sqlite:///"))
+
+
+@pytest.mark.slow
+def test_three_workers_make_the_same_study_as_one(earlier: tuple[str, str], tmp_path: Path) -> None:
+    old, path = earlier
+    found = []
+    for workers in (1, 3):
+        url = f"sqlite:///{tmp_path / f'{workers}.db'}"
+        with Store(url) as store:
+            config = config_of(path, trials=12, generation=4)
+            store.change_study("s", lambda _, c=config, s=store: with_learned(s, "", c, [f"{old}#old"]).to_json())
+            work(url, workers)
+            found.append(bits(store))
+    assert found[0] == found[1]
+
+
+def config_of(path: str, **options: Any) -> Config:
+    return study_config(rekindle.tasks.load("tabular"), path, **{"epochs": 1, "scheduler": "none", **options})
+
+
+def search(path: str, reverse: bool, trials: int) -> tuple[list[float], list[bool]]:
+    """The distances of a study's trials from the best, and which of them a source chose."""
+    random = np.random.default_rng(5).uniform(0, 1, (48, 2)).tolist()
+    ranked = sorted(({"a": a, "b": b} for a, b in random), key=lambda each: abs(each["a"] - 0.8), reverse=reverse)
+    config = config_of(path, trials=trials, generation=1, sampler="random")
+    config.options["learned"] = [source("s", ranked)]  # type: ignore[index]
+    rows: list[Trial] = []
+    seen: dict[int, list[tuple[int, float]]] = {}
+    for number in range(trials):
+        plan = Plan(ask=range(number, number + 1), seen=dict(seen))
+        values = suggest(config, rows, plan)[0]
+        assert values == suggest(config, rows, plan)[0]
+        rows.append(Trial(number, "", values))
+        seen[number] = [(1, -abs(values["a"] - 0.8))]
+    known = [each["a"] for each in config.options["learned"][0]["values"]]
+    return [-scores[0][1] for scores in seen.values()], [row.params["a"] in known for row in rows]
+
+
+def test_a_source_that_misleads_is_found_out(earlier: tuple[str, str]) -> None:
+    good, led = search(earlier[1], reverse=False, trials=16)
+    assert min(good[:3]) < 0.03
+    assert sum(led) > 8
+    bad, misled = search(earlier[1], reverse=True, trials=16)
+    assert sum(misled[:5]) >= 3  # it is believed at first
+    assert not any(misled[8:])
+    assert min(bad[8:]) < 0.1
+
+
+def test_every_fourth_trial_is_the_samplers_own_and_few_follow_before_a_result() -> None:
+    config = tiny(options={"learned": [source("s", [{"gamma": 0.9}] * 8)]})
+    assert [follows(config, n, 9) for n in range(6)] == [True, False, True, True, True, False]
+    assert not follows(config, UNTIL, 9)
+    assert [n for n in range(12) if follows(config, n, 0)] == [0, 2, 3, 4]
+    assert not follows(tiny(), 0, 9)
+
+
+def test_the_best_half_and_an_even_part_of_the_others_are_copied() -> None:
+    found = source("s", [{"a": n} for n in range(1000)])
+    places = [values["a"] for values in found["values"]]
+    assert places[:32] == list(range(32))
+    assert len(places) == len(set(places)) == learning.MOST
+    assert places[-1] > 950
+    assert found["scores"] == sorted(found["scores"], reverse=True)
+    assert len(source("s", [{"a": 1}] * 9)["values"]) == 9
+
+
+def test_what_is_no_source_is_told_in_one_line(
+    earlier: tuple[str, str], cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    old, path = earlier
+    rekindle.tune("tabular", path, storage=old, study="short", trials=4, **RANDOM)
+    here = f"sqlite:///{tmp_path / 'here.db'}"
+    for sources, more, message in (
+        (["short"], [], "at least 8 configurations with a result, but short has 4"),
+        (["none"], [], "there is no study 'none'"),
+        (["old", "old"], [], "named once, but old is named twice"),
+        ([f"{here}#old"], [], "there is no database"),
+        (["old"], ["--sampler", "grid"], "a grid has its own trials"),
+        (["old"], ["--objective", "return_median"], "its own objective, return_median, but old has return"),
+    ):
+        options = [word for text in sources for word in ("--learn-from", text)]
+        asked = ["create", "tabular", path, "--epochs", "1", "--study", "wrong", "--storage", old]
+        status, _, errors = cli(*asked, *options, *more)
+        assert (status, message in errors, errors.count("\n")) == (2, True, 1), errors
+    with Store(old) as store:
+        with pytest.raises(BadConfig, match="of its own task, ppo, but old trains tabular"):
+            with_learned(store, "wrong", tiny(), ["old"])
+        assert "wrong" not in [study.name for study in store.studies()]
+        learned = with_learned(store, "n", config_of(path), ["old"])
+        store.change_study("n", lambda _: learned.to_json())
+        with pytest.raises(BadConfig, match="what it was made with, old, but --learn-from names twin"):
+            with_learned(store, "n", config_of(path), ["twin"])
