@@ -1,4 +1,4 @@
-"""Quantiles of values: where in its dimension a value lies, from 0 to 1."""
+"""Quantiles of values in their dimensions."""
 
 from __future__ import annotations
 

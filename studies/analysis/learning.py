@@ -1,4 +1,4 @@
-"""Results of earlier studies, copied into a new one so that it never needs them again."""
+"""Results of earlier studies as rows of a new one."""
 
 from __future__ import annotations
 
@@ -109,7 +109,10 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
 
 
 def source(name: str, ranked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a source of configurations, the best first, in the form of the option."""
+    """Return a source in the form of the option.
+
+    ranked: configurations, the best first.
+    """
     total, best = len(ranked), min(MOST // 2, len(ranked))
     others = range(best, total) if total <= MOST else [best + n * (total - best) // best for n in range(best)]
     places = [*range(best), *others]

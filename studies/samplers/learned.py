@@ -1,4 +1,4 @@
-"""Choices of hyperparameters by what earlier studies found, copied into the study as rows.
+"""Choices of hyperparameters by results of earlier studies.
 
 Each source is a regression on its own results: of their ranks, the best ones spread widest, by kernel ridge regression
 with an additive kernel. How far a source is trusted follows from how well it predicts the results of this study, and,
@@ -147,7 +147,7 @@ def _trusted(predicted: Array, prior: float) -> float:
 
 
 def _z(one: Array, other: Array) -> float:
-    """Return Fisher's z of a correlation, 0 where a side is all alike."""
+    """Return Fisher's z of a correlation, 0 of what is constant."""
     return float(np.arctanh(np.clip(np.mean(_standard(one) * _standard(other)), -0.99, 0.99)))
 
 
@@ -190,7 +190,8 @@ def _place(dimension: Dimension, value: Any) -> float:
 
 
 def _searched(space: Space, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: values[name] for name in space.flat() if name in values}
+    open = (name for name, dimension in space.flat().items() if not isinstance(dimension, Fixed))
+    return {name: values[name] for name in open if name in values}
 
 
 def _valid(

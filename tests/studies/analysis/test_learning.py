@@ -58,6 +58,7 @@ def test_the_best_of_an_earlier_study_come_first_and_a_rerun_needs_no_source(
     study = rekindle.tune("tabular", path, storage=url, trials=8, **options)
     led = [study.trials[n].hyperparameters["a"] for n in (0, 2, 3, 4)]
     assert all(abs(a - 0.8) < 0.15 for a in led)
+    assert len(set(led)) == 4
     assert study.trials[1].hyperparameters["a"] == pytest.approx(0.5, abs=0.05)  # the defaults
     Path(old.removeprefix("sqlite:///")).rename(tmp_path / "gone.db")
     try:
