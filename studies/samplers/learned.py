@@ -58,7 +58,7 @@ def choose(
     seen: ScoreHistory,
     check: Callable[[Mapping[str, Any]], object],
 ) -> dict[str, Any] | None:
-    """Return what the trusted sources expect most of, None if none is trusted.
+    """Return what sources expect most of, None without a trusted one.
 
     Args:
         config: the study's.

@@ -109,7 +109,7 @@ def search(path: str, reverse: bool, trials: int) -> tuple[list[float], list[boo
 def test_a_source_that_misleads_is_found_out(earlier: tuple[str, str]) -> None:
     good, led = search(earlier[1], reverse=False, trials=16)
     assert min(good[:3]) < 0.03
-    assert sum(led) > 8
+    assert sum(led) > 4
     bad, misled = search(earlier[1], reverse=True, trials=16)
     assert sum(misled[:5]) >= 3  # it is believed at first
     assert not any(misled[8:])
