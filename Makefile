@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS := pyproject.toml constraints.txt
 
-.PHONY: help tune test lint slow chaos envpool bench docs docs-test clean
+.PHONY: help tune test lint slow chaos envpool bench docs docs-test pictures clean
 .DELETE_ON_ERROR:
 # Studies and tests start many interpreters: none should compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -38,6 +38,9 @@ bench: $(VENV)/.installed-bench  ## speed, side by side with Stable-Baselines3
 
 docs: $(VENV)/.installed-docs  ## the documentation as a site in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+pictures: $(VENV)/.installed-test  ## the pictures of README, from a study that is trained once; minutes
+	$(BIN)/python docs/tools/pictures.py
 
 # `make docs-test SLOW=--slow` also runs the blocks that train for long.
 docs-test: $(VENV)/.installed-docs $(VENV)/.installed-test  ## run every code block of the documentation

@@ -70,7 +70,7 @@ class MLflow:
         return found.experiment_id if found is not None else self.client.create_experiment(run.group)
 
     def _id(self, run: Run) -> str:
-        """Return the run's id in MLflow, of a new one if need be."""
+        """Return the id of a run, made if need be."""
         if run.name not in self._ids:
             tags = {NAME: run.name, "rekindle.uid": run.uid, "rekindle.task": run.title}
             made = self.client.create_run(self._experiment(run), int(1000 * run.started), tags, run.name)
