@@ -255,7 +255,7 @@ def _add_options_of_studies(parser: Parser) -> None:
     )
     add(
         "--goal return:VALUE",
-        "stop once a trial has this return, confirmed by fresh episodes (wrong in 5% of studies at most)",
+        "stop once a trial has this return, confirmed by fresh episodes (wrong in 5%% of studies at most)",
         metavar="return:VALUE",
     )
     add(

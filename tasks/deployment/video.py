@@ -34,7 +34,7 @@ class NoVideo(TaskError, ValueError):
 
 
 def check_video(path: Path) -> None:
-    """Raise NoVideo if a file cannot be written, or the library is missing."""
+    """Raise NoVideo unless a video can be written to a file."""
     if path.suffix != ENDING:
         raise NoVideo(f"a video is written to a file that ends in {ENDING}, but got {path}")
     try:

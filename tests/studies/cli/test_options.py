@@ -14,6 +14,7 @@ import nursery
 import own_envs
 import pytest
 from rekindle.studies.cli.commands.options import expand_files
+from rekindle.studies.cli.parser import make_parser
 from studying import TINY
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -104,3 +105,8 @@ def test_info_that_is_no_metric_cannot_be_sought(sqlite_url: str, cli: Cli) -> N
     status, _, errors = cli("tune", "ppo", "CartPole-v1", "--objective", "info.cost:minimize", "--storage", sqlite_url)
     assert status == 2
     assert "objective info.cost must be an entry of info that is reported; add --info cost" in errors
+
+
+def test_every_command_explains_itself() -> None:
+    for name, command in make_parser().commands.items():
+        assert command.format_help().startswith(f"usage: rekindle {name}")  # a "%" in a text must be written "%%"
