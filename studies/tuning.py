@@ -10,9 +10,10 @@ Workers of the command line may share such a study, and it may be resumed by eit
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +161,13 @@ class Study(Pictures):
         return DataFrame(rows).set_index("number") if rows else DataFrame(columns=[*names]).set_index("number")
 
     def run(
-        self, *, progress: bool = True, device: str = "cpu", env_processes: int = 0, use_previous: bool = False
+        self,
+        *,
+        progress: bool = True,
+        device: str = "cpu",
+        env_processes: int = 0,
+        use_previous: bool = False,
+        callbacks: Sequence[Callback] = (),
     ) -> Study:
         """Train in this process until the study is complete; return the study.
 
@@ -171,6 +178,8 @@ class Study(Pictures):
             device: see `Task`.
             env_processes: see `Task`.
             use_previous: whether a damaged checkpoint may be replaced by the last sound one.
+            callbacks: called with this study and a trial after each rung that this process trains, when all is saved;
+                they may steer the study (`study.stop()`). What they raise ends this call, and loses nothing.
 
         Raises:
             KeyboardInterrupt: after Ctrl-C.
@@ -184,6 +193,7 @@ class Study(Pictures):
                 env_processes=env_processes,
                 use_previous=use_previous,
                 say=bar.write,
+                ended=partial(self._call, callbacks),
             )
             worker.runner.check()
             worker.run()
@@ -266,6 +276,12 @@ class Study(Pictures):
         """
         write_report([report_json(self.store, self.name)], Path(path))
 
+    def _call(self, callbacks: Sequence[Callback], number: int) -> None:
+        if callbacks:
+            [trial] = [trial for trial in self.trials if trial.number == number]
+            for callback in callbacks:
+                callback(self, trial)
+
     def _json(self) -> dict[str, Any]:
         return study_json(self.store, self.name)
 
@@ -288,6 +304,7 @@ def tune(
     warm_start: Any = None,
     demonstrations: Any = None,
     learn_from: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> Study:
     """Search for good hyperparameters in this process; the same call again resumes.
@@ -309,6 +326,7 @@ def tune(
         warm_start: a policy that every trial begins with, see `Task`; the storage keeps it.
         demonstrations: of every trial, see `Task`; likewise.
         learn_from: earlier studies whose results choose early trials, by name, or URL#NAME of another storage.
+        callbacks: see `Study.run`.
         options: trials, seed, search, priors, sampler, scheduler, seeds, objective and all others of
             `engine.configuring.study_config`.
 
@@ -330,7 +348,10 @@ def tune(
     if warm_start is not None or demonstrations is not None:
         config = started(store, config, algorithm, warm_start, demonstrations)
     start_study(store, name, with_learned(store, name, config, learn_from))
-    return Study(name, store).run(progress=progress, device=device, env_processes=env_processes)
+    return Study(name, store).run(progress=progress, device=device, env_processes=env_processes, callbacks=callbacks)
+
+
+Callback = Callable[[Study, StudyTrial], None]
 
 
 @contextmanager

@@ -73,7 +73,8 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   format, study, number (among the study's commands), kind, data, who, why, created
     status        format, storage, studies [as tune, without trials, and workers (how many train it now); state is
                   also "stalled" where nobody trains what is left],
-                  workers [{host, pid}], tasks (how many)
+                  workers [{host, pid, trials [{study, number}], seconds (since it took the first), lease_left (seconds
+                  until others may take them, unless its heartbeat renews its lease)}], tasks (how many)
     show          format, uid, task, env, seed, epochs, return, digest, owner (text or null), hyperparameters,
                   trials [{study, number, state}], metrics [{epoch, name: number}],
                   lineage [{uid, until (epochs)}] from its root to itself,

@@ -411,6 +411,8 @@ def _add_worker(commands: Any) -> None:
     add("--study NAME", "name of the study", required=True)
     add("--workers N", "number of workers that share the study (default: as many as hold trials)", default=1)
     add("--quiet", "print nothing but errors")
+    text = "text, or json: each line an object with time, study, worker and message (default: %(default)s)"
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help=text)
     add("--with-parent", argparse.SUPPRESS)  # stop when stdin ends
     _add_lease(parser)
     _add_env_processes(parser)
@@ -444,7 +446,8 @@ def _add_steering(commands: Any) -> None:
 
 
 def _add_readers(commands: Any) -> None:
-    _command(commands, "status", "all studies of a storage", "look.status")
+    parser = _command(commands, "status", "all studies of a storage, and who trains them", "look.status")
+    option(parser, "--prometheus", "print metrics as a Prometheus scraper reads them")
     _command(commands, "tasks", "the trainings of a storage that are in no study", "look.tasks")
     parser = _command(
         commands, "space", "the hyperparameters of a task: what is searched over what, and defaults", "look.space"

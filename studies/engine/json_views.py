@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -216,18 +217,26 @@ def _skipped_trainings(configurations: Sequence[Json]) -> int:
 
 def status_json(store: Store) -> Json:
     """Return the studies of a storage, and the processes that train them."""
-    of_studies: dict[str, set[str]] = {}
-    for uid, owner in store.holders().items():
-        for name, _ in store.trials_of(uid):
-            of_studies.setdefault(name, set()).add(owner)
+    alive, of_studies = store.holders(), dict[str, set[str]]()
+    workers: dict[str, Json] = {}
+    for claim in store.claims():
+        if claim.uid not in alive:
+            continue
+        owner = Owner.parse(claim.owner)
+        new: Json = {"host": owner.host, "pid": owner.pid, "trials": [], "seconds": 0.0, "lease_left": math.inf}
+        worker = workers.setdefault(claim.owner, new)
+        worker["seconds"] = max(worker["seconds"], claim.age)
+        worker["lease_left"] = min(worker["lease_left"], claim.left)
+        for name, trial in store.trials_of(claim.uid):
+            of_studies.setdefault(name, set()).add(claim.owner)
+            worker["trials"].append({"study": name, "number": trial.configuration})
     studies = [
         _with_workers(summary_json(store, study.name), len(of_studies.get(study.name, ()))) for study in store.studies()
     ]
-    workers = [{"host": owner.host, "pid": owner.pid} for owner in map(Owner.parse, store.workers())]
     return {
         "storage": store.url,
         "studies": studies,
-        "workers": workers,
+        "workers": [workers[owner] for owner in sorted(workers)],
         "tasks": store.count_tasks(without=[MIRROR, POLICY_PREFIX]),
     }
 

@@ -56,6 +56,7 @@ class Worker:
         device: of the trainings, see `Task`.
         say: is called with a line for each failure and what is done about it.
         tell: is called with a line for each result.
+        ended: is called with a configuration's number after each rung of its trials, when all is saved.
     """
 
     def __init__(
@@ -69,10 +70,11 @@ class Worker:
         device: str = "cpu",
         say: Callable[[str], None] = lambda text: None,
         tell: Callable[[str], None] = lambda text: None,
+        ended: Callable[[int], None] = lambda number: None,
     ):
         self.store, self.study, self.workers, self.env_processes = store, study, workers, env_processes
         self.runner = StudyRunner(store, study, device)
-        self.use_previous, self.say, self.tell = use_previous, say, tell
+        self.use_previous, self.say, self.tell, self.ended = use_previous, say, tell, ended
         self.held: Command | None = None  # why it ended before the study was complete
         self.blocked: dict[str, StoreError] = {}  # by uid: errors that only the user can resolve
 
@@ -163,7 +165,7 @@ class Worker:
             self.store.release([each.lease for each in claimed])
 
     def _train(self, claimed: Sequence[Claimed]) -> None:
-        items = [each.item for each in claimed]
+        items, done = [each.item for each in claimed], list[int]()
         leases = {each.lease.uid: each.lease for each in claimed}
         training = Training(self.runner, items, leases, self.use_previous, self.env_processes)
         try:
@@ -192,6 +194,7 @@ class Worker:
         for item, lease, _ in claimed:
             uid = item.trial.uid
             if uid in training.results:
+                done.append(item.trial.configuration)
                 self.tell(
                     f"trial {item.trial.number} ({uid[:8]}) has {training.epochs} epochs: {training.results[uid]}"
                 )
@@ -205,6 +208,8 @@ class Worker:
                     else "is held by another process now; the late writes of this one were refused"
                 )
                 self.say(f"trial {item.trial.number} ({uid[:8]}) {why}")
+        for number in done:
+            self.ended(number)
 
     def _train_alone(self, claimed: Sequence[Claimed]) -> None:
         """Train the segments one by one, to find the one that fails.

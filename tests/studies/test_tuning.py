@@ -63,6 +63,27 @@ def test_the_results_are_a_table(study: rekindle.Study, monkeypatch: pytest.Monk
         study.dataframe()
 
 
+def test_callbacks_see_each_result_and_may_stop_a_study(sqlite_url: str) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def note(study: rekindle.Study, trial: rekindle.studies.StudyTrial) -> None:
+        seen.append((trial.number, trial.epochs))
+        if len(seen) == 3:
+            study.stop("seen enough")
+
+    def found(callback: Any) -> rekindle.Study:
+        return rekindle.tune("ppo", "CartPole-v1", storage=sqlite_url, progress=False, callbacks=[callback], **OPTIONS)
+
+    study = found(note)
+    assert not study.complete
+    study.resume()
+    with pytest.raises(ZeroDivisionError):
+        found(lambda study, trial: 1 / 0)
+    assert found(lambda study, trial: seen.append((trial.number, trial.epochs))).complete
+    assert len(set(seen)) == len(seen)
+    assert bits(study.store) == undisturbed(FINISHED)
+
+
 def test_a_task_is_picked_up_to_act_evaluate_and_train_on(study: rekindle.Study) -> None:
     assert study.best is not None
     task = study.store.task(study.best.uid[:8])

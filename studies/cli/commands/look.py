@@ -19,6 +19,7 @@ from ...storage.locks.owner import Owner
 from ...storage.store import Store
 from ...study.config import title
 from ..output import tables
+from ..output.prometheus import prometheus
 from ..output.terminal import new_console, note, print_json
 from ..run_files.mlagents import convert
 from ..run_files.writing import to_toml
@@ -34,6 +35,9 @@ def status(arguments: argparse.Namespace) -> int:
         result = status_json(store)
     if arguments.json:
         return print_json(result)
+    if arguments.prometheus:
+        print(prometheus(result), end="")
+        return 0
     out = new_console()
     if result["studies"]:
         out.print(tables.status_table(result))
@@ -43,8 +47,14 @@ def status(arguments: argparse.Namespace) -> int:
         if (held := study["held"]) is not None:
             why = f": {held['why']}" if held["why"] else ""
             note(out, f"study {study['study']} had the {held['kind']} by {held['who']}{why}")
-    workers = ", ".join(f"{worker['pid']} on {worker['host']}" for worker in result["workers"])
-    note(out, f"{result['tasks']} tasks; processes that train them now: {workers or 'none'}")
+    for worker in result["workers"]:
+        numbers: dict[str, list[str]] = {}
+        for trial in worker["trials"]:
+            numbers.setdefault(trial["study"], []).append(str(trial["number"]))
+        of = "; ".join(f"{study} {', '.join(trials)}" for study, trials in numbers.items()) or "a task of no study"
+        times = f"for {worker['seconds']:.0f} s; its lease has {worker['lease_left']:.0f} s left"
+        note(out, f"{worker['pid']} on {worker['host']} trains {of} {times}")
+    note(out, f"{result['tasks']} tasks" + ("" if result["workers"] else "; no process trains any now"))
     return 0
 
 

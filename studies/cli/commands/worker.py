@@ -17,14 +17,19 @@ from ...errors import StoreError
 from ...storage.commands import cure_of, hold_of
 from ...workers.hangs import watched
 from ...workers.worker import run_worker
-from ..output.terminal import new_console, note, print_json
+from ..output.terminal import log_json, new_console, note, print_json
 from .storage import existing_store
 
 
 def worker(arguments: argparse.Namespace) -> int:
     """Train trials of a study until completion or a signal."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    say = (lambda text: None) if arguments.quiet else partial(note, new_console(stderr=True))
+    log = (
+        partial(log_json, arguments.study)
+        if arguments.log_format == "json"
+        else partial(note, new_console(stderr=True))
+    )
+    say = (lambda text: None) if arguments.quiet else log
     with existing_store(arguments, first=True) as store:
         store.study(arguments.study)
         say(f"works on study {arguments.study} in {store.url} until it is complete; Ctrl-C saves and stops")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
@@ -25,6 +28,13 @@ def new_console(stderr: bool = False) -> Console:
 def note(console: Console, text: str) -> None:
     """Print a text without markup and without terminal control sequences."""
     console.print(printable(text), markup=False, soft_wrap=True)
+
+
+def log_json(study: str, text: str) -> None:
+    """Print a message with time, study and process as JSON on stderr."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    line = {"time": now, "study": study, "worker": os.getpid(), "message": text}
+    print(json.dumps(line), file=sys.stderr, flush=True)
 
 
 def print_json(result: Mapping[str, Any], status: int = 0) -> int:

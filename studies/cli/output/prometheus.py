@@ -1,0 +1,62 @@
+"""Text of ``rekindle status --prometheus``, in Prometheus' exposition format, version 0.0.4.
+
+For the textfile collector of its node exporter, or any scraper: Rekindle itself listens nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Sample = tuple[Mapping[str, object], float]
+
+METRICS = {  # name: what it says
+    "rekindle_study_state": "1 of the state that a study is in",
+    "rekindle_study_trials": "trials of a study by state",
+    "rekindle_study_best": "best result of a study's longest trained trials",
+    "rekindle_study_workers": "processes that train a study",
+    "rekindle_worker_trials": "trials that a process trains",
+    "rekindle_worker_seconds": "seconds since a process took the first of them",
+    "rekindle_worker_lease_seconds": "seconds until its trials go to others, unless its heartbeat renews its lease",
+}
+
+
+def prometheus(status: Mapping[str, Any]) -> str:
+    """Return the result of `status --json` as metrics, a line for each."""
+    lines = []
+    for name, meaning in METRICS.items():
+        samples = [f"{name}{{{_labels(labels)}}} {value:.12g}" for labels, value in _samples(name, status)]
+        if samples:
+            lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge", *samples]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _samples(name: str, status: Mapping[str, Any]) -> Iterator[Sample]:
+    for study in status["studies"]:
+        of = {"study": study["study"]}
+        match name.removeprefix("rekindle_study_"):
+            case "state":
+                yield {**of, "state": study["state"]}, 1
+            case "trials":
+                yield from (({**of, "state": state}, count) for state, count in study["counts"].items())
+            case "best" if study["best"] is not None and study["best"]["return"] is not None:
+                yield of, study["best"]["return"]
+            case "workers":
+                yield of, study["workers"]
+    for worker in status["workers"]:
+        of = {"host": worker["host"], "pid": worker["pid"]}
+        match name.removeprefix("rekindle_worker_"):
+            case "trials":
+                yield of, len(worker["trials"])
+            case "seconds":
+                yield of, worker["seconds"]
+            case "lease_seconds":
+                yield of, worker["lease_left"]
+
+
+def _labels(labels: Mapping[str, object]) -> str:
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
+    return ",".join(
+        f'{name}="{"".join(escapes.get(character, character) for character in str(value))}"'
+        for name, value in labels.items()
+    )
