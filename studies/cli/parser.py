@@ -592,6 +592,8 @@ def _add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
     add("--save-config FILE", "write all that this command is told, with all defaults, as a run file", type=Path)
     text = f"{setting}; may be repeated; @FILE reads them from JSON as `rekindle show --json` prints it"
     add("--set NAME=VALUE", text, **MANY)
+    text = "known-good hyperparameters of TASK, such as cartpole; --set wins; a study tries them first and searches on"
+    add("--preset NAME", text)
 
 
 def _add_training(parser: Parser) -> None:

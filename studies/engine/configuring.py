@@ -45,6 +45,7 @@ from ..study.objectives import (
     objectives_of,
     own_objective,
 )
+from ..study.presets import preset_values
 
 if TYPE_CHECKING:
     from ...tasks.envs import EnvSpec
@@ -79,6 +80,7 @@ def study_config(
     plateau: int | None = None,
     trial_time: float | str | None = None,
     known: Sequence[Mapping[str, Any]] = (),
+    preset: str | None = None,
     population: int = 8,
     interval: int | None = None,
     exploit: str = EXPLOITS[0],
@@ -111,6 +113,7 @@ def study_config(
         plateau: number of trials without a better one, after which the study stops, see `engine.bounds`.
         trial_time: seconds, or text such as 2h, after which a trial fails; its share of a cohort's time counts.
         known: hyperparameters that the first trials take, nested or by dotted name.
+        preset: known-good values that the first trial takes, see `study.presets`; what is not searched keeps them.
         population: see `make_population`, like interval, exploit, explore and perturb; all for scheduler pbt.
         interval: epochs of a generation; None for INTERVAL, or all of fewer epochs.
         exploit: one of EXPLOITS.
@@ -122,6 +125,9 @@ def study_config(
         ValueError: the task or its space does not allow a value.
     """
     fixed, priors, scheduler = fixed or {}, priors or {}, scheduler or default_scheduler(racing)
+    if preset is not None:
+        fixed, first = _with_preset(algorithm, env, preset, fixed, priors, search, scheduler)
+        known = [first, *known]
     generation = OWN_GENERATION.get(scheduler, GENERATION) if generation is None else generation
     numbers = [epochs] if isinstance(epochs, int) else epochs
     rungs = parse_epochs(numbers, scheduler) if isinstance(numbers, str) else check_epochs(numbers, scheduler)
@@ -187,6 +193,41 @@ def _seconds(trial_time: float | str) -> float:
         return parse_duration(trial_time if isinstance(trial_time, str) else f"{trial_time:f}")
     except ValueError as error:
         raise BadConfig(f"--trial-time {error}") from None
+
+
+def _with_preset(
+    algorithm: type[Task],
+    env: Any,
+    preset: str,
+    fixed: Mapping[str, Any],
+    priors: Mapping[str, str],
+    search: Sequence[str],
+    scheduler: str,
+) -> tuple[Nested, dict[str, Any]]:
+    """Return what is fixed with a preset, and what its trial takes of the search.
+
+    What the study does not search, or not over the preset's value, is fixed to that.
+    """
+    from ...spaces.drivers.to_optuna import params  # imports optuna
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
+    own = flatten(fixed)
+    values = {name: value for name, value in preset_values(algorithm.name, preset).items() if name not in own}
+    space, first = open_space(algorithm, EnvSpec.of(env), fixed, priors), dict[str, Any]()
+    for name, value in values.items():
+        dimension = space.flat().get(name)
+        if dimension is None or isinstance(dimension, Fixed) or (search and name not in [*search, *priors]):
+            continue
+        if scheduler == "pbt" and dimension.structural:
+            continue
+        try:
+            params(space, {name: value})
+        except SpaceError:
+            if name in search or name in priors:
+                raise
+            continue
+        first[name] = value
+    return unflatten(own | {name: value for name, value in values.items() if name not in first}), first
 
 
 def _with_known(config: Config, algorithm: type[Task], known: Sequence[Mapping[str, Any]]) -> Config:

@@ -80,6 +80,18 @@ def expand_files(assignments: Sequence[str]) -> list[str]:
     return [*(f"{name}={json.dumps(value)}" for name, value in values.items() if name not in names), *direct]
 
 
+def assignments(arguments: argparse.Namespace) -> list[str]:
+    """Return what --set and --preset set; --set wins."""
+    typed = expand_files(arguments.set)
+    if arguments.preset is None:
+        return typed
+    from ...study.presets import preset_values
+
+    names = {text.partition("=")[0].strip() for text in typed}
+    values = preset_values(arguments.task, arguments.preset)
+    return [*(f"{name}={json.dumps(value)}" for name, value in values.items() if name not in names), *typed]
+
+
 def read_hyperparameters(text: str, option: str = "--set") -> dict[str, Any]:
     """Return the hyperparameters in a file by dotted name; see `expand_files`."""
     if not text.startswith("@"):

@@ -44,7 +44,7 @@ def train(arguments: argparse.Namespace) -> int:
     for text in arguments.log:
         parse(text)
     algorithm = load(arguments.task)
-    values = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
+    values = options.space(arguments, algorithm).parse(*options.assignments(arguments))
     low, epochs, _ = parse_epochs(options.epochs_of(arguments, algorithm, values))
     if low != epochs:
         raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {low}:{epochs}")
@@ -99,7 +99,7 @@ def train_for_orion(arguments: argparse.Namespace, parent: Start | None) -> Resu
     """Train one trial of Orion's, from where its parent ended if any."""
     algorithm, epochs = load(arguments.task), _orion_epochs(arguments.epochs)
     space = options.space(arguments, algorithm)
-    values = _applying(space, space.parse(*options.expand_files(arguments.set)))
+    values = _applying(space, space.parse(*options.assignments(arguments)))
     make, values, cold = _prepare(arguments, algorithm, values)
 
     def at_epoch_end(event: EpochEvent) -> None:

@@ -1,0 +1,47 @@
+"""Presets: known-good hyperparameters by task and family of environments, each with its source."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from ...spaces import flatten
+from .config import BadConfig, choose
+
+
+class Preset(NamedTuple):
+    """Hyperparameters that others found good.
+
+    Attributes:
+        values: by dotted name.
+        source: where they are from.
+        envs: the environments that they were found for.
+    """
+
+    values: dict[str, Any]
+    source: str
+    envs: list[str]
+
+
+@cache
+def presets(task: str) -> dict[str, Preset]:
+    """Return the presets of a task by name."""
+    content = tomllib.loads(files(__package__).joinpath("presets.toml").read_text(encoding="utf-8"))
+    return {
+        name: Preset(flatten(each["values"]), each["source"], each["envs"])
+        for name, each in content.get(task, {}).items()
+    }
+
+
+def preset_values(task: str, name: str) -> dict[str, Any]:
+    """Return the hyperparameters of a preset by dotted name.
+
+    Raises:
+        BadConfig: the task has none of this name.
+    """
+    known = presets(task)
+    if not known:
+        raise BadConfig(f"a preset is of a task that has some, but {task} has none; leave --preset {name} out")
+    return dict(known[choose(f"a preset of {task}", name, list(known))].values)
