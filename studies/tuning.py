@@ -30,12 +30,12 @@ from .engine.json_views import front, rank, study_json
 from .engine.optuna_mirror import mirror
 from .engine.progress import StudyProgress
 from .engine.runner import scheduler_of, start_study
-from .engine.steering import Steering
 from .errors import StoreError
 from .redact import printable
 from .report.data import report_json
 from .report.pictures import Pictures
 from .report.writing import write_report
+from .steering.steering import Steering
 from .storage.commands import Command
 from .storage.store import Store
 from .study.config import Config, title
@@ -247,15 +247,16 @@ class Study(Pictures):
         """Try these hyperparameters next; the others have their defaults."""
         return self._steering.enqueue(flatten(hyperparameters), why)
 
-    def extend(self, trials: int | None = None, why: str = "", **bounds: Any) -> Command:
-        """Set the number of configurations of the study, or its bounds.
+    def extend(self, trials: int | None = None, why: str = "", **other: Any) -> Command:
+        """Give the study more configurations or epochs, other ranges or bounds.
 
         Args:
             trials: number of configurations in all.
             why: in your words.
-            bounds: budget, goal and plateau as `tune` takes them, or "off".
+            other: epochs in all, priors from the next trials on, and budget, goal and plateau as `tune` takes them, or
+                "off".
         """
-        return self._steering.extend(trials, why, **bounds)
+        return self._steering.extend(trials, why, **other)
 
     @property
     def commands(self) -> list[Command]:

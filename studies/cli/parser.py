@@ -428,7 +428,7 @@ def _add_steering(commands: Any) -> None:
         ("cancel", "end a trial of a study, which frees its worker"),
         ("exclude", "let samplers and schedulers forget a trial, and end it if it runs"),
         ("enqueue", "try hyperparameters of your own next in a study"),
-        ("extend", "give a study more trials, or other bounds"),
+        ("extend", "give a study more trials or epochs, other ranges or bounds"),
     ):
         parser = _command(commands, name, text, f"steering.steer.{name}")
         parser.add_argument("study", metavar="STUDY")
@@ -439,6 +439,9 @@ def _add_steering(commands: Any) -> None:
             option(parser, "--set NAME=VALUE", f"{text}; may be repeated", required=True, **MANY)
         elif name == "extend":
             option(parser, "--trials N", "number of configurations in all")
+            option(parser, "--epochs N", "epochs to which the best trials train, in all")
+            text = "search it over another range, from the next trials on"
+            option(parser, "--prior NAME=PRIOR", f"{text}; may be repeated", **MANY)
             option(parser, "--budget WORK", "the work after which the study stops, as in tune; off: none")
             option(parser, "--goal GOAL", "the return at which it stops, as in tune; off: none")
             option(parser, "--plateau TRIALS", "the trials without a better one after which it stops; off: none")

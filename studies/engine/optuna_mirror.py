@@ -114,11 +114,12 @@ class Mirror:
             raise MirrorError(
                 f"study {self.name!r} cannot be shown in Optuna's tables: they hold another one of that name"
             )
-        if copied and study.user_attrs.get(FORM) != VERSION:
+        form = [VERSION, *config.options.get("longer", ())]  # longer studies train complete trials on
+        if copied and study.user_attrs.get(FORM) != form:
             optuna.delete_study(study_name=self.name, storage=storage)
             study = make()
         study.set_user_attr(MARK, config.to_json())
-        study.set_user_attr(FORM, VERSION)
+        study.set_user_attr(FORM, form)
         study.set_metric_names(list(objectives))
         return study
 

@@ -69,9 +69,11 @@ def start_study(store: Store, name: str, config: Config) -> Config:
         if stored is None:
             return config.to_json()
         old = Config.from_json(stored, name)
-        check_same(name, old.to_json(), config.to_json(), ["trials", *MUTABLE])
+        check_same(name, old.to_json(), config.to_json(), ["trials", *MUTABLE, "options.longer", "options.spaces"])
+        later = {key: old.options[key] for key in ("longer", "spaces") if key in old.options}  # what extend has changed
+        options = {**config.options, **later}
         trials = [*old.trials, *(n for n in config.trials if n > old.trials[-1])]
-        changed = {} if config.options == old.options else {"options": dict(config.options)}
+        changed = {} if options == old.options else {"options": options}
         return {**stored, "trials": trials, **changed}
 
     made = Config.from_json(store.change_study(name, change).config, name)
@@ -112,6 +114,7 @@ class StudyRunner:
         self.stop: Callable[[], bool] = lambda: False  # whether planning is to end early
         self.complete = False
         self._optuna_params: dict[int, dict[str, Any]] = {}  # by trial: its hyperparameters in Optuna's form
+        self._priors = self.config.priors  # that this form is of
         self._structures: dict[int, str] = {}  # by trial; hyperparameters never change
 
     @property
@@ -201,6 +204,8 @@ class StudyRunner:
         decisive = [command.number for command in self.rows.commands if command.kind in DECISIVE]
         steered = {"commands": decisive[-1] + 1} if decisive else {}
         new = []
+        if self._priors != self.config.priors:
+            self._optuna_params, self._priors = {}, self.config.priors
         suggestions = suggest(self.config, seen, plan, self._identify, segments, self._optuna_params, enqueued)
         for number, values in zip(plan.ask, suggestions, strict=True):
             identity = self._identity(values)

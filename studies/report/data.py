@@ -113,7 +113,7 @@ def _dimensions(config: Config, trials: Sequence[Json]) -> list[Json]:
         near_one = numeric and type(dimension).__name__ == "NearOne" and max(values) < 1
         ordered = isinstance(dimension, Ordinal)
         kind = "near one" if near_one else "log" if log else "linear" if numeric and not ordered else "choice"
-        found.append({"name": name, "prior": str(config.space[name]), "axis": kind})
+        found.append({"name": name, "prior": str(config.priors[name]), "axis": kind})
     return found
 
 

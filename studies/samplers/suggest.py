@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ...spaces import Space, SpaceError, flatten, unflatten
@@ -119,7 +120,8 @@ def history(
             continue
         scores = seen[trial.number]
         if trial.number not in optuna_params:
-            values_of = params(space, {name: trial.params[name] for name in trial.params.keys() & known})
+            own = {name: trial.params[name] for name in trial.params.keys() & known}
+            values_of = _within(space, own, spread) if "spaces" in config.options else params(space, own)
             ordered = {name: values_of[name] for name in spread if name in values_of}  # as they are suggested
             optuna_params[trial.number] = ordered
         names = optuna_params[trial.number]
@@ -140,6 +142,17 @@ def history(
             )
         )
     return frozen
+
+
+def _within(space: Space, values: Mapping[str, Any], spread: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """Return the hyperparameters, in Optuna's form, that a changed space still has."""
+    found: dict[str, Any] = {}
+    for path, value in values.items():
+        with suppress(SpaceError, ValueError):
+            own = params(space, {path: value})
+            if all(spread[name]._contains(spread[name].to_internal_repr(each)) for name, each in own.items()):
+                found |= own
+    return found
 
 
 def _draw(

@@ -43,7 +43,7 @@ class Halving:
 
     def __init__(self, config: Config):
         self.config, self.rungs = config, config.rungs
-        self.base = config.epochs[2]
+        self.base = 1 if config.scheduler == "none" else config.epochs[2]  # which promotes all
         self.brackets = self._make_brackets()
         self._starts = [bracket.numbers.start for bracket in self.brackets]
         self._trials: dict[int, Trial] = {}

@@ -241,6 +241,14 @@ def finish_trials(
             _same_again(f"trial {number} of study {name!r}", rows.get(number), {"state": state})
 
 
+def reopen_trials(connection: Connection, name: str) -> int:
+    """Let complete trials train on, and return the revision; readers read all rows again."""
+    revision = revise(connection, name, rewrite=True)
+    which = (trial.c.study == name) & (trial.c.state == "complete")
+    connection.execute(trial.update().where(which).values(state="running", finished=None, revision=revision))
+    return revision
+
+
 def _same_again(name: str, row: Any, values: dict[str, Any]) -> None:
     if row is None:
         raise ResultMismatch(f"only what was added can be finished, but there is no {name}; add it first")

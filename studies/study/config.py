@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -55,7 +56,8 @@ class Config:
             `grid_points`; `known`, configurations that are tried first, by dotted name; `learned`, results of
             earlier studies, [{study, values [by dotted name], scores [from 0 to 1]}]; `snapshots`, see `Task`;
             `warm_start`, the digest of the stored policy that all trials start from; `trial_time`, the seconds that a
-            trial may train; and the bounds of the study, see `engine.bounds`.
+            trial may train; `longer`, the epochs to which the study was extended; `spaces`, [the first trial, changed
+            priors] of each change of the space; and the bounds of the study, see `engine.bounds`.
         direction: always "maximize", for the stored format only.
         version: of this form.
     """
@@ -111,8 +113,9 @@ class Config:
         """Epochs in all at each rung, rising."""
         low, high, base = self.epochs
         rungs = [low]
-        while rungs[-1] < high:
-            rungs.append(min(rungs[-1] * base if base > 1 else rungs[-1] + low, high))
+        for end in (high, *self.options.get("longer", ())):
+            while rungs[-1] < end:
+                rungs.append(min(rungs[-1] * base if base > 1 else rungs[-1] + low, end))
         return tuple(rungs)
 
     @cached_property
@@ -134,8 +137,14 @@ class Config:
 
     @cached_property
     def searched(self) -> Space:
-        """The searched space."""
-        return Space.from_priors(self.space)
+        """The searched space, as it is for further trials."""
+        return Space.from_priors(self.priors)
+
+    @property
+    def priors(self) -> dict[str, Any]:
+        """The prior texts of the space, as they are for further trials."""
+        changes = (priors for _, priors in self.options.get("spaces", ()))
+        return dict(ChainMap(*reversed([self.space, *changes])))
 
     def space_in(self, algorithm: type[Task]) -> Space:
         """Return all hyperparameters that the algorithm has in the study's environment."""
@@ -318,6 +327,10 @@ def _are_options(value: Any) -> bool:
         return False
     budget = value.get("budget", {})
     if not (isinstance(budget, Mapping) and all(_is_count(budget[unit], 1, 2**53) for unit in budget)):
+        return False
+    if not all(_is_count(epochs) for epochs in value.get("longer", ())):
+        return False
+    if not all(len(each) == 2 and _is_count(each[0], 0) and _are_names(each[1]) for each in value.get("spaces", ())):
         return False
     goal = value.get("goal", {})
     if not (isinstance(goal, Mapping) and all(isinstance(goal[name], int | float) for name in goal)):

@@ -114,6 +114,18 @@ def read_hyperparameters(text: str, option: str = "--set") -> dict[str, Any]:
         raise ValueError(f"{option} @{path} must hold hyperparameters by name, but: {error}") from None
 
 
+def priors_of(assignments: Sequence[str]) -> dict[str, str]:
+    """Return the texts of --prior by dotted name."""
+    priors: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, text = (part.strip() for part in assignment.partition("="))
+        if not equals or not name or name in priors:
+            law = "is given twice" if name in priors else "must be written NAME=PRIOR"
+            raise ValueError(f"--prior {assignment!r} {law}, such as --prior optimizer.lr='loguniform(1e-5, 1e-3)'")
+        priors[name] = text
+    return priors
+
+
 def save_config(arguments: argparse.Namespace, env: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Write the run file that --save-config asks for; see `effective`."""
     if arguments.save_config is not None:

@@ -164,22 +164,10 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
     env = options.parse_env(arguments.env, arguments.info)
-    epochs, priors = options.epochs_of(arguments, algorithm, fixed), _priors(arguments.prior)
+    epochs, priors = options.epochs_of(arguments, algorithm, fixed), options.priors_of(arguments.prior)
     given = {name: getattr(arguments, name) for name in OPTIONS}
     given["known"] = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
     return study_config(algorithm, env, epochs=epochs, fixed=fixed, priors=priors, **given)
-
-
-def _priors(assignments: Sequence[str]) -> dict[str, str]:
-    """Return the texts of --prior by dotted name."""
-    priors: dict[str, str] = {}
-    for assignment in assignments:
-        name, equals, text = (part.strip() for part in assignment.partition("="))
-        if not equals or not name or name in priors:
-            law = "is given twice" if name in priors else "must be written NAME=PRIOR"
-            raise ValueError(f"--prior {assignment!r} {law}, such as --prior optimizer.lr='loguniform(1e-5, 1e-3)'")
-        priors[name] = text
-    return priors
 
 
 def _check_backend(arguments: argparse.Namespace) -> None:

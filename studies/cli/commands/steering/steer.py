@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ....engine.steering import Steering
+from ....steering.steering import Steering
 from ....storage.commands import BOUNDS, Command
 from ...output.terminal import new_console, note, print_json
-from ..options import expand_files
+from ..options import expand_files, priors_of
 from ..storage import existing_store
 
 
@@ -46,8 +46,9 @@ def enqueue(arguments: argparse.Namespace) -> int:
 
 
 def extend(arguments: argparse.Namespace) -> int:
-    """Give a study more trials, or other bounds."""
-    given = {name: getattr(arguments, name) for name in ("trials", *BOUNDS)}
+    """Give a study more trials or epochs, other ranges or bounds."""
+    given = {name: getattr(arguments, name) for name in ("trials", "epochs", *BOUNDS)}
+    given["priors"] = priors_of(arguments.prior)
     return _give(arguments, lambda steering: steering.extend(**given, why=arguments.why))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ from rekindle.studies import Study
 from rekindle.studies.cli import main
 from rekindle.studies.engine.json_views import status_json
 from rekindle.studies.engine.runner import StudyRunner, start_study
-from rekindle.studies.engine.steering import Steering
 from rekindle.studies.errors import CommandRefused
-from rekindle.studies.schedulers.registry import plan, remembered
+from rekindle.studies.steering.steering import Steering
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig
 from rekindle.studies.upkeep.fsck import check
@@ -24,6 +23,7 @@ from rekindle.studies.workers import training
 from rekindle.studies.workers.supervisor import WorkerProcess
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks import load
+from replaying import assert_follows_from_rows
 from studying import bits, sqlite_first, surrogate, undisturbed
 
 
@@ -158,41 +158,6 @@ def test_enqueued_hyperparameters_are_the_next_trials(sqlite_url: str) -> None:
         assert_follows_from_rows(store)
 
 
-def assert_follows_from_rows(store: Store, name: str = "s") -> None:
-    """Suggests all trials again, each bracket from the rows and commands that were known when it was."""
-    runner = StudyRunner(store, name)
-    config, rows = runner.config, runner.rows
-    by_bracket: dict[int, list[Any]] = {}
-    for trial in rows.trials.values():
-        by_bracket.setdefault(trial.attrs["bracket"], []).append(trial)
-    for bracket, trials in by_bracket.items():
-        first, known = trials[0].number, trials[0].attrs.get("commands", 0)
-        before = {n: forget_later(trial, known) for n, trial in rows.trials.items() if n < first}
-        segments = [row for key, row in rows.segments.items() if key[0] in before]
-        wanted = plan(config, before.values(), segments)
-        assert (wanted.bracket, list(wanted.ask or ())[: len(trials)]) == (bracket, [each.number for each in trials])
-        made = retold(store, name, before, segments, known, wanted)
-        assert [(each.number, each.params, each.attrs) for each in made] == [
-            (each.number, each.params, {key: value for key, value in each.attrs.items() if key != "excluded"})
-            for each in trials
-        ]
-
-
-def forget_later(trial: Any, known: int) -> Any:
-    from dataclasses import replace
-
-    late = trial.attrs.get("excluded", -1) >= known
-    return replace(trial, attrs={key: value for key, value in trial.attrs.items() if not late or key != "excluded"})
-
-
-def retold(store: Store, name: str, trials: Mapping[int, Any], segments: Any, known: int, wanted: Any) -> list[Any]:
-    """The trials that a runner suggests who knows only these rows and the first commands."""
-    runner = StudyRunner(store, name)
-    runner.rows.trials, runner.rows.commands = dict(trials), runner.rows.commands[:known]
-    runner.rows.segments = {(row.number, row.rung): row for row in remembered(trials.values(), segments)[1]}
-    return runner._new_trials(wanted)
-
-
 @pytest.mark.slow
 def test_status_tells_a_study_that_nobody_works_on(sqlite_url: str) -> None:
     with Store(sqlite_url) as store:
@@ -247,7 +212,9 @@ def test_random_commands_against_workers_that_are_killed(sqlite_url: str, tmp_pa
         study, crew = Study("s", store), [WorkerProcess(sqlite_url, "s", 4) for _ in range(4)]
         for _ in range(50):
             known = len(store.trials("s")) or 1
-            name = choice.choice(("stop", "pause", "resume", "cancel", "exclude", "enqueue", "extend"))
+            name = choice.choice(
+                ("stop", "pause", "resume", "cancel", "exclude", "enqueue", "extend", "longer", "other")
+            )
             try:
                 if name in ("cancel", "exclude"):
                     getattr(study, name)(choice.randrange(known))
@@ -255,6 +222,10 @@ def test_random_commands_against_workers_that_are_killed(sqlite_url: str, tmp_pa
                     study.enqueue({})
                 elif name == "extend":
                     study.extend(study.config.trials[-1] + 1)
+                elif name == "longer":
+                    study.extend(epochs=study.config.rungs[-1] + 5)
+                elif name == "other":
+                    study.extend(priors={"lr": f"loguniform(1e-5, {choice.uniform(1e-4, 1e-1)})"})
                 else:
                     getattr(study, name)()
             except CommandRefused:

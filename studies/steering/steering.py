@@ -12,8 +12,11 @@ from __future__ import annotations
 import getpass
 import socket
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ..engine.bounds import is_lifted
+from ..engine.configuring import check_bounds, known_values, load_task
 from ..errors import CommandRefused
 from ..samplers.registry import KNOWN
 from ..schedulers.confirming import CONFIRM
@@ -22,13 +25,15 @@ from ..storage import commands
 from ..storage.commands import BOUND, BOUNDS, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, Command, hold_of
 from ..storage.studies import change_study, revise, trials
 from ..study.config import Config, check_count, parse_budget, parse_goal, parse_plateau
-from .bounds import is_lifted
-from .configuring import check_bounds, known_values, load_task
+from . import extensions
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from ..storage.store import Store
+
+
+Change = tuple[str, dict[str, Any], Callable[["Connection"], object]]  # the command's kind and data, and what it does
 
 
 def whoever() -> str:
@@ -136,43 +141,55 @@ class Steering:
         trials: int | None = None,
         why: str = "",
         *,
+        epochs: int | None = None,
+        priors: Mapping[str, str] = MappingProxyType({}),
         budget: str | None = None,
         goal: str | None = None,
         plateau: int | str | None = None,
     ) -> Command:
-        """Give the study more configurations, or other bounds.
+        """Give the study more configurations or epochs, other ranges or bounds.
 
         A study that a bound has stopped resumes if that is another one now.
 
         Args:
             trials: their number in all.
             why: in the user's words.
+            epochs: to which the best trials train, in all.
+            priors: ranges of searched hyperparameters, by dotted name, from the next trials on.
             budget: the work after which it stops, such as 2h; "off" for none. The others likewise.
             goal: the return at which it stops, such as return:475.
             plateau: number of trials without a better one after which it stops.
 
         Raises:
             CommandRefused: the study has as many.
-            BadConfig: it cannot have such a bound.
+            BadConfig: it cannot have such ranges or bounds.
         """
-        bounds = bounds_of(budget=budget, goal=goal, plateau=plateau)
-        if trials is None and not bounds:
+        changes: list[Change] = []
+        if trials is not None:
+            check_count("trials", trials)
+            changes.append((EXTEND, {"trials": trials}, lambda c: _extend(c, self.study, trials)))
+        if epochs is not None:
+            check_count("epochs", epochs)
+            changes.append((EXTEND, {"epochs": epochs}, lambda c: extensions.lengthen(c, self.study, epochs)))
+        if priors:
+            texts = dict(priors)
+            changes.append((EXTEND, {"priors": texts}, lambda c: extensions.search_otherwise(c, self.study, texts)))
+        if bounds := bounds_of(budget=budget, goal=goal, plateau=plateau):
+            changes.append((BOUND, bounds, lambda c: _bound(c, self.study, bounds)))
+        if not changes:
             raise CommandRefused("extend changes something, but got nothing; give --trials, --budget, ... (see --help)")
-        self._only_of_searches("extend", *(["pbt"] if trials is not None else []))
+        self._only_of_searches("extend", *(["pbt"] if changes[0][0] == EXTEND else []))
 
         def work(connection: Connection) -> Command:
-            given = []
-            if trials is not None:
-                check_count("trials", trials)
-                _extend(connection, self.study, trials)
-                given.append(commands.add(connection, self.study, EXTEND, {"trials": trials}, self.who, why))
-            if bounds:
-                options = _bound(connection, self.study, bounds)
-                given.append(commands.add(connection, self.study, BOUND, bounds, self.who, why))
-                held = hold_of(commands.commands(connection, self.study))
-                if held is not None and is_lifted(held.who, held.data, options):
-                    commands.hold(connection, self.study, RESUME, self.who, why or f"another {held.who}")
-            return given[-1]
+            revise(connection, self.study)
+            for kind, data, change in changes:
+                change(connection)
+                given = commands.add(connection, self.study, kind, data, self.who, why)
+            held = hold_of(commands.commands(connection, self.study))
+            options = commands.stored_config(connection, self.study)["options"]
+            if held is not None and held.who in BOUNDS and is_lifted(held.who, held.data, options):
+                commands.hold(connection, self.study, RESUME, self.who, why or f"another {held.who}")
+            return given
 
         return self.store.command(work)
 
@@ -202,8 +219,8 @@ def bounds_of(**texts: str | int | None) -> dict[str, Any]:
     return {name: None if text == "off" else parsers[name](text) for name, text in given.items()}
 
 
-def _bound(connection: Connection, study: str, bounds: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Set bounds of a study, and return its options."""
+def _bound(connection: Connection, study: str, bounds: Mapping[str, Any]) -> None:
+    """Set bounds of a study."""
 
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         config = Config.from_json(stored or {}, study)
@@ -212,7 +229,7 @@ def _bound(connection: Connection, study: str, bounds: Mapping[str, Any]) -> Map
         check_bounds(options, config.scheduler, algorithm)
         return {**(stored or {}), "options": options}
 
-    return Config.from_json(change_study(connection, study, change).config, study).options
+    change_study(connection, study, change)
 
 
 def _extend(connection: Connection, study: str, total: int) -> None:

@@ -1,0 +1,96 @@
+"""Extensions of a study to more epochs, and to other ranges of what it searches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...spaces import SpaceError, unflatten
+from ..engine.configuring import load_task, open_space
+from ..errors import CommandRefused
+from ..samplers.registry import check_sampler
+from ..schedulers.seeds import is_racing, seeds_of
+from ..storage.studies import change_study, reopen_trials, trials
+from ..study.config import BadConfig, Config
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+LENGTHENED = ("adaptive", "halving", "asha", "none")  # schedulers that decide rung by rung
+
+
+def lengthen(connection: Connection, study: str, epochs: int) -> None:
+    """Add rungs up to more epochs; complete trials compete for them.
+
+    The rungs that the study has stay as they are.
+
+    Raises:
+        CommandRefused: the study has as many epochs, or cannot have more.
+    """
+
+    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        config = Config.from_json(stored or {}, study)
+        if config.scheduler not in LENGTHENED or is_racing(config):
+            raise CommandRefused(
+                f"rungs are added where trials are compared rung by rung ({', '.join(LENGTHENED)}, without --racing), "
+                f"but {study!r} is by {'a race' if is_racing(config) else config.scheduler}; begin another study"
+            )
+        last = config.rungs[-1]
+        algorithm = load_task(config)
+        most = algorithm.learner.most_epochs(algorithm(config.env).env)
+        if epochs <= last or (most is not None and epochs > most):
+            ends = f", and {most} at most" if most is not None else ""
+            raise CommandRefused(f"extend takes more epochs than {study!r} has, {last}{ends}, but got {epochs}")
+        options = {**config.options, "longer": [*config.options.get("longer", ()), epochs]}
+        return {**(stored or {}), "options": options}
+
+    change_study(connection, study, change)
+    reopen_trials(connection, study)
+
+
+def search_otherwise(connection: Connection, study: str, priors: Mapping[str, str]) -> None:
+    """Change ranges of what a study searches, from the next trials on.
+
+    Raises:
+        BadConfig: the study does not search it, or its sampler cannot compare such ranges.
+    """
+
+    def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        config = Config.from_json(stored or {}, study)
+        following = len(trials(connection, study)) // seeds_of(config)
+        texts = {name: _prior(config, study, name, text) for name, text in priors.items()}
+        spaces = [*config.options.get("spaces", ()), [following, texts]]
+        changed = replace(config, options={**config.options, "spaces": spaces})
+        check_sampler(changed)
+        _check_kinds(config, changed)
+        return {**(stored or {}), "options": changed.options}
+
+    change_study(connection, study, change)
+
+
+def _prior(config: Config, study: str, name: str, text: str) -> str:
+    """Return the text of a new prior as a study stores it."""
+    if name not in config.open or config.sampler == "grid":
+        law = "a grid keeps its points" if config.sampler == "grid" else "a study goes on to search the same"
+        raise BadConfig(f"{law}, but --prior names {name!r}; {study!r} searches {', '.join(config.open)}")
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
+    space = open_space(load_task(config), EnvSpec.of(config.env), unflatten(config.fixed), {name: text})
+    return str(space.priors()[name])
+
+
+def _check_kinds(before: Config, after: Config) -> None:
+    """Raise BadConfig if Optuna cannot compare the ranges of both."""
+    from optuna.distributions import check_distribution_compatibility
+
+    from ...spaces.drivers.to_optuna import distributions
+
+    try:
+        old, new = distributions(before.searched), distributions(after.searched)
+        for name in old.keys() & new.keys():
+            check_distribution_compatibility(old[name], new[name])
+    except (ValueError, SpaceError) as error:
+        raise BadConfig(
+            f"a changed --prior keeps its kind, such as loguniform, but {error}; begin another study"
+        ) from None
