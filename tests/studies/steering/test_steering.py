@@ -212,9 +212,8 @@ def test_random_commands_against_workers_that_are_killed(sqlite_url: str, tmp_pa
         study, crew = Study("s", store), [WorkerProcess(sqlite_url, "s", 4) for _ in range(4)]
         for _ in range(50):
             known = len(store.trials("s")) or 1
-            name = choice.choice(
-                ("stop", "pause", "resume", "cancel", "exclude", "enqueue", "extend", "longer", "other")
-            )
+            kinds = ("stop", "pause", "resume", "cancel", "exclude", "enqueue", "extend", "longer", "other")
+            name = choice.choice(kinds)
             try:
                 if name in ("cancel", "exclude"):
                     getattr(study, name)(choice.randrange(known))
