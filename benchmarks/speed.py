@@ -1,6 +1,6 @@
 """Environment steps per second beside Stable-Baselines3, in one run, on one thread, with the same settings.
 
-    python benchmarks/speed.py [ppo] [a2c] [dqn] [sac] [--repeat 3] [--against CHECKOUT]
+    python benchmarks/speed.py [ppo] [a2c] [dqn] [sac] [--repeat 3] [--jax PYTHON] [--against CHECKOUT]
 
 PPO, A2C: CartPole-v1, 8 environments, two networks of 64-64; PPO 128 steps, 4 epochs x 4 minibatches, Adam; A2C
 5 steps, one gradient step, RMSprop. DQN: CartPole-v1, one environment, 64-64, 4 steps per gradient step on a batch of
@@ -10,6 +10,9 @@ fast it would be if nothing but its matrix products took time is shown beside it
 All take turns, and the median of each is compared. A cohort's figure is the sum over its members. Steps are divided by
 seconds of processor time, so that other work on the machine counts less.
 
+With --jax two peers that JAX compiles take turns as well: SBX, and PPO in PureJaxRL's form, where the environment is
+compiled, too. PYTHON is of an environment with both, see `jax_peers.py`.
+
 With --against the other side is Rekindle in another checkout, of an older version for example, row by row.
 """
 
@@ -17,6 +20,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import os
 import statistics
 import subprocess
 import sys
@@ -191,7 +196,46 @@ def speed_of_products(setting: Setting) -> float:
     return repeats / (time.process_time() - start)
 
 
-def compare(setting: Setting, repeat: int) -> None:
+JaxPeer = Callable[[str, Setting, int], float]  # (name, setting, members) -> steps per second
+
+
+@contextmanager
+def jax_peers(python: Path) -> Iterator[JaxPeer]:
+    """A function that measures what JAX compiles, in a process of another Python."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(python), str(Path(__file__).with_name("jax_peers.py"))]
+    with subprocess.Popen(command, env=own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+
+        def measure(peer: str, setting: Setting, members: int) -> float:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            task = load(setting.task)(setting.env).init(**unflatten(setting.hyperparameters))
+            assert task.hyperparameters is not None
+            question = {"peer": peer, "task": setting.task, "env": setting.env, "members": members}
+            question |= {"steps": setting.steps * (4 if members > 1 else 1), "hp": flatten(task.hyperparameters)}
+            child.stdin.write(json.dumps(question) + "\n")
+            child.stdin.flush()
+            if not (answer := child.stdout.readline()):
+                raise SystemExit(f"{python} must have jax and sbx-rl, but {peer} failed there; see its error above")
+            return float(answer)
+
+        yield measure
+        child.stdin.close()
+
+
+def peers_of(setting: Setting, jax: JaxPeer | None) -> dict[str, Callable[[], float]]:
+    """The compiled peers of a setting, by name."""
+    if jax is None or setting.task == "a2c":
+        return {}
+    runs: dict[str, Callable[[], float]] = {"SBX, one task": partial(jax, "sbx", setting, 1)}
+    for members in setting.cohorts if setting.task == "ppo" else ():
+        runs[f"PureJaxRL's form, {members}"] = partial(jax, "purejaxrl", setting, members)
+    return runs
+
+
+def compare(setting: Setting, repeat: int, jax: JaxPeer | None = None) -> None:
     """Print the figures of one setting."""
     base = "Stable-Baselines3"
     runs: dict[str, Callable[[], float]] = {base: partial(their_speed, setting)}
@@ -200,6 +244,7 @@ def compare(setting: Setting, repeat: int) -> None:
         runs[f"Rekindle, {name}"] = partial(our_speed, setting, members)
     if setting.task == "sac":
         runs["its matrix products alone"] = partial(speed_of_products, setting)
+    runs |= peers_of(setting, jax)
     figures: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeat):
         for name, run in runs.items():
@@ -214,6 +259,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("algorithms", nargs="*", default=list(SETTINGS), help=f"{', '.join(SETTINGS)} (all)")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--jax", type=Path, metavar="PYTHON", help="measure SBX and PureJaxRL's form as well")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with another checkout instead")
     options = parser.parse_args()
     if unknown := [name for name in options.algorithms if name not in SETTINGS]:
@@ -221,9 +267,11 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.against is not None:
         return compare_checkouts(options.algorithms, options.against, options.repeat)
-    for algorithm in options.algorithms:
-        for setting in SETTINGS[algorithm]:
-            compare(setting, options.repeat)
+    with ExitStack() as stack:
+        jax = None if options.jax is None else stack.enter_context(jax_peers(options.jax))
+        for algorithm in options.algorithms:
+            for setting in SETTINGS[algorithm]:
+                compare(setting, options.repeat, jax)
 
 
 if __name__ == "__main__":
