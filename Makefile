@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS := pyproject.toml constraints.txt
 
-.PHONY: help tune test lint slow chaos envpool bench docs docs-test pictures clean
+.PHONY: help tune test lint slow chaos browser envpool bench docs docs-test pictures clean
 .DELETE_ON_ERROR:
 # Studies and tests start many interpreters: none should compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,6 +29,10 @@ slow: $(VENV)/.installed-test  ## the tests that train until something is learne
 
 chaos: $(VENV)/.installed-test  ## kill, pause and mislead workers, crash and fill databases; shows figures
 	$(BIN)/pytest -m chaos -q
+
+# Chromium itself comes from the system: apt-get install chromium; or CHROMIUM names it. PICTURES=DIR keeps screenshots.
+browser: $(VENV)/.installed-browser  ## the tests that open reports and served pages in Chromium
+	$(BIN)/pytest -m browser -q
 
 envpool: $(VENV)/.installed-envpool  ## the tests of EnvPool's environments, which bring 800 MB along
 	$(BIN)/pytest -m envpool
@@ -68,6 +72,10 @@ $(VENV)/.installed-test: $(PINS) | $(VENV)/.made
 $(VENV)/.installed-envpool: $(VENV)/.installed-test
 	$(INSTALL) -e '.[test,envpool]'
 	@touch $@
+
+$(VENV)/.installed-browser: $(VENV)/.installed-test
+	$(INSTALL) -e '.[test,browser]'
+	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-docs: $(PINS) | $(VENV)/.made
 	$(INSTALL) -e '.[docs,digits]'

@@ -123,7 +123,9 @@ def _curves(measured: Curves, trials: Sequence[Json], objective: str) -> Json:
     means = {}
     for trial in trials:
         uids = [each["uid"] for each in trial.get("seeds", [trial])]
-        points = [(epoch, statistics.fmean(of)) for epoch, of in _by_epoch(measured, uids, metric).items()]
+        last = max((rung["epochs"] for rung in trial["rungs"]), default=0)  # another study may train it further
+        found = _by_epoch(measured, uids, metric).items()
+        points = [(epoch, statistics.fmean(of)) for epoch, of in found if epoch <= last]
         if points:
             means[trial["number"]] = points
     return {"metric": metric, "trials": means}

@@ -96,7 +96,7 @@ def _what_mattered(shown: Json) -> str:
     if shown["importances"]:
         text = (
             "Share of the results' variance that each explains by itself, over all rungs, with 95% intervals (least "
-            "squares; `rekindle diagnose` also asks a forest)."
+            "squares; rekindle diagnose also asks a forest)."
         )
         left = part("Importance of hyperparameters", text, figure(figures.importances(shown)))
     if shown["correlations"]:
