@@ -1,0 +1,80 @@
+"""PostgreSQL with least privilege: a worker's role that cannot drop, a reader's that cannot write."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import psycopg
+import pytest
+from rekindle.studies.cli import main
+from rekindle.studies.engine.runner import start_study
+from rekindle.studies.storage.store import Store
+from rekindle.studies.workers.worker import Worker
+from studying import bits, tiny, undisturbed
+
+# What docs/guide.md tells a database's owner.
+WORKER = """
+GRANT USAGE ON SCHEMA public TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role};
+GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {role};
+"""
+READER = """
+GRANT USAGE ON SCHEMA public TO {role};
+GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role};
+"""
+
+
+def as_role(postgres: Any, url: str, name: str, grants: str) -> str:
+    """The database as a new role with these privileges sees it."""
+    owner = url.replace("postgresql+psycopg", "postgresql")
+    with psycopg.connect(owner, autocommit=True) as connection:
+        with contextlib.suppress(psycopg.errors.DuplicateObject):
+            connection.execute(f"CREATE ROLE {name} LOGIN")  # type: ignore[arg-type]
+        connection.execute(grants.format(role=name))  # type: ignore[arg-type]
+    return url.replace("postgres@", f"{name}@")
+
+
+def test_a_worker_trains_a_study_that_it_cannot_drop(postgres: Any, postgres_url: str) -> None:
+    config = tiny(trials=4)
+    with Store(postgres_url) as store:
+        start_study(store, "s", config)
+    url = as_role(postgres, postgres_url, "rk_worker", WORKER)
+    with Store(url) as store:
+        assert Worker(store, "s").run()
+        assert bits(store) == undisturbed(config)
+    with (
+        psycopg.connect(url) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege, match="owner of table"),
+    ):
+        connection.execute("DROP TABLE rk_metric")
+
+
+def test_a_reader_looks_at_everything_and_changes_nothing(
+    postgres: Any, postgres_url: str, capsys: pytest.CaptureFixture[str], tmp_path: Any
+) -> None:
+    with Store(postgres_url) as store:
+        start_study(store, "s", tiny(trials=2))
+        assert Worker(store, "s").run()
+        before = bits(store)
+    url = as_role(postgres, postgres_url, "rk_reader", READER)
+    report = str(tmp_path / "r.html")
+    for command in (
+        ["status"],
+        ["trials", "s"],
+        ["watch", "s"],
+        ["diagnose", "s"],
+        ["report", "s", "-o", report],
+        ["tasks"],
+    ):
+        assert main([*command, "--json", "--storage", url]) == 0, (command, capsys.readouterr().err)
+        json.loads(capsys.readouterr().out)
+    for command in (["stop", "s"], ["worker", "--study", "s"], ["enqueue", "s", "--set", "gamma=0.9"], ["gc", "--yes"]):
+        main([*command, "--storage", url])
+        said = " ".join(capsys.readouterr().err.split())
+        assert "the database must be writable" in said, (command, said)
+        assert "permission denied for table" in said
+    with Store(postgres_url) as store:
+        assert bits(store) == before
+        assert store.commands("s") == []
