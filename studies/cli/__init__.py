@@ -83,6 +83,9 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
     import-config format, config (the run file), without [what has no counterpart]
     replay        format, uid, equal, epochs, digest, replayed (digest or null), reason (text or null),
                   lineage [{uid, from (epochs), to (epochs), digest}]
+    schedule      format, uid, epochs, stages [{from, to (epochs), hyperparameters (those that change)}], recorded (its
+                  result), schedule, last (its last hyperparameters all along), gain (the one less the other, seed by
+                  seed), each {value, low, high (95%), results}, luck (recorded less schedule)
     fork          as train, and from (uid), at (epochs), changed {dotted name: [old, new]}, return_before
 
 ``--set:NAME VALUE`` is another spelling of ``--set NAME=VALUE`` for Orion, whose parser gives priors to the names of

@@ -517,6 +517,11 @@ def _add_lineage(commands: Any) -> None:
     parser = _command(commands, "replay", text, "lineage.replay")
     _add_uid(parser)
     _add_device(parser)
+    text = "train a population's lineage as a schedule of hyperparameters on fresh seeds: what was gain, what luck"
+    parser = _command(commands, "schedule", text, "lineage.schedule")
+    _add_uid(parser)
+    option(parser, "--seeds N", "fresh seeds, at least 3", default=10)
+    _add_device(parser)
     text = "continue from a stored checkpoint with other hyperparameters"
     parser = _command(commands, "fork", text, "lineage.fork")
     _add_uid(parser)

@@ -1,13 +1,16 @@
-"""``rekindle replay`` and ``fork``: verify a lineage, branch from a checkpoint."""
+"""``rekindle replay``, ``fork`` and ``schedule``: verify a lineage, branch from it, or judge it."""
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from ....tasks.identity import uid_of
 from ....tasks.registry import task_of
+from ...analysis.schedules import schedule_json
 from ...engine import branching
 from ...engine.lineage import lineage
+from ...study.digits import in_digits
 from ...workers.training import TaskStorage
 from ..output import tables
 from ..output.terminal import new_console, note, print_json
@@ -70,4 +73,28 @@ def fork(arguments: argparse.Namespace) -> int:
         "digest": result["digest"],
     }
     new_console().print(tables.pairs_table(str(task), table))
+    return 0
+
+
+def schedule(arguments: argparse.Namespace) -> int:
+    """Train a lineage's hyperparameters as a schedule on fresh seeds."""
+    errors = new_console(stderr=True)
+    with existing_store(arguments) as store:
+        uid = whole_uid(store, arguments.uid)
+        result = schedule_json(store, uid, arguments.seeds, partial(note, errors), arguments.device)
+    if arguments.json:
+        return print_json(result)
+    out = new_console()
+    for stage in result["stages"]:
+        values = ", ".join(f"{name}={tables.number(value)}" for name, value in stage["hyperparameters"].items())
+        note(out, f"epochs {stage['from']} to {stage['to']}: {values}")
+    for key, text in (
+        ("schedule", "this schedule"),
+        ("last", "its last hyperparameters from the first epoch on"),
+        ("gain", "gain by the schedule"),
+    ):
+        value, low, high = in_digits([result[key][end] for end in ("value", "low", "high")])
+        note(out, f"{text}, on {arguments.seeds} fresh seeds: {value} (95% interval {low} to {high})")
+    found, luck = in_digits([result["recorded"], result["luck"]])
+    note(out, f"the recorded result is {found}; luck, what fresh seeds do not repeat: {luck}")
     return 0

@@ -274,3 +274,35 @@ def test_a_branch_without_its_state_does_not_train(store: Store) -> None:
     assert (stored.uid, stored.epochs, stored.resumed) == (uid, 2, True)
     stored.fit(3)
     assert stored.digest == child.digest
+
+
+def test_a_lineage_is_a_schedule_whose_gain_and_luck_add_up(finished: str, cli: Callable[..., Any]) -> None:
+    with Store(finished) as store:
+        trial = deepest(store)
+        links = lineage(store, trial.uid)
+        [row] = store.tasks([trial.uid])
+    status, out, errors = cli("schedule", trial.uid, "--seeds", "3", "--json", "--storage", finished)
+    assert status == 0, errors
+    found = json.loads(out)
+    ends = [link.start.epochs for link in links if link.start is not None]
+    assert [stage["from"] for stage in found["stages"]] == [0, *ends]
+    assert found["stages"][-1]["to"] == found["epochs"] == row.epochs
+    for stage, link in zip(found["stages"], links, strict=True):
+        assert stage["hyperparameters"].items() <= link.identity["hyperparameters"].items()
+    assert len({json.dumps(stage["hyperparameters"]) for stage in found["stages"]}) > 1
+    assert found["recorded"] == pytest.approx(found["schedule"]["value"] + found["luck"])
+    assert found["gain"]["value"] == pytest.approx(found["schedule"]["value"] - found["last"]["value"])
+    assert len({*found["schedule"]["results"]}) > 1  # seeds differ
+    assert found["schedule"]["results"] != found["last"]["results"]
+
+
+def test_what_is_no_schedule_is_told(finished: str, cli: Callable[..., Any]) -> None:
+    with Store(finished) as store:
+        trial = deepest(store)
+        root = lineage(store, trial.uid)[0].uid
+    for uid, seeds, message in (
+        (trial.uid, "2", "at least 3 seeds, but --seeds is 2"),
+        (root, "3", "a task that branched, as in a population"),
+    ):
+        status, _, errors = cli("schedule", uid, "--seeds", seeds, "--storage", finished)
+        assert (status, message in errors) == (2, True), errors

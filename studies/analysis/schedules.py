@@ -1,0 +1,96 @@
+"""Schedules from populations: a lineage's hyperparameters by epoch, trained again on fresh seeds.
+
+A population's best member had a schedule of hyperparameters, and luck: of many members and seeds it is the one that
+came out first. Its schedule on fresh seeds, beside its last hyperparameters from the first epoch on, says which.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...tasks.cohort import Cohort
+from ...tasks.registry import task_of
+from ...tasks.rng import streams
+from ...tasks.task import Task
+from ..engine.lineage import LineageTask, lineage, restore
+from ..statistics.intervals import FEWEST, mean_interval
+from ..storage.store import Store
+from ..study.config import MOST_SEEDS, BadConfig, check_count
+
+Json = dict[str, Any]
+
+
+def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None], device: str = "cpu") -> Json:
+    """Train a lineage as a schedule on fresh seeds, and return what it is worth.
+
+    Args:
+        store: holds the lineage.
+        uid: of its last task.
+        seeds: how many, at least 3.
+        say: is told of each half of the work.
+        device: see `Task`.
+
+    Raises:
+        BadConfig: there are too few seeds, or the lineage is of one task or begins with a warm start.
+    """
+    check_count("seeds", seeds, MOST_SEEDS)
+    if seeds < FEWEST:
+        raise BadConfig(f"an interval needs at least {FEWEST} seeds, but --seeds is {seeds}; take more")
+    links = lineage(store, uid)
+    if links[0].policy is not None:
+        raise BadConfig(f"a schedule begins with untrained networks, but task {links[0].uid} has a warm start")
+    if len(links) < 2:
+        raise BadConfig(f"a schedule is of a task that branched, as in a population, but {uid} began by itself")
+    saved = store.load(uid)
+    if saved is None:
+        raise BadConfig(f"a schedule ends with a trained task, but {uid} has no checkpoint; train it first")
+    recorded = restore(saved, device)
+    ends = [link.start.epochs for link in links[1:] if link.start is not None] + [recorded.epochs]
+    own = int(links[0].identity["seed"])
+    fresh = [int(streams.key(own, "schedule", n)) >> 1 for n in range(seeds)]
+    say(f"training the schedule on {seeds} fresh seeds")
+    scheduled = _train(links, ends, fresh, device)
+    say(f"training the last hyperparameters on the same {seeds} seeds")
+    static = _train(links[-1:], ends[-1:], fresh, device)
+    before = recorded.evaluate()
+    return {
+        "uid": uid,
+        "epochs": recorded.epochs,
+        "stages": _stages(links, ends),
+        "recorded": before,
+        "schedule": _summary(scheduled),
+        "last": _summary(static),
+        "gain": _summary([one - other for one, other in zip(scheduled, static, strict=True)]),
+        "luck": before - statistics.fmean(scheduled),
+    }
+
+
+def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[int], device: str) -> list[float]:
+    """Return the result of each seed, trained with the hyperparameters of each link to its end."""
+    tasks: list[Task] = []
+    for link, end in zip(links, ends, strict=True):
+        identity = {name: value for name, value in link.identity.items() if name != "start"}
+        states = [task.state_dict() for task in tasks]
+        tasks = [task_of({**identity, "seed": seed}, device=device) for seed in seeds]
+        for task, state in zip(tasks, states, strict=False):
+            task.load_state_dict(state, perturb=True)
+        Cohort(tasks).fit(end)
+    return [task.evaluate() for task in tasks]
+
+
+def _stages(links: Sequence[LineageTask], ends: Sequence[int]) -> list[Json]:
+    """Return the changed hyperparameters of each stage; the first has all that change."""
+    values: list[Mapping[str, Any]] = [link.identity["hyperparameters"] for link in links]
+    changed = [name for name in values[-1] if any(each.get(name) != values[-1][name] for each in values)]
+    stages, begin = [], 0
+    for each, end in zip(values, ends, strict=True):
+        stages.append({"from": begin, "to": end, "hyperparameters": {name: each.get(name) for name in changed}})
+        begin = end
+    return stages
+
+
+def _summary(results: Sequence[float]) -> Json:
+    value, low, high = mean_interval(results)
+    return {"value": value, "low": low, "high": high, "results": list(results)}
