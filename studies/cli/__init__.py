@@ -62,7 +62,8 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   running [{trial, seed (its index, null of one), uid, epochs, target, curve [the last values],
                   worker, seconds (since that took it)}],
                   workers [{name, state ("trains", "silent", "died"), trials, seconds}],
-                  failures [{time, trial, kind, retry, text}]
+                  failures [{time, trial, kind, retry, text}]; live.json of serve is the same
+    serve         format, url, as soon as it answers
     train         format, uid, task, env, seed, epochs, return, digest, resumed, hyperparameters, metrics {name: number}
     create        as tune
     tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (the last one, or null)}]

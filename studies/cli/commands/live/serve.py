@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from contextlib import suppress
 
 from ....live.serving import Server
-from ...output.terminal import new_console, note
+from ...output.terminal import new_console, note, print_json
 from ..storage import existing_store
 
 
@@ -14,8 +15,13 @@ def serve(arguments: argparse.Namespace) -> int:
     """Serve pages until Ctrl-C."""
     out = new_console()
     with existing_store(arguments) as store, Server(store, arguments.host, arguments.port, arguments.token) as server:
-        note(out, f"{store.url}: {server.url} (Ctrl-C ends it)")
+        if arguments.json:
+            print_json({"url": server.url})
+            sys.stdout.flush()
+        else:
+            note(out, f"{store.url}: {server.url} (Ctrl-C ends it)")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
-    note(out, "nobody is served any more; no study was changed")
+    if not arguments.json:
+        note(out, "nobody is served any more; no study was changed")
     return 0
