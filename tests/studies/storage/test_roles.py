@@ -57,6 +57,7 @@ def test_a_reader_looks_at_everything_and_changes_nothing(
     with Store(postgres_url) as store:
         start_study(store, "s", tiny(trials=2))
         assert Worker(store, "s").run()
+        start_study(store, "open", tiny(trials=2))
         before = bits(store)
     url = as_role(postgres, postgres_url, "rk_reader", READER)
     report = str(tmp_path / "r.html")
@@ -70,7 +71,12 @@ def test_a_reader_looks_at_everything_and_changes_nothing(
     ):
         assert main([*command, "--json", "--storage", url]) == 0, (command, capsys.readouterr().err)
         json.loads(capsys.readouterr().out)
-    for command in (["stop", "s"], ["worker", "--study", "s"], ["enqueue", "s", "--set", "gamma=0.9"], ["gc", "--yes"]):
+    for command in (
+        ["stop", "s"],
+        ["worker", "--study", "open"],
+        ["enqueue", "s", "--set", "gamma=0.9"],
+        ["gc", "--yes"],
+    ):
         main([*command, "--storage", url])
         said = " ".join(capsys.readouterr().err.split())
         assert "the database must be writable" in said, (command, said)
