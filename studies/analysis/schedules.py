@@ -1,4 +1,4 @@
-"""Schedules from populations: a lineage's hyperparameters by epoch, trained again on fresh seeds.
+"""Lineages of populations as schedules, trained again on fresh seeds.
 
 A population's best member had a schedule of hyperparameters, and luck: of many members and seeds it is the one that
 came out first. Its schedule on fresh seeds, beside its last hyperparameters from the first epoch on, says which.
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None], device: str = "cpu") -> Json:
-    """Train a lineage as a schedule on fresh seeds, and return what it is worth.
+    """Train a lineage as a schedule on fresh seeds.
 
     Args:
         store: holds the lineage.
@@ -68,7 +68,7 @@ def schedule_json(store: Store, uid: str, seeds: int, say: Callable[[str], None]
 
 
 def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[int], device: str) -> list[float]:
-    """Return the result of each seed, trained with the hyperparameters of each link to its end."""
+    """Return each seed's result; each link trains to its end."""
     tasks: list[Task] = []
     for link, end in zip(links, ends, strict=True):
         identity = {name: value for name, value in link.identity.items() if name != "start"}
@@ -81,7 +81,7 @@ def _train(links: Sequence[LineageTask], ends: Sequence[int], seeds: Sequence[in
 
 
 def _stages(links: Sequence[LineageTask], ends: Sequence[int]) -> list[Json]:
-    """Return the changed hyperparameters of each stage; the first has all that change."""
+    """Return what changes, as it is in each stage."""
     values: list[Mapping[str, Any]] = [link.identity["hyperparameters"] for link in links]
     changed = [name for name in values[-1] if any(each.get(name) != values[-1][name] for each in values)]
     stages, begin = [], 0

@@ -204,7 +204,7 @@ def _with_preset(
     search: Sequence[str],
     scheduler: str,
 ) -> tuple[Nested, dict[str, Any]]:
-    """Return what is fixed with a preset, and what its trial takes of the search.
+    """Return what a preset fixes, and its trial of the search.
 
     What the study does not search, or not over the preset's value, is fixed to that.
     """

@@ -1,4 +1,4 @@
-"""Presets: known-good hyperparameters by task and family of environments, each with its source."""
+"""Presets: known-good hyperparameters by task and family of environments."""
 
 from __future__ import annotations
 

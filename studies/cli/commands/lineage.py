@@ -1,4 +1,4 @@
-"""``rekindle replay``, ``fork`` and ``schedule``: verify a lineage, branch from it, or judge it."""
+"""``rekindle replay``, ``fork`` and ``schedule``: what can be done with lineages."""
 
 from __future__ import annotations
 
