@@ -9,7 +9,7 @@ from unittest import mock
 
 import nursery
 import pytest
-from rekindle.studies.workers import supervisor
+from rekindle.studies.workers import forked
 from rekindle.tasks.envs.processes import wire
 
 
@@ -17,6 +17,6 @@ from rekindle.tasks.envs.processes import wire
 def _forked_processes() -> Iterator[None]:
     """What a test's own process starts is forked; what such a process starts is a new interpreter."""
     forking = SimpleNamespace(**{**vars(subprocess), "Popen": nursery.Popen})
-    with mock.patch.object(wire, "subprocess", forking), mock.patch.object(supervisor, "subprocess", forking):
+    with mock.patch.object(wire, "subprocess", forking), mock.patch.object(forked, "subprocess", forking):
         yield
     nursery.close()
