@@ -61,7 +61,11 @@ def evaluation_keys(members: int, purpose: str, seed: int = EVALUATION_SEED) -> 
 
 @one_thread()
 def evaluate(
-    learner: BaseLearner, episodes: int = EVALUATION_EPISODES, env: EnvSpec | None = None, seed: int = EVALUATION_SEED
+    learner: BaseLearner,
+    episodes: int = EVALUATION_EPISODES,
+    env: EnvSpec | None = None,
+    seed: int = EVALUATION_SEED,
+    on_step: OnStep | None = None,
 ) -> np.ndarray:
     """Return each member's objective (P,).
 
@@ -70,7 +74,7 @@ def evaluate(
     """
     if (score := learner.score()) is not None:
         return score
-    returns = evaluate_episodes(learner, episodes, env=env, seed=seed).reshape(-1, episodes)
+    returns = evaluate_episodes(learner, episodes, on_step=on_step, env=env, seed=seed).reshape(-1, episodes)
     means: np.ndarray = returns.mean(1).reshape(learner.members, -1).mean(1)
     return means
 

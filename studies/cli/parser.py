@@ -634,6 +634,11 @@ def _add_training(parser: Parser) -> None:
 
 def _add_lease(parser: Parser) -> None:
     option(parser, "--lease SECONDS", "how long a silent worker keeps its trials from other workers", default=60)
+    text = (
+        "how long a worker has after SIGTERM, before the scheduler's SIGKILL: it saves between two steps, also within "
+        "epochs and evaluations, and exits in time if one step takes longer"
+    )
+    option(parser, "--grace SECONDS", text, default=60)
 
 
 def _add_env_processes(parser: Parser) -> None:

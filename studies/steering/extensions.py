@@ -1,4 +1,4 @@
-"""Extensions of a study to more epochs, and to other ranges of what it searches."""
+"""Extensions of studies to more epochs and to other ranges."""
 
 from __future__ import annotations
 

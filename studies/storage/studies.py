@@ -242,7 +242,7 @@ def finish_trials(
 
 
 def reopen_trials(connection: Connection, name: str) -> int:
-    """Let complete trials train on, and return the revision; readers read all rows again."""
+    """Reopen complete trials, and return the revision; readers read all rows again."""
     revision = revise(connection, name, rewrite=True)
     which = (trial.c.study == name) & (trial.c.state == "complete")
     connection.execute(trial.update().where(which).values(state="running", finished=None, revision=revision))

@@ -15,7 +15,7 @@ from .forked import CommandProcess, Crew
 
 GIVE_UP = 6  # deaths in a row per worker, without a new epoch or a failed trial in between
 POLL = 0.25  # seconds between two snapshots
-GRACE = 60.0  # seconds that a worker has to save and stop before it is killed
+GRACE = 60.0  # seconds that a worker has to save and stop before it is killed, unless another number is given
 
 
 class WorkersFailed(StoreError):
@@ -95,12 +95,20 @@ class Supervisor:
         count: number of workers.
         start_worker: starts one.
         display: shows progress.
+        grace: seconds that a worker has to save and stop before it is killed.
     """
 
     def __init__(
-        self, store: Store, study: str, count: int, start_worker: Callable[[], WorkerHandle], display: Display
+        self,
+        store: Store,
+        study: str,
+        count: int,
+        start_worker: Callable[[], WorkerHandle],
+        display: Display,
+        grace: float = GRACE,
     ):
         self.store, self.study, self.count, self.start_worker, self.display = store, study, count, start_worker, display
+        self.grace = grace
         self.workers: list[WorkerHandle] = []
         self.deaths = 0  # in a row
         self.steps = -1  # epochs and failed trials so far
@@ -124,7 +132,7 @@ class Supervisor:
             for worker in self.workers:
                 worker.stop()
             for worker in self.workers:
-                worker.wait(GRACE)
+                worker.wait(self.grace)
             for number, handler in before.items():
                 signal.signal(number, handler)
         if self.asked is not None:

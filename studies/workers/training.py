@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from ...tasks.base_learner import BaseLearner
 from ...tasks.checkpoint.storage import Saved, Write
 from ...tasks.cohort import Cohort
-from ...tasks.errors import Diverged
+from ...tasks.errors import Diverged, Stopped
 from ...tasks.evaluation import EVALUATION_SEED, evaluate, one_thread
+from ...tasks.runtime.interrupts import Interrupts
 from ...tasks.runtime.observers import EpochEvent
 from ...tasks.task import Task
 from ..engine.bounds import NOISE, overdue, standard_error, stop_if_spent
@@ -167,8 +168,14 @@ class Training:
         if measured is None:
             seed = EVALUATION_SEED if self.episodes is None else self.episodes
             with one_thread():
-                measured = self.returns[learner, learner.epochs] = evaluate(learner, seed=seed).tolist()
+                found = evaluate(learner, seed=seed, on_step=self._stop_if_asked)
+            measured = self.returns[learner, learner.epochs] = found.tolist()
         return measured[member]
+
+    def _stop_if_asked(self, *step: object) -> None:
+        """End an evaluation if this process is asked to stop."""
+        if self.runner.stop() or Interrupts.asked():
+            raise Stopped("an evaluation was asked to stop by SIGTERM; the state is saved, and any worker repeats it")
 
     def _result(self, item: ReadySegment, task: Task) -> list[Result]:
         """Return a task's result, or nothing if its return is not finite."""

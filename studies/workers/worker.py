@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from ..storage.failure_history import FailureHistory
 from ..storage.locks.leases import StoreLease
 from ..storage.locks.owner import Owner
 from ..storage.store import Store
+from .grace import graceful
 from .training import Held, Training
 
 LARGEST_COHORT = 32
@@ -288,17 +289,20 @@ class StopSignals:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def run_worker(store: Store, study: str, *, with_parent: bool, **options: Any) -> int:
+def run_worker(store: Store, study: str, *, with_parent: bool, grace: float = 60.0, **options: Any) -> int:
     """Run a worker process, and return its exit status.
 
     Args:
         store: holds the study.
         study: its name.
         with_parent: whether to stop when stdin ends.
+        grace: seconds after a request to stop within which it exits.
         options: those of `Worker`.
     """
-    with StopSignals(with_parent) as signals:
-        store.wait_until(lambda: signals.asked is not None or Interrupts.asked())
+    with StopSignals(with_parent) as signals, ExitStack() as stack:
+        asked = lambda: signals.asked is not None or Interrupts.asked()  # noqa: E731
+        store.wait_until(asked)
+        stack.enter_context(graceful(store, grace, asked))
         try:
             worker = Worker(store, study, **options)
             worker.runner.check()

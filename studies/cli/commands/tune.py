@@ -156,7 +156,7 @@ def _crew(arguments: argparse.Namespace) -> Crew:
 def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Console, crew: Crew) -> None:
     """Run the study to its end with new workers."""
     with Progress(errors, name, store.url) as display, _worker_pool(arguments, name, crew) as (count, start_worker):
-        Supervisor(store, name, count, start_worker, display).run()
+        Supervisor(store, name, count, start_worker, display, arguments.grace).run()
 
 
 def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
@@ -208,6 +208,7 @@ def _worker_pool(
 ) -> Iterator[tuple[int, Callable[[], WorkerHandle]]]:
     """Yield the number of workers, and a function that starts one."""
     extra = ["--use-previous"] if arguments.use_previous else []
+    extra += ["--grace", f"{arguments.grace:g}"]
     extra += ["--patience", str(arguments.patience), "--lease", str(arguments.lease)]
     extra += ["--stuck", "off" if arguments.stuck is None else f"{arguments.stuck:g}s"]
     extra += ["--device", arguments.device]

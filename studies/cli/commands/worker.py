@@ -42,6 +42,7 @@ def worker(arguments: argparse.Namespace) -> int:
                 workers=arguments.workers,
                 use_previous=arguments.use_previous,
                 with_parent=arguments.with_parent,
+                grace=arguments.grace,
                 env_processes=arguments.env_processes,
                 device=arguments.device,
                 say=say,
