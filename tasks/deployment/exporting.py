@@ -90,7 +90,7 @@ class Program(torch.nn.Module):
         return own if after is None else (*own, after[self.member])
 
     def _encode(self, parts: tuple[Tensor, ...]) -> Tensor:
-        """Return the batch as `Observations` encodes it, or mixed ones as `Mixed` takes them."""
+        """Return the batch as the policy's encoder takes it."""
         if self.encoded.kind == "image":
             return _image(parts[0], self.encoded.shape)
         numbers, images = [], []

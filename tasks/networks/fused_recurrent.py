@@ -103,7 +103,7 @@ class FusedCore:
         return torch.cat(parts if to_hidden is to_drive else [*parts, hidden_rows.sum(1)], 1), of_inputs
 
     def _to_inputs(self, saved: Saved, rows: Tensor, steps_and_batch: Sequence[int]) -> Tensor:
-        """Return the inputs' gradient, 0 for those of members that do not learn."""
+        """Return the inputs' gradient, 0 where a member does not learn."""
         weight = saved["weight"][: len(rows)].transpose(1, 2)
         g = torch.bmm(rows, weight).unflatten(1, steps_and_batch).transpose(1, 2)  # [M', T * B, D] -> [M', B, T, D]
         return torch.cat([g, g.new_zeros(len(saved["weight"]) - len(g), *g.shape[1:])])
