@@ -175,7 +175,7 @@ class CommandProcess:
 
 
 def _forked(crew: Crew | None, words: Sequence[str], environment: Mapping[str, str]) -> Forked | None:
-    """Let a process of the crew run a command, if one is left."""
+    """Let a process of the crew run a command, if any."""
     process = None if crew is None else crew.take()
     if process is not None:
         process.run(words, environment)
