@@ -1,4 +1,4 @@
-"""Views of a study as it is now: who trains what, how it goes, and what failed."""
+"""Views of a study: who trains what, progress and failures."""
 
 from __future__ import annotations
 

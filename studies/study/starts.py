@@ -25,7 +25,7 @@ def check_shapes(config: Config, algorithm: type[Task]) -> None:
 
 
 def store_start(store: Store, task: Task, values: Mapping[str, Any], name: str) -> str:
-    """Initialize a task that has a warm start, store its policy, and return the digest."""
+    """Store the policy of a warm start, and return its digest."""
     task.init(**values)
     return put_policy(store, task, name)
 
