@@ -58,6 +58,7 @@ def test_forked_processes_run_commands_and_end_with_their_parent(sqlite_url: str
         psutil.Process(found["orphan"]).wait(30)  # of its parent's end
 
 
+@pytest.mark.slow
 def test_a_study_of_forked_workers_starts_no_interpreter_and_has_the_same_bits(sqlite_url: str) -> None:
     config = tiny(4)
     values = [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
