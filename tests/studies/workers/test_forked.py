@@ -9,6 +9,7 @@ from typing import Any
 
 import nursery
 import psutil
+import pytest
 from rekindle.studies.storage.store import Store
 from studying import TINY, bits, tiny, undisturbed
 
