@@ -49,7 +49,8 @@ ORDER = (
     *("studies.workers", "studies.curves", "studies.upkeep", "studies.orion"),
     *("studies.objective", "studies.tuning", "studies"),
     *("studies.cli.run_files", "studies.cli.output", "studies.cli.commands"),
-    *("studies.cli.commands.answers", "studies.cli.commands.live", "studies.cli.commands.steering", "studies.cli"),
+    *("studies.cli.commands.answers", "studies.cli.commands.live", "studies.cli.commands.steering"),
+    *("studies.cli.parsers", "studies.cli"),
 )
 
 

@@ -11,7 +11,7 @@ from itertools import islice
 
 from ..redact import printable
 from .commands.options import FAILED, USAGE
-from .parser import make_parser
+from .parsers import make_parser
 from .run_files.reading import expand
 
 

@@ -14,7 +14,7 @@ import nursery
 import own_envs
 import pytest
 from rekindle.studies.cli.commands.options import expand_files
-from rekindle.studies.cli.parser import make_parser
+from rekindle.studies.cli.parsers import make_parser
 from studying import TINY
 
 Cli = Callable[..., tuple[int, str, str]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rekindle.studies.cli.parser import make_parser
+from rekindle.studies.cli.parsers import make_parser
 from rekindle.studies.cli.run_files.reading import COMMANDS, places
 from rekindle.studies.cli.run_files.writing import to_toml
 from studying import TINY

@@ -1,0 +1,172 @@
+"""Parser, options and the types of their values."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from typing import Any, NoReturn
+
+from ...orion.trial import storage_url
+from ...study.durations import parse_duration
+from ...workers import URL_VARIABLE
+from ..commands.options import USAGE
+
+DEFAULT_URL = "sqlite:///rekindle.db"
+MOST = 10_000_000  # of what is counted
+MOST_PROCESSES = 1000
+MANY: dict[str, Any] = {"action": "append", "default": []}  # an option that may be repeated
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line.
+
+    Attributes:
+        commands: the parsers of the commands, by name.
+    """
+
+    commands: dict[str, Parser]
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message on stderr and exit."""
+        print(f"rekindle: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        sys.exit(USAGE)
+
+
+def command(commands: Any, name: str, text: str, run: str) -> Parser:
+    """Add a command with the options that all commands have.
+
+    `run` is the function that runs it, "module.function" in `commands`.
+    """
+    parser: Parser = commands.add_parser(
+        name, help=text.replace("%", "%%"), description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+    )
+    parser.set_defaults(run=run)
+    option(
+        parser,
+        "--storage URL",
+        f"sqlite:///file.db or postgresql://user:password@host/name (default: ${URL_VARIABLE}, or {DEFAULT_URL})",
+        default=os.environ.get(URL_VARIABLE) or storage_url() or DEFAULT_URL,
+    )
+    option(
+        parser, "--patience SECONDS", "how long to wait for a database that is busy, full or unreachable", default=600
+    )
+    option(parser, "--json", "print the result as JSON")
+    option(parser, "--debug", "print the traceback of an error")
+    return parser
+
+
+def option(parser: argparse._ActionsContainer, form: str, text: str, **more: Any) -> None:
+    """Add an option "--name PLACEHOLDER", or a flag "--name".
+
+    The placeholder decides the type, unless `more` has one. A default is added to the text, unless that names it.
+    """
+    name, _, placeholder = form.partition(" ")
+    value = {"metavar": placeholder, "type": TYPES.get(placeholder, str)} if placeholder else {"action": "store_true"}
+    if more.get("default", []) != [] and "(default" not in text:
+        text += " (default: %(default)s)"
+    parser.add_argument(name, help=text, **(value | more))
+
+
+def positive(text: str) -> int:
+    """Parse an integer of at least 1."""
+    if not text.isdecimal() or not text.strip("0"):
+        raise argparse.ArgumentTypeError(f"must be a number of at least 1, but got {text!r}")
+    return bounded(text)
+
+
+def bounded(text: str, most: int = MOST) -> int:
+    """Parse an integer of at most `most`."""
+    if len(text.lstrip("0")) > len(str(most)) or int(text) > most:  # int() of very many digits is an error
+        raise argparse.ArgumentTypeError(f"must be {most} at most, but got {text[:40]}")
+    return int(text)
+
+
+def few(text: str) -> int:
+    """Parse a number of processes."""
+    return bounded(str(positive(text)), MOST_PROCESSES)
+
+
+def nonnegative(text: str) -> int:
+    """Parse an integer of at least 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number of at least 0, but got {text!r}")
+    return bounded(text, MOST_PROCESSES)
+
+
+def port(text: str) -> int:
+    """Parse the number of a port."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number from 0 to 65535, but got {text!r}")
+    return bounded(text, 65535)
+
+
+def amount(text: str) -> float:
+    """Parse a number above 0."""
+    value = float(text) if text.replace(".", "", 1).isdecimal() else 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, such as 1 or 0.5, but got {text!r}")
+    return value
+
+
+def seed(text: str) -> int:
+    """Parse a seed."""
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**63 - 1, but got {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """Parse a finite duration."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be seconds, a number of at least 0, but got {text!r}")
+    return value
+
+
+def duration(text: str) -> float | None:
+    """Parse a duration, in seconds without a unit; "off" is None."""
+    if text == "off":
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).replace(", but", ", or off, but", 1)) from None
+
+
+def device(text: str) -> str:
+    """Check the form of a device's name.
+
+    Torch, which is slow to import, checks that the device is here.
+    """
+    kind, colon, index = text.partition(":")
+    if kind not in ("auto", "cpu", "cuda", "mps") or (colon and (kind != "cuda" or not index.isdecimal())):
+        raise argparse.ArgumentTypeError(
+            f"must be auto, cpu, cuda, cuda:1 (or another number) or mps, but got {text!r}"
+        )
+    return text
+
+
+def retention(text: str) -> str:
+    """Check which checkpoints to keep."""
+    from ...tasks.checkpoint.retention import keep_of
+
+    try:
+        keep_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+TYPES = {
+    "N": positive,
+    "SECONDS": seconds,
+    "EPOCH": positive,
+    "DURATION": duration,
+    "MODE": retention,
+    "DEVICE": device,
+}  # of values, by placeholder
