@@ -153,7 +153,7 @@ def device(text: str) -> str:
 
 def retention(text: str) -> str:
     """Check which checkpoints to keep."""
-    from ...tasks.checkpoint.retention import keep_of
+    from ....tasks.checkpoint.retention import keep_of
 
     try:
         keep_of(text)
