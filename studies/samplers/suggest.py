@@ -59,14 +59,15 @@ def suggest(
     """
     assert plan.ask is not None
     sampler = KNOWN[config.sampler]
-    cohort, trials = config.cohort if sampler.structures else 1, list(trials)
+    cohort, learned = config.cohort if sampler.structures else 1, bool(config.options.get(LEARNED))
+    trials = list(trials) if sampler.learns or learned else []
     suggestions: list[dict[str, Any]] = []
     with quiet(optuna.logging.ERROR):
         study = optuna.create_study(directions=["maximize"] * len(objectives_of(config)))
         if sampler.learns:
             study.add_trials(history(config, trials, plan.seen, segments, optuna_params))
-        known, first = config.options.get("known", []), OWN[1] if config.options.get(LEARNED) else 0
-        before = {trial.number: flatten(trial.params) for trial in trials if trial.number < plan.ask[0]}
+        known, first = config.options.get("known", []), OWN[1] if learned else 0
+        before = {each.number: flatten(each.params) for each in trials if learned and each.number < plan.ask[0]}
         results = sum(bool(scores) for scores in plan.seen.values())
         for index, number in enumerate(plan.ask):
             wanted = known[number] if number < len(known) else enqueued.get(number)

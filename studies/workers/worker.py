@@ -87,12 +87,18 @@ class Worker:
         Raises:
             StoreError: the store failed, or only trials are left that need a decision of the user.
         """
-        pause, self.runner.stop = POLL[0], stop
+        self.runner.stop = stop
+        try:
+            return self._run(stop)
+        except Stopped:  # between two steps of planning, or of an evaluation
+            if not stop():
+                raise
+            return False
+
+    def _run(self, stop: Callable[[], bool]) -> bool:
+        pause = POLL[0]
         while not stop():
-            try:
-                ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
-            except Stopped:  # between two steps of planning
-                return False
+            ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
             if self.runner.complete:
                 return True
             self.held = self.runner.rows.hold

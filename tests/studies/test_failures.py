@@ -17,7 +17,7 @@ import pytest
 import torch
 from rekindle.spaces import Space, log_real
 from rekindle.studies import errors
-from rekindle.studies.failures import FAILED, LENGTH, RETRY_RULES, Killed, classify, decide, describe, note
+from rekindle.studies.failures import FAILED, LENGTH, RETRY_RULES, Killed, OutOfTime, classify, decide, describe, note
 from rekindle.studies.storage.failure_history import FailureHistory
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig
@@ -113,6 +113,7 @@ CASES: list[tuple[str, Callable[[], BaseException]]] = [
     ("damaged", of_kind(DamagedState, "a bit")),
     ("killed", of_kind(Killed, "5 processes")),
     ("hung", of_kind(Hung, "no step")),
+    ("time", of_kind(OutOfTime, "2 h")),
     ("unknown", of_kind(RuntimeError, "something else")),
     ("diverged", lambda: broke(Diverged("a loss became NaN"))),
     ("environment", lambda: broke(crash("ValueError"))),

@@ -73,7 +73,7 @@ def finished_url(finished: Path, tmp_path: Path) -> str:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The workers of a command, which lead sessions of their own."""
+    """The workers of a command, and its copier, which lead sessions of their own."""
     try:
         return [child for child in psutil.Process(process.pid).children() if os.getsid(child.pid) == child.pid]
     except (psutil.NoSuchProcess, ProcessLookupError):
@@ -88,9 +88,14 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str]) -> No
         time.sleep(0.02)
 
 
+def stuck(process: subprocess.Popen[str], gate: gated.Gate) -> list[psutil.Process]:
+    """The workers of a command that stand still at the gate."""
+    return [worker for worker in workers_of(process) if worker.pid in gate.waiting()]
+
+
 def is_stuck(process: subprocess.Popen[str], gate: gated.Gate) -> bool:
     """Whether a worker of a command stands still at the gate, so that the study cannot end."""
-    return bool(gate.waiting() & {worker.pid for worker in workers_of(process)})
+    return bool(stuck(process, gate))
 
 
 @pytest.mark.slow
@@ -119,12 +124,11 @@ def test_killed_at_random_steps_a_study_ends_as_if_nothing_had_happened(sqlite_u
 def test_a_killed_worker_is_replaced_and_all_stop_when_asked(sqlite_url: str, gate: gated.Gate) -> None:
     gate.close(250)
     process = start(sqlite_url, "--workers", "2")
-    wait_for(lambda: is_stuck(process, gate) and len(workers_of(process)) == 2, process)
-    victim, other = sorted(workers_of(process), key=lambda worker: worker.pid not in gate.waiting())
+    wait_for(lambda: len(stuck(process, gate)) == 2, process)
+    victim, other = stuck(process, gate)
     victim.kill()
-    wait_for(lambda: victim not in workers_of(process) and len(workers_of(process)) == 2, process)
+    wait_for(lambda: len({*stuck(process, gate)} - {victim}) == 2, process)
     crew = workers_of(process)
-    wait_for(lambda: is_stuck(process, gate), process)
     process.terminate()
     gate.open()
     _, errors = process.communicate()

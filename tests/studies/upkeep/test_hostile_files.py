@@ -127,7 +127,7 @@ ROWS = [
     "INSERT INTO rk_segment (study, number, rung, epochs, state) VALUES ('study', 3, 9, 1, 'done')",
     "UPDATE rk_segment SET epochs = -1 WHERE number = 2",
     'UPDATE rk_segment SET objectives = \'{"return": "x"}\'',
-    "INSERT INTO rk_task SELECT 'uid-9', identity, NULL, 0, 0, 0, created FROM rk_task LIMIT 1",
+    "INSERT INTO rk_task SELECT 'uid-9', identity, NULL, 0, 0, 0, created, 0 FROM rk_task LIMIT 1",
     "UPDATE rk_task SET identity = '[]'",
     "DELETE FROM rk_task WHERE uid = 'uid-1'",
     "UPDATE rk_checkpoint SET digest = '../x'",

@@ -16,7 +16,6 @@ from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers import training
 from rekindle.studies.workers.supervisor import WorkerProcess
 from rekindle.studies.workers.worker import Worker
-from rekindle.tasks.errors import Stopped
 from studying import bits, sqlite_first, tiny, undisturbed
 
 RECIPE = Path(__file__).parents[3] / "examples" / "slurm.sh"
@@ -35,8 +34,7 @@ def test_an_evaluation_is_stopped_and_repeated(sqlite_url: str, monkeypatch: pyt
         start_study(store, "s", tiny(2, (1, 2, 2)))
         with monkeypatch.context() as patched:
             patched.setattr(training, "evaluate", interrupted)
-            with pytest.raises(Stopped, match="an evaluation was asked to stop by SIGTERM; the state is saved"):
-                Worker(store, "s").run(lambda: bool(asked))
+            assert not Worker(store, "s").run(lambda: bool(asked))
         assert {task.epochs for task in store.tasks()} == {1}
         assert not store.held()
         assert not [row for row in store.segments("s") if row.state == "done"]
