@@ -192,7 +192,10 @@ def _verdict(shown: Json) -> list[str]:
                 "The best of many noisy results was partly lucky: "
                 f"rekindle confirm {study['study']} says what it is worth on fresh seeds."
             )
-    if study["state"] != "complete":
+    if (held := study["held"]) is not None:
+        why = f": {held['why']}" if held["why"] else ""
+        sentences.append(f"The study had the {held['kind']} by {held['who']}{why}.")
+    elif study["state"] != "complete":
         sentences.append("The study is not complete.")
     return [*sentences, _cost(shown)]
 

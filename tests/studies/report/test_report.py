@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rekindle import Store, Study, tune
@@ -111,6 +112,14 @@ def test_an_empty_study_says_so(tmp_path: Path, cli: Cli) -> None:
     assert cli("create", "surrogate", "--study", "empty", "--storage", url)[0] == 0
     assert cli("report", "empty", "--storage", url, "-o", str(file))[0] == 0
     assert "The study has nothing to show: no trial has a result yet." in file.read_text()
+
+
+def test_a_study_that_was_stopped_says_by_what(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
+        same: dict[str, Any] = {"storage": store, "scheduler": "none", "epochs": 3, "trials": 6, "progress": False}
+        tune("surrogate", "CartPole-v1", study="s", budget="6epochs", **same)
+        told = report_json(store, "s")["verdict"]
+    assert any(re.fullmatch(r"The study had the stop by budget: \d+ of 6 epochs are trained\.", each) for each in told)
 
 
 def test_a_study_that_failed_whole_says_why(tmp_path: Path) -> None:
