@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+ALONE = {"watcher.py"}  # programs that run without what their parent's path leads to
+
 MODULE = """
 import mmap, os
 _path = os.environ.get("REKINDLE_PROBES")
@@ -102,6 +104,8 @@ def plant(root: Path, folders: tuple[str, ...], path: Path) -> list[Probe]:
     probes: list[Probe] = []
     for folder in folders:
         for file in sorted((root / folder).rglob("*.py")):
+            if file.name in ALONE:
+                continue
             tree = _Planter(str(file.relative_to(root)), probes).visit(ast.parse(file.read_bytes()))
             if not any(isinstance(node, ast.Assign) for node in tree.body):  # a docstring alone
                 continue
