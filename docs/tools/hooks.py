@@ -1,4 +1,4 @@
-"""What MkDocs needs beside the pages: pages from elsewhere in the repository, and tables made from the code.
+"""Hooks of MkDocs: pages from elsewhere in the repository, and tables made from the code.
 
 A page says where a table belongs: ``<!-- hyperparameters: ppo -->``.
 """

@@ -55,7 +55,8 @@ def report(store: Store, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api")
+    from playwright import sync_api  # an extra that only these tests need
+
     path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     assert path, "make browser says how Chromium is installed"
     with sync_api.sync_playwright() as playwright:
