@@ -2,7 +2,7 @@
 
 PPO, A2C, DQN and SAC are read, with an MlpPolicy, or for images all but SAC with a CnnPolicy. No code of the file is
 run: weights are read as tensors only, and what was pickled beside them is not read at all. Greedy actions are those of
-the model, apart from the statistics of a VecNormalize, which are in another file.
+the model; where it saw normalized observations, the statistics come from the file that its VecNormalize wrote.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +26,8 @@ from ..errors import StateMismatch
 
 Layer = tuple[Tensor, Tensor]
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "ELU": "elu"}
-DAMAGE = (OSError, ValueError, KeyError, EOFError, RuntimeError, UnpicklingError, zipfile.BadZipFile)
+NORMALIZATION = {"clip_obs": 10.0, "epsilon": 1e-8}  # as of `experience.normalizers`
+DAMAGE = (OSError, ValueError, KeyError, EOFError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile)
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,24 @@ class _Model:
         return ACTIVATIONS[kind]
 
 
-def import_policy(path: str | os.PathLike[str]) -> ImportedPolicy:
+def import_policy(path: str | os.PathLike[str], vec_normalize: str | os.PathLike[str] | None = None) -> ImportedPolicy:
     """Return the networks of a model that Stable-Baselines3 saved.
 
+    Args:
+        path: what `model.save` wrote, a .zip.
+        vec_normalize: what the `save` of its VecNormalize wrote, a .pkl, if observations were normalized.
+
     Raises:
-        StateMismatch: it is no such file, or its networks have no counterpart.
+        StateMismatch: it is no such file, or its networks or statistics have no counterpart.
     """
-    path = Path(path)
+    found = _networks(Path(path))
+    if vec_normalize is None:
+        return found
+    policy = found.policy | {f"obs_normalizer.{name}": x for name, x in _statistics(Path(vec_normalize)).items()}
+    return replace(found, policy=policy, hyperparameters=found.hyperparameters | {"normalize_obs": True})
+
+
+def _networks(path: Path) -> ImportedPolicy:
     try:
         with zipfile.ZipFile(path) as archive:
             data, weights = json.loads(archive.read("data")), io.BytesIO(archive.read("policy.pth"))
@@ -148,6 +161,56 @@ def _sac(model: _Model) -> ImportedPolicy:
         policy |= _named(f"critic{twin}", layers)
     activation = model.activation("ReLU", False, hidden)
     return ImportedPolicy("sac", {"model": _shape(model, activation, hidden, twins[0][:-1])}, policy)
+
+
+class _Inert:
+    """The attributes of a pickled object, without its class."""
+
+    def __init__(self, *arguments: Any):
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            vars(self).update(state)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
+class _InertUnpickler(pickle.Unpickler):
+    """A reader of pickles that builds NumPy's arrays only, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in {"numpy", "numpy.core.multiarray", "numpy._core.multiarray"} and name in {
+            *("ndarray", "dtype", "scalar", "_reconstruct")
+        }:
+            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        return type(name, (_Inert,), {})
+
+
+def _statistics(path: Path) -> dict[str, Tensor]:
+    """Return the moments of observations of a VecNormalize by our names."""
+    law = f"{path} must be the file that a VecNormalize of Stable-Baselines3 saved"
+    try:
+        with path.open("rb") as file:
+            found = _InertUnpickler(file).load()
+    except (*DAMAGE, TypeError, AttributeError, IndexError) as error:
+        raise StateMismatch(f"{law}, but: {error}") from None
+    if type(found).__name__ != "VecNormalize":
+        raise StateMismatch(f"{law}, but got a pickled {type(found).__name__}")
+    kept = vars(found)
+    moments: Any = kept.get("obs_rms")
+    if not kept.get("norm_obs") or type(moments).__name__ != "RunningMeanStd":
+        of = "observations that are a Dict" if kept.get("norm_obs") else "rewards only, whose statistics start anew"
+        raise StateMismatch(f"{path}: statistics are of observations that are one vector, but these are of {of}")
+    for name, value in NORMALIZATION.items():
+        if kept.get(name) != value:
+            raise StateMismatch(f"{path}: observations are normalized with {name}={value:g}, but got {kept.get(name)}")
+    try:
+        parts = {"mean": moments.mean, "variance": moments.var, "count": [moments.count]}
+        return {name: torch.tensor(np.asarray(part, np.float64).reshape(-1)) for name, part in parts.items()}
+    except (TypeError, ValueError, AttributeError) as error:
+        raise StateMismatch(f"{law}, but: {error}") from None
 
 
 def _named(network: str, layers: Sequence[Layer]) -> dict[str, Tensor]:

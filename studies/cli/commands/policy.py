@@ -80,7 +80,7 @@ def export_policy(arguments: argparse.Namespace) -> int:
 
 def import_policy(arguments: argparse.Namespace) -> int:
     """Write the networks of a Stable-Baselines3 model as weights."""
-    found = sb3_files.import_policy(arguments.model)
+    found = sb3_files.import_policy(arguments.model, arguments.vec_normalize)
     file = write_policy(arguments.file, found.policy, {"task": found.task, "source": arguments.model.name})
     values = flatten(found.hyperparameters)
     count = sum(tensor.numel() for tensor in found.policy.values())

@@ -94,3 +94,5 @@ def add_policy(commands: Any) -> None:
     parser = command(commands, "import-policy", text, "policy.import_policy")
     parser.add_argument("model", type=Path, metavar="MODEL", help="such as ppo.zip, as `model.save` wrote it")
     parser.add_argument("file", type=Path, metavar="FILE", help="such as policy.safetensors")
+    text = "statistics of normalized observations, as the `save` of the model's VecNormalize wrote them"
+    parser.add_argument("--vec-normalize", type=Path, metavar="PKL", help=text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import stable_baselines3 as sb3
 import torch
 from rekindle.tasks import EnvSpec, StateMismatch, import_policy, load
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 SMALL: dict[str, dict[str, Any]] = {
     "dqn": {"buffer_size": 100, "learning_starts": 64},
@@ -113,4 +115,56 @@ def test_no_code_of_a_file_is_run(tmp_path: Path) -> None:
     file = changed(tmp_path / "model.zip", {}, {"action_net.weight": Evil()})
     with pytest.raises(StateMismatch, match="must be a model that Stable-Baselines3 saved"):
         import_policy(file)
+    made(sb3.A2C, "MlpPolicy", "CartPole-v1", {}, file)
+    statistics = tmp_path / "vecnormalize.pkl"
+    statistics.write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(StateMismatch, match=r"must be the file that a VecNormalize .* but got a pickled .*touch"):
+        import_policy(file, statistics)
     assert not (tmp_path / "ran").exists()
+
+
+def normalized(path: Path, env: str, **options: Any) -> VecNormalize:
+    """The statistics of an environment that was played for a while, saved."""
+    envs = VecNormalize(DummyVecEnv([lambda: gym.make(env.removeprefix("own_envs:"))]), **options)
+    envs.seed(3)
+    envs.reset()
+    for _ in range(50):
+        envs.step(np.array([envs.action_space.sample()]))
+    envs.save(str(path))
+    return envs
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [(sb3.PPO, {"n_steps": 64}), (sb3.SAC, {"buffer_size": 10})])
+def test_statistics_of_observations_come_along(kind: Any, arguments: dict[str, Any], tmp_path: Path) -> None:
+    file, statistics = tmp_path / "model.zip", tmp_path / "vecnormalize.pkl"
+    small = {"policy_kwargs": {"net_arch": [16, 16]}}
+    model, envs = made(kind, "MlpPolicy", "Pendulum-v1", arguments | small, file), normalized(statistics, "Pendulum-v1")
+    found = import_policy(file, statistics)
+    assert found.hyperparameters["normalize_obs"] is True
+    task = load(found.task)("Pendulum-v1", warm_start=found.policy)
+    task.init(**found.hyperparameters, **SMALL.get(found.task, {}))
+    observations = np.random.default_rng(2).normal(size=(1000, 3)).astype(np.float32) * [1, 1, 20]  # some are clipped
+    theirs = model.predict(envs.normalize_obs(observations), deterministic=True)[0]
+    ours = task.predict(observations.astype(np.float32))[0]
+    np.testing.assert_allclose(ours, theirs.reshape(ours.shape), rtol=1e-4, atol=1e-4)
+    assert not np.allclose(ours, model.predict(observations, deterministic=True)[0].reshape(ours.shape), atol=1e-2)
+    task.fit(0)
+
+
+def test_statistics_without_counterpart_are_refused(tmp_path: Path) -> None:
+    file, statistics = tmp_path / "model.zip", tmp_path / "vecnormalize.pkl"
+    made(sb3.A2C, "MlpPolicy", "CartPole-v1", {}, file)
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("CartPole-v1", {"clip_obs": 5.0}, "observations are normalized with clip_obs=10, but got 5.0"),
+        ("CartPole-v1", {"norm_obs": False}, "one vector, but these are of rewards only"),
+    ]
+    for env, options, message in cases:
+        normalized(statistics, env, **options)
+        with pytest.raises(StateMismatch, match=message):
+            import_policy(file, statistics)
+    for content in (b"no pickle", pickle.dumps({"obs_rms": 1})[:-5], b""):
+        statistics.write_bytes(content)
+        with pytest.raises(StateMismatch, match="must be the file that a VecNormalize of Stable-Baselines3 saved, but"):
+            import_policy(file, statistics)
+    with pytest.raises(StateMismatch, match=r"No such file or directory"):
+        import_policy(file, tmp_path / "none.pkl")
