@@ -104,17 +104,25 @@ def convert(path: Path, env: str | None = None, behavior: str | None = None) -> 
         content["env"] = env
     if "max_steps" in flat:
         content["env_steps"] = int(flat["max_steps"])
-    if "keep_checkpoints" in flat:
-        content["snapshots"] = str(flat["keep_checkpoints"])
+    if "keep_checkpoints" in flat or "checkpoint_interval" in flat:
+        content["snapshots"] = _snapshots(flat, int(values.get("epoch_steps", space.flat()["epoch_steps"].default)))
     outside = dict(_flat({name: whole.get(name) or {} for name in OUTSIDE}))
     if isinstance(seed := outside.pop("env_settings.seed", None), int) and seed >= 0:
         content["seed"] = seed
     if device := outside.pop("torch_settings.device", None):
         content["device"] = device
     content["hyperparameters"] = values
-    used |= {"max_steps", "keep_checkpoints"}
+    used |= {"max_steps", "keep_checkpoints", "checkpoint_interval"}
     left = {path: value for path, value in flat.items() if path not in used or DIRECT.get(path) in unknown} | outside
     return Converted(content, [f"{path}: {value}" for path, value in left.items() if value not in ABSENT])
+
+
+def _snapshots(flat: Mapping[str, Any], epoch_steps: int) -> str:
+    """Return which checkpoints are kept: the last few of every so many steps, rounded to whole epochs."""
+    keep = int(flat.get("keep_checkpoints", 5))  # ML-Agents' default
+    if "checkpoint_interval" not in flat:
+        return str(keep)
+    return f"every:{max(1, round(int(flat['checkpoint_interval']) / epoch_steps))}:{keep}"
 
 
 def _sees_images(trainer: str, env: str) -> bool:

@@ -71,6 +71,9 @@ def test_a_configuration_becomes_a_run_file(file: Path, cli: Cli) -> None:
     assert hp["lr_schedule"] == {"name": "linear", "horizon": 3_000_000}
     assert hp["model"] == {"width": 512, "layers": 2, "encoder": "simple"}
     assert hp["rnd"] == {"use": True, "gamma": 0.99, "strength": 0.01, "lr": 0.0001, "width": 64}
+    file.write_text(PYRAMIDS.replace("keep_checkpoints: 5", "keep_checkpoints: 3\n    checkpoint_interval: 100000"))
+    status, out, errors = cli("import-config", str(file), "my_envs:Pyramids-v0")
+    assert (status, tomllib.loads(out)["snapshots"]) == (0, "every:24:3")  # of 4,096 steps each
     for path in ("summary_freq: 30000", "reward_signals.rnd.network_settings.num_layers: 3"):
         assert f"# no counterpart: {path}" in out
         assert f"no counterpart: {path}" in errors
