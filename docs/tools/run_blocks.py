@@ -134,6 +134,9 @@ def run_page(page: Path, slow: bool) -> Iterator[tuple[Block, str, float]]:
                 database = stack.enter_context(postgres(folder))
             code, start = POSTGRES.sub(database, shorter(block.code)), time.monotonic()
             if re.search(r"\bUID\b", code):
+                if not list(folder.glob("*.db")):
+                    yield block, "UID is of a database that a block above makes, but there is none; split the block", 0.0
+                    continue
                 code = re.sub(r"\bUID\b", best(folder, environment), code)
             command = (
                 ["bash", "-euo", "pipefail", "-c", code] if block.language == "sh" else [sys.executable, "-c", code]
@@ -169,7 +172,7 @@ class postgres:  # noqa: N801 - used as a function
 
 def best(folder: Path, environment: dict[str, str]) -> str:
     """Return the uid of the best trial, or of the only training, of the first database of a folder."""
-    [file, *_] = sorted(folder.glob("*.db"), key=lambda path: path.stat().st_ctime)
+    file = min(folder.glob("*.db"), key=lambda path: path.stat().st_ctime)
 
     def told(command: str) -> dict[str, Any]:
         line = ["rekindle", command, "--json", "--storage", f"sqlite:///{file}"]
