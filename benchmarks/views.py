@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rekindle.spaces import flatten
 from rekindle.studies.engine.configuring import study_config
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.sql import schema
@@ -44,7 +45,7 @@ def fill(url: str, trials: int, seeds: int, epochs: int, running: int = 0, name:
     options: dict[str, Any] = {"priors": SPACE, "scheduler": "halving", "trials": trials}
     config = study_config(load("ppo"), "CartPole-v1", search=[*SPACE], epochs=(1, epochs, 3), seeds=seeds, **options)
     for number in range(trials):
-        params = config.searched.sample(seed=number)
+        params = flatten(config.searched.sample(seed=number))
         for replicate in range(seeds):
             rows.add(number * seeds + replicate, params, config.rungs, number >= trials - running, replicate, dice)
     with Store(url) as store:

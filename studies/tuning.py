@@ -33,8 +33,8 @@ from .engine.runner import scheduler_of, start_study
 from .errors import StoreError
 from .redact import printable
 from .report.data import report_json
+from .report.page import write_report
 from .report.pictures import Pictures
-from .report.writing import write_report
 from .steering.steering import Steering
 from .storage.commands import Command
 from .storage.store import Store

@@ -50,7 +50,7 @@ SHORTER = (
     (r"--at \d+", "--at 1"),
     (r"--generation \d+", "--generation 4"),
     (r"epochs=\(1, \d+\)", "epochs=(1, 3)"),
-    (r"epochs=\d+", "epochs=2"),
+    (r"(?<!-)epochs=\d+", "epochs=2"),
     (r"trials=\d+", "trials=4"),
     (r"seeds=\d+", "seeds=3"),
     (r"top=\d+", "top=1"),
@@ -135,7 +135,11 @@ def run_page(page: Path, slow: bool) -> Iterator[tuple[Block, str, float]]:
             code, start = POSTGRES.sub(database, shorter(block.code)), time.monotonic()
             if re.search(r"\bUID\b", code):
                 if not list(folder.glob("*.db")):
-                    yield block, "UID is of a database that a block above makes, but there is none; split the block", 0.0
+                    yield (
+                        block,
+                        "UID is of a database that a block above makes, but there is none; split the block",
+                        0.0,
+                    )
                     continue
                 code = re.sub(r"\bUID\b", best(folder, environment), code)
             command = (

@@ -18,7 +18,7 @@ from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.intervals import Interval
 from ..storage.rows import Event, Segment, Trial, score_of
 from ..study.config import Config
-from ..study.objectives import objectives_of
+from ..study.objectives import MINIMIZE, objectives_of
 from .importance import Observations, importances, observations
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Rows:
         replicates: trials with one seed each.
         runs: segments of replicates.
         found: results of configurations.
-        shares: see `importances`.
+        shares: see `Importances`.
         events: of all tasks, the oldest first.
         saved: when each lease stored its last checkpoint, by uid and fencing token.
     """
@@ -87,15 +87,17 @@ def diagnose(store: Store, name: str, forest: bool = True) -> Json:
     replicates, runs = store.trials(name), store.segments(name)
     trials, segments = collapse(config, replicates, runs)
     found = observations(config, trials, segments)
-    shares, events, saved = importances(found, forest), store.events_of_study(name), store.saved_last(name)
-    rows = Rows(config, trials, segments, replicates, runs, found, shares, events, saved)
+    objective, direction = next(iter(objectives_of(config).items()))
+    told = importances(found, -1 if direction == MINIMIZE else 1, forest)
+    events, saved = store.events_of_study(name), store.saved_last(name)
+    rows = Rows(config, trials, segments, replicates, runs, found, told.shares, events, saved)
     findings = [finding for check in CHECKS for finding in check(rows)]
     return {
         "study": name,
-        "objective": next(iter(objectives_of(config))),
+        "objective": objective,
         "results": len(found.scores),
         "configurations": len(np.unique(found.numbers)),
-        "importances": [{"name": each, **share._asdict()} for each, share in shares.items()],
+        **told.to_json(),
         "findings": [vars(finding) for finding in findings],
     }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +12,12 @@ from ...spaces import flatten
 from ...spaces.choices import Fixed
 from ..statistics.aggregates import Floats
 from ..statistics.intervals import Interval
-from ..statistics.variance import Indices, variance_shares
+from ..statistics.variance import Indices, decompose
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
 from ..study.objectives import objectives_of, point
 
+CLEAR = 0.005  # the share that a pair explains at least to be named
 FEWEST = 8  # configurations; fewer tell nothing
 
 
@@ -25,13 +27,15 @@ class Observations:
 
     Attributes:
         names: of the searched hyperparameters that differ.
-        columns: their values in each result, as ranks; NaN where one does not apply.
+        levels: their values, sorted.
+        columns: the places of their values among these, by result; NaN where one does not apply.
         scores: the first objective, the higher the better.
         numbers: the configuration of each result.
         rungs: of each result.
     """
 
     names: Sequence[str]
+    levels: Sequence[Sequence[Any]]
     columns: Sequence[Floats]
     scores: Floats
     numbers: Indices
@@ -42,23 +46,26 @@ def observations(config: Config, trials: Sequence[Trial], segments: Sequence[Seg
     """Return the results of configurations, see `schedulers.seeds.collapse`."""
     rows = [row for row in segments if row.state == "done"]
     params = {trial.number: flatten(trial.params) for trial in trials}
-    names, columns = [], []
+    names, levels, columns = [], [], []
     for name, dimension in config.searched.flat().items():
         values = [params[row.number].get(name) for row in rows]
         known = {value for value in values if value is not None}
         if isinstance(dimension, Fixed) or not known:
             continue
         numeric = all(isinstance(value, int | float) for value in known)
-        ranks = {value: rank for rank, value in enumerate(sorted(known, key=None if numeric else str))}
+        level = sorted(known, key=None if numeric else str)
+        ranks = {value: rank for rank, value in enumerate(level)}
         column = np.array([ranks.get(value, np.nan) for value in values])
         if len(known) > 1 or np.isnan(column).any():
             names.append(name)
+            levels.append(level)
             columns.append(column)
     objectives = objectives_of(config)
     several = len(objectives) > 1
     scores = [point(objectives, row.objectives or {})[0] if several else score_of(row) for row in rows]
     return Observations(
         names,
+        levels,
         columns,
         np.array(scores, float),
         np.array([row.number for row in rows], np.intp),
@@ -66,16 +73,54 @@ def observations(config: Config, trials: Sequence[Trial], segments: Sequence[Seg
     )
 
 
-def importances(found: Observations, forest: bool = True) -> dict[str, Interval]:
-    """Return the share of variance of each hyperparameter, largest first.
+@dataclass(frozen=True)
+class Importances:
+    """What a study's hyperparameters explain, with 95% intervals.
 
-    Too few configurations tell nothing, and nothing is returned.
+    Attributes:
+        shares: of the results' variance that each explains, the largest first.
+        marginals: in the same order, values of each and how far the objective lies above its rung's mean there.
+        pairs: names, and the share that both explain together beyond each; the largest first.
+    """
+
+    shares: Mapping[str, Interval] = field(default_factory=dict)
+    marginals: Mapping[str, Sequence[tuple[Any, Interval]]] = field(default_factory=dict)
+    pairs: Sequence[tuple[str, str, Interval]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `cli` documents."""
+        return {
+            "importances": [{"name": name, **share._asdict()} for name, share in self.shares.items()],
+            "marginals": [
+                {"name": name, "points": [{"value": value, **effect._asdict()} for value, effect in points]}
+                for name, points in self.marginals.items()
+            ],
+            "pairs": [{"names": [one, two], **share._asdict()} for one, two, share in self.pairs],
+        }
+
+
+def importances(found: Observations, sign: int, forest: bool = True) -> Importances:
+    """Return what hyperparameters explain; nothing of too few configurations.
 
     Args:
         found: see `observations`.
-        forest: whether a forest gives the estimates where scikit-learn, slow to import, is installed.
+        sign: -1 if the objective is minimized, so that scores have its opposite sign, else 1.
+        forest: see `decompose`.
     """
     if len(np.unique(found.numbers)) < FEWEST or not found.columns:
-        return {}
-    shares = variance_shares(found.columns, found.scores, found.numbers, found.rungs, forest)
-    return dict(sorted(zip(found.names, shares, strict=True), key=lambda pair: -pair[1].estimate))
+        return Importances()
+    told = decompose(found.columns, found.scores, found.numbers, found.rungs, forest)
+    order = sorted(range(len(found.names)), key=lambda i: -told.shares[i].estimate)
+    return Importances(
+        {found.names[i]: told.shares[i] for i in order},
+        {found.names[i]: _marginal(found.levels[i], told.effects[i], sign) for i in order},
+        [(found.names[i], found.names[j], share) for i, j, share in told.pairs],
+    )
+
+
+def _marginal(
+    levels: Sequence[Any], effects: Sequence[tuple[float, Interval]], sign: int
+) -> list[tuple[Any, Interval]]:
+    """Return effects on the objective by value."""
+    signed = [(levels[int(place)], [sign * end for end in each]) for place, each in effects]
+    return [(value, Interval(middle, min(ends), max(ends))) for value, (middle, *ends) in signed]

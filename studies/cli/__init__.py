@@ -49,11 +49,13 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   run of the first beats one of the second), low, high}],
                   profiles {thresholds, sides {label: {fraction (of runs above each threshold), low, high}}}
     diagnose      format, study, objective, results, configurations (how many), importances [{name, estimate (its share
-                  of the results' variance), low, high (95%)}], findings [{check ("edge", "no effect", "seeds",
+                  of the results' variance), low, high (95%)}], marginals [{name, points [{value, estimate (how far the
+                  objective lies above its rung's mean), low, high}]}], pairs [{names, estimate (what both explain
+                  beyond each), low, high}], findings [{check ("edge", "no effect", "seeds",
                   "first rung", "failures", "idle" or "pruned"), text, cure}]
     report        format, file, studies [what the report shows of each: study (as tune), confirmation,
                   verdict [sentences], epochs (trained in all), curves {metric, trials {number: [[epoch, value]]}},
-                  importances and findings (as of diagnose, without a forest),
+                  importances, marginals, pairs and findings (as of diagnose, without a forest),
                   correlations [{low, high (epochs), trials, correlation}], timeline, failures {kind: times}, ...]
     plot          format, file, study, kind
     watch         format, study, title, seed, state (as of status), counts {state: number},

@@ -60,6 +60,8 @@ def report_json(store: Store, name: str) -> Json:
         "epochs": epochs,
         "dimensions": _dimensions(config, study["trials"]),
         "importances": health["importances"],
+        "marginals": health["marginals"],
+        "pairs": health["pairs"],
         "findings": health["findings"],
         "correlations": rank_correlations(study["trials"], study["rungs"], objective),
         "timeline": timeline(name, store.trials(name), events, store.saved_last(name)),

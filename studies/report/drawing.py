@@ -195,7 +195,7 @@ class Chart:
             at = self.y(value)
             yield f'<text x="{self.left - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(text)}</text>'
         if self.labels[1]:
-            yield f'<text x="{self.left - 6}" y="{TOP - 2}" text-anchor="end">{escape(self.labels[1])}</text>'
+            yield f'<text class="label" x="2" y="{TOP - 2}">{escape(self.labels[1])}</text>'
 
     def _drawn(self, mark: Mark) -> str:
         """Return the SVG of a mark."""
@@ -211,7 +211,8 @@ class Chart:
             moves = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)
             return f'<path class="dots {style}" d="{moves}"/>' if moves else ""
         if mark.kind == "dot":
-            return f'<circle class="{style} dot" cx="{x:.1f}" cy="{y:.1f}" r="6">{title}</circle>'
+            radius = 4 if "small" in style else 6
+            return f'<circle class="{style} dot" cx="{x:.1f}" cy="{y:.1f}" r="{radius}">{title}</circle>'
         if mark.kind == "diamond":
             return f'<path class="{style}" d="M{x:.1f} {y - 7:.1f}l5 7l-5 7l-5 -7z">{title}</path>'
         if mark.kind == "rule":

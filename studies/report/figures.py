@@ -135,47 +135,6 @@ def profiles(samples: Sequence[tuple[str, Sequence[float]]], label: str) -> Char
     return chart
 
 
-def importances(shown: Json) -> Chart | None:
-    """Draw the importance of each searched hyperparameter."""
-    shares = shown["importances"][:MOST_AXES]
-    if not shares:
-        return None
-    left = min(220, 20 + 7 * max(len(share["name"]) for share in shares))
-    ends = (0, max(0.01, *(share["high"] for share in shares)) * 1.15), (len(shares), 0)
-    ticks = [(row + 0.5, share["name"]) for row, share in enumerate(shares)]
-    height, labels = TOP + BOTTOM + 22 * len(shares), ("share of the variance", "")
-    chart = Chart("importance of hyperparameters", *ends, labels, height=height, left=left, y_ticks=ticks)
-    for row, share in enumerate(shares):
-        text = f"{share['name']}: {share['estimate']:.0%} ({share['low']:.0%} to {share['high']:.0%})"
-        chart.bar((0, share["estimate"]), (row + 0.18, row + 0.82), "q3 bar", text)
-        chart.line([(share["low"], row + 0.5), (share["high"], row + 0.5)], "whisker", text)
-        chart.add("text", [(share["high"], row + 0.5)], "", f"{share['estimate']:.0%}")
-    return chart
-
-
-def ranks(shown: Json) -> Chart | None:
-    """Draw the rank correlations between the results at each two rungs."""
-    found = shown["correlations"]
-    if not found:
-        return None
-    lows, highs = (sorted({row[end] for row in found}) for end in ("low", "high"))
-    columns, rows = [(i + 0.5, str(epochs)) for i, epochs in enumerate(highs)], list(enumerate(lows))
-    chart = Chart(
-        "rank correlations between rungs",
-        (0, len(highs)),
-        (len(lows), 0),
-        ("results after more epochs", "epochs"),
-        height=TOP + BOTTOM + 44 * len(lows),
-        x_ticks=columns,
-        y_ticks=[(row + 0.5, str(epochs)) for row, epochs in rows],
-    )
-    for each in found:
-        x, y, value = highs.index(each["high"]), lows.index(each["low"]), each["correlation"]
-        chart.bar((x, x + 1), (y, y + 1), f"q{max(0, min(2, int(3 * value)))}")  # not so dark that it hides the text
-        chart.add("text", [(x + 0.3, y + 0.5)], "halo", f"{value:.2f} ({each['trials']})")
-    return chart
-
-
 def chosen_dimensions(shown: Json) -> list[Json]:
     """Return the searched hyperparameters that vary, the most important ones of many."""
     rank = [share["name"] for share in shown["importances"]]
@@ -197,12 +156,12 @@ def _hashable(value: Any) -> Any:
 Place = Callable[[Any], float]
 
 
-def _value(trial: Json, dimension: Json) -> Any:
+def value_of(trial: Json, dimension: Json) -> Any:
     """Return a trial's value of a hyperparameter, None where it has none."""
     return trial["hyperparameters"].get(dimension["name"])
 
 
-def _axis(dimension: Json, values: Sequence[Any], start: float, end: float) -> tuple[Place, Ticks]:
+def axis(dimension: Json, values: Sequence[Any], start: float, end: float) -> tuple[Place, Ticks]:
     """Return the places on a hyperparameter's axis, and its ticks."""
     if dimension["axis"] == "choice":
         choices = [str(value) for value in sorted(set(map(_hashable, values)), key=lambda v: (isinstance(v, str), v))]
@@ -223,14 +182,14 @@ def parallel(shown: Json) -> Parallel | None:
     scale = Scale(*extent(results.values()), *ends)
     places, axes = list[Place](), list[tuple[str, Ticks]]()
     for dimension in dimensions:
-        values = [value for trial in trials.values() if (value := _value(trial, dimension)) is not None]
-        place, ticks = _axis(dimension, values, 0.0, 1.0)
+        values = [value for trial in trials.values() if (value := value_of(trial, dimension)) is not None]
+        place, ticks = axis(dimension, values, 0.0, 1.0)
         places.append(place)
         axes.append((dimension["name"], ticks))
     axes.append((shown["objective"], [(scale(value), number(value)) for value in scale.ticks(6)]))
     lines = []
     for trial in (trial for trial in reversed(shown["ranked"]) if trial in trials):
-        own = [_value(trials[trial], dimension) for dimension in dimensions]
+        own = [value_of(trials[trial], dimension) for dimension in dimensions]
         at = [None if value is None else place(value) for value, place in zip(own, places, strict=True)]
         lines.append((trial, of[trial], f"trial {trial}: {number(results[trial])}", [*at, scale(results[trial])]))
     return Parallel(axes, lines)
@@ -244,11 +203,11 @@ def slices(shown: Json) -> list[Chart]:
     order = sorted(chosen_dimensions(shown), key=lambda d: rank.index(d["name"]) if d["name"] in rank else len(rank))
     for dimension in order if len(trials) > 1 else ():
         name = dimension["name"]
-        known = {t["number"]: value for t in trials if (value := _value(t, dimension)) is not None}
+        known = {t["number"]: value for t in trials if (value := value_of(t, dimension)) is not None}
         if not known:
             continue
         missing = len(known) < len(trials)
-        place, ticks = _axis(dimension, list(known.values()), 0.16 if missing else 0.03, 0.97)
+        place, ticks = axis(dimension, list(known.values()), 0.16 if missing else 0.03, 0.97)
         few = ticks if len(ticks) <= 4 else ticks[:: math.ceil(len(ticks) / 4)]
         few = [*([(0.03, "none")] if missing else []), *((at, text[:10]) for at, text in few)]
         labels, ends = (name, shown["objective"]), extent(results.values())

@@ -23,7 +23,15 @@ INCH = 100.0  # of a drawing's pixels
 COLUMNS = 3  # of several drawings
 # Styles whose color has another name, lines that are not 1.4 points wide, and those that are dashed.
 COLORS = {
-    **{"rung": "soft", "none": "rule", "failed": "bad", "failure": "bad", "takeover": "best", "copied": "best"},
+    **{
+        "rung": "soft",
+        "zero": "soft",
+        "none": "rule",
+        "failed": "bad",
+        "failure": "bad",
+        "takeover": "best",
+        "copied": "best",
+    },
     **{
         "member": "q3",
         "work": "q3",
@@ -36,7 +44,7 @@ COLORS = {
     },
 }
 WIDTHS = {"best": 2.6, "member": 2.0, "front": 2.0, "s0": 2.4}
-DASHES = {"rung": (0, (2, 3)), "copied": (0, (4, 3))}
+DASHES = {"rung": (0, (2, 3)), "zero": (0, (2, 3)), "copied": (0, (4, 3))}
 NAMED = ("best", "s0", "s1", "s2", "s3")  # styles of lines that a legend names
 HALO = [withStroke(linewidth=2.5, foreground="white")]
 
@@ -115,6 +123,7 @@ def _draw_mark(axes: Axes, mark: Mark, layer: float) -> None:
         _write(axes, mark.name, mark.points[0])
     else:
         marker, size = {"dots": ("o", 4.0), "dot": ("o", 9.0), "diamond": ("D", 6.0)}[mark.kind]
+        size = 5.0 if "small" in mark.style else size
         edge: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.0 if mark.kind == "dots" else 1.0}
         axes.plot(x, y, marker, markersize=size, **edge, **look)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from pathlib import Path
 
 from ..engine.json_views import Json
 from ..study.digits import in_digits
-from . import figures, results
+from . import figures, results, what_mattered
 from .analysis import result_of
 from .drawing import escape, number
 from .markup import document, figure, part, table
@@ -41,7 +42,7 @@ def _study(index: int, shown: Json, alone: bool) -> str:
         _genealogy(shown),
         results.statistics([shown]),
     ]
-    parts += [_what_mattered(shown), _parallel(shown), _slices(shown), _front(shown)]
+    parts += [_what_mattered(shown), _marginals(shown), _pairs(shown), _parallel(shown), _slices(shown), _front(shown)]
     parts += [_timeline(shown), _method(shown), _trials(shown)]
     return f'<section id="study-{index}">{"".join(parts)}</section>'
 
@@ -98,7 +99,7 @@ def _what_mattered(shown: Json) -> str:
             "Share of the results' variance that each explains by itself, over all rungs, with 95% intervals (least "
             "squares; rekindle diagnose also asks a forest)."
         )
-        left = part("Importance of hyperparameters", text, figure(figures.importances(shown)))
+        left = part("Importance of hyperparameters", text, figure(what_mattered.importances(shown)))
     if shown["correlations"]:
         rungs = sorted({row[end] for row in shown["correlations"] for end in ("low", "high")})
         by = {(row["low"], row["high"]): row for row in shown["correlations"]}
@@ -115,6 +116,27 @@ def _what_mattered(shown: Json) -> str:
         )
         right = part("Do early rungs tell?", text, table(("epochs", *map(str, rungs[1:])), rows, "n" * len(rungs)))
     return f'<div class="two">{left}{right}</div>' if left or right else ""
+
+
+def _marginals(shown: Json) -> str:
+    text = (
+        f"How far {shown['objective']} lies above the mean of its rung at each value, the other hyperparameters being "
+        "equal, with 95% intervals (least squares)."
+    )
+    drawn = "".join(map(figure, what_mattered.marginals(shown)))
+    return part("Marginals", text, f'<div class="many">{drawn}</div>') if drawn else ""
+
+
+def _pairs(shown: Json) -> str:
+    bars, *clouds = what_mattered.pairs(shown) or (None,)
+    text = (
+        "Share of the variance that two hyperparameters explain together, beyond what each does by itself: the "
+        "largest, with 95% intervals."
+    )
+    if clouds:
+        text += " Below them the trials by the clear ones, the darker (in the dark: the brighter), the better."
+    drawn = f'<div class="many">{"".join(map(figure, clouds))}</div>' if clouds else ""
+    return part("Pairs of hyperparameters", text, figure(bars), drawn)
 
 
 def _parallel(shown: Json) -> str:
@@ -200,9 +222,27 @@ def _trials(shown: Json) -> str:
         if trial["error"] and trial["error"].strip()
     ]
     failed = f"<h3>Failed trials</h3>{table(('trial', 'why'), errors, 'n-')}" if errors else ""
-    text = (
-        f"All {len(order)} of them, the best first. The line at the end trains a trial again and compares the "
-        f"digests, with --storage {shlex.quote(shown['storage'])}."
+    words = (
+        f"<p class='soft'>All {len(order)} of them, the best first. The line at the end trains a trial again and "
+        f"compares the digests, with <code class='whole'>--storage {escape(shlex.quote(shown['storage']))}</code>.</p>"
     )
     body = f'<div class="tall"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody>'
-    return part("Trials", text, f"{body}</table></div>", failed)
+    return part("Trials", "", words, f"{body}</table></div>", failed)
+
+
+def write_report(studies: Sequence[Json], path: Path) -> None:
+    """Write a report on studies to a file.
+
+    Args:
+        studies: see `data.report_json`.
+        path: of the file.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    html = page(studies)
+    try:
+        path.write_text(html, encoding="utf-8")
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise ValueError(f"a report is written to a file, but {path} cannot be: {why}; give another -o") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..engine.json_views import Json
-from . import figures
+from . import figures, what_mattered
 from .data import report_json
 from .drawing import Chart, Parallel
 from .results import samples_of
@@ -27,8 +27,10 @@ KINDS: Mapping[str, tuple[Callable[[Json], Drawing | Sequence[Drawing] | None], 
         lambda shown: figures.profiles(samples_of(shown), shown["objective"]),
         "results that differ, of a confirmation's seeds (rekindle confirm) or of --seeds 3 or more",
     ),
-    "importance": (figures.importances, "what explains the results of 8 or more configurations"),
-    "ranks": (figures.ranks, "how the results of 4 or more trials at two rungs agree"),
+    "importance": (what_mattered.importances, "what explains the results of 8 or more configurations"),
+    "marginals": (what_mattered.marginals, "what explains the results of 8 or more configurations"),
+    "pairs": (what_mattered.pairs, "what two hyperparameters explain together, of enough configurations"),
+    "ranks": (what_mattered.ranks, "how the results of 4 or more trials at two rungs agree"),
     "parallel": (figures.parallel, "the results of two or more trials by hyperparameters that differ"),
     "slice": (figures.slices, "the results of two or more trials by hyperparameters that differ"),
     "pareto": (figures.front, "trials with several objectives (--objective)"),
@@ -115,6 +117,14 @@ class Pictures:
     def plot_importance(self) -> Figure:
         """Return the importance of each searched hyperparameter."""
         return self.plot("importance")
+
+    def plot_marginals(self) -> Figure:
+        """Return how the objective depends on each hyperparameter by itself."""
+        return self.plot("marginals")
+
+    def plot_pairs(self) -> Figure:
+        """Return what pairs of hyperparameters explain together."""
+        return self.plot("pairs")
 
     def plot_ranks(self) -> Figure:
         """Return the rank correlations between the results at each two rungs."""

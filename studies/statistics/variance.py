@@ -1,16 +1,19 @@
-"""Variance decomposition: the share of variance that each hyperparameter explains.
+"""Variance decomposition: what each hyperparameter, and each pair of them, explains.
 
     share of x = Var_x(E[score | x]) / Var(score)
 
 over the configurations that were tried. Intervals come from an additive model, least squares on each hyperparameter's
 own terms, from whose explained variance that of noise is taken off (Hays's omega squared); configurations are
 resampled. What interacts is better seen by a forest (Hutter, Hoos and Leyton-Brown 2014, fANOVA), which gives
-the estimates where scikit-learn is installed.
+the estimates of shares where scikit-learn is installed. A pair's share is what the products of both hyperparameters'
+terms explain beyond the additive model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -24,42 +27,64 @@ LEVELS = 6  # a hyperparameter with at most so many values has a term for each; 
 DEGREE = 3  # of these
 ROWS_PER_TERM = 3  # at least; fewer terms otherwise
 REPETITIONS = 200
+MOST_CLUSTERS = 1000  # that are resampled; of more configurations, several together
+MOST_PAIRS = 5
 TREES = 64
-GRID = 9  # values of a hyperparameter at which a forest is asked
+GRID = 9  # values of a hyperparameter at which a model is asked
 RIDGE = 1e-8
+NOTHING = Interval(0.0, 0.0, 0.0)
 
 
-def variance_shares(
+@dataclass(frozen=True)
+class Decomposition:
+    """What explains scores, with 95% intervals.
+
+    Attributes:
+        shares: of the variance, of each column.
+        effects: of each column, some of its values, and how far scores there lie above their rung's mean, the other
+            columns being equal.
+        pairs: two columns each, and the share that they explain together beyond what each does; the largest first.
+    """
+
+    shares: Sequence[Interval]
+    effects: Sequence[Sequence[tuple[float, Interval]]]
+    pairs: Sequence[tuple[int, int, Interval]]
+
+
+def decompose(
     columns: Sequence[Floats], scores: Floats, groups: Indices, blocks: Indices, forest: bool = True
-) -> list[Interval]:
-    """Return the share of each column, with its 95% interval.
+) -> Decomposition:
+    """Return what columns and pairs of them explain.
 
     Args:
         columns: a hyperparameter's values each, (rows,), as ranks or numbers of levels; NaN where it does not apply.
         scores: of the rows, (rows,).
         groups: the configuration of each row, (rows,); those are resampled.
         blocks: the rung of each row, (rows,), whose mean score is taken off.
-        forest: whether a forest gives the estimates where scikit-learn, slow to import, is installed.
+        forest: whether a forest gives the estimates of shares where scikit-learn, slow to import, is installed.
     """
     scores = _without_blocks(scores, blocks)
     if not len(scores) or not scores.any():
-        return [Interval(0.0, 0.0, 0.0) for _ in columns]
-    degree = next((d for d in range(DEGREE, 1, -1) if _size(columns, d) * ROWS_PER_TERM <= len(scores)), 1)
+        return Decomposition([NOTHING for _ in columns], [[] for _ in columns], [])
+    products = _products(columns)
+    room = max((each.shape[1] for each in products.values()), default=0)
+    fits = lambda d, more: (_size(columns, d) + more) * ROWS_PER_TERM <= len(scores)  # noqa: E731
+    paired = fits(1, room)
+    degree = next((d for d in range(DEGREE, 1, -1) if fits(d, room if paired else 0)), 1)
     terms = [_terms(column, degree) for column in columns]
-    additive = _explained(terms, scores)
-    random, members = np.random.default_rng(0), [np.flatnonzero(groups == group) for group in np.unique(groups)]
-    drawn = []
-    for _ in range(REPETITIONS):
-        rows = np.concatenate([members[i] for i in random.integers(0, len(members), len(members))])
-        if np.ptp(scores[rows]) > 0:
-            drawn.append(_explained([each[rows] for each in terms], scores[rows]))
-    ends = np.quantile(np.clip(drawn, 0, 1), ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2), axis=0)
-    shares = forest_shares(columns, scores) if forest else None
-    values = np.clip(additive if shares is None else shares, 0, 1)
-    return [
-        Interval(float(value), float(min(low, value)), float(max(high, value)))
-        for value, low, high in zip(values, *ends, strict=True)
-    ]
+    largest = _largest(terms, products, scores) if paired else []
+    moments = _Moments(terms, [products[pair] for pair in largest], scores, _resampled(groups))
+    additive = moments.shares()
+    if forest and (better := forest_shares(columns, scores)) is not None:
+        additive[0] = better
+    return Decomposition(
+        [_interval(share) for share in np.clip(additive, 0, 1).T],
+        [
+            [(value, _interval(moments.effect(index, at))) for value, at in _places(column)]
+            for index, column in enumerate(columns)
+        ],
+        [(*pair, _interval(np.clip(moments.beyond(index), 0, 1))) for index, pair in enumerate(largest)],
+    )
 
 
 def forest_shares(columns: Sequence[Floats], scores: Floats) -> Floats | None:
@@ -117,17 +142,113 @@ def _terms(column: Floats, degree: int) -> Floats:
     return terms
 
 
-def _explained(terms: Sequence[Floats], scores: Floats) -> Floats:
-    """Return the share of each group of terms, less that of noise."""
-    rows = len(scores)
-    design = np.concatenate([np.ones((rows, 1)), *terms], 1)
-    inverse = np.linalg.inv(design.T @ design + RIDGE * np.eye(design.shape[1]))
-    weights = inverse @ (design.T @ scores)
-    noise = float(np.square(scores - design @ weights).sum()) / max(1, rows - design.shape[1])
-    shares, start = [], 1
-    for each in terms:
-        part = slice(start, start := start + each.shape[1])
-        spread = each.T @ each / rows
-        explained = weights[part] @ spread @ weights[part] - noise * float(np.trace(spread @ inverse[part, part]))
-        shares.append(explained / float(scores.var(ddof=1)))
-    return np.array(shares)
+def _places(column: Floats) -> list[tuple[float, int]]:
+    """Return some values of a column, each with its row."""
+    values, rows = np.unique(column, return_index=True)
+    known = int(np.isfinite(values).sum())
+    few = np.unique(np.linspace(0, known - 1, GRID).round().astype(int)) if known > LEVELS else range(known)
+    return [(float(values[i]), int(rows[i])) for i in few]
+
+
+def _products(columns: Sequence[Floats]) -> dict[tuple[int, int], Floats]:
+    """Return the products of each two columns' first terms (rows, terms)."""
+    first = [_terms(column, 1) for column in columns]
+    return {
+        (i, j): (first[i][:, :, None] * first[j][:, None, :]).reshape(len(columns[i]), -1)
+        for i, j in combinations(range(len(columns)), 2)
+    }
+
+
+def _largest(terms: Sequence[Floats], products: dict[tuple[int, int], Floats], scores: Floats) -> list[tuple[int, int]]:
+    """Return the pairs that explain most beyond the additive model."""
+    moments = _Moments(terms, [*products.values()], scores)
+    found = {pair: float(moments.beyond(index)[0]) for index, pair in enumerate(products)}
+    return sorted((pair for pair in found if found[pair] > 0), key=lambda pair: -found[pair])[:MOST_PAIRS]
+
+
+def _resampled(groups: Indices) -> tuple[Indices, Floats]:
+    """Return each row's cluster, and counts of clusters (draws, clusters)."""
+    clusters = np.unique(groups, return_inverse=True)[1] % MOST_CLUSTERS
+    count, random = int(clusters.max()) + 1, np.random.default_rng(0)
+    drawn = [np.bincount(random.integers(0, count, count), minlength=count) for _ in range(REPETITIONS)]
+    return clusters, np.array(drawn, float)
+
+
+class _Moments:
+    """Sums over rows of the products of terms and scores: all that least squares needs.
+
+    The first of `draws` is all rows, the others are resampled clusters.
+
+    Args:
+        terms: of the additive model, (rows, terms) for each column.
+        products: further terms, each of which is added alone.
+        scores: (rows,).
+        resampled: see `_resampled`.
+    """
+
+    def __init__(
+        self,
+        terms: Sequence[Floats],
+        products: Sequence[Floats],
+        scores: Floats,
+        resampled: tuple[Indices, Floats] | None = None,
+    ):
+        design = np.concatenate([np.ones((len(scores), 1)), *terms, *products, scores[:, None]], 1)
+        sums = (design.T @ design)[None]
+        if resampled is not None:
+            clusters, drawn = resampled
+            order = np.argsort(clusters, kind="stable")
+            parts = np.split(order, np.flatnonzero(np.diff(clusters[order])) + 1)
+            own = np.stack([design[rows].T @ design[rows] for rows in parts])
+            sums = np.concatenate([sums, np.tensordot(drawn, own, 1)])
+        ends = np.cumsum([1, *(each.shape[1] for each in (*terms, *products))])
+        spans = [np.arange(start, end) for start, end in pairwise(ends)]
+        self.terms, self.of_terms, self.of_products = terms, spans[: len(terms)], spans[len(terms) :]
+        rows, total, squares = sums[:, 0, 0], sums[:, 0, -1], sums[:, -1, -1]
+        variance = (squares - total**2 / rows) / (rows - 1)
+        differ = variance > RIDGE * variance[0]
+        self.sums, self.rows, self.variance = sums[differ], rows[differ], variance[differ]
+        self.additive = np.arange(ends[len(terms)])
+        self.weights, self.inverse, self.left = self._fit(self.additive)
+
+    def _fit(self, model: Indices) -> tuple[Floats, Floats, Floats]:
+        """Return weights, the inverse of the terms' sums, and the squares left."""
+        x, y = self.sums[:, model[:, None], model], self.sums[:, model, -1]
+        inverse = np.linalg.inv(x + RIDGE * np.eye(len(model)))
+        weights = np.einsum("rij,rj->ri", inverse, y)
+        fitted = 2 * np.einsum("ri,ri->r", weights, y) - np.einsum("ri,rij,rj->r", weights, x, weights)
+        return weights, inverse, self.sums[:, -1, -1] - fitted
+
+    def shares(self) -> Floats:
+        """Return the share of each column (draws, columns), less that of noise."""
+        noise, found = self._noise(self.left, len(self.additive)), []
+        for part in self.of_terms:
+            spread, weights = self.sums[:, part[:, None], part] / self.rows[:, None, None], self.weights[:, part]
+            own = np.einsum("ri,rij,rj->r", weights, spread, weights)
+            by_chance = noise * np.einsum("rij,rji->r", spread, self.inverse[:, part[:, None], part])
+            found.append((own - by_chance) / self.variance)
+        return np.stack(found, 1)
+
+    def effect(self, column: int, row: int) -> Floats:
+        """Return what a row's value of a column adds (draws,)."""
+        result: Floats = self.weights[:, self.of_terms[column]] @ self.terms[column][row]
+        return result
+
+    def beyond(self, product: int) -> Floats:
+        """Return what products explain beyond the additive model (draws,)."""
+        part = self.of_products[product]
+        model = np.concatenate([self.additive, part])
+        _, _, left = self._fit(model)
+        result: Floats = (self.left - left - len(part) * self._noise(left, len(model))) / self.rows / self.variance
+        return result
+
+    def _noise(self, left: Floats, terms: int) -> Floats:
+        result: Floats = left / np.maximum(1, self.rows - terms)
+        return result
+
+
+def _interval(values: Floats) -> Interval:
+    """Return the first of values, with the 95% interval of the others."""
+    value = float(values[0])
+    low, high = np.quantile(values[1:], ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2))
+    return Interval(value, min(float(low), value), max(float(high), value))

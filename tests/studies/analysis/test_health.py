@@ -76,6 +76,15 @@ def test_defects_are_found_with_a_cure(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_pair_that_acts_together_is_named(tmp_path: Path, cli: Callable[..., Any]) -> None:
+    found = study(tmp_path, lambda a, b, c: a + 4 * (a - 0.5) * (b - 0.5) + 0 * c, columns=3, noise=0.01)
+    assert found["pairs"][0]["names"] == ["a", "b"]
+    assert [each["name"] for each in found["marginals"]] == [each["name"] for each in found["importances"]]
+    told = cli("diagnose", "s", "--storage", f"sqlite:///{tmp_path / 'store0.db'}")[1]
+    assert "together, beyond each: a and b " in told
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "how"),
     [

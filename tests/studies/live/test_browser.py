@@ -25,7 +25,15 @@ EVIL = "<script>document.title='x'</script><img src=x onerror=\"document.title='
 NAMES = ("halved", "bred", EVIL, "seeded")
 PARTS = {
     *("Side by side", "Confirmation", "Health checks", "Learning curves", "Promotions", "Genealogy", "Statistics"),
-    *("Importance of hyperparameters", "Do early rungs tell?", "Parallel coordinates", "Slices", "Pareto front"),
+    *(
+        "Importance of hyperparameters",
+        "Marginals",
+        "Pairs of hyperparameters",
+        "Do early rungs tell?",
+        "Parallel coordinates",
+        "Slices",
+        "Pareto front",
+    ),
     *("Workers", "Method", "Search space", "Trials"),
 }
 

@@ -62,10 +62,17 @@ def test_importances_and_health_are_those_of_diagnose(studies: Store) -> None:
     assert shown["findings"] == diagnosis["findings"]
     shown = report_json(studies, "halved")
     diagnosis = diagnose(studies, "halved", forest=False)
-    assert shown["importances"] == diagnosis["importances"] != []
+    for name in ("importances", "marginals", "pairs"):
+        assert shown[name] == diagnosis[name] != []
     best, html = shown["importances"][0], page([shown])
     text = f"{best['name']}: {best['estimate']:.0%} ({best['low']:.0%} to {best['high']:.0%})"
     assert f"<title>{text}</title>" in html
+    [pair, *_] = shown["pairs"]
+    text = f"{' and '.join(pair['names'])}: {pair['estimate']:.0%} ({pair['low']:.0%} to {pair['high']:.0%})"
+    assert f"<title>{text}</title>" in html
+    for each in shown["marginals"]:
+        for point in each["points"]:
+            assert f": {point['estimate']:+.3g} ({point['low']:+.3g} to {point['high']:+.3g})</title>" in html
     for finding in shown["findings"]:
         assert f"<td>{escape(finding['cure'])}</td>" in html
 
@@ -165,6 +172,7 @@ def test_a_study_writes_its_report(studies: Store, tmp_path: Path) -> None:
     "picture",
     [
         *("halved curves", "halved promotions", "halved profiles", "halved importance", "halved ranks"),
+        *("halved marginals", "halved pairs"),
         *("halved parallel", "halved slice", "halved workers", "bred genealogy", f"{EVIL} pareto"),
     ],
 )
@@ -204,7 +212,7 @@ def test_a_picture_is_the_same_bytes_when_built_twice(studies: Store, tmp_path: 
         ("none", "there is no study 'none'"),
         (
             "bred --kind pie",
-            "a picture is one of curves, promotions, genealogy, profiles, importance, ranks, parallel, ",
+            "a picture is one of curves, promotions, genealogy, profiles, importance, marginals, pairs, ",
         ),
         (
             "bred --kind pareto",

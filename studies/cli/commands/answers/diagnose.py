@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ....analysis.health import diagnose as diagnosis
-from ....analysis.importance import FEWEST
+from ....analysis.importance import CLEAR, FEWEST
 from ...output import tables
 from ...output.terminal import new_console, note, print_json
 from ..storage import existing_store
@@ -26,6 +26,10 @@ def diagnose(arguments: argparse.Namespace) -> int:
         ]
         title = f"what explains {result['objective']}, of {result['configurations']} configurations"
         out.print(tables.rows_table(title, rows, tuple(rows[0])))
+        for pair in result["pairs"]:
+            if pair["low"] >= CLEAR:
+                share = f"{pair['estimate']:.0%} ({pair['low']:.0%} to {pair['high']:.0%})"
+                note(out, f"together, beyond each: {' and '.join(pair['names'])} {share}")
     else:
         note(out, f"importances need {FEWEST} configurations with results, but there are {result['configurations']}")
     for finding in result["findings"]:

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 
 from ....report.data import report_json
+from ....report.page import write_report
 from ....report.pictures import check_ending, save
 from ....report.pictures import plot as picture
-from ....report.writing import write_report
 from ...output.terminal import new_console, note, print_json
 from ..storage import existing_store
 

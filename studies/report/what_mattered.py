@@ -1,0 +1,126 @@
+"""Figures of what mattered in a study: hyperparameters, their pairs, and rungs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..analysis.importance import CLEAR
+from ..engine.json_views import Json
+from ..statistics.intervals import Interval
+from .drawing import BOTTOM, COLORS, TOP, Chart, Ticks, extent, number
+from .figures import MOST_AXES, axis, chosen_dimensions, colors, value_of
+
+MOST_CLOUDS = 3  # pairs whose trials are drawn
+FEW = 6  # values, each of which gets an interval of its own
+
+
+def importances(shown: Json) -> Chart | None:
+    """Draw the importance of each searched hyperparameter."""
+    shares = [(share["name"], share) for share in shown["importances"][:MOST_AXES]]
+    return _bars("importance of hyperparameters", shares)
+
+
+def marginals(shown: Json) -> list[Chart]:
+    """Draw how the objective depends on each hyperparameter by itself."""
+    dimensions = {dimension["name"]: dimension for dimension in chosen_dimensions(shown)}
+    found = [each for each in shown["marginals"] if each["name"] in dimensions]
+    if not found:
+        return []
+    low, high = extent([0.0, *(point["estimate"] for each in found for point in each["points"])])
+    low, high = low - (high - low) / 4, high + (high - low) / 4  # intervals may be far wider
+    clipped = lambda value: min(max(value, low), high)  # noqa: E731
+    drawn = []
+    for each in found:
+        name, points = each["name"], each["points"]
+        place, ticks = axis(dimensions[name], [point["value"] for point in points], 0.03, 0.97)
+        chart = _small(f"effect of {name}", (low, high), (name, f"effect on {shown['objective']}"[:34]), ticks)
+        chart.line([(0, 0.0), (1, 0.0)], "zero")
+        ends = [(place(point["value"]), clipped(point["low"]), clipped(point["high"])) for point in points]
+        texts = [
+            "{}: {:+.3g} ({:+.3g} to {:+.3g})".format(number(point["value"]), *map(point.get, Interval._fields))
+            for point in points
+        ]
+        if len(points) > FEW:
+            chart.band(ends, "s1")
+            chart.line([(at, point["estimate"]) for (at, _, _), point in zip(ends, points, strict=True)], "s1")
+        for (at, bottom, top), point, text in zip(ends, points, texts, strict=True):
+            if len(points) <= FEW:
+                chart.line([(at, bottom), (at, top)], "whisker", text)
+            chart.add("dot", [(at, point["estimate"])], "q4 small", text)
+        drawn.append(chart)
+    return drawn
+
+
+def pairs(shown: Json) -> list[Chart]:
+    """Draw what pairs of hyperparameters explain, and trials by clear ones."""
+    bars = _bars("importance of pairs", [(" and ".join(pair["names"]), pair) for pair in shown["pairs"]])
+    clear = [pair["names"] for pair in shown["pairs"] if pair["low"] >= CLEAR][:MOST_CLOUDS]
+    return [bars, *(_cloud(shown, *names) for names in clear)] if bars else []
+
+
+def _cloud(shown: Json, one: str, other: str) -> Chart:
+    """Draw the trials by two hyperparameters, the darker the better."""
+    dimensions, of = {each["name"]: each for each in shown["dimensions"]}, colors(shown)
+    trials = [trial for trial in shown["study"]["trials"] if trial["number"] in shown["results"]]
+    sides = [[value_of(trial, dimensions[name]) for trial in trials] for name in (one, other)]
+    both = [pair for pair in zip(trials, *sides, strict=True) if None not in pair]
+    x, x_ticks = axis(dimensions[one], [a for _, a, _ in both], 0.03, 0.97)
+    y, y_ticks = axis(dimensions[other], [b for _, _, b in both], 0.03, 0.97)
+    texts = [(at, text[:10]) for at, text in y_ticks]
+    chart = _small(f"results by {one} and {other}", (0, 1), (one, other), x_ticks, left=66, y_ticks=texts)
+    for color in (f"q{index}" for index in range(COLORS)):
+        chart.dots([(x(a), y(b)) for trial, a, b in both if of[trial["number"]] == color], color)
+    return chart
+
+
+def ranks(shown: Json) -> Chart | None:
+    """Draw the rank correlations between the results at each two rungs."""
+    found = shown["correlations"]
+    if not found:
+        return None
+    lows, highs = (sorted({row[end] for row in found}) for end in ("low", "high"))
+    columns, rows = [(i + 0.5, str(epochs)) for i, epochs in enumerate(highs)], list(enumerate(lows))
+    chart = Chart(
+        "rank correlations between rungs",
+        (0, len(highs)),
+        (len(lows), 0),
+        ("results after more epochs", "epochs"),
+        height=TOP + BOTTOM + 44 * len(lows),
+        x_ticks=columns,
+        y_ticks=[(row + 0.5, str(epochs)) for row, epochs in rows],
+    )
+    for each in found:
+        x, y, value = highs.index(each["high"]), lows.index(each["low"]), each["correlation"]
+        chart.bar((x, x + 1), (y, y + 1), f"q{max(0, min(2, int(3 * value)))}")  # not so dark that it hides the text
+        chart.add("text", [(x + 0.3, y + 0.5)], "halo", f"{value:.2f} ({each['trials']})")
+    return chart
+
+
+def _bars(title: str, shares: Sequence[tuple[str, Json]]) -> Chart | None:
+    """Draw shares of the variance with their intervals."""
+    if not shares:
+        return None
+    left = min(220, 20 + 7 * max(len(name) for name, _ in shares))
+    ends = (0, max(0.01, *(share["high"] for _, share in shares)) * 1.15), (len(shares), 0)
+    ticks = [(row + 0.5, name) for row, (name, _) in enumerate(shares)]
+    height, labels = TOP + BOTTOM + 22 * len(shares), ("share of the variance", "")
+    chart = Chart(title, *ends, labels, height=height, left=left, y_ticks=ticks)
+    for row, (name, share) in enumerate(shares):
+        text = f"{name}: {share['estimate']:.0%} ({share['low']:.0%} to {share['high']:.0%})"
+        chart.bar((0, share["estimate"]), (row + 0.18, row + 0.82), "q3 bar", text)
+        chart.line([(share["low"], row + 0.5), (share["high"], row + 0.5)], "whisker", text)
+        chart.add("text", [(share["high"], row + 0.5)], "", f"{share['estimate']:.0%}")
+    return chart
+
+
+def _small(
+    title: str,
+    y: tuple[float, float],
+    labels: tuple[str, str],
+    ticks: Ticks,
+    left: int = 46,
+    y_ticks: Ticks | None = None,
+) -> Chart:
+    """Return a small chart, whose horizontal axis is a hyperparameter's."""
+    few = [(at, text[:10]) for at, text in (ticks if len(ticks) <= 4 else ticks[:: -(-len(ticks) // 4)])]
+    return Chart(title, (0, 1), y, labels, width=300, height=210, left=left, x_ticks=few, y_ticks=y_ticks)
