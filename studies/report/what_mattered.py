@@ -100,10 +100,10 @@ def _bars(title: str, shares: Sequence[tuple[str, Json]]) -> Chart | None:
     """Draw shares of the variance with their intervals."""
     if not shares:
         return None
-    left = min(220, 20 + 7 * max(len(name) for name, _ in shares))
-    ends = (0, max(0.01, *(share["high"] for _, share in shares)) * 1.15), (len(shares), 0)
+    left, rows = min(220, 20 + 7 * max(len(name) for name, _ in shares)), max(2, len(shares))
+    ends = (0, max(0.01, *(share["high"] for _, share in shares)) * 1.15), (rows, 0)
     ticks = [(row + 0.5, name) for row, (name, _) in enumerate(shares)]
-    height, labels = TOP + BOTTOM + 22 * len(shares), ("share of the variance", "")
+    height, labels = TOP + BOTTOM + 22 * rows, ("share of the variance", "")
     chart = Chart(title, *ends, labels, height=height, left=left, y_ticks=ticks)
     for row, (name, share) in enumerate(shares):
         text = f"{name}: {share['estimate']:.0%} ({share['low']:.0%} to {share['high']:.0%})"

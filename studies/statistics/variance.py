@@ -175,7 +175,7 @@ def _resampled(groups: Indices) -> tuple[Indices, Floats]:
 
 
 class _Moments:
-    """Sums over rows of the products of terms and scores: all that least squares needs.
+    """Sums of the products of terms and scores, for least squares.
 
     The first of `draws` is all rows, the others are resampled clusters.
 
