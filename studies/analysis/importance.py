@@ -75,7 +75,7 @@ def observations(config: Config, trials: Sequence[Trial], segments: Sequence[Seg
 
 @dataclass(frozen=True)
 class Importances:
-    """What a study's hyperparameters explain, with 95% intervals.
+    """Shares, marginals and pairs of a study's hyperparameters, with 95% intervals.
 
     Attributes:
         shares: of the results' variance that each explains, the largest first.

@@ -37,7 +37,7 @@ NOTHING = Interval(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Decomposition:
-    """What explains scores, with 95% intervals.
+    """Shares, effects and pairs of columns, with 95% intervals.
 
     Attributes:
         shares: of the variance, of each column.
