@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .studies.objective import Objective
     from .studies.storage.store import Store
     from .studies.tuning import Study, tune
+    from .studies.workers.sharing import work
     from .tasks.algorithms.a2c import A2C
     from .tasks.algorithms.dqn.dqn import DQN
     from .tasks.algorithms.ppo import PPO
@@ -78,6 +79,7 @@ __all__ = [
     "studies",
     "tasks",
     "tune",
+    "work",
 ]
 
 _FOLDERS = ("spaces", "studies", "tasks")
@@ -96,6 +98,7 @@ _HOMES = {
     "Store": ".studies.storage.store",
     "Study": ".studies.tuning",
     "tune": ".studies.tuning",
+    "work": ".studies.workers.sharing",
     "Task": ".tasks.task",
 }
 

@@ -253,8 +253,8 @@ class Study(Pictures):
         Args:
             trials: number of configurations in all.
             why: in your words.
-            other: epochs in all, priors from the next trials on, and budget, goal and plateau as `tune` takes them, or
-                "off".
+            other: epochs in all, priors from the next trials on, weight, and budget, goal and plateau as `tune` takes
+                them, or "off".
         """
         return self._steering.extend(trials, why, **other)
 

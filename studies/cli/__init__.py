@@ -12,10 +12,12 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
 
     tune, trials  format, study, state ("running", "paused", "stopped", "complete"),
                   held (the command that stopped or paused it, or null; who is "budget", "goal" or "plateau" where a
-                  bound did, and why says it), commands (as of stop, in their order; kind is also "bound", and "check",
-                  a result tested against the goal, whose data are trial, epochs, episodes, mean, error and confirmed),
+                  bound did, and why says it), commands (as of stop, in their order; kind is also "bound", "weight", and
+                  "check", a result tested against the goal, whose data are trial, epochs, episodes, mean, error and
+                  confirmed),
                   task, env {id, kwargs, wrappers, max_episode_steps},
-                  seed, seeds, aggregate, spared (seeds that --racing left untrained), sampler, scheduler,
+                  seed, seeds, weight (among studies that share workers), aggregate, spared (seeds that --racing left
+                  untrained), sampler, scheduler,
                   rungs [epochs], fixed {dotted name: value}, trials_total,
                   counts {complete, pruned, failed, cancelled, running}, brackets (how many have begun),
                   progress [{rung, epochs, ready, done, failed}] (how many trainings to each rung),
@@ -71,7 +73,7 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
     tasks         format, storage, tasks [{uid, task, env, seed, epochs, return (the last one, or null)}]
     space         format, task, env (text or null), hyperparameters [{name, searched (a prior or null), default,
                   when [conditions]}]
-    worker        format, and the study as in status, as it is when this worker ends
+    worker        format, and the study as in status, as it is when this worker ends; of several, storage and studies
     stop, pause, resume, cancel, exclude, enqueue, extend
                   format, study, number (among the study's commands), kind, data, who, why, created
     status        format, storage, studies [as tune, without trials, and workers (how many train it now); state is

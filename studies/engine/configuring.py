@@ -34,6 +34,7 @@ from ..study.config import (
     parse_budget,
     parse_epochs,
     parse_goal,
+    parse_weight,
 )
 from ..study.durations import parse_duration
 from ..study.objectives import (
@@ -79,6 +80,7 @@ def study_config(
     goal: str | None = None,
     plateau: int | None = None,
     trial_time: float | str | None = None,
+    weight: float | str | None = None,
     known: Sequence[Mapping[str, Any]] = (),
     preset: str | None = None,
     population: int = 8,
@@ -112,6 +114,7 @@ def study_config(
         goal: such as return:475, at which the study stops once fresh episodes confirm it, see `workers.goals`.
         plateau: number of trials without a better one, after which the study stops, see `engine.bounds`.
         trial_time: seconds, or text such as 2h, after which a trial fails; its share of a cohort's time counts.
+        weight: of the study among others that the same workers train, 1 unless given; see `workers.sharing`.
         known: hyperparameters that the first trials take, nested or by dotted name.
         preset: known-good values that the first trial takes, see `study.presets`; what is not searched keeps them.
         population: see `make_population`, like interval, exploit, explore and perturb; all for scheduler pbt.
@@ -147,6 +150,7 @@ def study_config(
     given["budget"] = parse_budget(budget) if budget else None
     given["goal"] = parse_goal(goal) if goal else None
     given["plateau"] = plateau
+    given["weight"] = None if weight is None else parse_weight(str(weight))
     given["trial_time"] = None if trial_time is None else _seconds(trial_time)
     options = {**seed_options(seeds, aggregate, racing), **objective_options(objective, own_objective(algorithm))}
     options |= {name: value for name, value in given.items() if value is not None}

@@ -177,6 +177,7 @@ def _overview(
         "sampler": config.sampler,
         "scheduler": config.scheduler,
         "seeds": seeds_of(config),
+        "weight": config.options.get("weight", 1.0),
         "aggregate": config.options.get("aggregate"),
         "rungs": list(config.rungs),
         "fixed": dict(config.fixed),

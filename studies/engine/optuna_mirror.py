@@ -6,6 +6,7 @@ One process at a time copies: the one that holds the lease of the mirror.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -26,6 +27,7 @@ from .study_rows import StudyRows
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+    from optuna.storages import RDBStorage
     from optuna.study import Study as OptunaStudy
     from optuna.trial import FrozenTrial
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 MARK = "rekindle"  # user attribute that marks a study in Optuna's tables as a copy
 FORM = "rekindle_form"  # user attribute with the form of the copy; one of another form is made again
 VERSION = 2
+MAKING = 1.0  # seconds in which another process makes Optuna's tables
 Row = tuple[Trial, list[Segment], dict[int, float]]  # a trial, its segments and its objective by epoch
 
 
@@ -100,7 +103,7 @@ class Mirror:
         from optuna.study import StudyDirection
 
         config = self.rows.config
-        storage = optuna.storages.RDBStorage(_with_driver(self.url))
+        storage = _storage(_with_driver(self.url))
         self._ending.callback(storage.engine.dispose)
         self._ending.callback(storage.remove_session)
         objectives = objectives_of(config)
@@ -198,14 +201,13 @@ def _shown(trial: FrozenTrial) -> tuple[object, ...]:
 
 def forget(store: Store, name: str) -> None:
     """Delete the copy of a study from Optuna's tables."""
-    import optuna
     import sqlalchemy as sa
 
     url = _with_driver(store.database.url.render_as_string(hide_password=False))
     if not store.database.read(lambda connection: sa.inspect(connection).has_table("studies")):
         return
     with ExitStack() as ending:
-        storage = optuna.storages.RDBStorage(url)
+        storage = _storage(url)
         ending.callback(storage.engine.dispose)
         ending.callback(storage.remove_session)
         try:
@@ -214,6 +216,18 @@ def forget(store: Store, name: str) -> None:
             return
         if MARK in storage.get_study_user_attrs(copy):
             storage.delete_study(copy)
+
+
+def _storage(url: str) -> RDBStorage:
+    """Return Optuna's storage; its tables are made if there are none."""
+    import optuna
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return optuna.storages.RDBStorage(url)
+    except SQLAlchemyError:  # another process makes them at this moment, which Optuna does not provide for
+        time.sleep(MAKING)
+        return optuna.storages.RDBStorage(url)
 
 
 def _with_driver(url: str) -> str:

@@ -41,6 +41,7 @@ MUTABLE = (
     "options",
     "options.snapshots",
     "options.trial_time",
+    "options.weight",
     *(f"options.{bound}" for bound in BOUNDS),
     "options.goal.return",
     *(f"options.budget.{unit}" for unit in BUDGETS),
@@ -71,7 +72,8 @@ def start_study(store: Store, name: str, config: Config) -> Config:
         old = Config.from_json(stored, name)
         check_same(name, old.to_json(), config.to_json(), ["trials", *MUTABLE, "options.longer", "options.spaces"])
         later = {key: old.options[key] for key in ("longer", "spaces") if key in old.options}  # what extend has changed
-        options = {**config.options, **later}
+        weight = {key: old.options[key] for key in ("weight",) if key in old.options}  # kept unless another is given
+        options = {**weight, **config.options, **later}
         trials = [*old.trials, *(n for n in config.trials if n > old.trials[-1])]
         changed = {} if options == old.options else {"options": options}
         return {**stored, "trials": trials, **changed}

@@ -22,9 +22,9 @@ from ..samplers.registry import KNOWN
 from ..schedulers.confirming import CONFIRM
 from ..schedulers.seeds import seeds_of
 from ..storage import commands
-from ..storage.commands import BOUND, BOUNDS, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, Command, hold_of
+from ..storage.commands import BOUND, BOUNDS, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, WEIGHT, Command, hold_of
 from ..storage.studies import change_study, revise, trials
-from ..study.config import Config, check_count, parse_budget, parse_goal, parse_plateau
+from ..study.config import Config, check_count, parse_budget, parse_goal, parse_plateau, parse_weight
 from . import extensions
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ class Steering:
         budget: str | None = None,
         goal: str | None = None,
         plateau: int | str | None = None,
+        weight: float | str | None = None,
     ) -> Command:
         """Give the study more configurations or epochs, other ranges or bounds.
 
@@ -159,6 +160,7 @@ class Steering:
             budget: the work after which it stops, such as 2h; "off" for none. The others likewise.
             goal: the return at which it stops, such as return:475.
             plateau: number of trials without a better one after which it stops.
+            weight: its share of workers that train several studies, see `workers.sharing`.
 
         Raises:
             CommandRefused: the study has as many.
@@ -176,9 +178,13 @@ class Steering:
             changes.append((EXTEND, {"priors": texts}, lambda c: extensions.search_otherwise(c, self.study, texts)))
         if bounds := bounds_of(budget=budget, goal=goal, plateau=plateau):
             changes.append((BOUND, bounds, lambda c: _bound(c, self.study, bounds)))
+        if weight is not None:
+            share = {"weight": parse_weight(str(weight))}
+            changes.append((WEIGHT, share, lambda c: _bound(c, self.study, share)))
         if not changes:
             raise CommandRefused("extend changes something, but got nothing; give --trials, --budget, ... (see --help)")
-        self._only_of_searches("extend", *(["pbt"] if changes[0][0] == EXTEND else []))
+        if {kind for kind, _, _ in changes} != {WEIGHT}:
+            self._only_of_searches("extend", *(["pbt"] if changes[0][0] == EXTEND else []))
 
         def work(connection: Connection) -> Command:
             revise(connection, self.study)
@@ -220,7 +226,7 @@ def bounds_of(**texts: str | int | None) -> dict[str, Any]:
 
 
 def _bound(connection: Connection, study: str, bounds: Mapping[str, Any]) -> None:
-    """Set bounds of a study."""
+    """Set bounds of a study, or its weight."""
 
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         config = Config.from_json(stored or {}, study)

@@ -22,6 +22,7 @@ from .studies import finish_trials, get_study, revise, trials
 STOP, PAUSE, RESUME = "stop", "pause", "resume"
 CANCEL, EXCLUDE, ENQUEUE, EXTEND = "cancel", "exclude", "enqueue", "extend"
 BOUND, CHECK = "bound", "check"  # a bound of the study is changed; a result is tested against its goal
+WEIGHT = "weight"  # the study's share of workers is changed
 BOUNDS = ("budget", "goal", "plateau")  # of a study, as the options that set them
 DECISIVE = (CANCEL, EXCLUDE, ENQUEUE, EXTEND)  # what later decisions depend on
 CANCELLED, EXCLUDED, ENQUEUED = "cancelled", "excluded", "enqueued"  # the state of a trial, and attributes of trials

@@ -69,6 +69,18 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Work:
+    """Training of a task under one lease.
+
+    It is for a study, of `seconds` so far, and may still run.
+    """
+
+    study: str
+    seconds: float
+    runs: bool
+
+
+@dataclass(frozen=True)
 class Study:
     """A study and its configuration."""
 

@@ -242,6 +242,7 @@ class Store:
     held = _reading(task_rows.held)
     holders = _reading(task_rows.holders)
     claims = _reading(task_rows.claims)
+    last_work = _reading(task_rows.last_work)
     failures = _reading(task_rows.failures)
     started = _reading(task_rows.started)
     metrics_after = _reading(task_rows.metrics_after)

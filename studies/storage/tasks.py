@@ -13,7 +13,7 @@ from ...tasks.checkpoint.storage import Metrics
 from ..failures import FAILED
 from . import studies as study_rows
 from .locks.owner import Owner
-from .rows import CheckpointRow, Claim, Event, TaskRow, Trial
+from .rows import CheckpointRow, Claim, Event, TaskRow, Trial, Work
 from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task, trial
 from .sql.writes import chunks
 
@@ -84,6 +84,26 @@ def claims(connection: Connection) -> list[Claim]:
     query = sa.select(task.c.uid, task.c.lease_owner, task.c.epochs, age.label("age"), left).join_from(task, event)
     query = query.where(task.c.lease_owner > "", event.c.kind.in_(TAKEN)).group_by(task.c.uid)
     return [Claim(*row) for row in connection.execute(query.order_by(sa.desc("age")))]
+
+
+def last_work(connection: Connection, studies: Collection[str], most: int) -> list[Work]:
+    """Return the last work on studies, in the order of its beginnings.
+
+    At most `most` pieces, which are among the last events of the storage.
+    """
+    e, t = event.c, task.c
+    newest = connection.scalar(sa.select(sa.func.max(e.id))) or 0
+    runs = sa.and_(t.lease_owner.is_not(None), t.lease_expires > Now())
+    query = sa.select(e.uid, e.data, t.trained, runs.label("held"), t.lease_epoch).join_from(event, task)
+    query = query.where(e.id > newest - 10 * most, e.kind.in_(TAKEN)).order_by(e.id.desc())
+    ends: dict[str, float] = {}  # by uid: the seconds of training at which the piece of work ended
+    found: list[Work] = []
+    for uid, data, trained, held, token in connection.execute(query):
+        begins = data.get("trained", ends.get(uid, trained))  # none in events of earlier versions
+        seconds, ends[uid] = ends.get(uid, trained) - begins, begins
+        if data.get("study") in studies and len(found) < most:
+            found.append(Work(data["study"], max(0.0, seconds), bool(held) and data.get("token") == token))
+    return found[::-1]
 
 
 def failures(connection: Connection, study: str, since: int, most: int) -> tuple[int, list[Event]]:

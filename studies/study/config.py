@@ -56,8 +56,9 @@ class Config:
             `grid_points`; `known`, configurations that are tried first, by dotted name; `learned`, results of
             earlier studies, [{study, values [by dotted name], scores [from 0 to 1]}]; `snapshots`, see `Task`;
             `warm_start`, the digest of the stored policy that all trials start from; `trial_time`, the seconds that a
-            trial may train; `longer`, the epochs to which the study was extended; `spaces`, [the first trial, changed
-            priors] of each change of the space; and the bounds of the study, see `engine.bounds`.
+            trial may train; `weight`, its share of workers that train several studies; `longer`, the epochs to which
+            the study was extended; `spaces`, [the first trial, changed priors] of each change of the
+            space; and the bounds of the study, see `engine.bounds`.
         direction: always "maximize", for the stored format only.
         version: of this form.
     """
@@ -265,6 +266,27 @@ def parse_plateau(text: str) -> int:
     return int(text)
 
 
+def parse_weight(text: str) -> float:
+    """Parse a weight of a study among others."""
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not _is_weight(weight):
+        raise BadConfig(f"--weight must be a number from {WEIGHTS[0]:g} to {WEIGHTS[1]:g}, such as 3, but got {text!r}")
+    return weight
+
+
+def weight_of(form: Mapping[str, Any]) -> float:
+    """Return the weight in the JSON of a study's configuration."""
+    return float(form.get("options", {}).get("weight", 1.0))
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and WEIGHTS[0] <= value <= WEIGHTS[1]
+
+
+WEIGHTS = (0.001, 1000.0)  # of a study, at least and at most
 MOST_GRID_POINTS = 10_000  # of one range
 MOST = 10_000_000  # trials or epochs; bounds the work that a configuration from a file can cause
 MOST_RUNGS = 10_000
@@ -336,6 +358,8 @@ def _are_options(value: Any) -> bool:
     if not (isinstance(goal, Mapping) and all(isinstance(goal[name], int | float) for name in goal)):
         return False
     if not _is_count(value.get("plateau", 1)):
+        return False
+    if not _is_weight(value.get("weight", 1.0)):
         return False
     seconds = value.get("trial_time", 1)
     if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):

@@ -12,14 +12,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from enum import Enum
 from types import FrameType
 from typing import Any, NamedTuple
 
 from ...tasks.checkpoint.storage import Write
 from ...tasks.errors import DamagedState, Stopped
-from ...tasks.runtime.guard import is_control_flow
-from ...tasks.runtime.interrupts import Interrupts
 from ...tasks.runtime.progress import at_work
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
@@ -29,7 +28,6 @@ from ..storage.failure_history import FailureHistory
 from ..storage.locks.leases import StoreLease
 from ..storage.locks.owner import Owner
 from ..storage.store import Store
-from .grace import graceful
 from .training import Held, Training
 
 LARGEST_COHORT = 32
@@ -43,6 +41,38 @@ class Claimed(NamedTuple):
     item: ReadySegment
     lease: StoreLease
     history: FailureHistory | None
+
+
+class Turn(Enum):
+    """Result of a worker's turn at a study."""
+
+    TRAINED = "trained"
+    BUSY = "busy"  # other workers train all ready segments
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    COMPLETE = "complete"
+
+
+def take_turns(turn: Callable[[], Turn], stop: Callable[[], bool]) -> Turn:
+    """Take turns until all is complete or stopped, or ``stop()`` holds.
+
+    Return what came of the last one.
+    """
+    last, pause = Turn.BUSY, POLL[0]
+    try:
+        while not stop():
+            last = turn()
+            if last in (Turn.COMPLETE, Turn.STOPPED):
+                break
+            if last is Turn.TRAINED:
+                pause = POLL[0]
+                continue
+            time.sleep(POLL[1] if last is Turn.PAUSED else pause)
+            pause = min(2 * pause, POLL[1])
+    except Stopped:
+        if not stop():
+            raise
+    return last
 
 
 class Worker:
@@ -87,36 +117,27 @@ class Worker:
         Raises:
             StoreError: the store failed, or only trials are left that need a decision of the user.
         """
-        self.runner.stop = stop
-        try:
-            return self._run(stop)
-        except Stopped:  # between two steps of planning, or of an evaluation
-            if not stop():
-                raise
-            return False
+        return take_turns(lambda: self.turn(stop), stop) is Turn.COMPLETE
 
-    def _run(self, stop: Callable[[], bool]) -> bool:
-        pause = POLL[0]
-        while not stop():
-            ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
-            if self.runner.complete:
-                return True
-            self.held = self.runner.rows.hold
-            if self.held is not None and self.held.kind == STOP:
-                return False
-            if self.held is not None:
-                time.sleep(POLL[1])
-                continue
-            if not ready and self.blocked:
-                raise next(iter(self.blocked.values()))
-            with at_work():
-                trained = self._train_next_cohort(ready)
-            if trained:
-                pause = POLL[0]
-                continue
-            time.sleep(pause)  # other workers train all ready segments
-            pause = min(2 * pause, POLL[1])
-        return False
+    def turn(self, stop: Callable[[], bool] = lambda: False) -> Turn:
+        """Plan, and train one cohort if there is one to train.
+
+        Raises:
+            Stopped: between two steps of planning, or of an evaluation, since ``stop()`` holds.
+            StoreError: the store failed, or only trials are left that need a decision of the user.
+        """
+        self.runner.stop = stop
+        ready = [item for item in self.runner.advance() if item.trial.uid not in self.blocked]
+        if self.runner.complete:
+            return Turn.COMPLETE
+        self.held = self.runner.rows.hold
+        if self.held is not None:
+            return Turn.STOPPED if self.held.kind == STOP else Turn.PAUSED
+        if not ready and self.blocked:
+            raise next(iter(self.blocked.values()))
+        with at_work():
+            trained = self._train_next_cohort(ready)
+        return Turn.TRAINED if trained else Turn.BUSY
 
     def _train_next_cohort(self, ready: Sequence[ReadySegment]) -> bool:
         """Train one cohort; return False if other workers hold all segments."""
@@ -293,30 +314,3 @@ class StopSignals:
         while os.read(0, 4096):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def run_worker(store: Store, study: str, *, with_parent: bool, grace: float = 60.0, **options: Any) -> int:
-    """Run a worker process, and return its exit status.
-
-    Args:
-        store: holds the study.
-        study: its name.
-        with_parent: whether to stop when stdin ends.
-        grace: seconds after a request to stop within which it exits.
-        options: those of `Worker`.
-    """
-    with StopSignals(with_parent) as signals, ExitStack() as stack:
-        asked = lambda: signals.asked is not None or Interrupts.asked()  # noqa: E731
-        store.wait_until(asked)
-        stack.enter_context(graceful(store, grace, asked))
-        try:
-            worker = Worker(store, study, **options)
-            worker.runner.check()
-            if worker.run(lambda: signals.asked is not None) or (worker.held and signals.asked is None):
-                return 0
-        except BaseException as error:
-            if not is_control_flow(error) and not (isinstance(error, StoreError) and signals.asked):
-                raise
-            signals.asked = signals.asked or (signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
-    assert signals.asked is not None
-    return 128 + signals.asked

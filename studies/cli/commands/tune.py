@@ -41,7 +41,7 @@ from .storage import existing_store, hides_password, open_store, repeated
 
 OPTIONS = [  # of `study_config`, as the options of the command are named
     *("search", "trials", "seed", "scheduler", "sampler", "generation", "cohort", "objective", "seeds", "aggregate"),
-    *("racing", "preset", "grid_points", "snapshots", "budget", "goal", "plateau", "trial_time"),
+    *("racing", "preset", "grid_points", "snapshots", "budget", "goal", "plateau", "trial_time", "weight"),
     *("population", "interval", "exploit", "explore", "perturb"),
 ]
 

@@ -1,10 +1,11 @@
-"""``rekindle worker``: join a study and train its trials."""
+"""``rekindle worker``: join studies and train their trials."""
 
 from __future__ import annotations
 
 import argparse
 import signal
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 
 import optuna
@@ -15,30 +16,33 @@ from ...engine.json_views import summary_json
 from ...engine.optuna_mirror import mirror
 from ...errors import StoreError
 from ...storage.commands import cure_of, hold_of
+from ...storage.store import Store
 from ...workers.hangs import watched
-from ...workers.worker import run_worker
+from ...workers.sharing import run_worker
 from ..output.terminal import log_json, new_console, note, print_json
 from .storage import existing_store
 
+ALL = ""  # stands for all studies in what is said
+
 
 def worker(arguments: argparse.Namespace) -> int:
-    """Train trials of a study until completion or a signal."""
+    """Train trials of studies until completion or a signal."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    log = (
-        partial(log_json, arguments.study)
-        if arguments.log_format == "json"
-        else partial(note, new_console(stderr=True))
-    )
-    say = (lambda text: None) if arguments.quiet else log
+    names: list[str] = arguments.study
+    say = _sayer(arguments, several=len(names) != 1)
     with existing_store(arguments, first=True) as store:
-        store.study(arguments.study)
-        say(f"works on study {arguments.study} in {store.url} until it is complete; Ctrl-C saves and stops")
+        for name in names:
+            store.study(name)
+        until = "until it is complete" if len(names) == 1 else "by their weights until all are complete"
+        say(ALL, f"works on {_described(names)} in {store.url} {until}; Ctrl-C saves and stops")
         mirrored = [] if arguments.with_parent else [MIRRORED]  # the parent has its own
-        copier = copied(arguments.storage, arguments.study, mirrored, say, MIRROR_AFTER)
-        with copier, watched(arguments.storage, arguments.stuck):
+        with ExitStack() as stack:
+            for name in names:
+                stack.enter_context(copied(arguments.storage, name, mirrored, partial(say, name), MIRROR_AFTER))
+            stack.enter_context(watched(arguments.storage, arguments.stuck))
             status = run_worker(
                 store,
-                arguments.study,
+                names,
                 workers=arguments.workers,
                 use_previous=arguments.use_previous,
                 with_parent=arguments.with_parent,
@@ -46,15 +50,40 @@ def worker(arguments: argparse.Namespace) -> int:
                 env_processes=arguments.env_processes,
                 device=arguments.device,
                 say=say,
-                tell=say,
             )
-        if mirrored:
+        names = names or [study.name for study in store.studies()]
+        for name in names if mirrored else ():
             with suppress(StoreError, SQLAlchemyError, RuntimeError):
-                mirror(store, arguments.storage, arguments.study)
-        stopped = (
-            f"stopped by {signal.Signals(status - 128).name}; everything is saved; any worker resumes" if status else ""
-        )
-        held = hold_of(store.commands(arguments.study))
-        ended = f"had the {held}; {cure_of(arguments.study, held)}" if held else "is complete"
-        say(stopped or f"study {arguments.study} {ended}")
-        return print_json(summary_json(store, arguments.study), status) if arguments.json else status
+                mirror(store, arguments.storage, name)
+        if status:
+            say(ALL, f"stopped by {signal.Signals(status - 128).name}; everything is saved; any worker resumes")
+        else:
+            _say_ends(store, names, say)
+        if not arguments.json:
+            return status
+        found = [summary_json(store, name) for name in names]
+        one = found[0] if len(arguments.study) == 1 else {"storage": store.url, "studies": found}
+        return print_json(one, status)
+
+
+def _sayer(arguments: argparse.Namespace, several: bool) -> Callable[[str, str], None]:
+    """Return what prints a line about a study."""
+    if arguments.quiet:
+        return lambda name, text: None
+    if arguments.log_format == "json":
+        return lambda name, text: log_json(name or ", ".join(arguments.study), text)
+    console = new_console(stderr=True)
+    return lambda name, text: note(console, f"{name}: {text}" if name and several else text)
+
+
+def _described(names: Sequence[str]) -> str:
+    if not names:
+        return "all studies"
+    return f"study {names[0]}" if len(names) == 1 else f"studies {', '.join(names)}"
+
+
+def _say_ends(store: Store, names: Sequence[str], say: Callable[[str, str], None]) -> None:
+    for name in names:
+        held = hold_of(store.commands(name))
+        ended = f"had the {held}; {cure_of(name, held)}" if held else "is complete"
+        say(ALL, f"study {name} {ended}")

@@ -167,6 +167,7 @@ def status_table(status: Json) -> Table:
     status = harmless(status)
     studies = status["studies"]
     shown = [state for state in STATES if state != "complete" and any(study["counts"][state] for study in studies)]
+    weighs = ["weight"] if any(study["weight"] != 1 for study in studies) else []
     table = _table(status["storage"], collapse_padding=True)
     for name in (
         "study",
@@ -174,6 +175,7 @@ def status_table(status: Json) -> Table:
         "task",
         "trials",
         *(UNENDED.get(each, each) for each in shown),
+        *weighs,
         "rungs",
         "best return",
     ):
@@ -190,6 +192,7 @@ def status_table(status: Json) -> Table:
             f"{study['task']} {study['env'].get('id', '')}",
             f"{sum(study['counts'].values())}/{study['trials_total']}",
             *(str(study["counts"][state]) for state in shown),
+            *(f"{study[each]:g}" for each in weighs),
             "→".join(str(rung["done"]) for rung in study["progress"]),
             ("" if value is None else f"{in_digits_alone(value)}{unit}")
             + (f" and {front - 1} on the front" if front > 1 else ""),

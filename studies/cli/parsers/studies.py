@@ -71,6 +71,10 @@ def _add_options_of_studies(parser: Parser) -> None:
         "fail a trial that has trained for so long, such as 2h, of which a trial in a cohort has its share; retries go "
         "on counting (default: off)",
     )
+    add(
+        "--weight W",
+        "share of workers that train several studies, beside 1 of each other one, such as 3; `extend` changes it",
+    )
     add("--study NAME", "name of the study (default: TASK-ENV)")
     add("--workers N", "worker processes (default: one per core; with Ray, as many as fit on the cluster)", type=few)
     add(
@@ -159,11 +163,16 @@ def add_confirm(commands: Any) -> None:
 
 
 def add_worker(commands: Any) -> None:
-    text = "join a study, from any machine that reaches its storage"
+    text = "join studies, from any machine that reaches their storage"
     parser = command(commands, "worker", text, "worker.worker")
     add = partial(option, parser)
-    add("--study NAME", "name of the study", required=True)
-    add("--workers N", "number of workers that share the study (default: as many as hold trials)", default=1)
+    add(
+        "--study NAME",
+        "name of a study; may be repeated: each has its share of the time that all workers train, by its --weight "
+        "(default: all of the storage, also those that are made meanwhile)",
+        **MANY,
+    )
+    add("--workers N", "number of workers that share a study (default: as many as hold trials)", default=1)
     add("--quiet", "print nothing but errors")
     text = "text, or json: each line an object with time, study, worker and message (default: %(default)s)"
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help=text)
@@ -199,4 +208,5 @@ def add_steering(commands: Any) -> None:
             option(parser, "--budget WORK", "the work after which the study stops, as in tune; off: none")
             option(parser, "--goal GOAL", "the return at which it stops, as in tune; off: none")
             option(parser, "--plateau TRIALS", "the trials without a better one after which it stops; off: none")
+            option(parser, "--weight W", "its share of workers that train several studies, beside 1 of each other one")
         option(parser, "--why TEXT", "the reason, for those who read the study later", default="")

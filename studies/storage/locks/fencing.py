@@ -44,7 +44,7 @@ def take(
     me, token = str(Owner.current()), row.lease_epoch + 1
     lease = {"lease_owner": me, "lease_epoch": token, "lease_expires": Now() + seconds}
     connection.execute(task.update().where(task.c.uid == uid).values(**lease, identity=row.identity or identity))
-    data = {"owner": me, "token": token, "epochs": row.epochs, **note}
+    data = {"owner": me, "token": token, "epochs": row.epochs, "trained": row.trained, **note}
     kind = "resume" if row.epochs else "start"
     if why != "free":
         alive = {"alive": True} if Owner.parse(row.lease_owner).is_alive() else {}

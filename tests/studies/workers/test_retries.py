@@ -20,7 +20,8 @@ from rekindle.studies.storage.sql.schema import task
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers import training
-from rekindle.studies.workers.worker import Worker, run_worker
+from rekindle.studies.workers.sharing import run_worker
+from rekindle.studies.workers.worker import Worker
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.storage import Write
 from rekindle.tasks.evaluation import evaluate
@@ -315,7 +316,7 @@ def test_a_signal_ends_a_worker_that_waits_for_its_database(unfinished: Store, m
 
     monkeypatch.setattr(Store, "save", no_room)
     options: dict[str, Any] = {"workers": 1, "use_previous": False, "with_parent": False}
-    assert run_worker(unfinished, "s", **options) == 128 + signal.SIGTERM
+    assert run_worker(unfinished, ["s"], **options) == 128 + signal.SIGTERM
     assert unfinished.workers() == []
 
 
@@ -328,5 +329,5 @@ def test_a_machine_that_cannot_train_a_study_fails_no_trial(sqlite_url: str, mon
         assert not Worker(store, "s").run(lambda: bool(store.trials("s")))
         monkeypatch.setattr(Flaky, "__init__", missing)
         with pytest.raises(Exception, match="no such simulator here"):
-            run_worker(store, "s", workers=1, use_previous=False, with_parent=False)
+            run_worker(store, ["s"], workers=1, use_previous=False, with_parent=False)
         assert {trial.state for trial in store.trials("s")} == {"running"}

@@ -47,7 +47,7 @@ def enqueue(arguments: argparse.Namespace) -> int:
 
 def extend(arguments: argparse.Namespace) -> int:
     """Give a study more trials or epochs, other ranges or bounds."""
-    given = {name: getattr(arguments, name) for name in ("trials", "epochs", *BOUNDS)}
+    given = {name: getattr(arguments, name) for name in ("trials", "epochs", "weight", *BOUNDS)}
     given["priors"] = priors_of(arguments.prior)
     return _give(arguments, lambda steering: steering.extend(**given, why=arguments.why))
 
