@@ -47,7 +47,7 @@ def report_json(store: Store, name: str) -> Json:
     health = diagnose(store, name, forest=False)  # the same report wherever it is built
     segments, events = store.segments(name), store.events_of_study(name)
     values = [(trial, result_of(trial, objective)) for trial in ranked]
-    epochs = _epochs_trained(segments, study["trials"])
+    epochs, reached, rows = _epochs_trained(segments, study["trials"]), _reached(segments), store.trials(name)
     shown = {
         "study": study,
         "title": title(config.task, config.env),
@@ -64,7 +64,9 @@ def report_json(store: Store, name: str) -> Json:
         "pairs": health["pairs"],
         "findings": health["findings"],
         "correlations": rank_correlations(study["trials"], study["rungs"], objective),
-        "timeline": timeline(name, store.trials(name), events, store.saved_last(name)),
+        "timeline": timeline(
+            name, rows, events, store.saved_last(name), {row.uid: reached.get(row.number, 0) for row in rows}
+        ),
         "failures": dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
     }
     measured = store.curves(name, (objective, EPISODE_RETURN))
@@ -95,11 +97,16 @@ def _kind(note: Mapping[str, Any]) -> str:
 def _epochs_trained(segments: Iterable[Segment], trials: Sequence[Json]) -> int:
     """Return the epochs of all finished segments, each counted once."""
     starts = {trial["number"]: trial["branch"]["epochs"] for trial in trials if trial["branch"]}
+    return sum(epochs - starts.get(number, 0) for number, epochs in _reached(segments).items())
+
+
+def _reached(segments: Iterable[Segment]) -> dict[int, int]:
+    """Return the epochs of each trial's last finished segment."""
     reached: dict[int, int] = {}
     for row in segments:
         if row.state == "done":
             reached[row.number] = max(row.epochs, reached.get(row.number, 0))
-    return sum(epochs - starts.get(number, 0) for number, epochs in reached.items())
+    return reached
 
 
 def _dimensions(config: Config, trials: Sequence[Json]) -> list[Json]:

@@ -259,11 +259,14 @@ def workers(shown: Json) -> Chart | None:
     ends, ticks = ((0, size / factor), (len(rows), 0)), [(i + 0.5, row["name"][:34]) for i, row in enumerate(rows)]
     left = min(left, 260)
     chart = Chart("work of each process", *ends, (unit, ""), width=940, height=height, left=left, y_ticks=ticks)
-    index = {row["name"]: i for i, row in enumerate(rows)}
-    for i, row in enumerate(rows):
-        for work in row["work"]:
+    index = {each["name"]: i for i, each in enumerate(rows)}
+    for i, each in enumerate(rows):
+        for work in each["work"]:
             trials = ", ".join(map(str, work["trials"][:12])) + ("..." if len(work["trials"]) > 12 else "")
             chart.bar((work["from"] / factor, work["to"] / factor), (i + 0.2, i + 0.8), "work", f"trials {trials}")
+    for lost in timeline["lost"]:
+        row, text = index[lost["worker"]], f"trial {lost['trial']}: about {lost['epochs']:.1f} epochs were lost"
+        chart.bar((lost["from"] / factor, lost["to"] / factor), (row + 0.2, row + 0.8), "lost", text)
     for mark in timeline["marks"]:
         at = (mark["at"] / factor, index[mark["worker"]] + 0.5)
         style = "takeover" if mark["kind"] == "takeover" else "failure"

@@ -29,6 +29,7 @@ COLORS = {
         "none": "rule",
         "failed": "bad",
         "failure": "bad",
+        "lost": "bad",
         "takeover": "best",
         "copied": "best",
     },

@@ -166,6 +166,8 @@ def _timeline(shown: Json) -> str:
     processes, s = len(found["workers"]), "s" * (takeovers != 1)
     text = f"{processes} process{'es' * (processes != 1)} worked on it"
     text += f", with {takeovers} takeover{s} from others that died or fell silent." if takeovers else "."
+    if lost := sum(each["epochs"] for each in found["lost"]):
+        text += f" About {lost:,.1f} epochs since their last checkpoints were lost (red), and trained again."
     counted = table(("failures", "times"), [(escape(k), str(n)) for k, n in failures.items()], "-n") if failures else ""
     return part("Workers", text, figure(figures.workers(shown)), counted)
 
@@ -224,7 +226,8 @@ def _trials(shown: Json) -> str:
     failed = f"<h3>Failed trials</h3>{table(('trial', 'why'), errors, 'n-')}" if errors else ""
     words = (
         f"<p class='soft'>All {len(order)} of them, the best first. The line at the end trains a trial again and "
-        f"compares the digests, with <code class='whole'>--storage {escape(shlex.quote(shown['storage']))}</code>.</p>"
+        "compares the digests, with <code class='whole'>--storage</code> "
+        f"<code class='wrap'>{escape(shlex.quote(shown['storage']))}</code>.</p>"
     )
     body = f'<div class="tall"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody>'
     return part("Trials", "", words, f"{body}</table></div>", failed)

@@ -4,34 +4,41 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from ..engine.json_views import Json
 from ..failures import FAILED
-from ..storage.locks.fencing import TAKEOVER
+from ..storage.locks.fencing import TAKEN, TAKEOVER
 from ..storage.locks.owner import Owner
 from ..storage.rows import Event, Trial
-from ..storage.tasks import TAKEN
 
 TOGETHER = 0.5  # seconds between the claims of one cohort
 
 
 def timeline(
-    study: str, trials: Sequence[Trial], events: Sequence[Event], saved: Mapping[tuple[str, int], float]
+    study: str,
+    trials: Sequence[Trial],
+    events: Sequence[Event],
+    saved: Mapping[tuple[str, int], float],
+    epochs: Mapping[str, int],
 ) -> Json | None:
     """Return the work of each process, in seconds since the first event.
 
     A lease that was released leaves no row: its work ends with the last checkpoint under it, or else when its process
-    takes up other work or another process this task.
+    takes up other work or another process this task. Of one that was taken over, what followed its last checkpoint was
+    lost, and is trained again.
 
     Args:
         study: its name.
         trials: its trials.
         events: of their tasks, the oldest first.
         saved: when each lease stored its last checkpoint, by uid and fencing token.
+        epochs: that the trials have reached, by uid.
 
     Returns:
-        {seconds, workers [{name, work [{from, to, trials [numbers]}]}], marks [{worker, at, kind, trial}]}, or None.
+        {seconds, workers [{name, work [{from, to, trials [numbers]}]}], marks [{worker, at, kind, trial}],
+        lost [{worker, from, to, trial, epochs (about)}]}, or None.
     """
     taken = [
         event  # of a task that several studies share, only what this one asked for
@@ -46,28 +53,16 @@ def timeline(
     begin = min(event.created for event in taken)
     last = max([*(event.created for event in taken), *finished.values()])
     work: dict[str, list[Json]] = {name: [] for name in names.values()}
-    marks = []
-    of_task: dict[str, list[float]] = {}
-    of_owner: dict[str, list[float]] = {}
-    for event in taken:
-        of_task.setdefault(event.uid, []).append(event.created)
-        of_owner.setdefault(event.data["owner"], []).append(event.created)
-    for times in (*of_task.values(), *of_owner.values()):
-        times.sort()
-    for event in taken:
-        owner, uid, at = event.data["owner"], event.uid, event.created
-        stored = saved.get((uid, event.data.get("token", -1)), at)
-        ends = _first_after(of_task[uid], at) or [finished.get(uid, last)]
-        ends += _first_after(of_owner[owner], at + TOGETHER)
-        end = stored if stored > at else min(ends)
-        row = work[names[owner]]
-        if row and at - begin - row[-1]["from"] <= TOGETHER and numbers[uid] not in row[-1]["trials"]:
-            row[-1]["trials"].append(numbers[uid])
-            row[-1]["to"] = max(row[-1]["to"], end - begin)
+    marks, leases = [], _leases(taken, saved, finished, last)
+    for lease in leases:
+        row, at, end = work[names[lease.owner]], lease.start - begin, lease.end - begin
+        if row and at - row[-1]["from"] <= TOGETHER and numbers[lease.uid] not in row[-1]["trials"]:
+            row[-1]["trials"].append(numbers[lease.uid])
+            row[-1]["to"] = max(row[-1]["to"], end)
         else:
-            row.append({"from": at - begin, "to": end - begin, "trials": [numbers[uid]]})
-        if event.kind == TAKEOVER:
-            marks.append({"worker": names[owner], "at": at - begin, "kind": TAKEOVER, "trial": numbers[uid]})
+            row.append({"from": at, "to": end, "trials": [numbers[lease.uid]]})
+        if lease.kind == TAKEOVER:
+            marks.append({"worker": names[lease.owner], "at": at, "kind": TAKEOVER, "trial": numbers[lease.uid]})
     holder: dict[str, str] = {}
     for event in events:
         if event.kind in TAKEN:
@@ -80,7 +75,63 @@ def timeline(
         for before, after in pairwise(spans):  # a process trains one cohort at a time
             before["to"] = min(before["to"], after["from"])
     workers = [{"name": name, "work": spans} for name, spans in work.items()]
-    return {"seconds": last - begin, "workers": workers, "marks": marks}
+    lost = [
+        {"worker": names[lease.owner], "from": lease.saved - begin, "to": lease.end - begin}
+        | {"trial": numbers[lease.uid], "epochs": (lease.end - lease.saved) * _pace(leases, epochs, lease.uid)}
+        for lease in leases
+        if lease.saved < lease.end
+    ]
+    return {"seconds": last - begin, "workers": workers, "marks": marks, "lost": lost}
+
+
+@dataclass(frozen=True)
+class _Lease:
+    """The work of one process on one task; what follows `saved` was lost."""
+
+    owner: str
+    uid: str
+    kind: str
+    epochs: int
+    start: float
+    saved: float
+    end: float
+
+
+def _leases(
+    taken: Sequence[Event], saved: Mapping[tuple[str, int], float], finished: Mapping[str, float], last: float
+) -> list[_Lease]:
+    of_task: dict[str, list[Event]] = {}
+    of_owner: dict[str, list[float]] = {}
+    for event in taken:
+        of_task.setdefault(event.uid, []).append(event)
+        of_owner.setdefault(event.data["owner"], []).append(event.created)
+    for times in of_owner.values():
+        times.sort()
+    found = []
+    for event in taken:
+        owner, uid, at, token = event.data["owner"], event.uid, event.created, event.data.get("token", -1)
+        after = next((each for each in of_task[uid] if each.data.get("token", -1) > token), None)
+        ends = [after.created if after else finished.get(uid, last), *_first_after(of_owner[owner], at + TOGETHER)]
+        stored = saved.get((uid, token), at)
+        end = kept = stored if stored > at else min(ends)
+        if after and after.kind == TAKEOVER and after.data["token"] == token + 1 and "lost" in after.data:
+            kept = max(at, after.data["saved"])
+            end = kept + after.data["lost"]
+        found.append(_Lease(owner, uid, event.kind, event.data.get("epochs", 0), at, kept, end))
+    return found
+
+
+def _pace(leases: Sequence[_Lease], epochs: Mapping[str, int], uid: str) -> float:
+    """Return the epochs per second of a task, or of its study."""
+    for own in ([lease for lease in leases if lease.uid == uid], leases):
+        starts: dict[str, int] = {}
+        for lease in own:
+            starts.setdefault(lease.uid, lease.epochs)
+        gained = sum(epochs.get(each, start) - start for each, start in starts.items())
+        seconds = sum(lease.saved - lease.start for lease in own)
+        if gained > 0 and seconds > 0:
+            return gained / seconds
+    return 0.0
 
 
 def _first_after(times: Sequence[float], at: float) -> list[float]:

@@ -80,7 +80,7 @@ class Store:
             raise ValueError(f"Store: lease_seconds must be above 0, but got {lease_seconds}")
         self.lease_seconds, self.keep = lease_seconds, keep
         self.database = Database(url, retry, stall=max(lease_seconds, 1.0))
-        self._held = HeldLeases(self._renew, lease_seconds / 4)
+        self._held = HeldLeases(self._renew, fencing.BEAT * lease_seconds)
         try:
             self._prepare()
         except BaseException:
@@ -504,7 +504,7 @@ class Store:
 
     def _after_fork(self) -> None:
         """Start without leases: the parent keeps them, the thread and the connections."""
-        self._held = HeldLeases(self._renew, self.lease_seconds / 4)
+        self._held = HeldLeases(self._renew, fencing.BEAT * self.lease_seconds)
         self.database.connect()
 
 

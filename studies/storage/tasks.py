@@ -12,12 +12,12 @@ from sqlalchemy import Connection
 from ...tasks.checkpoint.storage import Metrics
 from ..failures import FAILED
 from . import studies as study_rows
+from .locks.fencing import TAKEN
 from .locks.owner import Owner
 from .rows import CheckpointRow, Claim, Event, TaskRow, Trial, Work
 from .sql.schema import Now, blob, checkpoint, checkpoint_blob, event, metric, task, trial
 from .sql.writes import chunks
 
-TAKEN = ("start", "resume", "takeover")  # events of a lease that begins
 MIRROR = "mirror/"  # with the study's name: the uid of the lease of its copy in Optuna's tables
 
 

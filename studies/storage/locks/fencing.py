@@ -10,12 +10,14 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from ...errors import IdentityMismatch, LeaseLost, TaskBusy
-from ..sql.schema import Now, task
+from ..sql.schema import Now, checkpoint, event, task
 from ..sql.writes import add_events, add_task
 from .leases import StoreLease, held_here
 from .owner import Owner
 
 TAKEOVER = "takeover"  # the event of a lease that its last owner did not release
+TAKEN = ("start", "resume", TAKEOVER)  # events of a lease that begins
+BEAT = 0.25  # of a lease, after which it is renewed
 _left = (task.c.lease_expires - Now()).label("seconds")
 HOLDER = (task.c.uid, task.c.lease_owner, task.c.lease_epoch, _left)  # what why_free is asked about
 
@@ -28,7 +30,7 @@ def take(
     The task is created if it is new. The token is the fencing token.
 
     An event records it: start, resume (the task has a checkpoint), or takeover (the last owner did not release it;
-    "alive" if that process still runs).
+    "alive" if that process still runs; "lost" are about the seconds of its work after "saved", the last that counts).
 
     Raises:
         TaskBusy: a living process holds the lease.
@@ -48,9 +50,26 @@ def take(
     kind = "resume" if row.epochs else "start"
     if why != "free":
         alive = {"alive": True} if Owner.parse(row.lease_owner).is_alive() else {}
-        kind, data = TAKEOVER, {**data, "previous": row.lease_owner, "why": why, **alive}
+        lost = _lost(connection, uid, row.lease_epoch, seconds)
+        kind, data = TAKEOVER, {**data, "previous": row.lease_owner, "why": why, **alive, **lost}
     add_events(connection, [(uid, kind, data)])
     return int(token), row.identity or identity
+
+
+def _lost(connection: Connection, uid: str, token: int, seconds: float) -> dict[str, float]:
+    """Return when a lease's owner last saved, and its later work.
+
+    It died within a heartbeat after it last renewed its lease, after half of one in the mean; that lease is taken to
+    have been as long as the new one.
+    """
+    c, began = checkpoint.c, sa.func.max(event.c.created)
+    saved = sa.select(sa.func.max(c.created)).where(c.uid == uid, c.lease_epoch == token).scalar_subquery()
+    start = sa.select(began).where(event.c.uid == uid, event.c.kind.in_(TAKEN)).scalar_subquery()
+    expires, now, saved_at, started = connection.execute(
+        sa.select(task.c.lease_expires, Now(), saved, start).where(task.c.uid == uid)
+    ).one()
+    since = max(saved_at or 0.0, started or 0.0) or now
+    return {"saved": since, "lost": max(0.0, min(now, expires - (1 - BEAT / 2) * seconds) - since)}
 
 
 def why_free(uid: str, owner: str | None, token: int, seconds: float) -> str | None:

@@ -248,7 +248,7 @@ def test_the_timeline_tells_takeovers_and_failures() -> None:
         Event("a", 120.0, "failed", {"kind": "memory", "retry": True}),
         Event("a", 500.0, "start", {"owner": one, "token": 3, "epochs": 9, "study": "another"}),
     ]
-    found = timeline("s", trials, events, {("a", 2): 128.0})
+    found = timeline("s", trials, events, {("a", 2): 128.0}, {"a": 9})
     assert found is not None
     assert found["seconds"] == 30.0
     assert found["workers"] == [
@@ -259,6 +259,21 @@ def test_the_timeline_tells_takeovers_and_failures() -> None:
         {"worker": "8 on host", "at": 10.0, "kind": "takeover", "trial": 0},
         {"worker": "8 on host", "at": 20.0, "kind": "memory (retried)", "trial": 0},
     ]
+
+
+def test_work_after_the_last_checkpoint_of_a_dead_process_is_lost() -> None:
+    trials = [Trial(0, uid="a", params={}, state="complete", finished=130.0)]
+    one, two = "host:boot:7:1", "host:boot:8:1"
+    died = {"previous": one, "saved": 104.0, "lost": 3.0}
+    events = [
+        Event("a", 100.0, "start", {"owner": one, "token": 1, "epochs": 0, "study": "s"}),
+        Event("a", 110.0, "takeover", {"owner": two, "token": 2, "epochs": 4, "study": "s", **died}),
+    ]
+    found = timeline("s", trials, events, {("a", 2): 116.0}, {"a": 10})
+    assert found is not None
+    assert found["workers"][0]["work"] == [{"from": 0.0, "to": 7.0, "trials": [0]}]
+    [lost] = found["lost"]  # 10 epochs in 4 + 6 seconds of work that counts
+    assert lost == {"worker": "7 on host", "from": 4.0, "to": 7.0, "trial": 0, "epochs": pytest.approx(3.0)}
 
 
 def test_a_notebook_shows_a_study_and_a_task_without_their_markup(studies: Store) -> None:

@@ -75,6 +75,8 @@ def test_a_task_of_a_killed_process_is_taken_over_at_once(url: str, child: Calla
         takeover = store.events("a")[-1]
         assert (takeover.kind, takeover.data["why"], takeover.data["epochs"]) == ("takeover", "dead", 1)
         assert Owner.parse(takeover.data["previous"]).pid == worker.pid
+        assert takeover.data["saved"] == store.checkpoints("a")[0].created
+        assert 0.0 <= takeover.data["lost"] <= takeover.created - takeover.data["saved"]
 
 
 def test_a_process_killed_within_a_write_leaves_nothing_of_it(url: str, child: Callable[..., Any]) -> None:
