@@ -27,7 +27,7 @@ MOST_FILES = {"studies": 8}  # and 12 in any other package
 # Every package, and each file directly in tasks and studies: a room imports only rooms that stand before it.
 ORDER = (
     *("spaces", "spaces.drivers"),
-    *("tasks.errors", "tasks.rng", "tasks.checkpoint", "tasks.runtime"),
+    *("tasks.errors", "tasks.rng", "tasks.checkpoint", "tasks.compiled", "tasks.runtime"),
     *("tasks.envs.base", "tasks.envs.classic", "tasks.envs.gym"),
     *("tasks.envs.pools", "tasks.envs.processes", "tasks.envs"),
     *("tasks.networks", "tasks.experience", "tasks.signals"),
@@ -238,7 +238,7 @@ def test_every_package_is_listed_in_pyproject() -> None:
 
 def test_importing_rekindle_imports_nothing_heavy() -> None:
     loaded = json.loads(run("import sys, json, rekindle; dir(rekindle); print(json.dumps(sorted(sys.modules)))"))
-    assert {"torch", "numpy", "optuna", "sqlalchemy", "gymnasium"}.isdisjoint(loaded)
+    assert {"torch", "numpy", "numba", "optuna", "sqlalchemy", "gymnasium"}.isdisjoint(loaded)
     assert [name for name in loaded if name.startswith("rekindle.")] == ["rekindle._version"]
 
 

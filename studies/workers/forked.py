@@ -27,6 +27,7 @@ from typing import IO, Any, NoReturn
 import torch
 from threadpoolctl import threadpool_limits
 
+from ...tasks.compiled.loading import kernels
 from . import URL_VARIABLE
 
 POLL = 0.01  # seconds between two looks whether a process has ended
@@ -94,6 +95,7 @@ class Crew:
         """
         self._idle: list[Forked] = []
         if sys.platform == "linux" and threading.active_count() == 1:
+            kernels()  # or every process would load them
             for _ in range(count):
                 others = [stream.fileno() for process in self._idle for stream in (process.stdin, process.stderr)]
                 self._idle.append(_fork(others))

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from ...spaces import integer, ordinal
+from ..compiled.actor_critic import Terms
 from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch
 from ..experience.whole_episodes import check_whole_episodes, whole_episodes_space
@@ -120,12 +121,21 @@ class A2CLearner(Learner):
             metrics |= norms(step, self.networks)
         return {**metrics, **scheduled_coefficients(hp, self.env_steps), **lr.metrics}
 
+    def terms(self) -> Terms:
+        """Return the terms of `loss` for kernels."""
+        hp = self.hp
+        ent_coef = coefficient(hp.ent_coef, hp.ent_coef_schedule, self.env_steps)
+        standardized = hp.normalize_advantage is True
+        return Terms(coefficient(hp.vf_coef), ent_coef, standardized=standardized, critic_loss=hp.critic_loss)
+
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,) and its metrics, each (P,).
 
         The batch is (P, B, ...), its rows weighted if it has weights. Nothing is differentiated through advantages and
         returns, which were computed before.
         """
+        if (compiled := self.policy.compiled_loss(batch, self.terms)) is not None:
+            return compiled
         hp, weights = self.hp, batch.get("weights")
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
@@ -155,5 +165,5 @@ class A2C(Task):
     """
 
     name = "a2c"
-    version = 1
+    version = 2
     learner = A2CLearner

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import Space, integer, log_real, maybe, ordinal, real
+from ..compiled.actor_critic import Terms
 from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch
 from ..experience.whole_episodes import check_whole_episodes, needs_whole_episodes, whole_episodes_space
@@ -190,11 +191,27 @@ class PPOLearner(Learner):
             **lr.metrics,
         }
 
+    def terms(self) -> Terms | None:
+        """Return the terms of `loss` for kernels; None if they lack some."""
+        hp, now = self.hp, self.env_steps
+        if self.critic is not None:
+            return None
+        return Terms(
+            vf_coef=coefficient(hp.vf_coef),
+            ent_coef=coefficient(hp.ent_coef, hp.ent_coef_schedule, now),
+            clip_coef=coefficient(hp.clip_coef, hp.clip_coef_schedule, now),
+            clip_value=None if hp.clip_value is None else coefficient(hp.clip_value, hp.clip_value_schedule, now),
+            standardized=hp.normalize_advantage is True,
+            critic_loss=hp.critic_loss,
+        )
+
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,), eq. 9, and its metrics, each (P,).
 
         The batch is (P, B, ...), its rows weighted if it has weights.
         """
+        if (compiled := self.policy.compiled_loss(batch, self.terms)) is not None:
+            return compiled
         hp, now, weights = self.hp, self.env_steps, batch.get("weights")
         params, values = self.policy(batch)
         log_probs, entropy = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])
@@ -228,5 +245,5 @@ class PPO(Task):
     """
 
     name = "ppo"
-    version = 1
+    version = 2
     learner = PPOLearner

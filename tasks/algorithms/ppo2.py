@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...spaces import maybe, real
+from ..compiled.actor_critic import Terms
 from ..experience.returns import CRITIC_LOSSES, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch
 from ..experience.whole_episodes import check_whole_episodes
@@ -99,11 +100,22 @@ class PPO2Learner(Learner):
             **lr.metrics,
         }
 
+    def terms(self) -> Terms:
+        """Return the terms of `loss` for kernels."""
+        hp, now = self.hp, self.env_steps
+        clip_coef = clip_value = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
+        if hp.clip_value is not None:
+            clip_value = coefficient(hp.clip_value, hp.clip_value_schedule, now)
+        ent_coef = coefficient(hp.ent_coef, hp.ent_coef_schedule, now)
+        return Terms(coefficient(hp.vf_coef), ent_coef, clip_coef, clip_value, "ppo2", True, hp.critic_loss)
+
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,) and its metrics, each (P,).
 
         The batch is (P, B, ...), its rows weighted if it has weights.
         """
+        if (compiled := self.policy.compiled_loss(batch, self.terms)) is not None:
+            return compiled
         hp, now, weights = self.hp, self.env_steps, batch.get("weights")
         clip_coef = clip_value = coefficient(hp.clip_coef, hp.clip_coef_schedule, now)
         if hp.clip_value is not None:
@@ -157,5 +169,5 @@ class PPO2(Task):
     """
 
     name = "ppo2"
-    version = 1
+    version = 2
     learner = PPO2Learner

@@ -273,7 +273,7 @@ class SVPG(Task):
     """
 
     name = "svpg"
-    version = 1
+    version = 2
     learner: ClassVar[type[Learner]] = SVPGLearner
 
     def particle_state(self, particle: int) -> Tree:

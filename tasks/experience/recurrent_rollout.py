@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..envs import Envs
+from ..networks.distributions import finite
 from ..networks.recurrent import RecurrentActorCritic, States
 from ..rng import streams
 from .rollout import Agent, Batch, Rollout, Truncations, bootstrap, permutations, shuffled
@@ -35,8 +36,8 @@ class RecurrentAgent(Agent):
         before = self.memory.tensors["state"].clone()
         return replace(super().collect(envs, iteration, keep_next), memory=before)
 
-    def _action_params(self, obs: Tensor) -> Tensor:
-        return self.policy.step(obs, self.memory)
+    def _sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        return finite(self.policy.distribution.sample(self.policy.step(obs, self.memory), noise))
 
     def _begin(self, memory: States) -> Callable[[Tensor], Tensor]:
         return partial(self.policy.step, memory=memory)
@@ -52,8 +53,9 @@ class RecurrentAgent(Agent):
     def _end_episodes(self, ended: NDArray[np.bool_]) -> None:
         self.memory.reset(ended)
 
-    def _params_and_values(self, rollout: Rollout, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        return self._replay(rollout)
+    def _log_probs_and_values(self, rollout: Rollout, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        params, values, next_values = self._replay(rollout)
+        return self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0], values, next_values
 
     def values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         return self._replay(rollout)[1:]

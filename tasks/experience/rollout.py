@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..envs import Envs
 from ..networks.actor_critic import ActorCritic
-from ..networks.distributions import Distribution
+from ..networks.distributions import Distribution, finite
 from ..networks.recurrent import States
 from ..rng import streams
 from .normalizers import ObservationNormalizer, RewardNormalizer
@@ -131,7 +131,7 @@ class Agent:
         with torch.inference_mode():
             for t, (obs_t, action_t, noise_t) in enumerate(zip(obs.unbind(1), actions.unbind(1), noise, strict=False)):
                 obs_t.copy_(current := self._tensor(self._normalized(envs.obs, learn=True)))
-                action = finite(dist.sample(self._action_params(current), noise_t))
+                action = self._sample(current, noise_t)
                 action_t.copy_(action)
                 step = envs.step(action.cpu().numpy())
                 rewards[t], terminated[t], ended[t] = step.reward, step.terminated, step.terminated | step.truncated
@@ -155,8 +155,8 @@ class Agent:
     def _tensor(self, obs: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
 
-    def _action_params(self, obs: Tensor) -> Tensor:
-        return self.policy.action_params(obs)
+    def _sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        return self.policy.sample(obs, noise)
 
     def _end_episodes(self, ended: NDArray[np.bool_]) -> None:
         """Reset the recurrent states of ended episodes, (P, N)."""
@@ -189,11 +189,12 @@ class Agent:
         The batch has obs, actions and log_probs, (P, B, ...).
         """
         batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended, rollout.memory)
-        params, values, next_values = self._params_and_values(rollout, batch)
-        log_probs = rollout.log_probs
-        if log_probs is None:
-            log_probs = self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0]
-        return {**batch, "log_probs": log_probs}, values, next_values
+        log_probs, values, next_values = self._log_probs_and_values(rollout, batch)
+        return (
+            {**batch, "log_probs": log_probs if rollout.log_probs is None else rollout.log_probs},
+            values,
+            next_values,
+        )
 
     @torch.no_grad()
     def with_log_probs(self, batch: Batch) -> Batch:
@@ -201,8 +202,8 @@ class Agent:
         params, _ = self.policy(batch)
         return {**batch, "log_probs": self.policy.distribution.log_prob_and_entropy(params, batch["actions"])[0]}
 
-    def _params_and_values(self, rollout: Rollout, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        return self.policy.action_params(batch["obs"]), *self.values(rollout)
+    def _log_probs_and_values(self, rollout: Rollout, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        return self.policy.log_probs(batch["obs"], batch["actions"]), *self.values(rollout)
 
     def values(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Return vₜ and v'ₜ, see `evaluate_values`."""
@@ -272,14 +273,6 @@ class Agent:
         It advances the recurrent states, if there are some.
         """
         return self.policy.action_params
-
-
-def finite(action: Tensor) -> Tensor:
-    """Replace NaN in actions.
-
-    So a diverged member, found at the epoch's end, crashes no simulator before.
-    """
-    return torch.nan_to_num(action) if action.is_floating_point() else action
 
 
 @torch.no_grad()

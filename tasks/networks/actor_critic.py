@@ -6,7 +6,7 @@ Both are multilayer perceptrons; the encoder of vectors is the identity. What th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +16,10 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, integer, ordinal, real, sizes
 from ..checkpoint.member_state import Stacked
-from .distributions import Distribution, distribution_for
-from .encoders import Encoder, SharedLayers, encoder_choice, encoder_for
+from ..compiled.actor_critic import ACTIVATIONS, ActorCriticKernels, Perceptron, Terms
+from ..compiled.loading import kernels_of
+from .distributions import Categorical, Distribution, Gaussian, distribution_for, finite
+from .encoders import Encoder, SharedLayers, Unlearned, encoder_choice, encoder_for
 from .goal_conditioning import GoalEncoder, goal_choice
 from .mlp import MLP, Layers, Parameters, actor_layers, affine, critic_layers, initialize, shapes_of
 from .sde import state_dependent
@@ -51,9 +53,11 @@ class ActorCritic(Stacked):
 
     Attributes:
         state_size: numbers in a recurrent state; 0 here.
+        kernels: compute what they cover, instead of torch; None where that is nothing.
     """
 
     state_size = 0
+    kernels: ActorCriticKernels | None = None
 
     def __init__(
         self,
@@ -103,6 +107,28 @@ class ActorCritic(Stacked):
             self.parameters.views["actor.log_std"][:] = hp.std_init.log().unsqueeze(-1) - 0.5 * math.log(rows)
         self._views = self._look_up(self.parameters.views)
         self._leaves = self._look_up(self.parameters.leaves)
+        self.kernels = self._find_kernels(hp.activation)
+
+    def _find_kernels(self, activation: str) -> ActorCriticKernels | None:
+        """Return kernels if they cover these networks and actions."""
+        run, networks = kernels_of(self.parameters.vector), (self.actor, self.critic)
+        covered = (
+            type(self) is ActorCritic
+            and type(self.encoder) is Unlearned
+            and len(self.obs_shape) == 1
+            and type(self.distribution) in (Categorical, Gaussian)
+            and activation in ACTIVATIONS
+            and all(min(net.sizes[:-1]) > 1 and len(net.sizes) > 2 for net in networks)  # see Exactness in mlp.py
+        )
+        if run is None or not covered:
+            return None
+        spans = self.parameters.spans
+        actor, critic = (Perceptron(net.sizes, spans[f"{net.prefix}.0.weight"].start) for net in networks)
+        numbers = isinstance(self.distribution, Gaussian)
+        log_std = spans["actor.log_std"].start if numbers else 0
+        kernels = ActorCriticKernels(run, self.parameters.vector, actor, critic, activation, numbers, log_std)
+        kernels.pieces = self.parameters.views_of(kernels.gradient)
+        return kernels
 
     def _trunk(self, hp: SimpleNamespace) -> list[Any]:
         """Return the networks before actor and critic, in order."""
@@ -120,8 +146,35 @@ class ActorCritic(Stacked):
         tensors, actor, _, log_std = self._views
         return self._params(actor, self.encoder(tensors, obs), log_std)
 
+    def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Return actions for rows of obs (P, N, ...) and noise."""
+        if self.kernels is not None:
+            return self.kernels.act(obs, noise, self.distribution.action_shape)
+        return finite(self.distribution.sample(self.action_params(obs), noise))
+
+    def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Return log π(a|s), (P, B), of a batch, without gradients."""
+        if self.kernels is not None and obs.shape[1] > 1:
+            return self.kernels.log_probs(obs, actions)
+        return self.distribution.log_prob_and_entropy(self.action_params(obs), actions)[0]
+
+    def compiled_loss(
+        self, batch: Mapping[str, Tensor], terms: Callable[[], Terms | None]
+    ) -> tuple[Tensor, dict[str, Tensor]] | None:
+        """Return a minibatch's losses and metrics, (P,) each.
+
+        None is returned where kernels do not cover it.
+        """
+        if self.kernels is None or "weights" in batch or batch["obs"].shape[1] == 1:
+            return None
+        if (known := terms()) is None:
+            return None
+        return self.kernels.loss(batch, known, self.parameters.leaves.values())
+
     def value(self, obs: Tensor) -> Tensor:
         """Return v(s), (P, B), of obs (P, B, ...), without gradients."""
+        if self.kernels is not None and obs.shape[1] > 1:
+            return self.kernels.values(obs)
         tensors, _, critic, _ = self._views
         return self.critic(critic, self.encoder(tensors, obs)).squeeze(-1)
 

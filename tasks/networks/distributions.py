@@ -257,6 +257,14 @@ class Hybrid(Distribution):
         return torch.cat([numbers, choices.to(numbers)], -1).index_select(-1, self.order.to(numbers.device))
 
 
+def finite(action: Tensor) -> Tensor:
+    """Replace NaN in actions.
+
+    So a diverged member, found at the epoch's end, crashes no simulator before.
+    """
+    return torch.nan_to_num(action) if action.is_floating_point() else action
+
+
 def distribution_for(space: gym.Space[Any], where: str) -> Distribution:
     """Return the distribution over an action space.
 

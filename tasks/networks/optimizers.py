@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, curve, integer, log_real, near_one, real
 from ..checkpoint.member_state import Stacked
+from ..compiled.loading import kernels_of
 from ..runtime.progress import tick
 from .mlp import Parameters
 
@@ -118,6 +119,10 @@ def clip_norm(gradient: Tensor, limit: Tensor | None) -> Clipped:
     """
     if limit is None:
         return Clipped(gradient, None)
+    if (run := kernels_of(gradient, limit)) is not None:
+        factor = torch.empty_like(limit)
+        run.clip(gradient.numpy(), limit.numpy(), factor.numpy())
+        return Clipped(gradient, factor)
     norm = gradient.square().sum(1, keepdim=True).sqrt()
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)
     return Clipped(gradient.mul_(factor), factor)
@@ -247,6 +252,7 @@ class Optimizer(Stacked):
         self.tensors["steps"] = torch.zeros(len(vector), 1, device=vector.device)
         if "mean" in self.tensors:  # looked up in every step, and short steps notice
             self._betas = [(1 - beta, beta.log()) for beta in (hp.beta1, hp.beta2)]
+        self._kernel = None if (run := kernels_of(vector)) is None else self._compiled(run)
 
     @torch.no_grad()
     def step(self, gradient: Tensor, lr: Tensor, active: Tensor | None = None) -> None:
@@ -255,6 +261,9 @@ class Optimizer(Stacked):
         Learning rates are (P, 1) or (P, D). Members that are not `active` (P, 1) stay untouched.
         """
         tick()
+        if self._kernel is not None and lr.shape[1] == 1:
+            self._kernel(gradient.contiguous(), lr, self._all if active is None else active)
+            return
         if active is None:
             self._step(gradient, lr)
             return
@@ -262,6 +271,31 @@ class Optimizer(Stacked):
         self._step(gradient, lr)
         for tensor, old in zip([self.vector, *self.tensors.values()], before, strict=True):
             tensor.copy_(torch.where(active, tensor, old))
+
+    def _compiled(self, run: ModuleType) -> Callable[[Tensor, Tensor, Tensor], None] | None:
+        """Return a function that takes a step, None without a kernel.
+
+        Its arguments are gradient, learning rates and active members.
+        """
+        hp, adam = self.hp, self.hp.name in ("adam", "adamw")
+        names = {"rmsprop": ("alpha", "momentum", "eps")}.get(hp.name, ("beta1", "beta2", "eps") if adam else ())
+        if not names:
+            return None
+        self._all = torch.ones_like(self.tensors["steps"], dtype=torch.bool)
+        moments = [self.tensors[name].numpy() for name in ("mean", "square", "velocity") if name in self.tensors]
+        state = [self.tensors["steps"].numpy(), *moments, *(vars(hp)[name].numpy() for name in names)]
+        vector = self.vector.numpy()
+
+        @flushed_denormals()
+        def step(gradient: Tensor, lr: Tensor, active: Tensor) -> None:
+            given = [active.numpy(), vector, gradient.numpy(), lr.contiguous().numpy(), *state]
+            if adam:
+                decay = lr * hp.weight_decay if hp.name == "adamw" else torch.zeros_like(lr)
+                run.adam(*given, decay.numpy())
+            else:
+                run.rmsprop(*given)
+
+        return step
 
     @flushed_denormals()  # the moments of a unit that died decay down to there, and stay
     def _step(self, gradient: Tensor, lr: Tensor) -> None:

@@ -16,6 +16,7 @@ import numpy
 import torch
 
 from ..._version import __version__
+from ..compiled.loading import version as kernels_version
 
 Fingerprint = dict[str, Any]
 
@@ -35,6 +36,7 @@ def fingerprint(device: torch.device) -> Fingerprint:
         "numpy": numpy.__version__,
         "gymnasium": gymnasium.__version__,
         "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "kernels": kernels_version(),
         "products": "exact" if products_are_exact() else "by place in memory",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from rekindle.tasks.experience.rollout import Rollout
-from rekindle.tasks.networks.distributions import Categorical
+from rekindle.tasks.networks.distributions import Categorical, finite
 from torch import Tensor
 
 
@@ -71,6 +71,12 @@ class Told:
     def action_params(self, obs: Tensor) -> Tensor:
         self.seen.append(obs.clone())
         return self.params.expand(*obs.shape[:2], 2)
+
+    def sample(self, obs: Tensor, noise: Tensor) -> Tensor:
+        return finite(self.distribution.sample(self.action_params(obs), noise))
+
+    def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
+        return self.distribution.log_prob_and_entropy(self.action_params(obs), actions)[0]
 
 
 def place_value(obs: Tensor) -> Tensor:

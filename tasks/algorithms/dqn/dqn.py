@@ -254,5 +254,5 @@ class DQN(Task):
     """
 
     name = "dqn"
-    version = 1
+    version = 2
     learner = DQNLearner

@@ -383,5 +383,5 @@ class SAC(Task):
     """
 
     name = "sac"
-    version = 1
+    version = 2
     learner = SACLearner

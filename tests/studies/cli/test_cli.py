@@ -359,7 +359,7 @@ def test_help_imports_nothing_heavy() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(found.stdout.splitlines()[-1].split())
-    assert not loaded & {"torch", "numpy", "optuna", "sqlalchemy", "rich", "gymnasium"}
+    assert not loaded & {"torch", "numpy", "numba", "optuna", "sqlalchemy", "rich", "gymnasium"}
 
 
 def test_a_training_ends_when_nothing_gets_better(sqlite_url: str, cli: Callable[..., Any]) -> None:

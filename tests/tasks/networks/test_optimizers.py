@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from rekindle.spaces import Space
 from rekindle.tasks.base_learner import stack_hyperparameters
 from rekindle.tasks.checkpoint.state import difference, pack, unpack
+from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.networks.optimizers import (
     Optimizer,
     clip_norm,
@@ -50,6 +52,12 @@ CASES: dict[str, tuple[list[dict[str, Any]], Callable[..., torch.optim.Optimizer
         lambda p, lr, hp: torch.optim.RMSprop(p, lr, alpha=hp["alpha"], eps=1e-5, momentum=hp["momentum"]),
     ),
 }
+
+
+@pytest.fixture(params=["kernels", "torch"], autouse=True)
+def _path(request: pytest.FixtureRequest) -> Iterator[None]:
+    with nullcontext() if request.param == "kernels" else without_kernels():
+        yield
 
 
 def values_of(space: Space, **values: Any) -> SimpleNamespace:

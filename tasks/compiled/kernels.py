@@ -1,0 +1,9 @@
+"""All kernels; importing this module compiles them, or loads their machine code."""
+
+from __future__ import annotations
+
+from .descent import adam, clip, rmsprop
+from .layers import activate, slope
+from .policies import act, differentiate, log_probs, values
+
+__all__ = ["act", "activate", "adam", "clip", "differentiate", "log_probs", "rmsprop", "slope", "values"]

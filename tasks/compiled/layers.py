@@ -1,0 +1,174 @@
+"""Loops over the units of a layer.
+
+Every kernel computes one member after the other by the same loop, so what it gives does not depend on P. A number's
+place in a row is all that its rounding depends on, not where the row lies in memory.
+
+Notation, here and in the other kernels: P members, B rows, D numbers in a member's parameter vector. `start` is where a
+layer's parameters begin in the vector: weights (inputs, outputs), then biases.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numba
+import numpy as np
+
+F = np.float32
+ZERO, ONE, HALF = F(0.0), F(1.0), F(0.5)
+TANH = 0  # activation; any other number is ReLU
+# tanh x = x P(x²) / Q(x²) on [-9, 9], with a relative error of 2e-8 before rounding; beyond, it is that of 9.
+P1, P2, P3, P4 = F(0.13381026685237885), F(0.003495588432997465), F(2.060908627754543e-05), F(1.3354665817644218e-08)
+Q1, Q2, Q3, Q4 = F(0.4671434164047241), F(0.025876984000205994), F(0.00032856353209353983), F(7.776559982630715e-07)
+NINE = F(9.0)
+
+
+def _writable(folder: str) -> bool:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+CACHE = _writable(vars(numba.config)["CACHE_DIR"])  # else every process compiles
+
+
+def kernel(signature: str, **options: Any) -> Any:
+    """Compile a function for arguments of these types."""
+    return numba.njit(signature, cache=CACHE, nogil=True, error_model="numpy", **options)
+
+
+def inner(**options: Any) -> Any:
+    """Compile a function that kernels call."""
+    return numba.njit(error_model="numpy", **options)
+
+
+@inner(inline="always")
+def tanh(x):
+    """Return tanh x as a quotient, which vectorizes; NaN stays NaN."""
+    x = NINE if x > NINE else x
+    x = -NINE if x < -NINE else x
+    y = x * x
+    x = x * ((((P4 * y + P3) * y + P2) * y + P1) * y + ONE)
+    x = x / ((((Q4 * y + Q3) * y + Q2) * y + Q1) * y + ONE)
+    x = ONE if x > ONE else x
+    return -ONE if x < -ONE else x
+
+
+@inner(fastmath={"reassoc", "contract"})
+def dot(a, b):
+    """Return the inner product of two rows."""
+    total = ZERO
+    for i in range(len(a)):
+        total += a[i] * b[i]
+    return total
+
+
+@inner(fastmath={"contract"})
+def add_biases(row, biases, kind):
+    """Add biases to a row and apply the activation, in place."""
+    if kind == TANH:
+        for k in range(len(row)):
+            row[k] = tanh(row[k] + biases[k])
+    else:
+        for k in range(len(row)):
+            x = row[k] + biases[k]
+            row[k] = ZERO if x < ZERO else x
+
+
+@inner(fastmath={"contract"})
+def through(g, h, total, kind):
+    """Multiply a row g by the slopes at values h."""
+    if kind == TANH:
+        for k in range(len(g)):
+            x = g[k] * (ONE - h[k] * h[k])
+            g[k] = x
+            total[k] += x
+    else:
+        for k in range(len(g)):
+            x = g[k] if h[k] > ZERO else ZERO
+            g[k] = x
+            total[k] += x
+
+
+@kernel("void(f4[:,:,::1], f4[:,::1], i8, i8)")
+def activate(h, vector, biases, kind):
+    """Add biases to products h (P, B, units) and apply the activation."""
+    members, rows, units = h.shape
+    for p in range(members):
+        b = vector[p, biases : biases + units]
+        for r in range(rows):
+            add_biases(h[p, r], b, kind)
+
+
+@kernel("void(f4[:,:,::1], f4[:,:,::1], f4[:,::1], i8, i8)")
+def slope(g, h, gradient, biases, kind):
+    """Multiply g (P, B, units) by the activation's slopes at values h.
+
+    Its sums over rows are the biases' gradient.
+    """
+    members, rows, units = h.shape
+    for p in range(members):
+        total = gradient[p, biases : biases + units]
+        total[:] = ZERO
+        for r in range(rows):
+            through(g[p, r], h[p, r], total, kind)
+
+
+@inner()
+def weights_of(vector, start, inputs, outputs):
+    """Return a layer's weights (outputs, inputs), and its biases."""
+    weights = np.empty((outputs, inputs), F)
+    for k in range(inputs):
+        for j in range(outputs):
+            weights[j, k] = vector[start + k * outputs + j]
+    return weights, vector[start + inputs * outputs : start + (inputs + 1) * outputs]
+
+
+@inner()
+def put_weights(gradient, start, weights, biases):
+    """Put a layer's gradient, its weights (outputs, inputs), into a member's."""
+    outputs, inputs = weights.shape
+    for k in range(inputs):
+        for j in range(outputs):
+            gradient[start + k * outputs + j] = weights[j, k]
+    for j in range(outputs):
+        gradient[start + inputs * outputs + j] = biases[j]
+
+
+@inner(fastmath={"contract"})
+def back(slopes, weights, h, g, d_weights, d_biases, d_hidden, kind):
+    """Propagate the slopes of one row's outputs to the units before, g.
+
+    The row's share is added to the gradients in the layer's weights and biases, and in the biases of the units before.
+    """
+    g[:] = ZERO
+    for j in range(len(slopes)):
+        x, w, d = slopes[j], weights[j], d_weights[j]
+        d_biases[j] += x
+        for k in range(len(h)):
+            g[k] += x * w[k]
+            d[k] += x * h[k]
+    through(g, h, d_hidden, kind)
+
+
+@inner(fastmath={"contract"})
+def perceptron(vector, sizes, starts, x, kind):
+    """Return one member's last hidden units of rows (N, inputs)."""
+    for layer in range(len(sizes) - 2):
+        inputs, outputs = sizes[layer], sizes[layer + 1]
+        first = starts[layer]
+        h = np.zeros((len(x), outputs), F)
+        for i in range(inputs):
+            w = vector[first + i * outputs : first + (i + 1) * outputs]
+            for r in range(len(x)):
+                row, factor = h[r], x[r, i]
+                for k in range(outputs):
+                    row[k] += factor * w[k]
+        biases = vector[first + inputs * outputs : first + (inputs + 1) * outputs]
+        for r in range(len(x)):
+            add_biases(h[r], biases, kind)
+        x = h
+    return x

@@ -1,0 +1,110 @@
+"""Actor-critics by kernels against torch and autograd, and exact on both paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from rekindle import A2C, PPO, PPO2, Cohort
+from rekindle.tasks import Task
+from rekindle.tasks.compiled import actor_critic
+from rekindle.tasks.compiled.loading import without_kernels
+from rekindle.tasks.testing import VariantSuite
+
+MEMBERS = 3
+CASES: dict[str, tuple[type[Task], str, dict[str, Any]]] = {
+    "ppo": (PPO, "CartPole-v1", {}),
+    "ppo, values clipped": (PPO, "Pendulum-v1", {"clip_value": 0.5, "model": {"activation": "relu", "layers": 3}}),
+    "ppo, odd sizes": (
+        PPO,
+        "Pendulum-v1",
+        {"normalize_advantage": False, "model": {"hidden": [17, 33], "critic_hidden": [5]}},
+    ),
+    "ppo2": (PPO2, "Acrobot-v1", {}),
+    "ppo2, Huber's loss": (PPO2, "Acrobot-v1", {"critic_loss": "huber", "clip_value": 0.3}),
+    "a2c": (A2C, "CartPole-v1", {}),
+    "a2c, standardized": (A2C, "Pendulum-v1", {"normalize_advantage": True, "critic_loss": "huber"}),
+}
+
+
+def learner_of(kind: type[Task], env: str, hyperparameters: dict[str, Any]) -> Any:
+    tasks = [kind(env, seed=seed).init(num_steps=8, **hyperparameters) for seed in range(MEMBERS)]
+    learner = kind.learner(tasks[0].env, range(MEMBERS), [task.hyperparameters or {} for task in tasks])
+    noise = torch.randn(learner.policy.parameters.vector.shape, generator=torch.Generator().manual_seed(0))
+    learner.policy.parameters.vector.add_(0.05 * noise)
+    return learner
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_give_what_torch_and_autograd_give(case: str) -> None:
+    own = learner_of(*CASES[case])
+    with without_kernels():
+        plain = learner_of(*CASES[case])
+    assert plain.policy.kernels is None
+    rollout, theirs = (x.agent.collect(x.envs, 0) for x in (own, plain))
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(rollout.actions, theirs.actions, **close)
+    batch, expected = (x.agent.advantages(rollout, x.hp.gamma, x.hp.gae_lambda) for x in (own, plain))
+    for name, tensor in batch.items():
+        torch.testing.assert_close(tensor, expected[name], **close)
+    generator = torch.Generator().manual_seed(1)
+    batch["log_probs"] += 0.3 * torch.randn(batch["log_probs"].shape, generator=generator)  # as of an older policy
+    batch["values"] += torch.randn(batch["values"].shape, generator=generator)
+    minibatch = next(iter(own.agent.minibatches(batch, own.order, 0, 1, own.hp.num_minibatches)))
+    losses, metrics = own.loss(minibatch)
+    expected_losses, known = plain.loss(minibatch)
+    torch.testing.assert_close(losses, expected_losses, **close)
+    gradient = plain.policy.parameters.gradient(expected_losses)
+    found = own.policy.parameters.gradient(losses)
+    assert torch.equal(own.policy.parameters.gradient(2 * losses), 2 * found), "autograd goes through it"
+    torch.testing.assert_close(found, gradient, rtol=1e-3, atol=1e-5 * float(gradient.abs().max()))
+    assert metrics.keys() == known.keys()
+    for name, value in metrics.items():
+        torch.testing.assert_close(value, known[name].detach(), **close)
+
+
+@pytest.mark.parametrize(
+    "hyperparameters",
+    [
+        {"model": {"activation": "silu"}},
+        {"model": {"memory": "gru"}},
+        {"model": {"shared_critic": True}},
+        {"use_sde": True},
+    ],
+    ids=str,
+)
+def test_what_kernels_do_not_cover_is_left_to_torch(hyperparameters: dict[str, Any]) -> None:
+    assert learner_of(PPO, "Pendulum-v1", hyperparameters).policy.kernels is None
+
+
+def test_members_in_groups_of_any_size_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digests() -> list[str]:
+        tasks = [PPO("CartPole-v1", seed=seed).init(num_steps=16, epoch_steps=256) for seed in range(5)]
+        Cohort(tasks).fit(1)
+        return [task.digest for task in tasks]
+
+    together = digests()
+    monkeypatch.setattr(actor_critic, "ROWS_AT_ONCE", 64)  # two members of 32 rows each, and one is left
+    assert digests() == together
+
+
+class TestManyMembers(VariantSuite):
+    task = PPO
+    env = "CartPole-v1"
+    hyperparameters: ClassVar = {"epoch_steps": 128, "num_steps": 16, "num_envs": 4}
+    inert = frozenset({"clip_coef", "max_grad_norm", "model.std_init"})
+    cohort_size = 32
+
+
+class TestThePlainPath(VariantSuite):
+    task = PPO
+    env = "CartPole-v1"
+    hyperparameters: ClassVar = {"epoch_steps": 128, "num_steps": 16, "num_envs": 4}
+    inert = frozenset({"clip_coef", "max_grad_norm", "model.std_init"})
+
+    @pytest.fixture(autouse=True)
+    def _plain(self) -> Iterator[None]:
+        with without_kernels():
+            yield
