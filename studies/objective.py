@@ -19,12 +19,14 @@ import optuna
 
 from ..spaces import flatten
 from ..spaces.drivers.to_optuna import from_params, suggest
-from ..tasks.errors import Diverged
+from ..tasks.errors import Diverged, Hung
+from ..tasks.runtime import progress
 from ..tasks.runtime.observers import EpochEvent
 from .engine.configuring import open_space
 from .storage.store import Store
 from .study.config import check_epochs
 from .study.digits import in_digits_alone
+from .study.durations import seconds_of
 from .study.objectives import DEFAULT, Unmeasured, measure, objective_options, own_objective
 from .workers.waiting import open_when_free
 
@@ -39,8 +41,9 @@ class Objective:
 
     The value of a trial is the return after the last epoch, to maximize, or a list of its objectives. The trial gets
     the attributes ``rk_uid``, ``rk_epochs`` and ``rk_digest`` (of the whole state). A trial whose numbers become NaN
-    fails with the reason in ``rk_error``, and the study continues; any other error is raised, such as a ValueError
-    where the study's directions differ from those of the objectives.
+    fails with the reason in ``rk_error``, and the study continues; so does one whose simulator hangs in a process of
+    its own (``env_processes=1``), which is killed and replaced, if the new one hangs in the same step. Any other error
+    is raised, such as a ValueError where the study's directions differ from those of the objectives.
 
     Args:
         task: the algorithm, such as PPO.
@@ -54,6 +57,9 @@ class Objective:
         priors: ranges that replace those of the space, or add a hyperparameter to the search, as texts by dotted name,
             such as {"optimizer.lr": "loguniform(1e-5, 1e-3)"}; see `spaces.priors`.
         device: of the trainings, see `Task`.
+        env_processes: number of processes that step the environments, 0 for this one alone; it changes no result.
+        stuck: seconds, or text such as "10m", after which an environment process that makes no step is killed; None:
+            never.
         fixed: hyperparameters that are not suggested, nested.
     """
 
@@ -69,6 +75,8 @@ class Objective:
         objectives: Sequence[str] = (),
         priors: Mapping[str, str] | None = None,
         device: str = "cpu",
+        env_processes: int = 0,
+        stuck: float | str | None = progress.STUCK,
         **fixed: Any,
     ):
         check_epochs([epochs])
@@ -81,8 +89,8 @@ class Objective:
         self.own = task.learner.objective
         if self.objectives != own_objective(task):
             self.report = 0  # Optuna prunes studies of one objective only
-        self.device = device
-        first = task(env, seed=seed, device=device, **fixed)  # checks the arguments
+        self.device, self.env_processes, self.stuck = device, env_processes, seconds_of("Objective: stuck", stuck)
+        first = task(env, seed=seed, device=device, env_processes=env_processes, **fixed)  # checks the arguments
         self.env, self.space = first.env, open_space(task, first.env, first.fixed, priors or {})
         self._url = storage
         self._store = storage if isinstance(storage, Store) else None
@@ -109,7 +117,7 @@ class Objective:
         """Train one trial, and return its objectives; TrialPruned if pruned."""
         self._check_directions(trial)
         values = suggest(self.space, trial)
-        with open_when_free(lambda: self._make(self.store), values) as task:
+        with progress.limited(self.stuck), open_when_free(lambda: self._make(self.store), values) as task:
             trial.set_user_attr("rk_uid", task.uid)
             # A stored task that has trained further is trained again without the storage, to the same bits.
             if task.epochs > self.epochs:
@@ -117,7 +125,7 @@ class Objective:
             try:
                 value = self._train(trial, task)
                 return value if [*self.objectives] == [self.own] else self._measure(task, value, values)
-            except (Diverged, Unmeasured) as error:
+            except (Diverged, Hung, Unmeasured) as error:
                 trial.set_user_attr("rk_error", f"{type(error).__name__}: {error}")
                 return math.nan if len(self.objectives) == 1 else [math.nan] * len(self.objectives)  # a failed trial
 
@@ -169,7 +177,8 @@ class Objective:
             raise optuna.TrialPruned(f"pruned after {epoch} epochs with a {self.own} of {in_digits_alone(value)}")
 
     def _make(self, storage: Store | None) -> Task:
-        return self.algorithm(self.env, seed=self.seed, storage=storage, device=self.device, **self.fixed)
+        how: dict[str, Any] = {"device": self.device, "env_processes": self.env_processes}
+        return self.algorithm(self.env, seed=self.seed, storage=storage, **how, **self.fixed)
 
 
 def _reported_epochs(trial: optuna.Trial) -> Collection[int]:

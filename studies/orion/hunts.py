@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...spaces.drivers.to_orion import from_params, priors
 from ...spaces.ranges import Fidelity
-from ...tasks.errors import Diverged, Stopped
+from ...tasks.errors import Diverged, Hung, Stopped
+from ...tasks.runtime import progress
 from ..engine.configuring import defaults_except
 from ..errors import LeaseLost, StudyMismatch
 from ..storage.store import Store
 from ..study.config import check_epochs
+from ..study.durations import seconds_of
 from .trial import INTERRUPTED, Results, train, whole
 from .trial_rows import parent_of
 
@@ -61,8 +63,9 @@ class OrionObjective:
 
     Called with a trial's parameters, it returns Orion's results: minus the return, which Orion minimises, and as
     statistics rk_uid, rk_resumed (epochs that a lower rung had done), rk_epochs and rk_digest. A trial with a NaN
-    raises Diverged: Orion marks it broken, and the reason is kept with the task. One that SIGTERM stops is interrupted,
-    with everything saved.
+    raises Diverged: Orion marks it broken, and the reason is kept with the task. So does one whose simulator hangs
+    twice in a row (Hung), in a process of its own (``env_processes=1``) that is killed and replaced. One that SIGTERM
+    stops is interrupted, with everything saved.
 
     Orion's PBT branches a trial from another one's state: ``client.workon(objective, trial_arg="trial")`` names it, if
     Orion's experiments are in the database of the tasks.
@@ -74,6 +77,8 @@ class OrionObjective:
         storage: a URL; may be, and best is, Orion's own database.
         seed: of the training of every trial.
         search: dotted names of the searched hyperparameters, the others having their defaults; None: all.
+        stuck: seconds, or text such as "10m", after which an environment process that makes no step is killed; None:
+            never.
         fixed: hyperparameters that are not searched, nested.
     """
 
@@ -86,8 +91,10 @@ class OrionObjective:
         epochs: int | Fidelity = 1,
         seed: int = 0,
         search: Sequence[str] | None = None,
+        stuck: float | str | None = progress.STUCK,
         **fixed: Any,
     ):
+        self.stuck = seconds_of("OrionObjective: stuck", stuck)
         self.algorithm, self.storage, self.seed, self.fixed = task, storage, seed, fixed
         first = task(env, seed=seed, **fixed)  # checks all that was given
         self.env, space = first.env, first.get_space()
@@ -157,7 +164,8 @@ class OrionObjective:
         epochs = values.pop(FIDELITY, self.epochs)
         try:
             parent = parent_of(self.storage, trial.experiment, trial.id) if trial and trial.parent else None
-            return train(self.make, values, epochs, self.store, parent=parent)
+            with progress.limited(self.stuck):
+                return train(self.make, values, epochs, self.store, parent=parent)
         except (Stopped, LeaseLost) as error:
             self.stopped = error
             raise ExecutionError(orion.core.config.worker.interrupt_signal_code or INTERRUPTED) from error
@@ -176,14 +184,15 @@ def hunt(
     workers: int = 1,
     search: Sequence[str] | None = None,
     idle_timeout: int = 60,
+    stuck: float | str | None = progress.STUCK,
     **fixed: Any,
 ) -> ExperimentClient:
     """Hunt until `max_trials` or the algorithm's end; return Orion's client.
 
-    A trial that diverges is broken and the hunt continues; every other error ends it.
+    A trial that diverges, or hangs again and again, is broken and the hunt continues; every other error ends it.
 
     Args:
-        task: see `OrionObjective`, like env, storage, epochs, seed, search and fixed.
+        task: see `OrionObjective`, like env, storage, epochs, seed, search, stuck and fixed.
         env: of the task.
         name: of Orion's experiment.
         storage: a URL.
@@ -195,7 +204,9 @@ def hunt(
         workers: number of trials that this process trains at a time, each in a process if more than one.
         search: dotted names of the searched hyperparameters.
         idle_timeout: seconds to wait while the algorithm suggests nothing and no worker trains.
-        fixed: hyperparameters that are not searched, and other arguments of the task, such as device="cuda".
+        stuck: of environment processes.
+        fixed: hyperparameters that are not searched, and other arguments of the task, such as device="cuda" and
+            env_processes=1.
 
     Raises:
         Stopped: after SIGTERM.
@@ -210,7 +221,8 @@ def hunt(
     chosen = algorithm_config(algorithm, seed, epochs)
     if is_population(chosen):
         search = changeable(task(env, seed=seed, **fixed).get_space(), search)
-    objective = OrionObjective(task, env, storage=storage, epochs=epochs, seed=seed, search=search, **fixed)
+    how: dict[str, Any] = {"search": search, "stuck": stuck}
+    objective = OrionObjective(task, env, storage=storage, epochs=epochs, seed=seed, **how, **fixed)
     client = _experiment(name, objective, storage, chosen, max_trials)
     try:
         with client.tmp_executor("poolexecutor" if workers > 1 else "singleexecutor", n_workers=workers):
@@ -301,8 +313,8 @@ def _check_same(name: str, known: str | None, identity: Mapping[str, Any]) -> No
 
 
 def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> bool:
-    """Continue after a trial that diverged; any other error would happen again."""
-    if isinstance(error, Diverged):
+    """Continue after a trial that diverged or hung; any other error would happen again."""
+    if isinstance(error, Diverged | Hung):
         return False
     raise error
 

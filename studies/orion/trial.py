@@ -76,9 +76,10 @@ def train(
 
     Raises:
         Diverged: the reason is also kept with the task.
+        Hung: it made no step for too long again and again; likewise.
         Stopped: after SIGTERM.
     """
-    from ...tasks.errors import Diverged
+    from ...tasks.errors import Diverged, Hung
     from ..workers.waiting import open_when_free
     from .trial_rows import start_of
 
@@ -94,6 +95,7 @@ def train(
         with open_when_free(lambda: make(_storage(store, start, use_previous)), {**values, "start": start}) as task:
             resumed = task.epochs
             try:
+                _raise_if_hung(store, task)
                 # The stored task may be trained further than this trial: train again up to here, without the storage.
                 if task.epochs > epochs and start is None:
                     task, resumed = make(None).init(**values), 0
@@ -102,7 +104,7 @@ def train(
 
                     task, resumed = retrain(lineage(store, task.uid), epochs, evaluate, device=str(task.device)), 0
                 metrics = task.fit(epochs, evaluate)
-            except Diverged as error:  # Orion's trial has no field for the reason
+            except (Diverged, Hung) as error:  # Orion's trial has no field for the reason
                 reason = {"error": f"{type(error).__name__}: {error}"}
                 _write_event(store, task, task.epochs, "broken", reason)
                 raise
@@ -116,6 +118,15 @@ def train(
                 return results(score, learner, uid=task.uid, resumed=resumed, epochs=task.epochs, digest=task.digest)
         say(f"tried again in {pause:.0f} s: {failure}")
         time.sleep(pause)
+
+
+def _raise_if_hung(store: Store, task: Task) -> None:
+    """Raise Hung if its processes were killed for that as often as is allowed."""
+    from ...tasks.errors import Hung
+
+    history = store.histories([task.uid]).get(task.uid)
+    if history is not None and (verdict := history.final()) and isinstance(verdict[0], Hung):
+        raise verdict[0]
 
 
 def _storage(store: Store, start: str | None, use_previous: bool) -> Storage:

@@ -18,6 +18,21 @@ def parse_duration(text: str) -> float:
     return value * UNITS[unit]
 
 
+def seconds_of(name: str, duration: float | str | None) -> float | None:
+    """Return the seconds of a duration, None of None and "off".
+
+    Args:
+        name: what has it, for errors.
+        duration: a number of seconds, or text as `parse_duration` takes it.
+    """
+    if duration is None or duration == "off":
+        return None
+    try:
+        return parse_duration(duration if isinstance(duration, str) else f"{duration:f}")
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{name} {error}") from None
+
+
 def in_words(seconds: float) -> str:
     """Return a duration in its largest unit, such as 1.5h."""
     unit = next((unit for unit in reversed(UNITS) if seconds >= UNITS[unit]), "s")

@@ -40,6 +40,17 @@ def set_limit(seconds: float | None) -> None:
     _limit = seconds
 
 
+@contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """Set what `limit` returns meanwhile."""
+    before = _limit
+    set_limit(seconds)
+    try:
+        yield
+    finally:
+        set_limit(before)
+
+
 def tell_in(words: Any) -> None:
     """Tick in another memory from now on."""
     global _words

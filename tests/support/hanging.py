@@ -22,7 +22,8 @@ VARIABLE = "REKINDLE_TESTS_HANGS"
 def hang(folder: Path, *ways: str, after: int = 230) -> None:
     """Have one process hang in each of these ways, after so many steps of its own.
 
-    A worker makes 170 before it trains, to see that states can be restored.
+    A worker makes 170 before it trains, to see that states can be restored. Where ways are joined by +, the processes
+    that take the place of the first one hang in the others, at their first step.
     """
     folder.mkdir(exist_ok=True)
     for number, way in enumerate(ways):
@@ -50,6 +51,9 @@ class Hanging(CartPoleEnv):
             if Hanging.made > int(after):
                 with suppress(FileNotFoundError):  # another process was quicker
                     path.rename(path.with_name(f"taken-{os.getpid()}"))
+                    way, _, then = way.partition("+")
+                    if then:
+                        hang(path.parent, then, after=0)
                     WAYS[way](100_000)
         return super().step(action)
 

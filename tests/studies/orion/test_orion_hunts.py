@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hanging
 import pytest
 from hunting import orion_says, run_killed
 from orion.client import build_experiment, get_experiment
@@ -18,15 +20,19 @@ from orion.client.runner import prepare_trial_working_dir
 from orion.core.utils.exceptions import LazyWorkers
 from orion.core.worker.trial import Trial
 from rekindle import PPO, fidelity
+from rekindle.spaces.drivers.to_orion import from_params
 from rekindle.studies.engine.branching import replay
 from rekindle.studies.engine.lineage import lineage
+from rekindle.studies.failures import FAILED, HUNG
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
 from rekindle.studies.orion.algorithms import algorithm_config
 from rekindle.studies.orion.db import RekindleSQL
+from rekindle.studies.orion.hunts import _on_error
 from rekindle.studies.orion.trial_rows import NoParent, parent_of
+from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.store import Store
 from rekindle.tasks.algorithms.ppo import PPOLearner
-from rekindle.tasks.errors import Diverged
+from rekindle.tasks.errors import Diverged, Hung
 
 TINY: dict[str, Any] = {"epoch_steps": 32, "num_envs": 2, "num_steps": 16, "num_minibatches": 1, "update_epochs": 1}
 MODEL = {"width": 8, "layers": 1, "activation": "tanh"}
@@ -272,6 +278,39 @@ def test_the_orion_command_trains_a_population_on_postgresql(postgres_url: str, 
         branched = [uid for uid in {told(t)["uid"] for t in trials} if len(lineage(store, uid)) == 2]
         assert [replay(store, uid)["equal"] for uid in branched] == [True]
     assert list(tmp_path.glob("pbt-v1*")) == []
+
+
+def test_a_trial_that_hung_three_times_in_a_row_is_broken_and_the_hunt_goes_on(sqlite_url: str) -> None:
+    params = {"optimizer.lr": 1e-3, "one_minus_gamma": 0.1}
+    mine = OrionObjective(PPO, "CartPole-v1", storage=sqlite_url, search=SEARCH, **TINY, model=MODEL)
+    identity = mine.make(None).init(**from_params(mine.space, params)).identity
+    for _ in range(3):  # as the watchers of `rekindle train` do
+        mine.store.open(identity.uid, identity.to_json())
+        assert mine.store.evict_hung(str(Owner.current()), lambda: Hung("in a server")) == [identity.uid]
+    with pytest.raises(Hung, match="3 times in a row it made no step for too long") as hung:
+        mine(**params)
+    assert "Hung: 3 times in a row" in mine.store.events(identity.uid)[-1].data["error"]
+    assert _on_error(None, None, hung.value, 1) is False
+    mine.close()
+    assert len(start(sqlite_url, max_trials=1).fetch_trials_by_status("completed")) == 1
+
+
+@pytest.mark.slow
+def test_the_orion_command_tries_a_trial_again_whose_program_hung(sqlite_url: str, tmp_path: Path) -> None:
+    hanging.hang(tmp_path / "hangs", "in C")
+    support = str(Path(hanging.__file__).parent)
+    environment = {hanging.VARIABLE: str(tmp_path / "hangs")}
+    environment["PYTHONPATH"] = os.pathsep.join([support, os.environ.get("PYTHONPATH", "")])
+    settings = [f"--set:{name}={value}" for name, value in {**TINY, "epoch_steps": 64}.items()]
+    command = ["hunt", "-n", "h", "--exp-max-trials", "2", "rekindle", "train", "ppo", "hanging:Hanging-v0", *settings]
+    command += ["--epochs", "3", "--stuck", "3s", "--set:optimizer.lr~loguniform(1e-5, 1e-2)"]
+    said = orion_says(command, sqlite_url, tmp_path, environment=environment)
+    trials = get_experiment("h", storage=storage_of(sqlite_url)).fetch_trials()
+    assert [trial.status for trial in trials] == ["completed"] * 2, said
+    assert len([*(tmp_path / "hangs").glob("taken-*")]) == 1
+    with Store(sqlite_url) as store:
+        failures = [e.data for t in trials for e in store.events(told(t)["uid"]) if e.kind == FAILED]
+    assert [(failure["kind"], failure["retry"]) for failure in failures] == [(HUNG, True)]
 
 
 def test_a_promoted_trial_needs_no_directory_of_its_parents(sqlite_url: str, tmp_path: Path) -> None:

@@ -10,19 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import hanging
+import optuna
 import pytest
+from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.failures import FAILED, HUNG
+from rekindle.studies.objective import Objective
 from rekindle.studies.storage.locks.owner import Owner
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers.supervisor import WorkerProcess
 from rekindle.studies.workers.worker import Worker
+from rekindle.tasks.algorithms.ppo import PPO
 from rekindle.tasks.errors import Hung
 from rekindle.tasks.runtime import progress
 from rekindle.tasks.runtime.watcher import Stillness
-from studying import bits, sqlite_first, tiny, undisturbed
+from studying import TINY, bits, sqlite_first, tiny, undisturbed
 
 STUCK = "3s"  # a step takes microseconds, and what is imported first a second
 
@@ -35,7 +39,7 @@ def slow_to_move(**options: Any) -> Any:
 def hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Has processes that start in the test hang, each in one of the ways that are named."""
     monkeypatch.setenv(hanging.VARIABLE, str(tmp_path / "hangs"))
-    return lambda *ways: hanging.hang(tmp_path / "hangs", *ways)
+    return lambda *ways, **when: hanging.hang(tmp_path / "hangs", *ways, **when)
 
 
 def train_by_workers(url: str, *extra: str) -> list[int]:
@@ -90,6 +94,30 @@ def test_a_trial_that_hangs_again_and_again_fails(sqlite_url: str) -> None:
             "was killed; the events of `rekindle show` say where it hung"
         )
         assert [each.state for each in store.trials("s")].count("failed") == 1
+
+
+@pytest.mark.slow
+def test_an_objective_whose_simulator_hangs_again_and_again_fails_and_the_study_goes_on(
+    sqlite_url: str, hangs: Callable[..., None]
+) -> None:
+    def new(url: str) -> tuple[optuna.Study, Objective]:
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1))
+        how: dict[str, Any] = {"epochs": 1, "storage": url, "env_processes": 1, "stuck": "1s", **unflatten(TINY)}
+        return study, Objective(PPO, "hanging:Hanging-v0", **how)
+
+    calm, objective = new(sqlite_url + "2")
+    calm.optimize(objective, n_trials=2)
+    study, objective = new(sqlite_url)
+    hangs("in C+asleep", after=20)
+    study.optimize(objective, n_trials=1)
+    hangs("in C", after=20)  # once: its process is replaced
+    study.optimize(objective, n_trials=1)
+    failed, whole = study.trials
+    assert failed.state == optuna.trial.TrialState.FAIL
+    law = "an environment process that hangs is replaced, but 2 in a row made no step for 1 s (--stuck)"
+    assert failed.user_attrs["rk_error"].startswith(f"Hung: hanging:Hanging-v0: {law}")
+    assert whole.user_attrs == calm.trials[1].user_attrs
+    assert progress.limit() == progress.STUCK
 
 
 def test_what_stands_still_is_told_from_what_is_paused_or_at_work() -> None:
