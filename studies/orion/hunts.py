@@ -313,7 +313,10 @@ def _check_same(name: str, known: str | None, identity: Mapping[str, Any]) -> No
 
 
 def _on_error(runner: Any, trial: Any, error: BaseException, broken: int) -> bool:
-    """Continue after a trial that diverged or hung; any other error would happen again."""
+    """Continue after a trial that diverged or hung.
+
+    Any other error would happen again.
+    """
     if isinstance(error, Diverged | Hung):
         return False
     raise error

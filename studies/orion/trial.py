@@ -121,7 +121,7 @@ def train(
 
 
 def _raise_if_hung(store: Store, task: Task) -> None:
-    """Raise Hung if its processes were killed for that as often as is allowed."""
+    """Raise Hung if it hung as often as is allowed."""
     from ...tasks.errors import Hung
 
     history = store.histories([task.uid]).get(task.uid)
