@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from importlib.metadata import entry_points
+from functools import cached_property, lru_cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import NamedTuple
 
 from .dimension import Dimension
@@ -152,10 +153,23 @@ class Entry(Categorical):
             return super().check(value, name)
         except OutOfRange as error:
             call = read_call(value) if isinstance(value, str) else None
-            if call is None or not (":" in call.name or entry_points(group=self.group, name=call.name)):
-                known = [*map(str, self.values), *entry_points(group=self.group).names]
+            if call is None or not (":" in call.name or offers(self.group).select(name=call.name)):
+                known = [*map(str, self.values), *offers(self.group).names]
                 raise OutOfRange(f"{error}{near(str(value), known)}") from None
             return str(call)
+
+
+def offers(group: str) -> EntryPoints:
+    """Return what packages on `sys.path` offer in a group of entry points.
+
+    Finding it reads a file of every installed package, so that is done once.
+    """
+    return _offers(group, tuple(sys.path))
+
+
+@lru_cache(maxsize=64)
+def _offers(group: str, places: tuple[str, ...]) -> EntryPoints:
+    return entry_points(group=group)
 
 
 class Call(NamedTuple):

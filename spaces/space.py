@@ -241,7 +241,9 @@ class Space(Mapping[str, "Dimension | Space"]):
                 if path in named or path in enabled:
                     raise row.refusal()
                 continue
-            dimension = replace(row.dimension, when={c.key: c.values for c in row.conditions if c not in decided})
+            dimension = row.dimension
+            if decided:
+                dimension = replace(dimension, when={c.key: c.values for c in row.conditions if c not in decided})
             if path in named:
                 dimension = _fixed(dimension, named[path], path)
             elif path in enabled:

@@ -10,10 +10,10 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from ..spaces import unflatten
+from ..spaces.choices import offers
 from ..spaces.errors import near
 from .base_learner import BaseLearner
 from .errors import StateMismatch
@@ -36,7 +36,7 @@ ENTRY_POINTS = "rekindle.tasks"  # the group in which other packages offer tasks
 
 def names() -> list[str]:
     """Return the names of all tasks."""
-    return sorted({*ALGORITHMS, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    return sorted({*ALGORITHMS, *(point.name for point in offers(ENTRY_POINTS))})
 
 
 def load(name: str) -> type[Any]:
@@ -47,15 +47,15 @@ def load(name: str) -> type[Any]:
     Raises:
         ValueError: no task has the name, and the message suggests near ones; or a package's offer is faulty.
     """
-    points = entry_points(group=ENTRY_POINTS, name=name)
-    offers = [f"{point.value} of {point.dist.name if point.dist else 'an unknown package'}" for point in points]
-    if len(offers) + (name in ALGORITHMS) > 1:
-        offered_by = [*offers, "Rekindle's own"] if name in ALGORITHMS else offers
+    points = offers(ENTRY_POINTS).select(name=name)
+    given = [f"{point.value} of {point.dist.name if point.dist else 'an unknown package'}" for point in points]
+    if len(given) + (name in ALGORITHMS) > 1:
+        offered_by = [*given, "Rekindle's own"] if name in ALGORITHMS else given
         raise ValueError(
             f"tasks must have names of their own, but {name!r} is {' and '.join(sorted(offered_by))}; give "
             "yours another name, in its class and among its package's entry points"
         )
-    if ":" in name and not offers:
+    if ":" in name and not given:
         return _in_module(name)
     if name in ALGORITHMS:
         module, attribute = ALGORITHMS[name].split(":")
@@ -64,7 +64,7 @@ def load(name: str) -> type[Any]:
         except ImportError as error:  # of an extra that is not installed
             raise ValueError(str(error)) from error
         return task
-    for point, offer in zip(points, offers, strict=True):
+    for point, offer in zip(points, given, strict=True):
         try:
             offered = point.load()
         except (ImportError, AttributeError) as error:

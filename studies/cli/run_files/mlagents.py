@@ -118,7 +118,7 @@ def convert(path: Path, env: str | None = None, behavior: str | None = None) -> 
 
 
 def _snapshots(flat: Mapping[str, Any], epoch_steps: int) -> str:
-    """Return which checkpoints are kept: the last few of every so many steps, rounded to whole epochs."""
+    """Return which checkpoints are kept, an interval in whole epochs."""
     keep = int(flat.get("keep_checkpoints", 5))  # ML-Agents' default
     if "checkpoint_interval" not in flat:
         return str(keep)
