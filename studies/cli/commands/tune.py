@@ -54,11 +54,17 @@ def create(arguments: argparse.Namespace) -> int:
         result = study_json(store, name)
         if arguments.json:
             return print_json(result)
-        command = f"rekindle worker --study {shlex.quote(name)} --storage {repeated(store)}"
+        device = "" if arguments.device == "cpu" else f" --device {arguments.device}"
+        command = f"rekindle worker --study {shlex.quote(name)} --storage {repeated(store)}{device}"
         note(new_console(), f"study {name} waits for workers:\n{command}")
         if hides_password(store):
             note(new_console(), "# it takes the password from PGPASSWORD or ~/.pgpass")
     return 0
+
+
+def _device_here(arguments: argparse.Namespace) -> str:
+    """Return the device that this machine must have: workers elsewhere have their own."""
+    return "cpu" if arguments.engine == "ray" or arguments.command == "create" else arguments.device
 
 
 def _maker(
@@ -72,7 +78,7 @@ def _maker(
     algorithm = load(arguments.task)
     config = _config(arguments, algorithm)
     name = arguments.study or config.default_name
-    config.probe(algorithm, "cpu" if arguments.engine == "ray" else arguments.device)
+    config.probe(algorithm, _device_here(arguments))
     if check is not None:
         check(config, name)
     options.save_config(arguments, config.env, config.fixed)
@@ -136,7 +142,7 @@ def _confirm(
 ) -> None:
     """Run the confirmation of a study to its end."""
     config = confirmation_config(store, study, top, seeds)
-    config.probe(load_task(config), "cpu" if arguments.engine == "ray" else arguments.device)
+    config.probe(load_task(config), _device_here(arguments))
     start_study(store, confirmation_name(study), config)
     if not look(store, confirmation_name(study)).complete:
         _work(arguments, store, confirmation_name(study), errors, crew)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,22 @@ def test_a_study_is_made_without_workers_and_is_the_same_one(sqlite_url: str, cl
         assert store.trials("s") == []
         assert cli("worker", "--study", "s", "--storage", sqlite_url)[0] == 0
         assert bits(store) == undisturbed(tiny(2))
+
+
+def test_a_study_for_gpus_is_made_where_none_is(sqlite_url: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    asked = ["surrogate", "--study", "g", "--storage", sqlite_url, "--device", "cuda:7"]
+    status, out, _ = cli("create", *asked)
+    assert (status, out.strip().endswith("--device cuda:7")) == (0, True)
+    status, _, errors = cli("tune", *asked)  # trains here
+    assert (status, "device 'cuda:7' is not here" in errors) == (2, True)
+
+
+def test_the_package_is_run_as_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["rekindle", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("rekindle", run_name="__main__")
+    assert capsys.readouterr().out == f"rekindle {rekindle.__version__}\n"
 
 
 def test_trainings_without_a_study_are_listed(sqlite_url: str, cli: Cli) -> None:
