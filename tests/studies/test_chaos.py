@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from disturbing import Chaos, Disk, Figures
+from reading_copies import expected, in_order, of_mlflow, of_table, of_tensorboard, of_wandb
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
@@ -57,14 +58,16 @@ def disk() -> Iterator[Callable[[int], Disk]]:
         each.close()
 
 
-def study(url: str, directory: Path, disk: Disk, undisturbed: Undisturbed, server: Any = None) -> Figures:
+def study(
+    url: str, directory: Path, disk: Disk, undisturbed: Undisturbed, lease: float = LEASE, **more: Any
+) -> Figures:
     """Disturbs a study, and holds what came of it against the undisturbed one."""
     directory.mkdir()
     with Store(url) as store:
         start_study(store, "s", CONFIG())
     seed = int(os.environ.get("REKINDLE_CHAOS_SEED") or random.SystemRandom().randrange(10**6))
     pace = undisturbed.pace
-    chaos = Chaos(url, "s", directory, crew=CREW, seed=seed, lease=LEASE * pace, disk=disk, server=server)
+    chaos = Chaos(url, "s", directory, seed=seed, lease=lease * pace, disk=disk, **{"crew": CREW, **more})
     figures = chaos.run(DISTURB * pace, FINISH)
     with Store(url) as store:
         wrong = [*differences(bits(store), undisturbed.bits)]
@@ -112,5 +115,27 @@ def test_a_study_on_postgresql_ends_as_undisturbed(
 ) -> None:
     own = disk(512)
     server = postgres_in(own.directory)
-    figures = study(server.new_database(), tmp_path / "logs", own, undisturbed, server)
+    figures = study(server.new_database(), tmp_path / "logs", own, undisturbed, server=server)
     record_property("chaos", f"PostgreSQL, {figures}")
+
+
+@pytest.mark.chaos
+@pytest.mark.filterwarnings("ignore")  # these libraries warn of each other
+def test_copies_hold_each_epoch_once_and_in_order_whoever_dies(
+    disk: Callable[[int], Disk], tmp_path: Path, undisturbed: Undisturbed, record_property: Callable[..., None]
+) -> None:
+    own, place = disk(64), tmp_path / "copies"
+    place.mkdir()
+    url = f"sqlite:///{own.directory / 'store.db'}"
+    kinds = {"tensorboard": "t", "csv": "c.csv", "parquet": "c.parquet", "wandb": "w", "mlflow": "m.db"}
+    beside = [["export-curves", "s", "--follow", "--to", f"{kind}:{place / name}"] for kind, name in kinds.items()]
+    figures = study(url, tmp_path / "logs", own, undisturbed, lease=4 * LEASE, crew=2, beside=beside)
+    record_property("chaos", f"copies beside SQLite, {figures}")
+    with Store(url) as store:
+        whole = expected(store)
+    assert of_tensorboard(place / "t") == whole
+    assert in_order(of_table(place / "c.csv")) == in_order(of_table(place / "c.parquet")) == whole
+    wandb = {name: [round(row["time/epoch"]) for row in rows] for name, rows in of_wandb(place / "w").items()}
+    assert wandb == whole
+    mlflow = {name: [round(epoch) for _, epoch in sorted(rows)] for name, rows in of_mlflow(place / "m.db").items()}
+    assert mlflow == whole

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,6 +204,7 @@ class Chaos:
         lease: seconds.
         disk: on which the database is.
         server: the PostgreSQL server, or None.
+        beside: commands that end with the study, which run beside the crew and are disturbed as it is.
     """
 
     def __init__(
@@ -217,11 +218,13 @@ class Chaos:
         lease: float,
         disk: Disk,
         server: Any = None,
+        beside: Sequence[Sequence[str]] = (),
     ):
         self.url, self.study, self.directory = url, study, directory
+        worker = ["worker", "--study", study, "--workers", str(crew), "--lease", str(lease)]
+        self.commands = [*(worker for _ in range(crew)), *beside]
         self.lease, self.disk, self.server = lease, disk, server
         self.random, self.figures = random.Random(seed), Figures(seed)
-        self.crew_size = crew
         self.crew: list[Member] = []
         self.all: list[Member] = []
         self.agenda: list[tuple[float, int, Callable[[], None]]] = []
@@ -233,7 +236,7 @@ class Chaos:
         began = time.monotonic()
         with self._nurseries() as self.nurseries, Store(self.url, retry=0.5) as store:
             try:
-                for place in range(self.crew_size):
+                for place in range(len(self.commands)):
                     self._start(place)
                 self._disturb(store, began + disturb)
                 self._calm(store, began + disturb + finish)
@@ -287,19 +290,7 @@ class Chaos:
 
     def _start(self, place: int) -> None:
         nursery = self.nurseries[place == 0]  # the clock of the first one is wrong
-        argv = [
-            "worker",
-            "--storage",
-            self.url,
-            "--study",
-            self.study,
-            "--workers",
-            str(self.crew_size),
-            "--lease",
-            str(self.lease),
-            "--patience",
-            "60",
-        ]
+        argv = [*self.commands[place], "--storage", self.url, "--patience", "60"]
         member = Member(nursery, nursery.start(argv))
         self.all.append(member)
         if place < len(self.crew):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow.parquet
 import pytest
 import rekindle
+from reading_copies import expected, in_order, of_table, of_tensorboard
 from rekindle.studies.curves.beside import Copier
 from rekindle.studies.curves.copying import Copy
 from rekindle.studies.curves.runs import Curves
@@ -58,29 +57,13 @@ def copy(store: Store, name: str, target: str) -> int:
         return made.points
 
 
-def expected(store: Store) -> dict[str, list[int]]:
-    """The epochs of each trial that its study trained."""
-    ends = {row.number: row.epochs for row in store.segments("s") if row.state == "done"}
-    return {f"trial-{number:04}": list(range(1, last + 1)) for number, last in ends.items()}
-
-
-def read(folder: Path) -> dict[str, list[int]]:
-    """The epochs of each run, as TensorBoard's reader sees them."""
-    runs = {}
-    for path in sorted((folder / "s").iterdir()):
-        events = EventAccumulator(str(path), {"scalars": 0})
-        events.Reload()
-        runs[path.name] = [round(event.value) for event in events.Scalars(EPOCH)]
-    return runs
-
-
 def test_tensorboard_reads_each_epoch_once_and_in_order(store: Store, tmp_path: Path) -> None:
     assert copy(store, "s", f"tensorboard:{tmp_path}") == sum(map(len, expected(store).values()))
     assert copy(store, "s", f"tensorboard:{tmp_path}") == 0
-    assert read(tmp_path) == expected(store)
+    assert of_tensorboard(tmp_path) == expected(store)
     search(store, 8)  # an extended study adds trials, and epochs to none of the old ones
     copy(store, "s", f"tensorboard:{tmp_path}")
-    assert read(tmp_path) == expected(store)
+    assert of_tensorboard(tmp_path) == expected(store)
     assert len(expected(store)) == 8
 
 
@@ -127,7 +110,7 @@ def test_an_epoch_waits_until_its_rung_is_finished(sqlite_url: str, tmp_path: Pa
         assert copy(store, "s", f"tensorboard:{tmp_path}") == 0
         search(store, 2)
         copy(store, "s", f"tensorboard:{tmp_path}")
-        assert read(tmp_path) == expected(store)
+        assert of_tensorboard(tmp_path) == expected(store)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -135,17 +118,10 @@ def test_tables_hold_each_epoch_once(store: Store, tmp_path: Path, kind: str) ->
     path = tmp_path / f"curves.{kind}"
     for _ in range(2):
         copy(store, "s", f"{kind}:{path}")
-    if kind == "csv":
-        with path.open(encoding="utf-8") as file:
-            rows = [{**row, "value": float(row["episode_return"])} for row in csv.DictReader(file)]
-    else:
-        rows = [{**row, "value": row["episode_return"]} for row in pyarrow.parquet.read_table(path).to_pylist()]
-    found: dict[str, list[int]] = {}
-    for row in rows:
-        found.setdefault(f"trial-{int(row['trial']):04}", []).append(int(row["epoch"]))
-    assert found == expected(store)
+    rows = of_table(path)
+    assert in_order(rows) == expected(store)
     uid = store.trials("s")[0].uid
-    of_first = [row["value"] for row in rows if row["uid"] == uid]
+    of_first = [float(row["episode_return"]) for row in rows if row["uid"] == uid]
     assert of_first == [metrics["episode_return"] for _, metrics in store.metrics(uid)]
     assert not list(tmp_path.glob("*.part"))
 
@@ -171,7 +147,7 @@ def test_a_killed_copier_harms_nothing_and_the_next_one_completes_its_files(stor
         f"rekindle export-curves s {' '.join(options)} writes the rest"
     ]
     Copier(store.url, "s", options, 0.0, said.append).end()
-    assert read(tmp_path) == expected(store)
+    assert of_tensorboard(tmp_path) == expected(store)
     assert len(said) == 1
 
 

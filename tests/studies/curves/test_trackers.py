@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rekindle
+from reading_copies import expected, of_mlflow, of_wandb
 from rekindle.studies.curves import sinks
 from rekindle.studies.curves.beside import Copier
 from rekindle.studies.curves.copying import Copy
 from rekindle.studies.curves.runs import Curves
 from rekindle.studies.curves.sinks import opened, parse
 from rekindle.studies.storage.store import Store
-
-BLOCK = 32768  # of LevelDB's logs, which W&B writes
 
 
 @pytest.fixture(scope="module")
@@ -39,48 +36,6 @@ def copy(store: Store, target: str) -> int:
         return made.points
 
 
-def expected(store: Store) -> dict[str, list[int]]:
-    ends = {row.number: row.epochs for row in store.segments("s") if row.state == "done"}
-    return {f"trial-{number:04}": list(range(1, last + 1)) for number, last in ends.items()}
-
-
-def records(path: Path) -> Iterator[Any]:
-    """Yield the records of an offline run."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    content, at, parts = path.read_bytes(), 7, b""
-    assert content[:4] == b":W&B"
-    while at + 7 <= len(content):
-        if BLOCK - at % BLOCK < 7:
-            at += BLOCK - at % BLOCK
-            continue
-        _, length, kind = struct.unpack_from("<IHB", content, at)
-        parts += content[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            yield Record.FromString(parts)
-            parts = b""
-
-
-def of_wandb(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of each run, by name."""
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
-        name, ended = "", False
-        for record in records(path):
-            if record.HasField("run"):
-                name = name or record.run.display_name
-                assert runs.setdefault(name, []) == []
-                values = {item.key: json.loads(item.value_json) for item in record.run.config.update}
-                assert "lr" in values or "lr" in str(record.run.config)
-            if record.HasField("history"):
-                items = record.history.item
-                runs[name].append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in items})
-            ended = ended or record.HasField("exit")
-        assert ended, path
-    return runs
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # these libraries warn of each other
 def test_offline_runs_of_wandb_hold_each_epoch_once_and_in_order(store: Store, tmp_path: Path) -> None:
@@ -91,22 +46,6 @@ def test_offline_runs_of_wandb_hold_each_epoch_once_and_in_order(store: Store, t
     uid = store.trials("s")[0].uid
     measured = [metrics["episode_return"] for _, metrics in store.metrics(uid)]
     assert [row["rollout/ep_rew_mean"] for row in found["trial-0000"]] == measured
-
-
-def of_mlflow(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """The steps and epochs of each run, by name."""
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{path}")
-    experiment = client.get_experiment_by_name("s")
-    if experiment is None:
-        return {}
-    return {
-        run.info.run_name: [
-            (each.step, each.value) for each in client.get_metric_history(run.info.run_id, "time/epoch")
-        ]
-        for run in client.search_runs([experiment.experiment_id])
-    }
 
 
 @pytest.mark.slow
