@@ -86,7 +86,7 @@ def timeline(
 
 @dataclass(frozen=True)
 class _Lease:
-    """The work of one process on one task; what follows `saved` was lost."""
+    """Work of one process on one task; after `saved` it was lost."""
 
     owner: str
     uid: str
