@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 WINDOW = 8.0  # seconds over which speed is measured
 SHOWN = 40  # trials whose states are listed
 WAITING, TRAINING, OPEN = "waiting", "training", "open"
+WHOLE = ("complete", "pruned")  # states of trials that have trained all of their segments, if none is open
 STATES = ("complete", "pruned", "failed", "cancelled", TRAINING, WAITING, OPEN)
 
 
@@ -177,12 +178,14 @@ class StudyProgress:
     def _measure(self, numbers: Collection[int]) -> None:
         """Read how many epochs trials have trained."""
         trials = [self.rows.trials[number] for number in numbers]
-        reached = self.store.reached([trial.uid for trial in trials])
+        open_ = {number for number, _ in self.rows.ready}
+        whole = {trial.number for trial in trials if trial.state in WHOLE and trial.number not in open_}
+        reached = self.store.reached([trial.uid for trial in trials if trial.number not in whole])
         rungs, segments = self.rows.config.rungs, self.rows.segments
         for trial in trials:
             target = max((epochs for rung, epochs in enumerate(rungs) if (trial.number, rung) in segments), default=0)
             inherited = int(trial.attrs["start"]["epochs"]) if "start" in trial.attrs else 0  # by a branch
-            done = max(0, min(reached.get(trial.uid, 0), target) - inherited)
+            done = max(0, (target if trial.number in whole else min(reached.get(trial.uid, 0), target)) - inherited)
             more = done - self._epochs.get(trial.number, 0)
             self._epochs[trial.number] = done
             self._done += more

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -160,15 +160,14 @@ def read_rows(
     connection: Connection, table: sa.Table, row: type[Row], name: str, since: int = -1, of: Any = None, seeds: int = 0
 ) -> list[Row]:
     """Return the rows of a study in a table, unchecked; see `trials`."""
-    columns = [column for column in table.c if column.name not in ("study", "revision")]
+    columns = [table.c[field.name] for field in fields(row) if field.name in table.c]
     query = sa.select(*columns).where(table.c.study == name).order_by(*table.primary_key)
     if since >= 0:
         query = query.where(table.c.revision > since)
     if of is not None:
         query = query.where(table.c.number.in_(of))
     seeds = seeds or _seeds(connection.scalar(sa.select(study.c.config).where(study.c.name == name)) or {})
-    names = [column.name for column in columns]
-    return [row(**dict(zip(names, found, strict=True)), seeds=seeds) for found in connection.execute(query)]
+    return [row(*found, seeds=seeds) for found in connection.execute(query).all()]
 
 
 def trials(connection: Connection, name: str, since: int = -1, of: Any = None, seeds: int = 0) -> list[Trial]:
