@@ -59,14 +59,19 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
+# The first process that trains compiles kernels, half a minute of work: better now than then.
+KERNELS := $(BIN)/python -c 'import rekindle.tasks.compiled.loading as loading; loading.kernels()'
+
 $(VENV)/.installed: $(PINS) | $(VENV)/.made
 	$(INSTALL) -e .
+	@$(KERNELS)
 	@touch $@
 
 # mypy follows no import hooks, which an editable install of a root package is: it is shown a link.
 $(VENV)/.installed-test: $(PINS) | $(VENV)/.made
 	$(INSTALL) -e '.[test]'
 	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/rekindle
+	@$(KERNELS)
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-envpool: $(VENV)/.installed-test
