@@ -115,7 +115,7 @@ class Study(Pictures):
             found = best["objectives"] or {RETURN: best["return"]}
             own |= {"best": f"trial {best['number']} ({best['uid'][:8]}), {best['epochs']} epochs", **found}
             own |= {name: best["hyperparameters"].get(name) for name in self.config.open}
-        return html_table(f"{shown['study']}: {title(shown['task'], shown['env'])}", own)
+        return html_table(f"{shown['study']}: {title(shown['task'], *shown.get('environments', [shown['env']]))}", own)
 
     @property
     def config(self) -> Config:

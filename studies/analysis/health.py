@@ -18,6 +18,7 @@ from ..schedulers.seeds import collapse, seeds_of
 from ..statistics.intervals import Interval
 from ..storage.rows import Event, Segment, Trial, score_of
 from ..study.config import Config
+from ..study.environments import is_across
 from ..study.objectives import MINIMIZE, objectives_of
 from .importance import Observations, importances, observations
 
@@ -166,7 +167,7 @@ def seeds_vary(rows: Rows) -> Iterator[Finding]:
     The variance within configurations exceeds that between them, which is measured less what seeds add to it.
     """
     seeds = seeds_of(rows.config)
-    if seeds < 2:
+    if seeds < 2 or is_across(rows.config):  # environments differ by far more than seeds
         return
     groups: dict[int, list[float]] = {}
     for row in rows.runs:

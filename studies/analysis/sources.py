@@ -18,7 +18,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ..engine.confirming import confirmation_json
 from ..engine.json_views import rank, study_json
 from ..statistics.intervals import FEWEST
 from ..study.config import Config
+from ..study.environments import is_across
 from ..study.objectives import DEFAULT, measured, objectives_of
 
 if TYPE_CHECKING:
@@ -91,24 +92,28 @@ def _read(store: Store | None, text: str) -> Iterator[Runs]:
             yield Runs(label or path.stem, found or env or None, what, FILE, results)
     else:
         assert store is not None
-        yield _of_study(store, what, label or what, env)
+        yield from _of_study(store, what, label or what, env)
 
 
-def _of_study(store: Store, name: str, label: str, env: str) -> Runs:
+def _of_study(store: Store, name: str, label: str, env: str) -> Iterator[Runs]:
     config = Config.from_json(store.study(name).config, name)
     objectives = objectives_of(config)
     if len(objectives) > 1:
         raise BadSource(
             f"studies are compared by one objective, but {name} has {', '.join(objectives)}; compare studies of one"
         )
-    about = (label, env or _environment(config), name)
     [objective] = objectives.items()
+    if is_across(config):
+        yield from _of_environments(store, name, label, config)
+        return
+    about = (label, env or _environment(config.env, config.task), name)
     confirmation = confirmation_json(store, name)
     if confirmation is not None and confirmation["winner"] is not None:
         estimate = confirmation["candidates"][confirmation["winner"]]["estimate"]
         if estimate is not None:
             results = tuple(estimate["results"])
-            return Runs(*about, CONFIRMED, results, objective, confirmation["epochs"])
+            yield Runs(*about, CONFIRMED, results, objective, confirmation["epochs"])
+            return
     ranked = rank(study_json(store, name)["trials"], objectives)
     if not ranked:
         raise BadSource(f"a comparison needs results, but study {name} has none yet; train it, or leave it out")
@@ -120,15 +125,32 @@ def _of_study(store: Store, name: str, label: str, env: str) -> Runs:
             f"an interval needs at least {FEWEST} seeds, but the best configuration of {name} was trained with "
             f"{len(results)}; `rekindle confirm {name}` trains it with fresh ones"
         )
-    return Runs(*about, SELECTED, results, objective, epochs)
+    yield Runs(*about, SELECTED, results, objective, epochs)
 
 
-def _environment(config: Config) -> str:
+def _of_environments(store: Store, name: str, label: str, config: Config) -> Iterator[Runs]:
+    """Yield the confirmed runs of a study across environments, those of each."""
+    confirmation, [objective] = confirmation_json(store, name), objectives_of(config).items()
+    if confirmation is None or confirmation["winner"] is None or confirmation["state"] != "complete":
+        raise BadSource(
+            f"a study across environments is compared by fresh seeds in each of them, but {name} is not confirmed; "
+            f"`rekindle confirm {name}` does so"
+        )
+    first, several = confirmation["race_seeds"], len(config.environments)
+    rows = [row for row in store.segments(confirmation["confirmation"]) if row.configuration == confirmation["winner"]]
+    for index, env in enumerate(config.environments):
+        own = [row for row in rows if row.replicate % several == index and row.replicate // several >= first]
+        results = tuple(measured(config, row) for row in own if row.state == "done")
+        place = _environment(env, config.task)
+        yield Runs(label, place, name, CONFIRMED, results, objective, confirmation["epochs"])
+
+
+def _environment(env: Mapping[str, Any], task: str) -> str:
     """Return a text that only equal environments share."""
-    if not config.env:
-        return config.task
-    more = {key: value for key, value in config.env.items() if key != "id" and value}
-    return str(config.env["id"]) + (f" {json.dumps(more, sort_keys=True)}" if more else "")
+    if not env:
+        return task
+    more = {key: value for key, value in env.items() if key != "id" and value}
+    return str(env["id"]) + (f" {json.dumps(more, sort_keys=True)}" if more else "")
 
 
 def _last_evaluation(path: Path) -> float:

@@ -16,6 +16,8 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   "check", a result tested against the goal, whose data are trial, epochs, episodes, mean, error and
                   confirmed),
                   task, env {id, kwargs, wrappers, max_episode_steps},
+                  with several environments also environments [as env], and then seeds counts trainings in all of them
+                  and return is their aggregate on one scale,
                   seed, seeds, weight (among studies that share workers), aggregate, spared (seeds that --racing left
                   untrained), sampler, scheduler,
                   rungs [epochs], fixed {dotted name: value}, trials_total,
@@ -34,7 +36,8 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   objectives (null where the return is the only one, else {name: number}), digest,
                   hyperparameters {dotted name: value}, error (text or null),
                   rungs [{rung, epochs, state ("ready", "done", "failed"), return, digest}]
-                  with several seeds also seeds [{seed, uid, state, epochs, return, digest}]; return is the aggregate
+                  with several seeds also seeds [{seed, uid, state, epochs, return, digest}], with several environments
+                  each with env, and environments {env: the mean of its returns, or null}; return is the aggregate
                   of those trained so far, which are not all where --racing ruled a configuration out
                   epochs, return and digest are those of its last finished rung (0 and null before the first)
     confirm       format, study, confirmation (the name of the study that trains it), state, objective, epochs, seeds
@@ -43,7 +46,8 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
                   (null, or {value, low, high (95%), seeds, failed, results})}], winner, runner_up (indices of
                   candidates, or null), over_defaults, over_runner_up (null, or {estimate, low, high}: the probability
                   that a training of the winner is better), optimism (claim less estimate, or null),
-                  cost {trainings, epochs}
+                  cost {trainings, epochs}; of several environments also across (their aggregate, on whose scale all
+                  results are), and environments {env: {value, low, high}, as measured} of each estimate
     compare       format, objective, direction, environments [{env, scale (null, or [what counts as 0, as 1])}],
                   scale (null, "given" or "observed"), sides [{label, runs, sources [{source, env, kind ("confirmed",
                   "selected" or "file"), epochs (or null), results}], iqm, median, mean, optimality_gap (only with
@@ -63,8 +67,8 @@ With ``--json`` stdout is one JSON object, whose names are stable within one "fo
     watch         format, study, title, seed, state (as of status), counts {state: number},
                   rungs [{epochs, done, expected (trials)}], epochs, epochs_total, env_steps, env_steps_per_second,
                   epochs_per_second, seconds_left (or null), best (null, or {value, trial, epochs}),
-                  running [{trial, seed (its index, null of one), uid, epochs, target, curve [the last values],
-                  worker, seconds (since that took it)}],
+                  running [{trial, seed (its index, null of one), env (null of one), uid, epochs, target,
+                  curve [the last values], worker, seconds (since that took it)}],
                   workers [{name, state ("trains", "silent", "died"), trials, seconds}],
                   failures [{time, trial, kind, retry, text}]; live.json of serve is the same
     serve         format, url, as soon as it answers

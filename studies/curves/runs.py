@@ -11,6 +11,7 @@ from ..engine.study_rows import StudyRows
 from ..errors import UnknownStudy
 from ..storage.rows import Trial
 from ..study.config import title
+from ..study.environments import environment_of
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -126,12 +127,14 @@ class Curves:
         config = rows.config
         segments = [rows.segments.get((trial.number, rung)) for rung in range(len(config.rungs))]
         seed = int(trial.attrs.get("seed", config.seed))
-        name = f"trial-{trial.configuration:04}" + (f"-seed-{trial.replicate}" if trial.seeds > 1 else "")
+        several, env = len(config.environments), environment_of(config, trial.replicate)
+        name = f"trial-{trial.configuration:04}" + (f"-env-{trial.replicate % several}" if several > 1 else "")
+        name += f"-seed-{trial.replicate // several}" if trial.seeds > several else ""
         return Run(
             group=self.name,
             name=name,
             uid=trial.uid,
-            title=config.title,
+            title=title(config.task, env),
             number=trial.configuration,
             seed=seed,
             hyperparameters=trial.params,

@@ -37,6 +37,7 @@ from ..study.config import (
     parse_weight,
 )
 from ..study.durations import parse_duration
+from ..study.environments import TOGETHER, across_options, check_across, check_alike, races
 from ..study.objectives import (
     ALWAYS,
     DEFAULT,
@@ -73,6 +74,7 @@ def study_config(
     objective: Sequence[str] = (),
     seeds: int = 1,
     aggregate: str = "mean",
+    across: str | None = None,
     racing: bool = False,
     grid_points: int | None = None,
     snapshots: str | None = None,
@@ -93,7 +95,7 @@ def study_config(
 
     Args:
         algorithm: the class of its tasks.
-        env: see `Task`.
+        env: see `Task`; or a list of several, with `across`.
         epochs: as text, see `parse_epochs`, or numbers, see `check_epochs`.
         fixed: hyperparameters that are not searched, nested.
         search: dotted names of those that are searched alone; empty for all that are open.
@@ -107,7 +109,8 @@ def study_config(
         objective: see `objective_options`.
         seeds: per configuration, see `seed_options`.
         aggregate: of the seeds' returns.
-        racing: whether seeds race.
+        across: the aggregate of results in several environments on one scale, see `study.environments`.
+        racing: whether seeds race; several environments do where the scheduler can.
         grid_points: of each range, for the sampler grid.
         snapshots: which checkpoints are kept, see `Task`.
         budget: of the whole study, such as 200epochs, 5e6steps or 2h; a rerun with more continues.
@@ -127,11 +130,16 @@ def study_config(
         BadConfig: the study makes no sense.
         ValueError: the task or its space does not allow a value.
     """
-    fixed, priors, scheduler = fixed or {}, priors or {}, scheduler or default_scheduler(racing)
+    fixed, priors = fixed or {}, priors or {}
+    env, *others = env if isinstance(env, list | tuple) and env else [env]
+    several = [] if not others and across is None else [algorithm(e, **fixed).env.to_json() for e in (env, *others)]
+    racing = racing or races(len(several), seeds, scheduler)
+    scheduler = scheduler or default_scheduler(racing)
     if preset is not None:
         fixed, first = _with_preset(algorithm, env, preset, fixed, priors, search, scheduler)
         known = [first, *known]
-    generation = OWN_GENERATION.get(scheduler, GENERATION) if generation is None else generation
+    if generation is None:
+        generation = OWN_GENERATION.get(scheduler, TOGETHER if several else GENERATION)
     numbers = [epochs] if isinstance(epochs, int) else epochs
     rungs = parse_epochs(numbers, scheduler) if isinstance(numbers, str) else check_epochs(numbers, scheduler)
     if twice := sorted({name for name in search if list(search).count(name) > 1}):
@@ -152,7 +160,10 @@ def study_config(
     given["plateau"] = plateau
     given["weight"] = None if weight is None else parse_weight(str(weight))
     given["trial_time"] = None if trial_time is None else _seconds(trial_time)
-    options = {**seed_options(seeds, aggregate, racing), **objective_options(objective, own_objective(algorithm))}
+    options = seed_options(seeds, aggregate, racing and not several)
+    if several:
+        options = across_options(several, across, aggregate, seeds, racing)
+    options |= objective_options(objective, own_objective(algorithm))
     options |= {name: value for name, value in given.items() if value is not None}
     check_bounds(options, scheduler, algorithm)
     common: dict[str, Any] = {"seed": seed, "fixed": fixed, "priors": priors}
@@ -163,6 +174,10 @@ def study_config(
         return _with_known(made, algorithm, known)
     common |= {"scheduler": scheduler, "sampler": sampler or "tpe", "generation": generation, "cohort": cohort}
     made = make_config(algorithm, env, trials=trials, epochs=rungs, options=options, **common)
+    if several:
+        from ...tasks.envs import EnvSpec  # imports gymnasium
+
+        check_alike(made, [open_space(algorithm, EnvSpec.of(each), fixed, priors) for each in made.environments])
     return _with_known(made, algorithm, known)
 
 
@@ -312,9 +327,10 @@ def make_config(
     )
     for name in ("generation", "cohort"):
         check_count(name, getattr(config, name))
-    most = algorithm.learner.most_epochs(task.env)
-    if most is not None and config.epochs[1] > most:
-        raise BadConfig(f"{task.env.id} has {most} epochs, but --epochs ends at {config.epochs[1]}; end at {most}")
+    for each in config.environments:
+        most = config.most_epochs(algorithm, each)
+        if most is not None and config.epochs[1] > most:
+            raise BadConfig(f"{each['id']} has {most} epochs, but --epochs ends at {config.epochs[1]}; end at {most}")
     check_count("trials", config.trials[0])
     config = replace(config, sampler=sampler_name(config.sampler))
     if config.sampler == "grid" and trials is None:
@@ -324,6 +340,7 @@ def make_config(
     check_sampler(config)
     check_objectives(config, algorithm)
     check_racing(config)
+    check_across(config)
     if config.scheduler == "hyperband" and len(config.rungs) == 1:
         raise BadConfig(
             f"hyperband starts brackets on different rungs, but epochs {config.epochs[1]} make only one; "

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import flatten, unflatten
 from ...spaces.errors import SpaceError
 from ..errors import UnknownStudy
-from ..schedulers.confirming import CONFIRM, Confirmation, Standing, standing
+from ..schedulers.confirming import CONFIRM, Confirmation, Standing, by_seed, standing
 from ..statistics.aggregates import probability_of_improvement
 from ..statistics.intervals import FEWEST, Interval, interval, mean_interval
 from ..storage.rows import Segment, score_of
 from ..study.config import MOST_SEEDS, BadConfig, Config, check_count
 from ..study.digits import in_digits
-from ..study.objectives import MINIMIZE, RETURN, objectives_of, point
+from ..study.environments import SCALE, is_across, labels, scale_of
+from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of, point
 from .configuring import load_task
 from .json_views import Json, rank, study_json
 
@@ -64,8 +65,13 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
     if defaults is not None and defaults not in values:
         values.append(defaults)
     claims = [point(objectives, trial["objectives"] or {RETURN: trial["return"]})[0] for trial in best]
+    if is_across(config) and MINIMIZE in objectives.values():  # 0 is the best then, see `as_objective`
+        claims = [1 + claim for claim in claims]
     others = [None] * (len(values) - len(best))
-    kept = {name: config.options[name] for name in ("objectives", "warm_start") if name in config.options}
+    kept = {
+        name: config.options[name] for name in ("objectives", "warm_start", "environments") if name in config.options
+    }
+    kept |= {SCALE: [*map(list, scale_of(config, store.segments(study)))]} if is_across(config) else {}
     return Config(
         task=config.task,
         task_version=config.task_version,
@@ -80,8 +86,8 @@ def confirmation_config(store: Store, study: str, top: int = TOP, seeds: int = S
         sampler="random",
         scheduler=CONFIRM,
         options={
-            "seeds": max(FEWEST, seeds // 2) + seeds,
-            "aggregate": "mean",
+            "seeds": (max(FEWEST, seeds // 2) + seeds) * len(config.environments),
+            "aggregate": config.options["aggregate"] if is_across(config) else "mean",
             "known": values,
             "confirms": {
                 "study": study,
@@ -138,10 +144,10 @@ def confirmation_json(store: Store, study: str) -> Json | None:
     except UnknownStudy:
         return None
     confirmation, form, rows = Confirmation.of(config), config.options["confirms"], store.segments(name)
-    pairs = {(row.configuration, row.replicate): row for row in rows}
+    pairs = by_seed(config, rows)
     now = standing(confirmation, pairs)
     ((objective, direction),) = objectives_of(config).items()
-    sign = -1 if direction == MINIMIZE else 1
+    sign = -1 if direction == MINIMIZE and not is_across(config) else 1
     candidates = [
         {
             "trial": form["trials"][n],
@@ -153,12 +159,16 @@ def confirmation_json(store: Store, study: str) -> Json | None:
         }
         for n in range(confirmation.candidates)
     ]
+    if is_across(config):
+        for n, candidate in enumerate(candidates):
+            candidate["environments"] = _in_each(config, rows, n) if candidate["estimate"] else None
     done = [row for row in rows if row.state == "done"]
     return {
         "study": study,
         "confirmation": name,
         "state": "complete" if now.over else "running",
         "objective": objective,
+        **({"across": config.options["aggregate"]} if is_across(config) else {}),
         "epochs": config.rungs[0],
         "seeds": confirmation.seeds,
         "race_seeds": confirmation.race_seeds,
@@ -186,6 +196,21 @@ def _estimate(
     value, low, high = mean_interval(scores)
     failed = confirmation.seeds - len(scores)
     return {"value": value, "low": low, "high": high, "seeds": len(scores), "failed": failed, "results": scores}
+
+
+def _in_each(config: Config, rows: Sequence[Segment], candidate: int) -> dict[str, Json | None]:
+    """Return a candidate's mean result, with its interval, in each environment.
+
+    Of fresh seeds, as measured; None of too few.
+    """
+    several, estimating = len(config.environments), Confirmation.of(config).estimating
+    found: dict[str, Json | None] = {}
+    for index, env in enumerate(labels(config.environments)):
+        own = (row for row in rows if row.configuration == candidate and row.replicate % several == index)
+        fresh = [measured(config, row) for row in own if row.state == "done" and row.replicate // several in estimating]
+        value = dict(zip(("value", "low", "high"), mean_interval(fresh), strict=True)) if len(fresh) >= FEWEST else None
+        found[env] = value
+    return found
 
 
 def _answer(
@@ -221,7 +246,10 @@ def verdict(confirmation: Json) -> str:
     if best is None or best["estimate"] is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
     value, low, high = in_digits([best["estimate"][end] for end in ("value", "low", "high")])
-    sentences = [f"Expect {value} of {candidate_name(best)}, with 95% confidence between {low} and {high}."]
+    scale = (
+        ", on a scale where 1 is the best that the search found in each environment" if "across" in confirmation else ""
+    )
+    sentences = [f"Expect {value} of {candidate_name(best)}, with 95% confidence between {low} and {high}{scale}."]
     if confirmation["optimism"] is not None:
         claim, difference = in_digits([best["claim"], abs(best["claim"] - best["estimate"]["value"])])
         sentences.append(f"The search claimed {claim}, which differs by {difference}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -21,6 +22,7 @@ from ..storage.rows import Segment, Trial
 from ..storage.store import MIRROR
 from ..storage.studies import SEGMENT_STATES
 from ..study.config import Config
+from ..study.environments import is_across, labels
 from ..study.objectives import DEFAULT, RETURN, objectives_of, point, ranking, undominated
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ def study_json(store: Store, name: str) -> Json:
     trials, segments = collapse(config, replicates, rows)
     configurations = _trials_json(trials, segments)
     if seeds_of(config) > 1:
-        _add_seeds(configurations, replicates, rows)
+        _add_seeds(config, configurations, replicates, rows)
     complete = plan(config, replicates, rows).complete
     finished, best = Counter((row.rung, row.state) for row in rows), front(configurations, objectives_of(config))
     given = store.commands(name)
@@ -173,6 +175,7 @@ def _overview(
         "commands": [each.to_json() for each in given],
         "task": config.task,
         "env": config.env,
+        **({"environments": list(config.environments)} if is_across(config) else {}),
         "seed": config.seed,
         "sampler": config.sampler,
         "scheduler": config.scheduler,
@@ -200,14 +203,26 @@ def _trials_json(trials: Sequence[Trial], segments: Sequence[Segment]) -> list[J
     return [trial_json(trial, by_trial.get(trial.number, [])) for trial in trials]
 
 
-def _add_seeds(configurations: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]) -> None:
+def _add_seeds(
+    config: Config, configurations: Sequence[Json], trials: Sequence[Trial], segments: Sequence[Segment]
+) -> None:
     """Add its replicates to each configuration."""
     of_configuration: dict[int, list[Json]] = {}
+    names = labels(config.environments) if is_across(config) else []
     for trial, values in zip(trials, _trials_json(trials, segments), strict=True):
         each = {name: values[name] for name in ("uid", "state", "epochs", "return", "digest")}
+        each |= {"env": names[trial.replicate % len(names)]} if names else {}
         of_configuration.setdefault(trial.configuration, []).append({"seed": trial.attrs["seed"], **each})
     for configuration in configurations:
-        configuration["seeds"] = of_configuration[configuration["number"]]
+        configuration["seeds"] = own = of_configuration[configuration["number"]]
+        if names:
+            configuration["environments"] = {name: _mean_of(own, name, configuration["epochs"]) for name in names}
+
+
+def _mean_of(replicates: Sequence[Json], env: str, epochs: int) -> float | None:
+    """Return the mean result in an environment, None without one."""
+    found = [each["return"] for each in replicates if each["env"] == env and each["epochs"] == epochs > 0]
+    return statistics.fmean(found) if found and None not in found else None
 
 
 def _skipped_trainings(configurations: Sequence[Json]) -> int:

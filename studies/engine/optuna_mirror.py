@@ -22,6 +22,7 @@ from ..schedulers.seeds import collapse, seeds_of
 from ..storage.rows import Segment, Trial, score_of
 from ..storage.store import MIRROR
 from ..study.config import Config
+from ..study.environments import is_across, scale_of
 from ..study.objectives import DEFAULT, objectives_of, value_of
 from .study_rows import StudyRows
 
@@ -118,6 +119,8 @@ class Mirror:
                 f"study {self.name!r} cannot be shown in Optuna's tables: they hold another one of that name"
             )
         form = [VERSION, *config.options.get("longer", ())]  # longer studies train complete trials on
+        if is_across(config):  # the scale of several environments changes with their results
+            form += [*map(list, scale_of(config, self.rows.segments.values()))]
         if copied and study.user_attrs.get(FORM) != form:
             optuna.delete_study(study_name=self.name, storage=storage)
             study = make()

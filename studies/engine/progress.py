@@ -12,6 +12,7 @@ from ..schedulers.seeds import collapse, seeds_of
 from ..storage.commands import Command
 from ..storage.rows import Segment, Trial
 from ..study.config import Config
+from ..study.environments import is_across
 from ..study.objectives import measured
 from .study_rows import StudyRows
 
@@ -161,6 +162,8 @@ class StudyProgress:
         self._measure(changed)
         config, seeds = self.rows.config, seeds_of(self.rows.config)
         replicates = {(row.configuration * seeds + n, row.rung) for row in scored for n in range(seeds)}
+        if is_across(config) and scored:  # each result may change the scale
+            replicates, self._best = set(self.rows.segments), None
         scored = collapse(config, [], [self.rows.segments[key] for key in replicates & self.rows.segments.keys()])[1]
         candidates = [row for row in scored if row.state == "done"] + ([self._best] if self._best else [])
         # As in the tables: of the longest trained the one with the best score.

@@ -24,6 +24,7 @@ from ..storage.commands import BOUNDS, DECISIVE, ENQUEUED, RESUME, hold, hold_of
 from ..storage.rows import Segment, Trial
 from ..storage.studies import check_same
 from ..study.config import BUDGETS, Config
+from ..study.environments import environment_of
 from ..study.objectives import objectives_of
 from ..study.plan import Branch, Plan
 from .bounds import is_lifted, stop_if_plateau, stop_if_spent
@@ -179,15 +180,17 @@ class StudyRunner:
         number = ready.trial.number
         if number not in self._structures:
             values = unflatten(ready.trial.params)
-            structure = self.config.space_in(self.algorithm).structure(values)
-            self._structures[number] = repr(sorted(structure.items()))
+            env = environment_of(self.config, ready.trial.replicate)
+            structure = self.config.space_in(self.algorithm, env).structure(values)
+            self._structures[number] = repr((self.config.environments.index(env), sorted(structure.items())))
         return self._structures[number], ready.segment.rung, ready.segment.epochs
 
     def task(self, trial: Trial, storage: Storage | None) -> Task:
         """Return the task of a trial's row."""
         start = trial.attrs.get("start", {}).get("digest")
         seed = trial.attrs.get("seed")
-        return self.config.make_task(self.algorithm, trial.params, storage, start, seed, self.device)
+        env = environment_of(self.config, trial.replicate)
+        return self.config.make_task(self.algorithm, trial.params, storage, start, seed, self.device, env)
 
     def _new_trials(self, plan: Plan) -> list[Trial]:
         from ..samplers.suggest import suggest  # slow to import (Optuna), and mostly not needed
@@ -210,12 +213,12 @@ class StudyRunner:
             self._optuna_params, self._priors = {}, self.config.priors
         suggestions = suggest(self.config, seen, plan, self._identify, segments, self._optuna_params, enqueued)
         for number, values in zip(plan.ask, suggestions, strict=True):
-            identity = self._identity(values)
+            identities = [self._identity(values, env) for env in self.config.environments]
             self._raise_if_asked()
             for replicate in range(seeds):
                 if replicate % 100 == 0:
                     self._raise_if_asked()
-                seed = replicate_seed(self.config, replicate)
+                seed, identity = replicate_seed(self.config, replicate), identities[replicate % len(identities)]
                 uid = replace(identity, seed=seed).uid
                 attrs = {"bracket": plan.bracket, **({"seed": seed} if seeds > 1 else {}), **steered}
                 attrs |= {ENQUEUED: taken[number].number} if number in taken else {}
@@ -258,6 +261,6 @@ class StudyRunner:
         self._raise_if_asked()
         return self._identity(values)
 
-    def _identity(self, values: Mapping[str, Any]) -> TaskIdentity:
+    def _identity(self, values: Mapping[str, Any], env: Mapping[str, Any] | None = None) -> TaskIdentity:
         """Return the identity of a suggested trial; ValueError for invalid values."""
-        return self.config.identity(self.algorithm, {**self.config.fixed, **flatten(values)})
+        return self.config.identity(self.algorithm, {**self.config.fixed, **flatten(values)}, env=env)

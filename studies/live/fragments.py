@@ -9,7 +9,7 @@ from ..engine.json_views import Json
 from ..engine.progress import clock
 from ..report.drawing import escape, number
 from ..report.markup import part, table
-from .views import View
+from .views import View, trial_name
 
 WIDTH, HEIGHT = 130, 22  # of a curve, in pixels
 
@@ -47,7 +47,7 @@ def _pace(now: Json) -> str:
 def _running(rows: Sequence[Json]) -> str:
     cells = [
         (
-            str(row["trial"]) + ("" if row["seed"] is None else f" seed {row['seed']}"),
+            escape(trial_name(row)),
             f"{row['epochs']}/{row['target']}",
             clock(row["seconds"]),
             number(row["curve"][-1]) if row["curve"] else "",

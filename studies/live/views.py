@@ -9,6 +9,7 @@ from ..engine.json_views import HELD, Json
 from ..engine.progress import Snapshot, Speed, StudyProgress
 from ..storage.locks.owner import Owner
 from ..storage.rows import Claim, Event, Trial
+from ..study.environments import labels
 from ..study.objectives import objectives_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class View:
         snapshot: its progress.
         speed: environment steps and epochs per second.
         left: seconds to the end, None while unknown.
-        running: {trial, seed, uid, epochs, target, metric, curve [values], worker, seconds} of each trial in training.
+        running: {trial, seed, env, uid, epochs, target, curve [values], worker, seconds} of each trial in training.
         workers: {name, state, trials [numbers], seconds (since it took the first)} of each process that holds any.
         failures: {time, trial, kind, retry, text} of the last ones.
     """
@@ -126,10 +127,11 @@ class LiveStudy:
     def _running(self, claim: Claim) -> Json:
         trial, rows = self._trials[claim.uid], self.progress.rows
         target = max((rows.config.rungs[r] for n, r in rows.ready if n == trial.number), default=claim.epochs)
-        points = sorted(self._curves[claim.uid].items())[-POINTS:]
+        points, names = sorted(self._curves[claim.uid].items())[-POINTS:], labels(rows.config.environments)
         return {
             "trial": trial.configuration,
-            "seed": trial.replicate if trial.seeds > 1 else None,
+            "seed": trial.replicate // len(names) if trial.seeds > len(names) else None,
+            "env": names[trial.replicate % len(names)] if len(names) > 1 else None,
             "uid": claim.uid,
             "epochs": max(claim.epochs, self._read.get(claim.uid, 0)),
             "target": target,
@@ -167,6 +169,12 @@ class LiveStudy:
             "retry": bool(event.data.get("retry")),
             "text": lines[-1] if lines else "",
         }
+
+
+def trial_name(row: Json) -> str:
+    """Return a training's name: its trial, environment and seed."""
+    env = "" if row["env"] is None else f" {row['env']}"
+    return f"{row['trial']}{env}" + ("" if row["seed"] is None else f" seed {row['seed']}")
 
 
 def _name(owner: str) -> str:

@@ -19,9 +19,10 @@ from ..engine.json_views import Json, rank, study_json
 from ..schedulers.confirming import CONFIRM
 from ..statistics.intervals import FEWEST, mean_interval
 from ..storage.rows import Segment
-from ..study.config import Config, title
+from ..study.config import Config
 from ..study.digits import in_digits_alone
-from ..study.objectives import objectives_of
+from ..study.environments import is_across, scale_of
+from ..study.objectives import MINIMIZE, RETURN, objectives_of
 from .analysis import rank_correlations, result_of
 from .timeline import timeline
 
@@ -50,7 +51,7 @@ def report_json(store: Store, name: str) -> Json:
     epochs, reached, rows = _epochs_trained(segments, study["trials"]), _reached(segments), store.trials(name)
     shown = {
         "study": study,
-        "title": title(config.task, config.env),
+        "title": config.title,
         "objective": objective,
         "direction": direction,
         "storage": store.url,
@@ -69,7 +70,7 @@ def report_json(store: Store, name: str) -> Json:
         ),
         "failures": dict(sorted(Counter(_kind(event.data) for event in events if event.kind == "failed").items())),
     }
-    measured = store.curves(name, (objective, EPISODE_RETURN))
+    measured = _measured(store, name, (objective, EPISODE_RETURN))
     shown["curves"] = _curves(measured, study["trials"], objective)
     shown["band"] = _band(store, shown, measured)
     shown["verdict"] = _verdict(shown)
@@ -140,6 +141,29 @@ def _curves(measured: Curves, trials: Sequence[Json], objective: str) -> Json:
     return {"metric": metric, "trials": means}
 
 
+def _measured(store: Store, name: str, metrics: Sequence[str]) -> Curves:
+    """Return metrics of a study's tasks by uid.
+
+    Those of several environments are on one scale.
+    """
+    config = Config.from_json(store.study(name).config, name)
+    if not is_across(config):
+        return store.curves(name, metrics)
+    ((objective, direction),) = objectives_of(config).items()
+    kept = metrics if objective == RETURN else (objective,)  # the scale is the objective's
+    found, scale = store.curves(name, kept), scale_of(config, store.segments(name))
+    worst, best = (1, 0) if direction == MINIMIZE else (0, 1)
+    scaled = {}
+    for trial in store.trials(name):
+        ends = [end if direction != MINIMIZE else -end for end in scale[trial.replicate % len(scale)]]
+        span = (ends[1] - ends[0]) or 1.0
+        scaled[trial.uid] = [
+            (epoch, {key: worst + (best - worst) * (value - ends[0]) / span for key, value in values.items()})
+            for epoch, values in found.get(trial.uid, ())
+        ]
+    return scaled
+
+
 def _curve_metric(measured: Curves, objective: str) -> str:
     """Return the objective, or the training return if that is more frequent."""
     counts = Counter(name for rows in measured.values() for _, values in rows for name in values)
@@ -164,7 +188,7 @@ def _band(store: Store, shown: Json, measured: Curves) -> Json | None:
     if confirmation and confirmation["winner"] is not None:
         name, winner = confirmation["confirmation"], confirmation["winner"]
         uids = [trial.uid for trial in store.trials(name) if trial.configuration == winner]
-        label, measured = candidate_name(confirmation["candidates"][winner]), store.curves(name, (metric,))
+        label, measured = candidate_name(confirmation["candidates"][winner]), _measured(store, name, (metric,))
     elif shown["ranked"]:
         best = next(trial for trial in shown["study"]["trials"] if trial["number"] == shown["ranked"][0])
         uids, label = [each["uid"] for each in best.get("seeds", ())], f"trial {best['number']}"
@@ -195,6 +219,8 @@ def _verdict(shown: Json) -> list[str]:
     else:
         claim = f"Trial {best} is the best of {trials}: {shown['objective']} {in_digits_alone(shown['results'][best])}"
         seeds = f", the {study['aggregate']} of {study['seeds']} seeds" if study["seeds"] > 1 else ", of one seed"
+        if "environments" in study:
+            seeds = f", the {study['aggregate']} over {len(study['environments'])} environments, on one scale"
         sentences.append(f"{claim}{seeds}.")
         if study["scheduler"] not in ("pbt", CONFIRM):
             sentences.append(
@@ -229,6 +255,8 @@ def _checklist(config: Config, shown: Json, starts: Sequence[Mapping[str, Any]])
         if study["seeds"] > 1
         else f"{config.seed}, for all trials"
     )
+    if "environments" in study:
+        seeds += f", in {len(study['environments'])} environments together"
     tested = "none: the study is not confirmed"
     if confirmation is not None:
         tested = (

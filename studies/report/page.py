@@ -54,6 +54,8 @@ def _curves(shown: Json) -> str:
     )
     if shown["study"]["seeds"] > 1:
         text += " Each line is the mean over the seeds."
+    if "environments" in shown["study"]:
+        text += " Results of all environments are on one scale: 1 is the best one of each."
     if band := shown["band"]:
         text += f" In color: {band['label']}, its mean over {band['seeds']} seeds with the 95% interval."
     return part("Learning curves", text, figure(figures.curves(shown)))

@@ -60,7 +60,7 @@ def samples_of(shown: Json) -> list[tuple[str, list[float]]]:
         order += [i for i, each in enumerate(candidates) if each["defaults"] and i not in order]
         known = [(candidate_name(candidates[i]), candidates[i]["estimate"]) for i in order]
         return [(name, estimate["results"]) for name, estimate in known if estimate]
-    if study["seeds"] < FEWEST or len(study["objectives"]) > 1:
+    if study["seeds"] < FEWEST or len(study["objectives"]) > 1 or "environments" in study:
         return []
     trials = {trial["number"]: trial for trial in study["trials"]}
     found = []

@@ -5,17 +5,19 @@ two on the rest. Then the winner, the runner-up and the defaults train on furthe
 choice: their returns estimate what each configuration is worth, without a correction for having been chosen.
 
 Everything follows from finished rows, so a confirmation is the same for any number of workers. The replicates of a
-candidate are its seeds, first those of the race.
+candidate are its seeds, first those of the race. Where a study has several environments, a seed is a training in each
+of them, and its result their aggregate on the scale that the search ended with.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import Config
+from ..study.environments import across, is_across, scale_of
 from ..study.plan import Plan
 
 CONFIRM = "confirm"  # the scheduler's name in a study's configuration
@@ -53,7 +55,7 @@ class Confirmation:
             config.trials[-1],
             form["defaults"],
             form["seeds"],
-            config.options["seeds"] - form["seeds"],
+            config.options["seeds"] // len(config.environments) - form["seeds"],
             tuple(form["claims"]),
         )
 
@@ -96,6 +98,27 @@ def episodes_seed(config: Config) -> int | None:
     return EPISODES if config.scheduler == CONFIRM else None
 
 
+def by_seed(config: Config, rows: Iterable[Segment]) -> dict[tuple[int, int], Segment]:
+    """Return the results of a confirmation's seeds by candidate and seed."""
+    if not is_across(config):
+        return {(row.configuration, row.replicate): row for row in rows}
+    several, together = len(config.environments), dict[int, list[Segment]]()
+    for row in rows:
+        together.setdefault(row.number // several, []).append(row)
+    seeds = config.options["seeds"] // several
+    return {divmod(number, seeds): _in_all(config, own) for number, own in together.items()}
+
+
+def _in_all(config: Config, rows: Sequence[Segment]) -> Segment:
+    """Return the result of one seed in all environments."""
+    states = {row.state for row in rows}
+    if len(rows) < len(config.environments) or "ready" in states:
+        return replace(rows[0], state="ready", score=None)
+    if "failed" in states:
+        return replace(rows[0], state="failed", score=None)
+    return replace(rows[0], score=across(config, rows, scale_of(config, ())))
+
+
 def standing(confirmation: Confirmation, rows: Rows) -> Standing:
     """Return the standing that follows from the rows."""
     alive = list(range(confirmation.candidates))
@@ -122,23 +145,24 @@ class Confirming:
     def __init__(self, config: Config):
         self.config, self.confirmation, self.seeds = config, Confirmation.of(config), int(config.options["seeds"])
         self._trials: dict[int, Trial] = {}
-        self._rows: dict[tuple[int, int], Segment] = {}
+        self._rows: dict[int, Segment] = {}  # by number
 
     def observe(self, trials: Iterable[Trial], segments: Iterable[Segment]) -> None:
         """Take new and changed rows of the study into account."""
         self._trials |= {trial.number: trial for trial in trials}
-        self._rows |= {(row.configuration, row.replicate): row for row in segments}
+        self._rows |= {row.number: row for row in segments}
 
     def plan(self) -> Plan:
         """Return the plan that follows from the rows."""
         if len(self._trials) < self.confirmation.candidates * self.seeds:
             return Plan(ask=range(self.confirmation.candidates))
-        now = standing(self.confirmation, self._rows)
-        epochs = self.config.rungs[0]
+        now = standing(self.confirmation, by_seed(self.config, self._rows.values()))
+        epochs, several = self.config.rungs[0], len(self.config.environments)
+        wanted = (n * self.seeds + s * several + env for n, s in now.wanted for env in range(several))
         running = [number for number, trial in sorted(self._trials.items()) if trial.state == "running"]
         ends = {number: self._state_at_end(number, now.over) for number in running}
         plan = Plan(
-            segments=[Segment(n * self.seeds + s, 0, epochs, seeds=self.seeds) for n, s in now.wanted],
+            segments=[Segment(number, 0, epochs, seeds=self.seeds) for number in wanted],
             finished=[(number, state) for number, state in ends.items() if state],
         )
         plan.complete = now.over and not plan
@@ -146,7 +170,7 @@ class Confirming:
 
     def _state_at_end(self, number: int, over: bool) -> str | None:
         """Return the final state of a running trial, None before its end."""
-        row = self._rows.get(divmod(number, self.seeds))
+        row = self._rows.get(number)
         if row is None:
             return "pruned" if over else None
         return "complete" if row.state == "done" else None
@@ -162,4 +186,4 @@ class Confirming:
             trainings += min(entrants, confirmation.candidates) * (seeds - done)
             done = seeds
         estimated = min(confirmation.candidates, FINALISTS + (confirmation.defaults is not None))
-        return [trainings + estimated * confirmation.seeds]
+        return [(trainings + estimated * confirmation.seeds) * len(self.config.environments)]

@@ -5,6 +5,9 @@ seeds, and then, round by round, with one more, the same for all. After each rou
 configurations (see statistics/friedman.py). A race follows from finished rows alone, so a study is the same for any
 number of workers.
 
+Where a study has several environments, replicates take turns in them: a configuration that loses in the first ones is
+not trained in the others.
+
 The scheduler sees a configuration as in training until its race is over. Eliminated configurations then rank below all
 others; samplers and readers see the aggregate of the seeds that they were trained with.
 """
@@ -14,14 +17,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ..statistics.friedman import eliminated
 from ..storage.rows import Segment, score_of
 from ..study.config import BadConfig, Config
-from ..study.plan import Plan
+from ..study.environments import FIRST_SEEDS, is_across, scale_of
+from ..study.plan import Plan, ScoreHistory
 from .confirming import CONFIRM
-from .seeds import FIRST_SEEDS, SeedScheduler, collapse, is_racing, seeds_of
+from .seeds import SeedScheduler, collapse, is_racing, seeds_of
 
 if TYPE_CHECKING:
     from .halving import Halving
@@ -79,16 +84,16 @@ def check_racing(config: Config) -> None:
         raise BadConfig("--racing decides who cannot win by one objective, but got several; leave it out")
 
 
-class RacingScheduler(SeedScheduler):
-    """A scheduler of configurations whose seeds are added while they can win."""
+class RungScheduler(SeedScheduler):
+    """A scheduler of configurations whose results count by whole rungs.
+
+    They count when all of their bracket's rung has ended. So results of several environments can be put on one scale, that of the bracket up to this rung.
+    """
 
     def __init__(self, config: Config, scheduler: Halving):
         super().__init__(config, scheduler)
         self.halving = scheduler
         self._entrants: dict[RaceKey, set[int]] = {}
-        self._wanted: dict[RaceKey, Race] = {}  # races that want rows
-        self._eliminated: set[int] = set()  # configurations that lost their last race
-        self._scores: dict[tuple[int, int], float] = {}  # by configuration and epochs, of those that lost
 
     def _ends(self, rungs: Iterable[tuple[int, int]]) -> list[Segment]:
         """Return the changed segments of configurations.
@@ -100,7 +105,64 @@ class RacingScheduler(SeedScheduler):
             key = self.halving.bracket_of(number), rung
             self._entrants.setdefault(key, set()).add(number)
             keys.add(key)
+        if is_across(self.config):  # the scale of higher rungs follows from this one, too
+            above = ((g, upper) for g, rung in keys for upper in range(rung + 1, len(self.config.rungs)))
+            keys = keys.union(key for key in above if key in self._entrants)
         return [row for key in sorted(keys) for row in self._run(key)]
+
+    def _run(self, key: RaceKey) -> Iterable[Segment]:
+        """Return the results of a bracket's rung."""
+        rows = self._collapsed(key)
+        over = all(row.state != "ready" for row in rows) and len(rows) == len(self._entrants[key])
+        return rows if over else [_in_training(row) for row in rows]
+
+    def _collapsed(self, key: RaceKey) -> list[Segment]:
+        """Return the segments of a bracket's rung.
+
+        Their scale is that of the bracket up to this rung.
+        """
+        of_rung = {
+            rung: [row for n in sorted(self._entrants.get((key[0], rung), ())) for row in self._rows[n, rung].values()]
+            for rung in range(key[1] + 1)
+        }
+        scale = scale_of(self.config, chain(*of_rung.values())) if is_across(self.config) else None
+        return collapse(self.config, [], of_rung[key[1]], scale)[1]
+
+    def plan(self) -> Plan:
+        """Return the plan that follows from the rows.
+
+        `ask`, `bracket` and `seen` are of configurations.
+        """
+        plan = super().plan()
+        plan.seen = self._compared(plan.seen)
+        return plan
+
+    def _compared(self, seen: ScoreHistory) -> ScoreHistory:
+        """Return a history with scores on the scale of all of it.
+
+        Configurations that lost a race have that of what they were trained on.
+        """
+        rungs = {epochs: rung for rung, epochs in enumerate(self.config.rungs)}
+        shown = ((number, rungs[epochs]) for number, scores in seen.items() for epochs, _ in scores)
+        rows = collapse(self.config, [], (row for key in shown for row in self._rows[key].values()))[1]
+        scores = {(row.number, row.epochs): score_of(row) for row in rows if row.state == "done"}
+        return {
+            number: [(epochs, scores[number, epochs]) for epochs, _ in each if (number, epochs) in scores]
+            for number, each in seen.items()
+        }
+
+
+def _in_training(row: Segment) -> Segment:
+    return row if row.state != "done" else replace(row, state="ready", score=None, digest=None)
+
+
+class RacingScheduler(RungScheduler):
+    """A scheduler of configurations whose seeds are added while they can win."""
+
+    def __init__(self, config: Config, scheduler: Halving):
+        super().__init__(config, scheduler)
+        self._wanted: dict[RaceKey, Race] = {}  # races that want rows
+        self._eliminated: set[int] = set()  # configurations that lost their last race
 
     def _run(self, key: RaceKey) -> Iterable[Segment]:
         entrants, rung = sorted(self._entrants[key]), key[1]
@@ -111,11 +173,10 @@ class RacingScheduler(SeedScheduler):
             self._wanted[key] = race
         if race.over:
             self._eliminated = self._eliminated.difference(entrants) | race.eliminated
-        for row in collapse(self.config, [], (row for of_one in rows.values() for row in of_one.values()))[1]:
-            if row.state == "done" and not race.over:
-                yield replace(row, state="ready", score=None, digest=None)
+        for row in self._collapsed(key):
+            if not race.over:
+                yield _in_training(row)
             elif row.state == "done" and row.number in race.eliminated:
-                self._scores[row.number, row.epochs] = score_of(row)
                 yield replace(row, score=-math.inf)
             else:
                 yield row
@@ -136,10 +197,6 @@ class RacingScheduler(SeedScheduler):
         plan.finished = [
             (n, "pruned" if self._trials[n].configuration in lost else state) for n, state in plan.finished
         ]
-        plan.seen = {
-            number: [(epochs, self._scores.get((number, epochs), score)) for epochs, score in scores]
-            for number, scores in plan.seen.items()
-        }
         plan.complete = plan.complete and not plan
         return plan
 

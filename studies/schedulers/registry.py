@@ -9,6 +9,7 @@ from ..errors import StoreError
 from ..storage.commands import EXCLUDED
 from ..storage.rows import Segment, Trial
 from ..study.config import Config
+from ..study.environments import is_across
 from ..study.plan import Plan, Scheduler
 from .adaptive import Adaptive
 from .asha import ASHA
@@ -16,7 +17,7 @@ from .confirming import CONFIRM, Confirming
 from .halving import Halving
 from .hyperband import Hyperband
 from .pbt import PBT
-from .racing import RacingScheduler
+from .racing import RacingScheduler, RungScheduler
 from .seeds import SeedScheduler, is_racing, seeds_of
 
 _SCHEDULERS: dict[str, Callable[[Config], Scheduler]] = {
@@ -46,6 +47,8 @@ def scheduler(config: Config) -> Scheduler:
         return made
     if is_racing(config) and isinstance(made, Halving):
         return RacingScheduler(config, made)
+    if is_across(config) and isinstance(made, Halving):
+        return RungScheduler(config, made)
     return SeedScheduler(config, made) if seeds_of(config) > 1 else made
 
 

@@ -14,10 +14,9 @@ from typing import Any
 from ...tasks.rng import streams
 from ..storage.rows import Segment, Trial, score_of
 from ..study.config import MOST_SEEDS, BadConfig, Config, check_count, choose
+from ..study.environments import FIRST_SEEDS, Scale, across, as_objective, is_across, scale_of
 from ..study.objectives import AGGREGATES, MINIMIZE, objectives_of, value_of
 from ..study.plan import Plan, Scheduler
-
-FIRST_SEEDS = 2  # of a race, before the first test
 
 
 def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, Any]:
@@ -37,7 +36,10 @@ def seed_options(seeds: int, aggregate: str, racing: bool = False) -> dict[str, 
 
 
 def seeds_of(config: Config) -> int:
-    """Return the number of seeds that each configuration trains with."""
+    """Return the number of each configuration's replicates.
+
+    These are its seeds, in each environment.
+    """
     return int(config.options.get("seeds", 1))
 
 
@@ -51,14 +53,22 @@ def replicate_seed(config: Config, replicate: int) -> int:
 
     A confirmation has seeds of its own, which no search uses.
     """
-    confirms = "confirms" in config.options
-    return int(streams.key(config.seed, "confirm", replicate)) >> 1 if confirms else config.seed + replicate
+    confirms, n = "confirms" in config.options, replicate // len(config.environments)
+    return int(streams.key(config.seed, "confirm", n)) >> 1 if confirms else config.seed + n
 
 
-def collapse(config: Config, trials: Iterable[Trial], segments: Iterable[Segment]) -> tuple[list[Trial], list[Segment]]:
+def collapse(
+    config: Config, trials: Iterable[Trial], segments: Iterable[Segment], scale: Scale | None = None
+) -> tuple[list[Trial], list[Segment]]:
     """Return configurations in the place of their replicates.
 
     Schedulers, samplers and readers see configurations only.
+
+    Args:
+        config: the study's.
+        trials: of the study.
+        segments: of the study.
+        scale: of several environments' results; None for that of these segments.
     """
     seeds = seeds_of(config)
     if seeds == 1:
@@ -70,9 +80,12 @@ def collapse(config: Config, trials: Iterable[Trial], segments: Iterable[Segment
     for row in segments:
         rows.setdefault((row.configuration, row.rung), []).append(row)
     complete = FIRST_SEEDS if is_racing(config) else seeds
+    if is_across(config) and scale is None:
+        scale = scale_of(config, (row for group in rows.values() for row in group))
+    groups = [(number, group) for (number, _), group in sorted(rows.items()) if len(group) >= complete]
     return (
         [_configuration(number, group, seeds) for number, group in sorted(members.items()) if len(group) == seeds],
-        [_segment(config, number, group) for (number, _), group in sorted(rows.items()) if len(group) >= complete],
+        [_segment(config, number, group, scale) for number, group in groups],
     )
 
 
@@ -87,11 +100,15 @@ def _configuration(number: int, group: Sequence[Trial], seeds: int) -> Trial:
     return replace(first, number=number, seeds=1, state=state, error=error, attrs=attrs)
 
 
-def _segment(config: Config, number: int, group: Sequence[Segment]) -> Segment:
+def _segment(config: Config, number: int, group: Sequence[Segment], scale: Scale | None) -> Segment:
     first = min(group, key=lambda row: row.number)
     state = next((state for state in ("ready", "failed") if any(row.state == state for row in group)), "done")
     if state != "done":
         return replace(first, number=number, seeds=1, state=state, score=None, objectives=None, digest=None)
+    if scale is not None:
+        score = across(config, group, scale)
+        objectives = as_objective(config, score) if first.objectives else None
+        return replace(first, number=number, seeds=1, state=state, score=score, objectives=objectives)
     aggregate = AGGREGATES[config.options["aggregate"]]
     score = aggregate([score_of(row) for row in group])
     objectives = _objectives(config, group, aggregate)

@@ -38,7 +38,7 @@ def lengthen(connection: Connection, study: str, epochs: int) -> None:
             )
         last = config.rungs[-1]
         algorithm = load_task(config)
-        most = algorithm.learner.most_epochs(algorithm(config.env).env)
+        most = config.most_epochs(algorithm)
         if epochs <= last or (most is not None and epochs > most):
             ends = f", and {most} at most" if most is not None else ""
             raise CommandRefused(f"extend takes more epochs than {study!r} has, {last}{ends}, but got {epochs}")

@@ -57,8 +57,9 @@ class Config:
             earlier studies, [{study, values [by dotted name], scores [from 0 to 1]}]; `snapshots`, see `Task`;
             `warm_start`, the digest of the stored policy that all trials start from; `trial_time`, the seconds that a
             trial may train; `weight`, its share of workers that train several studies; `longer`, the epochs to which
-            the study was extended; `spaces`, [the first trial, changed priors] of each change of the
-            space; and the bounds of the study, see `engine.bounds`.
+            the study was extended; `spaces`, [the first trial, changed priors] of each change of the space;
+            `environments`, all of a study in several, and `scale`, see `study.environments`; and the bounds of the
+            study, see `engine.bounds`.
         direction: always "maximize", for the stored format only.
         version: of this form.
     """
@@ -102,12 +103,18 @@ class Config:
     @property
     def title(self) -> str:
         """The task with its environment, if it has one."""
-        return title(self.task, self.env)
+        return title(self.task, *self.environments)
+
+    @property
+    def environments(self) -> Sequence[Mapping[str, Any]]:
+        """The JSON of all environments that a configuration is trained in."""
+        environments: Sequence[Mapping[str, Any]] = self.options.get("environments", [self.env])
+        return environments
 
     @property
     def default_name(self) -> str:
         """The name of a study that the user gives none."""
-        return f"{self.task}-{self.env['id']}" if self.env else self.task
+        return "-".join([self.task, *(env["id"] for env in self.environments if env)])
 
     @cached_property
     def rungs(self) -> tuple[int, ...]:
@@ -147,11 +154,24 @@ class Config:
         changes = (priors for _, priors in self.options.get("spaces", ()))
         return dict(ChainMap(*reversed([self.space, *changes])))
 
-    def space_in(self, algorithm: type[Task]) -> Space:
-        """Return all hyperparameters that the algorithm has in the study's environment."""
+    def space_in(self, algorithm: type[Task], env: Mapping[str, Any] | None = None) -> Space:
+        """Return all hyperparameters that the algorithm has in an environment.
+
+        env: by default the study's first.
+        """
         from ...tasks.envs import EnvSpec  # imports torch
 
-        return algorithm.learner.space_in(EnvSpec.of(self.env))
+        return algorithm.learner.space_in(EnvSpec.of(self.env if env is None else env))
+
+    def most_epochs(self, algorithm: type[Task], env: Mapping[str, Any] | None = None) -> int | None:
+        """Return the number of epochs that an environment has, None without end.
+
+        env: by default the one with the fewest.
+        """
+        from ...tasks.envs import EnvSpec  # imports torch
+
+        of_each = [algorithm.learner.most_epochs(EnvSpec.of(e)) for e in (self.environments if env is None else [env])]
+        return min((epochs for epochs in of_each if epochs is not None), default=None)
 
     def make_task(
         self,
@@ -161,6 +181,7 @@ class Config:
         start: str | None = None,
         seed: int | None = None,
         device: str = "cpu",
+        env: Mapping[str, Any] | None = None,
     ) -> Task:
         """Return the initialized task of a trial.
 
@@ -171,28 +192,37 @@ class Config:
             start: digest of the state that a branch starts from.
             seed: of a replicate; None for the study's.
             device: see `Task`.
+            env: of a replicate; None for the study's first.
         """
         seed, snapshots = self.seed if seed is None else seed, self.options.get("snapshots")
-        task = algorithm(self.env, seed=seed, storage=storage, snapshots=snapshots, device=device)
+        env = self.env if env is None else env
+        task = algorithm(env, seed=seed, storage=storage, snapshots=snapshots, device=device)
         return task.init(start=start or self.options.get("warm_start"), **unflatten(flatten(values)))
 
     def identity(
-        self, algorithm: type[Task], values: Mapping[str, Any], start: str | None = None, seed: int | None = None
+        self,
+        algorithm: type[Task],
+        values: Mapping[str, Any],
+        start: str | None = None,
+        seed: int | None = None,
+        env: Mapping[str, Any] | None = None,
     ) -> TaskIdentity:
         """Return the identity of a trial's task without making it."""
         from ...tasks.identity import TaskIdentity  # imports torch
 
-        seed = self.seed if seed is None else seed
-        return TaskIdentity.of(algorithm, self.env, seed, values, start or self.options.get("warm_start"))
+        seed, env = self.seed if seed is None else seed, self.env if env is None else env
+        return TaskIdentity.of(algorithm, env, seed, values, start or self.options.get("warm_start"))
 
     def probe(self, algorithm: type[Task], device: str = "cpu") -> None:
         """Build environments and networks once, to raise errors of this machine."""
-        replace(self, options={}).make_task(algorithm, self.fixed, None, device=device).probe()
+        for env in self.environments:
+            replace(self, options={}).make_task(algorithm, self.fixed, None, device=device, env=env).probe()
 
 
-def title(task: str, env: Mapping[str, Any] | None) -> str:
-    """Return a task's name with its environment's, if any."""
-    return f"{task} on {env['id']}" if env else task
+def title(task: str, *environments: Mapping[str, Any] | None) -> str:
+    """Return a task's name with its environments', if any."""
+    names = ", ".join(env["id"] for env in environments if env)
+    return f"{task} on {names}" if names else task
 
 
 def choose(kind: str, name: str, known: Sequence[str]) -> str:
@@ -364,6 +394,8 @@ def _are_options(value: Any) -> bool:
     seconds = value.get("trial_time", 1)
     if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
         return False
+    if not _are_environments(value):
+        return False
     objectives = value.get("objectives", {"": "maximize"})
     return _are_names(objectives) and len(objectives) > 0 and set(objectives.values()) <= {"maximize", "minimize"}
 
@@ -381,6 +413,23 @@ def _are_learned(value: Any) -> bool:
     )
 
 
+def _is_env(value: Any) -> bool:
+    return isinstance(value, Mapping) and (not value or _is_text(value.get("id")))
+
+
+def _are_environments(options: Mapping[str, Any]) -> bool:
+    found, scale = options.get("environments", [{}]), options.get("scale", [])
+    if not (isinstance(found, list) and found and all(map(_is_env, found)) and isinstance(scale, list)):
+        return False
+    numbers = all(isinstance(each, list) and len(each) == 2 and all(map(_is_finite, each)) for each in scale)
+    whole = "environments" not in options or options.get("seeds", 1) % len(found) == 0
+    return numbers and len(scale) in (0, len(found)) and whole
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) < 1000
 
@@ -388,7 +437,7 @@ def _is_text(value: Any) -> bool:
 _FORM: dict[str, Callable[[Any], bool]] = {
     "task": _is_text,
     "task_version": _is_count,
-    "env": lambda value: isinstance(value, Mapping) and (not value or _is_text(value.get("id"))),
+    "env": _is_env,
     "seed": lambda value: _is_count(value, 0, 2**63 - 1),
     "space": _are_names,
     "fixed": _are_names,

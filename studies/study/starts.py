@@ -14,6 +14,15 @@ from ..storage.stored_policies import put_policy
 from .config import BadConfig, Config
 
 
+def check_one_environment(config: Config) -> None:
+    """Raise BadConfig if trials in several environments are to begin alike."""
+    if len(config.environments) > 1:
+        raise BadConfig(
+            f"a warm start or demonstrations are of one environment, but the study has {len(config.environments)}; "
+            "leave them out, or name one environment"
+        )
+
+
 def check_shapes(config: Config, algorithm: type[Task]) -> None:
     """Raise BadConfig if what decides the shape of the networks is searched."""
     shapes = config.space_in(algorithm).flat()
@@ -43,6 +52,7 @@ def started(store: Store, config: Config, algorithm: type[Task], warm_start: Any
     Raises:
         BadConfig: a hyperparameter that decides the shape of the networks is searched.
     """
+    check_one_environment(config)
     if warm_start is not None:
         check_shapes(config, algorithm)
         warm_start = warm_start if isinstance(warm_start, WarmStart) else WarmStart(warm_start)

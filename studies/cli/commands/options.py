@@ -126,7 +126,9 @@ def priors_of(assignments: Sequence[str]) -> dict[str, str]:
     return priors
 
 
-def save_config(arguments: argparse.Namespace, env: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+def save_config(
+    arguments: argparse.Namespace, env: Mapping[str, Any] | Sequence[Mapping[str, Any]], values: Mapping[str, Any]
+) -> None:
     """Write the run file that --save-config asks for; see `effective`."""
     if arguments.save_config is not None:
         arguments.save_config.write_text(to_toml(effective(arguments.parser, arguments, env, values)), encoding="utf-8")

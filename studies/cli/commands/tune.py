@@ -41,7 +41,7 @@ from .storage import existing_store, hides_password, open_store, repeated
 
 OPTIONS = [  # of `study_config`, as the options of the command are named
     *("search", "trials", "seed", "scheduler", "sampler", "generation", "cohort", "objective", "seeds", "aggregate"),
-    *("racing", "preset", "grid_points", "snapshots", "budget", "goal", "plateau", "trial_time", "weight"),
+    *("across", "racing", "preset", "grid_points", "snapshots", "budget", "goal", "plateau", "trial_time", "weight"),
     *("population", "interval", "exploit", "explore", "perturb"),
 ]
 
@@ -81,7 +81,7 @@ def _maker(
     config.probe(algorithm, _device_here(arguments))
     if check is not None:
         check(config, name)
-    options.save_config(arguments, config.env, config.fixed)
+    options.save_config(arguments, config.options.get("environments", config.env), config.fixed)
 
     def make(store: Store) -> tuple[str, Config]:
         made = config
@@ -169,11 +169,11 @@ def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
     """Return the configuration of the study that the options ask for."""
     fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
-    env = options.parse_env(arguments.env, arguments.info)
+    environments = [options.parse_env(text, arguments.info) for text in (arguments.env, *arguments.others)]
     epochs, priors = options.epochs_of(arguments, algorithm, fixed), options.priors_of(arguments.prior)
     given = {name: getattr(arguments, name) for name in OPTIONS}
     given["known"] = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
-    return study_config(algorithm, env, epochs=epochs, fixed=fixed, priors=priors, **given)
+    return study_config(algorithm, environments, epochs=epochs, fixed=fixed, priors=priors, **given)
 
 
 def _check_backend(arguments: argparse.Namespace) -> None:

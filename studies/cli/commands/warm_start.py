@@ -23,7 +23,7 @@ from ...storage.branches import Start
 from ...storage.store import Store
 from ...storage.stored_policies import begun, find, load_policy
 from ...study.config import Config
-from ...study.starts import check_shapes, store_start
+from ...study.starts import check_one_environment, check_shapes, store_start
 from .storage import database_exists, existing_store, whole_uid
 
 Say = Callable[[str], None]
@@ -113,6 +113,7 @@ def start_all(
     Raises:
         BadConfig: a hyperparameter that decides the shape of the networks is searched.
     """
+    check_one_environment(config)
     if arguments.warm_start is not None:
         check_shapes(config, algorithm)
     try:

@@ -60,9 +60,13 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5
     if objectives != DEFAULT:
         title += ": " + ", ".join(f"{direction} {name}" for name, direction in objectives.items())
     table = _table(title, ["trial", *(str(trial["number"]) for trial in best)], left=["trial"])
+    names = list(best[0]["environments"]) if best and "environments" in study else []
     for name in objectives:
         values = in_digits((trial["objectives"] or trial)[name] for trial in best)
-        table.add_row(name, *(Text(value, "bold green") for value in values))
+        shown = f"{study['aggregate']} on one scale" if names else name
+        table.add_row(shown, *(Text(value, "bold green") for value in values))
+    for name in names:
+        table.add_row(name, *in_digits(trial["environments"][name] for trial in best))
     table.add_row("epochs", *(str(trial["epochs"]) for trial in best))
     table.add_row("uid", *(Text(trial["uid"][:8], "cyan") for trial in best), end_section=True)
     for name in searched:
@@ -75,6 +79,8 @@ def best_table(study: Mapping[str, Any], searched: Sequence[str], limit: int = 5
 def print_confirmation(out: Console, confirmation: Json) -> None:
     """Print a confirmation, as far as it is."""
     out.print(_confirmation_table(confirmation))
+    if "across" in confirmation and confirmation["winner"] is not None:
+        out.print(_by_environment(confirmation))
     out.print(Text(verdict(confirmation)), soft_wrap=False)
 
 
@@ -83,7 +89,8 @@ def _confirmation_table(confirmation: Json) -> Table:
     confirmation = harmless(confirmation)
     candidates = confirmation["candidates"]
     estimates = [each["estimate"] or {} for each in candidates]
-    title = f"{confirmation['study']} on seeds that its search has not used: {confirmation['objective']}"
+    what = f"{confirmation['across']} on one scale" if "across" in confirmation else confirmation["objective"]
+    title = f"{confirmation['study']} on seeds that its search has not used: {what}"
     names = ("candidate", "in the search", "in the race", "seeds", "on fresh seeds", "95% interval", "seeds")
     table = _table(title, names, left=("candidate",), collapse_padding=True)
     claims = in_digits(each["claim"] for each in candidates)
@@ -106,6 +113,20 @@ def _confirmation_table(confirmation: Json) -> Table:
     return table
 
 
+def _by_environment(confirmation: Json) -> Table:
+    """Return a table of what the estimated candidates reach in each environment."""
+    confirmation = harmless(confirmation)
+    estimated = [each for each in confirmation["candidates"] if each["environments"]]
+    title = f"{confirmation['objective']} in each environment, with 95% intervals"
+    table = _table(title, ["environment", *map(candidate_name, estimated)], left=("environment",))
+    for env in estimated[0]["environments"] if estimated else ():
+        own = [each["environments"][env] for each in estimated]
+        ends = in_digits(each and each[end] for each in own for end in ("value", "low", "high"))
+        cells = zip(own, ends[::3], ends[1::3], ends[2::3], strict=True)
+        table.add_row(env, *(f"{value} ({low} to {high})" if each else "" for each, value, low, high in cells))
+    return table
+
+
 def misleading(rung: Json, rungs: Sequence[int]) -> str:
     """Return what to do about a rung that misleads."""
     low, high = rung["interval"]
@@ -114,6 +135,12 @@ def misleading(rung: Json, rungs: Sequence[int]) -> str:
         f"{rung['correlation']:.2f} (95%: {low:.2f} to {high:.2f}, from {rung['trials']} trials), so good trials may "
         f"have been ended there; a new study with --epochs {rung['next']}:{rungs[-1]} compares later\n"
     )
+
+
+def environments_of(study: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the JSON of a study's environments."""
+    found: Sequence[Mapping[str, Any]] = study.get("environments", [study["env"]])
+    return found
 
 
 def trials_table(study: Json) -> Table:
@@ -127,7 +154,8 @@ def trials_table(study: Json) -> Table:
     several = ["front"] if len(study["objectives"]) > 1 else []
     origin = "branches from" if branches else "bracket"
     table = _table(
-        f"{study['study']}: {title(study['task'], study['env'])}, seed {study['seed']}",
+        f"{study['study']}: {title(study['task'], *environments_of(study))}, seed {study['seed']}"
+        + (f", {study['aggregate']} of results on one scale" if "environments" in study else ""),
         ["trial", origin, "uid", "state", *rungs, *others, *several, "digest"],
         left=["uid", "state", "front", "digest"],
         collapse_padding=True,  # so that four rungs fit on a terminal
@@ -189,7 +217,7 @@ def status_table(status: Json) -> Table:
         table.add_row(
             study["study"],
             Text(*_state(study)),
-            f"{study['task']} {study['env'].get('id', '')}",
+            " ".join([study["task"], *(str(env.get("id", "")) for env in environments_of(study))]),
             f"{sum(study['counts'].values())}/{study['trials_total']}",
             *(str(study["counts"][state]) for state in shown),
             *(f"{study[each]:g}" for each in weighs),

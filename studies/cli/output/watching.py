@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...engine.json_views import Json
 from ...engine.progress import clock
-from ...live.views import ALIVE, DIED, View
+from ...live.views import ALIVE, DIED, View, trial_name
 from ...redact import printable
 from ...study.digits import in_digits
 from .progress import Progress
@@ -76,7 +76,7 @@ def _running(rows: Sequence[Json], most: int) -> Table:
     table = _table("\nin training", "trial", "epoch", "for", "last", "curve", "worker", left=("curve", "worker"))
     values = in_digits(row["curve"][-1] if row["curve"] else None for row in rows[:most])
     for row, value in zip(rows, values, strict=False):
-        name = str(row["trial"]) if row["seed"] is None else f"{row['trial']} seed {row['seed']}"
+        name = Text(printable(trial_name(row)))
         epochs = f"{row['epochs']}/{row['target']}"
         curve, worker = Text(sparkline(row["curve"]), "cyan"), Text(printable(row["worker"])[:20])
         table.add_row(name, epochs, clock(row["seconds"]), value, curve, worker)

@@ -12,13 +12,18 @@ TASK = "the algorithm, such as ppo, or package.module:Class"
 SINKS = "tensorboard:DIR, wandb:DIR (offline runs), mlflow:FILE.db or mlflow:URL, csv:FILE or parquet:FILE"
 
 
-def add_task(parser: Parser, epochs: str, default: str, setting: str) -> None:
-    """Add the arguments that define tasks."""
+def add_task(parser: Parser, epochs: str, default: str, setting: str, several: str = "") -> None:
+    """Add the arguments that define tasks.
+
+    several: the text about further environments, of commands that take them.
+    """
     add = partial(option, parser)
     text = f"{TASK}; or, for TASK and ENV, a run file in TOML or YAML with them and any options; typed options win"
     parser.add_argument("task", metavar="TASK", help=text)
     text = "a Gymnasium id, such as CartPole-v1, or an EnvSpec as JSON; left out for tasks without an environment"
     parser.add_argument("env", metavar="ENV", nargs="?", help=text)
+    if several:
+        parser.add_argument("others", metavar="ENV", nargs="*", help=several)
     text = (
         "report an entry of the environment's info, of an episode its last value, mean, sum, min or max, as info.NAME"
     )

@@ -28,6 +28,7 @@ def _add_options_of_studies(parser: Parser) -> None:
         "and so on up to high; base is 2 by --scheduler adaptive and 3 by the others unless given",
         "1:27",
         "fix a hyperparameter instead of searching it",
+        "further environments, with --across: one configuration is searched for all of them",
     )
     add(
         "--search NAME",
@@ -101,6 +102,12 @@ def _add_options_of_studies(parser: Parser) -> None:
     add("--cohort N", "consecutive trials that share their structure, so that they train as one batch", default=4)
     add("--seeds N", "seeds per configuration", default=1)
     add("--aggregate NAME", "aggregate of the seeds' returns: mean, median, iqm or top_quartile", default="mean")
+    add(
+        "--across NAME",
+        "search one configuration for several ENV: the aggregate over environments and seeds of results on one scale, "
+        "from 0, the lower decile of an environment's results, to 1, its best; mean, median, iqm or top_quartile; what "
+        "loses in the first environments is not trained in the others (racing), except by --scheduler adaptive",
+    )
     add(
         "--racing",
         "race seeds: start each configuration with two of its --seeds, add one at a time, and drop "

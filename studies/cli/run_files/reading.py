@@ -2,7 +2,7 @@
 
 task = "ppo"                        # or TASK and ENV as on the command line
 epochs = "1:27"                     # every option, by its name with _ for -
-env = "CartPole-v1"                 # or a table, as EnvSpec's JSON
+env = "CartPole-v1"                 # or a table, as EnvSpec's JSON, or a list of several with study.across
 [hyperparameters]                   # --set
 optimizer.lr = 1e-3
 [ranges]                            # --prior
@@ -56,7 +56,10 @@ def expand(parsers: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) 
     if not isinstance(content.get("task"), str):
         raise ValueError(f"a run file names a task, but {file} has no task; add task = 'ppo', or another")
     words, env = [argv[0], content.pop("task")], content.pop("env", None)
-    words += [env if isinstance(env, str) else json.dumps(env)] if env else []
+    environments = env if isinstance(env, list) else [env] if env else []
+    if len(environments) > 1 and argv[0] == "train":
+        raise ValueError(f"a training has one environment, but {file} has {len(environments)}; tune it")
+    words += [each if isinstance(each, str) else json.dumps(each) for each in environments]
     if "hyperparameters" in content:
         words += ["--set", f"@{file}"]  # what is typed comes on top
     own = places(parsers[argv[0]])

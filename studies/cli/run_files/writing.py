@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,17 @@ NULL = "null"  # TOML has no null; the options read this word
 
 
 def effective(
-    parser: argparse.ArgumentParser, arguments: argparse.Namespace, env: Mapping[str, Any], values: Mapping[str, Any]
+    parser: argparse.ArgumentParser,
+    arguments: argparse.Namespace,
+    env: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    values: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the complete run file of a command.
 
     Args:
         parser: of the command.
         arguments: parsed.
-        env: the environment's JSON.
+        env: the environment's JSON, or that of several.
         values: the hyperparameters that are not searched, by dotted name.
     """
     content: dict[str, Any] = {"task": arguments.task} | ({"env": env} if env else {})

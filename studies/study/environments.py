@@ -1,0 +1,177 @@
+"""Several environments in one study: one scale for their results.
+
+A configuration is trained in each environment with each of its seeds; such a pair is an instance. Returns of different
+environments are put on one scale before they are aggregated: 0 is the lower decile of an environment's results, and of
+what is below, 1 is its best result. The scale follows from rows that are compared, so it is a function of rows alone.
+An environment in which a race left a configuration untrained counts as 0.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...spaces import Space
+from ...spaces.choices import Fixed
+from ..storage.rows import Segment, score_of
+from .config import MOST_SEEDS, BadConfig, Config, check_count, choose
+from .objectives import AGGREGATES, MINIMIZE, objectives_of
+
+SCALE = "scale"  # the option of a confirmation: the scale of the study that it confirms
+DECILE = 0.1
+FIRST_SEEDS = 2  # trainings of a configuration before the first test of a race
+TOGETHER = 16  # configurations that race across environments, by default
+RACING = ("none", "halving", "hyperband")
+SCHEDULERS = ("adaptive", *RACING)
+Scale = Sequence[tuple[float, float]]  # of each environment: the scores that count as 0 and as 1
+
+
+def is_across(config: Config) -> bool:
+    """Return whether a configuration is trained in several environments."""
+    return len(config.environments) > 1
+
+
+def environment_of(config: Config, replicate: int) -> Mapping[str, Any]:
+    """Return the environment of a replicate.
+
+    All environments have the first seed before one has the second.
+    """
+    return config.environments[replicate % len(config.environments)]
+
+
+def labels(environments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a name for each environment: its id, where that is enough."""
+    ids = [str(env.get("id", "")) for env in environments]
+    texts = [json.dumps({key: value for key, value in env.items() if key != "id" and value}) for env in environments]
+    return [each if ids.count(each) == 1 else f"{each} {text}" for each, text in zip(ids, texts, strict=True)]
+
+
+def scale_of(config: Config, rows: Iterable[Segment]) -> Scale:
+    """Return the scale of several environments' results.
+
+    Args:
+        config: the study's; a confirmation has the scale of the study that it confirms.
+        rows: segments of replicates.
+    """
+    if SCALE in config.options:
+        return [(low, high) for low, high in config.options[SCALE]]
+    found: list[list[float]] = [[] for _ in config.environments]
+    for row in rows:
+        if row.state == "done":
+            found[row.replicate % len(found)].append(score_of(row))
+    return [(_lower_decile(scores), max(scores)) if scores else (0.0, 0.0) for scores in found]
+
+
+def _lower_decile(scores: Sequence[float]) -> float:
+    return statistics.quantiles(scores, n=round(1 / DECILE), method="inclusive")[0] if len(scores) > 1 else scores[0]
+
+
+def scaled(scale: Scale, row: Segment) -> float:
+    """Return a replicate's score on the scale, 0 where all are alike."""
+    low, high = scale[row.replicate % len(scale)]
+    return max(0.0, (score_of(row) - low) / (high - low)) if high > low else 0.0
+
+
+def across(config: Config, rows: Sequence[Segment], scale: Scale) -> float:
+    """Return the aggregate of a configuration's results on the scale."""
+    here = {row.replicate % len(scale) for row in rows}
+    untrained = [0.0] * (len(scale) - len(here))
+    return AGGREGATES[config.options["aggregate"]]([*(scaled(scale, row) for row in rows), *untrained])
+
+
+def as_objective(config: Config, score: float) -> dict[str, float]:
+    """Return an aggregate on the scale as the study's objective.
+
+    If that is minimized, 0 is the best.
+    """
+    ((name, direction),) = objectives_of(config).items()
+    return {name: 1 - score if direction == MINIMIZE else score}
+
+
+def races(environments: int, seeds: int, scheduler: str | None) -> bool:
+    """Return whether instances race without being told to.
+
+    They do if there are enough, and the scheduler can.
+    """
+    return environments > 1 and environments * seeds > FIRST_SEEDS and scheduler in (None, *RACING)
+
+
+def across_options(
+    environments: Sequence[Mapping[str, Any]], how: str | None, aggregate: str, seeds: int, racing: bool
+) -> dict[str, Any]:
+    """Return the options of a study in several environments.
+
+    Args:
+        environments: their JSON.
+        how: the name of the aggregate over instances.
+        aggregate: that over seeds alone, which several environments do not have.
+        seeds: of each configuration in each environment.
+        racing: whether instances race.
+
+    Raises:
+        BadConfig: there are not several different environments, no aggregate of theirs, or too little to race with.
+    """
+    names = labels(environments)
+    if how is None:
+        raise BadConfig(
+            f"one configuration for {', '.join(names)} needs to know how their results are aggregated; add --across "
+            "iqm (or mean, or median), or name one environment"
+        )
+    choose("--across", how, list(AGGREGATES))
+    if len(environments) < 2:
+        raise BadConfig(
+            f"--across {how} aggregates results of several environments, but got {names[0]} alone; add more"
+        )
+    if twice := [env["id"] for n, env in enumerate(environments) if env in environments[:n]]:
+        raise BadConfig(f"an environment takes part once, but {twice[0]} is named twice; leave one out")
+    if aggregate not in ("mean", how):
+        raise BadConfig(
+            f"--across aggregates results of all seeds and environments, but --aggregate is {aggregate}; leave that out"
+        )
+    replicates = len(environments) * seeds
+    if racing and replicates <= FIRST_SEEDS:
+        raise BadConfig(
+            f"--racing spares trainings after the first {FIRST_SEEDS} of a configuration, but {len(environments)} "
+            f"environments with --seeds {seeds} are no more; leave it out, or ask for more seeds"
+        )
+    raced = {"racing": True} if racing else {}
+    return {"seeds": replicates, "aggregate": how, **raced, "environments": [dict(env) for env in environments]}
+
+
+def check_alike(config: Config, spaces: Sequence[Space]) -> None:
+    """Raise BadConfig unless the study searches the same in each environment.
+
+    spaces: the searched space in each environment.
+    """
+    first, *others = [
+        {path: str(text) for path, text in space.priors().items() if not isinstance(space.flat()[path], Fixed)}
+        for space in spaces
+    ]
+    names = labels(config.environments)
+    for name, other in zip(names[1:], others, strict=True):
+        for path in sorted(first.keys() | other.keys()):
+            here, there = first.get(path, "not searched"), other.get(path, "not searched")
+            if here != there:
+                raise BadConfig(
+                    f"one configuration is searched for all environments, but {path} is {here} in {names[0]} and "
+                    f"{there} in {name}; fix it (--set {path}=...), or leave one out"
+                )
+
+
+def check_across(config: Config) -> None:
+    """Raise BadConfig if the study's schedule or bounds cannot have several environments."""
+    if not is_across(config):
+        return
+    if config.scheduler not in SCHEDULERS:
+        raise BadConfig(
+            f"--across compares configurations that wait for each other, as with --scheduler "
+            f"{', '.join(SCHEDULERS)}, but it is {config.scheduler}; leave one out"
+        )
+    check_count("seeds", config.options["seeds"], MOST_SEEDS)
+    if len(config.options.get("objectives", ())) > 1:
+        raise BadConfig("--across puts one objective of several environments on one scale, but got several; leave one")
+    for bound in ("goal", "plateau"):
+        if bound in config.options:
+            raise BadConfig(f"--{bound} is about returns of one environment, but --across has several; leave one out")

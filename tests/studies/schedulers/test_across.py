@@ -1,0 +1,240 @@
+"""One configuration for several environments: its scale by arithmetic, whole studies under attack, what people see."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rekindle
+from gated import Gate
+from rekindle.studies.analysis.comparing import compare
+from rekindle.studies.cli import main
+from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.report.data import report_json
+from rekindle.studies.schedulers.registry import plan, scheduler
+from rekindle.studies.schedulers.seeds import collapse
+from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
+from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.environments import across, labels, scale_of, scaled
+from rekindle.tasks import load
+from studying import TINY, run, run_and_be_killed, run_by_three
+
+X = np.linspace(0, 1, 24)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Three tables of the same grid; the best compromise is about 0.5, and ranges are as different as can be."""
+    paths = []
+    for n, (best, size) in enumerate(((0.4, 1.0), (0.5, 1e4), (0.6, 1e-3))):
+        curves = -size * np.square(X - best)[:, None, None] * np.array([2.0, 1.0])
+        curves = np.concatenate([curves, curves * 1.1], 1)  # another seed
+        paths.append(str(tmp_path_factory.mktemp("tables") / f"{n}.npz"))
+        np.savez(paths[-1], **{"param.x": X, "steps": np.array([10.0, 20]), "curves": curves})
+    return paths
+
+
+def config(tables: list[str], **options: Any) -> Config:
+    options = {"trials": 24, "epochs": (1, 2), "across": "mean", "generation": 12, **options}
+    return study_config(load("tabular"), tables, **options)
+
+
+def row(number: int, score: float | None, seeds: int = 3, **more: Any) -> Segment:
+    return Segment(number, 0, 1, "done" if score is not None else "ready", score, seeds=seeds, **more)
+
+
+def test_results_are_scaled_between_the_lower_decile_and_the_best_of_their_environment(tables: list[str]) -> None:
+    rows = [row(3 * n, float(n)) for n in range(11)] + [row(3 * n + 1, 100.0 - n) for n in range(11)]
+    study = config(tables, across="mean")
+    scale = scale_of(study, rows)
+    assert scale == [(1.0, 10.0), (91.0, 100.0), (0.0, 0.0)]
+    assert [scaled(scale, each) for each in rows[:3]] == [0.0, 0.0, 1 / 9]
+    assert scaled(scale, row(4, 100.0)) == 1.0
+    alike = scale_of(study, [row(2, 5.0), row(5, 5.0)])
+    assert scaled(alike, row(2, 5.0)) == 0.0  # tells nothing
+    assert across(study, [row(3, 10.0), row(4, 100.0)], scale) == pytest.approx(2 / 3)  # the third is untrained
+    assert labels([{"id": "A"}, {"id": "B", "kwargs": {"g": 1}}, {"id": "B", "kwargs": {"g": 2}}]) == [
+        "A",
+        'B {"kwargs": {"g": 1}}',
+        'B {"kwargs": {"g": 2}}',
+    ]
+
+
+def carried(study: Config, rng: random.Random, tables: list[str]) -> list[Any]:
+    """All plans that ask for trials, where some ready segments end at a time, in random order."""
+    curves = [np.load(path)["curves"] for path in tables]
+    trials: dict[int, Trial] = {}
+    rows: dict[tuple[int, int], Segment] = {}
+    plans, asked = scheduler(study), []
+    while not (step := plans.plan()).complete:
+        new = []
+        for number in step.ask or ():
+            params = {"x": float(X[number * 7 % 24])}
+            new += [Trial(number * 3 + env, "", params, {"bracket": step.bracket}, seeds=3) for env in range(3)]
+        first = [trial for trial in new if trial.replicate < 2 or not study.options.get("racing")]
+        step.segments += [Segment(trial.number, step.rung, study.rungs[step.rung], seeds=3) for trial in first]
+        if step.ask:
+            asked.append((step.ask, step.seen))
+        new += [replace(trials[number], state=state) for number, state in step.finished]
+        trials |= {trial.number: trial for trial in new}
+        rows |= {(each.number, each.rung): each for each in step.segments}
+        ready = [key for key, each in rows.items() if each.state == "ready"]
+        done = []
+        for number, rung in rng.sample(ready, rng.randint(0, len(ready))):
+            score = curves[number % 3][number // 3 * 7 % 24, 0, study.rungs[rung] - 1]
+            done.append(replace(rows[number, rung], state="done", score=float(score)))
+        rows |= {(each.number, each.rung): each for each in done}
+        plans.observe(new, [*step.segments, *done])
+        whole = plan(study, trials.values(), rows.values())
+        assert (whole.segments, whole.finished, whole.seen) == (
+            plans.plan().segments,
+            plans.plan().finished,
+            plans.plan().seen,
+        )
+    return [asked, trials, rows]
+
+
+@pytest.mark.parametrize("how", ["adaptive", "halving", "none"])
+def test_plans_follow_from_the_rows_in_whatever_order_they_come(tables: list[str], how: str) -> None:
+    study = config(tables, scheduler=how, sampler="tpe", trials=36, generation=18)
+    asked, trials, rows = carried(study, random.Random(0), tables)
+    for seed in (1, 2):
+        assert carried(study, random.Random(seed), tables) == [asked, trials, rows]
+    assert bool(study.options.get("racing")) == (how != "adaptive")
+    _, seen = asked[-1]
+    shown = [
+        rows[3 * n + env, study.rungs.index(epochs)]
+        for n in seen
+        for epochs, _ in seen[n]
+        for env in range(3)
+        if (3 * n + env, study.rungs.index(epochs)) in rows
+    ]
+    expected = {(each.number, each.epochs): each.score for each in collapse(study, [], shown)[1]}
+    assert {(n, epochs): score for n in seen for epochs, score in seen[n]} == expected
+    spared = [n for n in range(36) if (3 * n, 0) in rows and (3 * n + 2, 0) not in rows]
+    assert bool(spared) == (how != "adaptive")  # lost in the first environments, and not trained in the last
+
+
+@pytest.fixture(scope="module")
+def searched(tables: list[str], tmp_path_factory: pytest.TempPathFactory) -> rekindle.Study:
+    """A finished study, and its confirmation."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('across')}/store.db"
+    known = [{"x": float(x)} for x in X[1::5]]
+    options = {"trials": 5, "known": known, "across": "iqm", "epochs": (1, 2), "scheduler": "halving", "study": "s"}
+    study = rekindle.tune("tabular", tables, storage=url, progress=False, **options)
+    study.confirm(top=1, seeds=3, progress=False)
+    return study
+
+
+def test_the_best_compromise_wins_whatever_the_ranges_of_returns(tables: list[str], searched: rekindle.Study) -> None:
+    shown = study_json(searched.store, "s")
+    best = shown["best"]
+    assert best["hyperparameters"]["x"] == X[11]
+    assert [env["id"] for env in shown["environments"]] == tables
+    values = {each["env"]: each["return"] for each in best["seeds"] if each["epochs"] == 2}
+    assert best["environments"] == values
+    assert 0 <= best["return"] <= 1
+
+
+def test_fresh_seeds_say_what_the_winner_is_worth_in_each_environment(
+    tables: list[str], searched: rekindle.Study
+) -> None:
+    confirmed = searched.confirm(top=1, seeds=3, progress=False)
+    assert confirmed["cost"]["trainings"] == 3 * (2 + 2 + 2 + 2 * 3)  # nothing was left to train
+    winner = confirmed["candidates"][confirmed["winner"]]
+    assert winner["claim"] == searched.best.value  # type: ignore[union-attr]
+    for path in tables:
+        worse, better = sorted(np.load(path)["curves"][11, :, -1])
+        assert worse <= winner["environments"][path]["value"] <= better
+        assert winner["environments"][path]["low"] <= winner["environments"][path]["value"]
+    sides = compare(searched.store, ["s", "again=s"])
+    assert [each["env"].split()[0] for each in sides["environments"]] == tables
+    assert [side["runs"] for side in sides["sides"]] == [3, 3]
+
+
+def test_curves_of_all_environments_are_drawn_on_one_scale(searched: rekindle.Study) -> None:
+    drawn = report_json(searched.store, "s")["curves"]["trials"]
+    ends = {number: points[-1][1] for number, points in drawn.items() if points[-1][0] == 2}
+    assert ends
+    assert all(-1 < value <= 1 for value in ends.values())
+    assert max(ends, key=lambda number: ends[number]) == searched.best.number  # type: ignore[union-attr]
+
+
+def tiny(env: str, **options: Any) -> Config:
+    fixed = {**TINY, "gamma": 0.99}
+    environments = [env, {"id": env, "max_episode_steps": 20}, {"id": env, "max_episode_steps": 40}]
+    options = {"trials": 2, "epochs": 1, "seed": 3, **options}
+    return study_config(load("ppo"), environments, across="iqm", fixed=fixed, **options)
+
+
+def test_any_number_of_workers_trains_the_same_in_all_environments(sqlite_url: str, tmp_path: Path) -> None:
+    config = tiny("CartPole-v1")
+    assert run_by_three(sqlite_url, config) == run(f"sqlite:///{tmp_path}/alone.db", config)
+    with Store(sqlite_url) as store:
+        trials = store.trials("s")
+        limits = [store.task(trial.uid).env.max_episode_steps for trial in trials if store.metrics(trial.uid)]
+        assert {*limits} == {None, 20, 40}
+
+
+@pytest.mark.slow
+def test_a_study_across_environments_survives_sigkill(
+    sqlite_url: str, tmp_path: Path, gate: Gate, wait_until: Any
+) -> None:
+    config = tiny("gated:Gated-v0", trials=3, epochs=(1, 2))
+    undisturbed = run(f"sqlite:///{tmp_path}/alone.db", config)
+    assert run_and_be_killed(sqlite_url, config, gate, wait_until) == undisturbed
+
+
+def test_what_people_see(
+    tables: list[str], searched: rekindle.Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where, file = ["--workers", "1", "--storage", searched.store.url], tmp_path / "run.toml"
+    words = ["tabular", *tables, "--across", "median", "--trials", "1", "--epochs", "2", "--study", "other"]
+    assert main(["create", *words, f"--save-config={file}", "--storage", searched.store.url]) == 0
+    assert main(["create", str(file), "--storage", searched.store.url]) == 0  # the same study
+    words = ["tabular", *tables, "--across", "iqm", "--trials", "5", "--epochs", "1:2", "--study", "s"]
+    tried = [text for n, x in enumerate(X[1::5]) for text in ("--try", f"@{_file(tmp_path / f'{n}.json', x)}")]
+    assert main(["tune", *words, *tried, *where]) == 0  # it is complete
+    said = capsys.readouterr().out
+    assert "iqm on one scale" in said
+    assert all(path in said for path in tables)
+    assert main(["trials", "s", "--storage", searched.store.url]) == 0
+    assert "iqm of results on one scale" in " ".join(capsys.readouterr().out.split())
+    assert main(["confirm", "s", "--seeds", "3", "--top", "1", *where]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "return in each environment, with 95% intervals" in said
+    assert "on a scale where 1 is the best that the search found in each environment" in said
+
+
+def _file(path: Path, x: float) -> Path:
+    path.write_text(json.dumps({"x": float(x)}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"across": None}, "needs to know how their results are aggregated; add --across iqm"),
+        ({"across": "best"}, "--across must be one of mean, median, iqm, top_quartile, but got 'best'"),
+        ({"env": ["CartPole-v1"]}, "several environments, but got CartPole-v1 alone"),
+        ({"env": ["CartPole-v1", "CartPole-v1"]}, "takes part once, but CartPole-v1 is named twice"),
+        ({"env": ["CartPole-v1", "Pendulum-v1"]}, "model.std_init is not searched in CartPole-v1 and uniform"),
+        ({"scheduler": "asha"}, "configurations that wait for each other, as with --scheduler adaptive"),
+        ({"goal": "return:9"}, "--goal is about returns of one environment"),
+        ({"plateau": 9}, "--plateau is about returns of one environment"),
+        ({"aggregate": "median"}, "--aggregate is median; leave that out"),
+        ({"racing": True}, "2 environments with --seeds 1 are no more"),
+        ({"objective": ["return", "model_size"]}, "one objective of several environments"),
+    ],
+)
+def test_what_cannot_be_searched_across_environments_is_refused(options: dict[str, Any], message: str) -> None:
+    given = {"env": ["CartPole-v1", "Acrobot-v1"], "across": "iqm", "epochs": 1, **options}
+    with pytest.raises(BadConfig, match=message):
+        study_config(load("ppo"), given.pop("env"), **given)
