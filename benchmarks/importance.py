@@ -3,9 +3,10 @@
     python benchmarks/importance.py FOLDER [--pattern 'brax*.npz'] [--trials 64] [--studies 100] [--no-forest]
 
 FOLDER holds tables of full grids in the form that `rekindle tune tabular` takes. A study is so many random rows, at the
-end of their curves, of one seed. What `rekindle diagnose` says of each hyperparameter is compared with its exact share of
-the variance of the whole grid's results, Var_x(E[score | x]) / Var(score), of the same seed. Shown are the mean Spearman
-correlation of the estimates with the exact shares, that of the median study, and how often intervals hold the exact one.
+end of their curves, of one seed. What `rekindle diagnose` says of each hyperparameter is compared with its exact share
+of the variance of the whole grid's results, Var_x(E[score | x]) / Var(score), of the same seed. Shown are the mean
+Spearman correlation of the estimates with the exact shares, that of the median study, and how often intervals hold the
+exact one.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def check_racing(config: Config) -> None:
 class RungScheduler(SeedScheduler):
     """A scheduler of configurations whose results count by whole rungs.
 
-    They count when all of their bracket's rung has ended. So results of several environments can be put on one scale, that of the bracket up to this rung.
+    They count when all of their bracket's rung has ended, so that results of several environments can be put on one
+    scale, that of the bracket up to this rung.
     """
 
     def __init__(self, config: Config, scheduler: Halving):
