@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,14 +13,17 @@ from typing import Any
 
 import hanging
 import pytest
+import slow_envs
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
 from rekindle.studies.workers import training
 from rekindle.studies.workers.supervisor import WorkerProcess
 from rekindle.studies.workers.worker import Worker
+from rekindle.tasks.algorithms.ppo import PPOLearner
 from studying import bits, sqlite_first, tiny, undisturbed
 
+BEFORE = 170  # steps of a worker before it trains, to see that states can be restored
 RECIPE = Path(__file__).parents[3] / "examples" / "slurm.sh"
 
 
@@ -39,6 +45,32 @@ def test_an_evaluation_is_stopped_and_repeated(sqlite_url: str, monkeypatch: pyt
         assert not store.held()
         assert not [row for row in store.segments("s") if row.state == "done"]
         assert Worker(store, "s").run()
+        assert bits(store) == expected
+
+
+def test_a_state_within_an_epoch_contradicts_no_result(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(1, (1, 2, 2), fixed={"num_steps": 16})  # two iterations make an epoch
+    expected = undisturbed(config)
+    iterations: list[int] = []
+    iterate = PPOLearner.iterate
+
+    def preempted(learner: PPOLearner) -> Any:
+        iterations.append(learner.epochs)
+        if len(iterations) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return iterate(learner)
+
+    with Store(sqlite_url) as store:
+        start_study(store, "s", config)
+        with monkeypatch.context() as patched:
+            patched.setattr(PPOLearner, "iterate", preempted)
+            assert not Worker(store, "s").run(lambda: len(iterations) >= 3)
+        assert iterations == [0, 0, 1]
+        assert Worker(store, "s").run()
+        stored = [(row.epochs, row.digest) for row in store.checkpoints(store.trials("s")[0].uid)]
+        assert [epochs for epochs, _ in stored] == [1, 2]
+        assert stored[0][1] != store.segments("s")[0].digest  # one iteration later
+        assert check(store) == []
         assert bits(store) == expected
 
 
@@ -66,4 +98,50 @@ def test_a_worker_whose_step_takes_too_long_exits_before_it_is_killed(
         assert bits(store) == expected
         kinds = {event.kind for event in store.events_of_study("s")}
         assert not kinds & {"takeover", "failed"}  # nobody was killed
+        assert check(store) == []
+
+
+@sqlite_first
+@pytest.mark.slow
+def test_the_recipe_of_slurm_is_preempted_and_requeued(
+    url: str, tmp_path: Path, wait_until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Send the signals of SLURM: SIGTERM in an evaluation and in an epoch, and after KillWait SIGKILL; then requeue."""
+    config = tiny(1, (1, 2, 2), env="slow_envs:Slow-v0", fixed={"epoch_steps": 320})
+    expected = undisturbed(config)
+    program = tmp_path / "rekindle"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m rekindle.studies.cli "$@"\n')
+    program.chmod(0o755)
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "REKINDLE_STORAGE": url, "PYTHONPATH": path}
+    monkeypatch.setenv(slow_envs.VARIABLE, str(tmp_path / "steps"))
+    (tmp_path / "steps").mkdir()
+
+    def job(until: Callable[[], object]) -> tuple[int, list[int]]:
+        """Run the recipe, preempted at a moment: its status, and the epochs of each result so far."""
+        process = subprocess.Popen(["bash", str(RECIPE)], env={**os.environ, **environment}, start_new_session=True)
+        try:
+            wait_until(lambda: until() or process.poll() is not None)
+            process.terminate()
+            process.wait(30)  # KillWait
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        assert not store.held()
+        return process.returncode, [row.epochs for row in store.segments("cartpole") if row.state == "done"]
+
+    def steps() -> int:  # of the newest job
+        files = sorted((tmp_path / "steps").iterdir(), key=lambda path: path.stat().st_mtime)
+        return files[-1].stat().st_size if files else 0
+
+    with Store(url) as store:
+        start_study(store, "cartpole", config)
+        assert job(lambda: steps() > BEFORE + 320 + 20) == (128 + signal.SIGTERM, [])  # in its first evaluation
+        assert [*store.reached([trial.uid for trial in store.trials("cartpole")]).values()] == [1]
+        done = lambda: [row for row in store.segments("cartpole") if row.state == "done"]  # noqa: E731
+        in_epoch = lambda: done() and store.held() and time.sleep(0.5) is None  # noqa: E731
+        assert job(in_epoch) == (128 + signal.SIGTERM, [1])  # in its second epoch
+        assert job(lambda: False) == (0, [1, 2])
+        assert bits(store, "cartpole") == expected
+        assert not {event.kind for event in store.events_of_study("cartpole")} & {"takeover", "failed"}
         assert check(store) == []
