@@ -1,4 +1,4 @@
-"""Results in as many digits as tell them apart."""
+"""Numbers as texts: results in as many digits as tell them apart."""
 
 from __future__ import annotations
 
@@ -35,3 +35,8 @@ def _decimals(values: Sequence[float]) -> int:
     different = len(set(values))
     telling = (n for n in range(least, most) if len({f"{value:.{n}f}" for value in values}) == different)
     return min(next(telling, most), FINEST)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things, such as "1 trial" or "2,000 trials"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

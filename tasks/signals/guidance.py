@@ -65,8 +65,8 @@ def check_guidance(values: Mapping[str, Any], algorithm: str) -> None:
     demonstrated = values["demonstrated_steps"]
     if imitating and not demonstrated:
         raise ValueError(
-            f"{algorithm}: {' and '.join(imitating)} learn from demonstrations, but there are none; give "
-            "the task demonstrations=FILE, or --demonstrations FILE"
+            f"{algorithm}: {' and '.join(imitating)} {'need' if imitating[1:] else 'needs'} demonstrations, but there "
+            "are none; give the task demonstrations=FILE, or --demonstrations FILE"
         )
     if demonstrated and not imitating:
         raise ValueError(

@@ -52,13 +52,13 @@ def check_replay_guidance(values: Mapping[str, Any], algorithm: str) -> None:
     used = [name for name in OPTIONS if values[name]["use"]]
     if used and values["model"].get("memory", "none") != "none":
         raise ValueError(
-            f"{algorithm}: {' and '.join(used)} learn from single steps, but model.memory is "
+            f"{algorithm}: batches of {' and '.join(used)} are single steps, but model.memory is "
             f"{values['model']['memory']}; leave one of them out, or use PPO"
         )
     signals = [name for name in used if name != "cloning"]
     if signals and values["n_step"] != 1:
         raise ValueError(
-            f"{algorithm}: {' and '.join(signals)} reward every single step, but n_step is {values['n_step']}; "
+            f"{algorithm}: rewards of {' and '.join(signals)} are for single steps, but n_step is {values['n_step']}; "
             "try n_step=1"
         )
 

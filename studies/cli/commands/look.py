@@ -181,7 +181,7 @@ def _run_file(store: Store, task: Mapping[str, Any]) -> dict[str, Any]:
 def _event_row(event: Mapping[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {"time": f"{datetime.fromtimestamp(event['time']).astimezone():%Y-%m-%d %H:%M:%S}"}
     row |= {name: event[name] for name in ("kind", "epochs") if name in event}
-    more = {name: event[name] for name in event if name not in ("time", "kind", "epochs", "owner", "token")}
+    more = {name: event[name] for name in event if name not in ("time", "kind", "epochs", "owner", "token", "trained")}
     if "owner" in event:
         row["process"] = _process(event["owner"])
     if "previous" in more:

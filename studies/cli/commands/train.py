@@ -25,6 +25,7 @@ from ...storage.branches import Start
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
 from ...study.config import check_epochs, choose, parse_epochs
+from ...study.digits import counted
 from ...study.objectives import ALWAYS
 from ...workers.hangs import watched
 from ...workers.training import TaskStorage
@@ -181,7 +182,7 @@ def fit_task(task: Task, epochs: int, errors: Console, until: NoImprovement | No
             "ask for more, or use another --storage"
         )
     begins = f"resumes after epoch {task.epochs}" if task.resumed else "starts"
-    note(errors, f"{task} {begins}; {epochs} epochs in all")
+    note(errors, f"{task} {begins}; {counted(epochs, 'epoch')} in all")
     if task.inexact:
         note(errors, f"not bit-exact from here on: {'; '.join(task.inexact)}")
 

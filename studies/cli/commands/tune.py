@@ -31,6 +31,7 @@ from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study.config import Config
+from ...study.digits import counted
 from ...workers.forked import Crew
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess
 from ..output import tables
@@ -63,7 +64,7 @@ def create(arguments: argparse.Namespace) -> int:
 
 
 def _device_here(arguments: argparse.Namespace) -> str:
-    """Return the device that this machine must have: workers elsewhere have their own."""
+    """Return the device that this machine must have."""
     return "cpu" if arguments.engine == "ray" or arguments.command == "create" else arguments.device
 
 
@@ -249,7 +250,7 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store
     if study["confirmation"] is not None:
         tables.print_confirmation(out, study["confirmation"])
     spared = f"; racing spared {study['spared']} of {study['trials_total'] * study['seeds']} trainings"
-    total = f"{sum(study['counts'].values())} trials"
+    total = counted(sum(study["counts"].values()), "trial")
     if study["scheduler"] == "pbt":
         total += f" of {study['trials_total']} members"
     note(out, f"{total}: {counts}{spared if study['spared'] else ''}\n")

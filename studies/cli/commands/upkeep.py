@@ -24,6 +24,7 @@ from typing import Any
 from ...engine.optuna_mirror import forget
 from ...redact import printable
 from ...storage.store import Store
+from ...study.digits import counted
 from ...upkeep.deleting import delete as remove
 from ...upkeep.exporting import export_study
 from ...upkeep.fsck import check, repair
@@ -96,8 +97,9 @@ def delete(arguments: argparse.Namespace) -> int:
     with existing_store(arguments) as store:
         found = remove(store, arguments.name)
         if not arguments.json:
-            what = f"study {found.study}, its {found.trials} trials" if found.study else "no study"
-            _print(f"{what}, {len(found.tasks)} tasks and {found.checkpoints} checkpoints would be deleted")
+            what = f"study {found.study}, its {counted(found.trials, 'trial')}" if found.study else "no study"
+            parts = f"{counted(len(found.tasks), 'task')} and {counted(found.checkpoints, 'checkpoint')}"
+            _print(f"{what}, {parts} would be deleted")
             for uid, why in found.kept.items():
                 _print(f"task {uid} stays: it {why}")
         agreed = arguments.yes or (not arguments.json and _agrees())
@@ -138,8 +140,8 @@ def _transferred(arguments: argparse.Namespace, store: Store, done: Mapping[str,
         return print_json({"storage": store.url, "file": str(arguments.file), "bytes": size, **done})
     new = f" ({done['new']} of them new)" if how == "read from" else ""
     _print(
-        f"study {done['study']} {how} {arguments.file}: {done['trials']} trials, {done['tasks']} tasks, "
-        f"{done['checkpoints']} checkpoints{new}, {size:,} bytes"
+        f"study {done['study']} {how} {arguments.file}: {counted(done['trials'], 'trial')}, "
+        f"{counted(done['tasks'], 'task')}, {counted(done['checkpoints'], 'checkpoint')}{new}, {size:,} bytes"
     )
     return 0
 

@@ -149,8 +149,7 @@ def trials_table(study: Json) -> Table:
     branches = any(trial["branch"] for trial in study["trials"])
     rungs = [f"{'' if rung else 'epoch '}{epochs}" for rung, epochs in enumerate(study["rungs"])]
     rows = [row for trial in study["trials"] for row in trial["rungs"]]
-    main = RETURN if any(row["return"] is not None for row in rows) else next(iter(study["objectives"]))
-    others = [name for name in study["objectives"] if name != main]
+    main, *others = study["objectives"]
     several = ["front"] if len(study["objectives"]) > 1 else []
     origin = "branches from" if branches else "bracket"
     table = _table(
@@ -211,8 +210,8 @@ def status_table(status: Json) -> Table:
         table.add_column(name, justify=justify, no_wrap=name in ("state", "trials", "rungs"))
     for study in studies:
         best, own = study["best"], next(iter(study["objectives"]))
-        value = None if best is None else _measured(best, RETURN if best["return"] is not None else own)
-        unit = "" if value is None or best["return"] is not None else f" {own}"
+        value = None if best is None else _measured(best, own)
+        unit = "" if value is None or own == RETURN else f" {own}"
         front = len(study["front"]) if len(study["objectives"]) > 1 else 1
         table.add_row(
             study["study"],

@@ -24,6 +24,7 @@ from rekindle.studies.schedulers.seeds import collapse, seed_options
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config, invalid_field
+from rekindle.studies.study.digits import in_digits, in_digits_alone
 from rekindle.studies.study.objectives import (
     best_first,
     crowding,
@@ -195,7 +196,9 @@ def test_the_size_is_that_of_the_networks(sqlite_url: str) -> None:
             assert store.metrics(trial.uid)[-1][1]["model_size"] == actor + critic
 
 
-def test_one_objective_may_be_any_metric_and_the_score_rises_with_it(sqlite_url: str) -> None:
+def test_one_objective_may_be_any_metric_and_the_score_rises_with_it(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(sqlite_url, tiny(3, (1, 2, 2), options=objective_options(["episode_length:minimize"])))
     with Store(sqlite_url) as store:
         shown, rows = study_json(store, "s"), store.segments("s")
@@ -206,6 +209,11 @@ def test_one_objective_may_be_any_metric_and_the_score_rises_with_it(sqlite_url:
     complete = [trial for trial in shown["trials"] if trial["state"] == "complete"]
     assert shown["best"]["objectives"]["episode_length"] == min(t["objectives"]["episode_length"] for t in complete)
     assert shown["best"]["return"] == shown["best"]["objectives"]["return"] > 0
+    assert main(["status", "--storage", sqlite_url]) == 0
+    assert f"{in_digits_alone(best[0])} episode_length" in " ".join(capsys.readouterr().out.split())
+    assert main(["trials", "s", "--storage", sqlite_url]) == 0
+    lengths = [(row.objectives or {})["episode_length"] for row in rows]
+    assert in_digits([best[0], *lengths])[0] in capsys.readouterr().out
 
 
 def test_speed_is_measured_without_touching_the_training(sqlite_url: str, tmp_path: Path) -> None:

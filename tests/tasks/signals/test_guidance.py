@@ -155,7 +155,7 @@ def test_every_signal_learns_in_every_kind_of_space(env: str, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"gail": {"use": True}}, "gail learn from demonstrations, but there are none; give"),
+        ({"gail": {"use": True}}, "gail needs demonstrations, but there are none; give"),
         ({"demonstrated_steps": 5}, "nothing learns from them; set cloning.use"),
         ({"icm": {"strength": 0.1}}, "icm.strength applies only when icm.use is True"),
         ({"icm": {"use": True, "strength": -1}}, "icm.strength must be"),

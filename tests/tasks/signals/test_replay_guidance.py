@@ -118,9 +118,13 @@ def test_without_them_nothing_changes() -> None:
 @pytest.mark.parametrize(
     ("task", "values", "message"),
     [
-        (DQN, {"icm.use": True, "n_step": 3}, "DQN: icm reward every single step, but n_step is 3; try n_step=1"),
-        (SAC, {"rnd.use": True, "model.memory": "gru", "batch_size": 64}, "SAC: rnd learn from single steps, but"),
-        (SAC, {"cloning.use": True}, "SAC: cloning learn from demonstrations, but there are none"),
+        (
+            DQN,
+            {"icm.use": True, "n_step": 3},
+            "DQN: rewards of icm are for single steps, but n_step is 3; try n_step=1",
+        ),
+        (SAC, {"rnd.use": True, "model.memory": "gru", "batch_size": 64}, "SAC: batches of rnd are single steps, but"),
+        (SAC, {"cloning.use": True}, "SAC: cloning needs demonstrations, but there are none"),
     ],
 )
 def test_what_does_not_go_together_is_refused(task: type[Task], values: dict[str, Any], message: str) -> None:
