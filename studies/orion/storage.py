@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any
 
+from ..redact import masked
 from .db import RekindleSQL
 from .documents import Document
 from .lock import AlgorithmLock, HeldRows, is_ours, is_silent, new_token
@@ -90,7 +91,15 @@ class RekindleStorage(Legacy):  # type: ignore[misc]  # orion has no types
         """Create the experiment and its algorithm's lock in one transaction.
 
         No crash can separate them.
+
+        Raises:
+            DatabaseError: its command line, which everybody can read here, holds a password.
         """
+        if any(masked(str(word)) != str(word) for word in config.get("metadata", {}).get("user_args") or ()):
+            raise DatabaseError(
+                "Orion keeps the command line of a hunt in its rows, and `orion info` shows it, but this one holds a "
+                "password; leave that to PGPASSWORD or ~/.pgpass, or leave --storage out: Orion's database will do"
+            )
 
         def work(rows: Collections) -> Any:
             [uid] = rows.insert("experiments", [config])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import random
@@ -118,6 +119,7 @@ def _orion(arguments: list[str], settings: dict[str, str], directory: Path, said
     for descriptor in (1, 2):
         os.dup2(sys.stdout.fileno(), descriptor)
     warnings.simplefilter("ignore")
+    logging.root.handlers.clear()  # pytest's: with them Orion would log nothing
     os.environ.update(settings)
     os.chdir(directory)
     Forked.left = forked

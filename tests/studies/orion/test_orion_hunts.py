@@ -313,6 +313,21 @@ def test_the_orion_command_tries_a_trial_again_whose_program_hung(sqlite_url: st
     assert [(failure["kind"], failure["retry"]) for failure in failures] == [(HUNG, True)]
 
 
+def test_a_hunt_keeps_no_password_of_its_command_line_and_logs_none_of_the_environment(
+    sqlite_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    url = "postgresql://me:sesame@127.0.0.1:1/studies"
+    command = ["hunt", "-n", "h", "rekindle", "train", "ppo", "CartPole-v1", "--set:gamma~uniform(0.9, 0.99)"]
+    said = orion_says([*command, "--storage", url], sqlite_url, tmp_path)
+    assert "Error: Orion keeps the command line of a hunt in its rows, and `orion info` shows it, but" in said
+    assert "leave that to PGPASSWORD or ~/.pgpass" in said
+    assert "sesame" not in said
+    assert RekindleSQL(host=sqlite_url).count("experiments") == 0
+    said = orion_says(["-vv", "status", "-n", "h"], postgres_url, tmp_path, environment={"PGPASSWORD": "sesame"})
+    assert "::DEBUG::" in said
+    assert "sesame" not in said
+
+
 def test_a_promoted_trial_needs_no_directory_of_its_parents(sqlite_url: str, tmp_path: Path) -> None:
     """As when another machine promotes it, or the hunt that trained the lower rung was stopped."""
     client = build_experiment(
