@@ -6,8 +6,6 @@ Algorithms are imported by their names, on first use; this module imports none o
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -100,8 +98,6 @@ def _in_module(place: str) -> type[Any]:
     It has this name, by which stored trials find it.
     """
     module, _, attribute = place.partition(":")
-    if not {"", os.getcwd()} & {*sys.path}:
-        sys.path.append(os.getcwd())  # as for `python -m`
     try:
         offered = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:

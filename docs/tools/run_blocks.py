@@ -113,8 +113,7 @@ def run_page(page: Path, slow: bool) -> Iterator[tuple[Block, str, float]]:
     """Run a page's blocks, and yield each with its outcome and seconds."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rekindle-docs-")))
-        environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-        environment |= {
+        environment = os.environ | {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONWARNINGS": "ignore",
         }

@@ -17,6 +17,8 @@ from .run_files.reading import expand
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit status."""
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.append(os.getcwd())  # environments and tasks of one's own are found beside it, as by `python -m`
     parser = make_parser()
     words = _join_names(sys.argv[1:] if argv is None else argv)
     try:

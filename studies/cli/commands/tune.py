@@ -266,7 +266,7 @@ def _print_study(study: Mapping[str, Any], searched: Sequence[str], store: Store
             "the best trials and the defaults on fresh seeds: what they are worth",
         ),
         (f"rekindle trials {shlex.quote(study['study'])} --storage {storage}", "all trials, rung by rung"),
-        (f"optuna-dashboard {storage}", "the same study in Optuna's dashboard"),
+        (f"rekindle report {shlex.quote(study['study'])} --storage {storage}", "a page with curves and what mattered"),
     ):
         out.print(f"[bright_black]# {text}[/]\n[cyan]{escape(printable(command))}[/]", soft_wrap=True)
     if hides_password(store):

@@ -46,7 +46,8 @@ def make_env(spec: EnvSpec) -> Env:
         except gym.error.DependencyNotInstalled as error:
             raise EnvSpecError(f"{spec.id} needs a package that is not installed ({error}){_cure(spec)}") from error
         except ImportError as error:
-            raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {error}{_cure(spec)}") from error
+            why = str(error).rstrip(".")
+            raise EnvSpecError(f"{spec.id} needs a module that cannot be imported: {why}{_cure(spec)}") from error
         except gym.error.Error as error:
             raise EnvSpecError(f"{spec.id} must be an environment that Gymnasium knows: {error}") from error
         except Exception as error:
@@ -142,4 +143,4 @@ def _cure(spec: EnvSpec) -> str:
     for module, extra in EXTRAS.items():
         if isinstance(entry_point, str) and entry_point.startswith(module):
             return f"; install it with `pip install rekindle[{extra}]`"
-    return ""
+    return "; install its package, or run where its file is" if ":" in spec.id else ""

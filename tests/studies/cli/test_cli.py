@@ -405,7 +405,7 @@ def test_a_device_is_chosen_for_every_command_and_is_no_part_of_the_task(
 
 @pytest.mark.slow
 def test_the_printed_commands_work_on_postgresql(
-    postgres_url: str, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     url = postgres_url.replace("postgres@", "postgres:pa%20ss@")
     run(url, FINISHED)
@@ -416,11 +416,11 @@ def test_the_printed_commands_work_on_postgresql(
     assert "# these take the password from PGPASSWORD or ~/.pgpass" in out
     monkeypatch.setenv("PGPASSWORD", "pa ss")
     commands = [shlex.split(line) for line in out.splitlines() if line.startswith("rekindle ")]
-    assert [command[1] for command in commands] == ["show", "confirm", "trials"]
+    assert [command[1] for command in commands] == ["show", "confirm", "trials", "report"]
+    monkeypatch.chdir(tmp_path)
     for _, name, *arguments in commands:
         assert name == "confirm" or cli(name, *arguments)[0] == 0
-    [dashboard] = [shlex.split(line)[1] for line in out.splitlines() if line.startswith("optuna-dashboard ")]
-    storage = optuna.storages.RDBStorage(dashboard)
+    storage = optuna.storages.RDBStorage(commands[0][-1])
     assert len(optuna.load_study(storage=storage, study_name="s").trials) == 4
     storage.remove_session()
     storage.engine.dispose()

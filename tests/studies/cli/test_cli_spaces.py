@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,21 @@ def test_a_study_for_gpus_is_made_where_none_is(sqlite_url: str, cli: Cli, monke
     assert (status, out.strip().endswith("--device cuda:7")) == (0, True)
     status, _, errors = cli("tune", *asked)  # trains here
     assert (status, "device 'cuda:7' is not here" in errors) == (2, True)
+
+
+def test_an_environment_of_ones_own_is_found_in_the_folder(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = "entry_point='gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=9"
+    (tmp_path / "beside_us.py").write_text(f"import gymnasium\ngymnasium.register('Beside-v0', {made})\n")
+    monkeypatch.setattr("sys.path", [each for each in sys.path if each not in ("", os.getcwd())])
+    asked = ["space", "ppo", "beside_us:Beside-v0"]
+    status, _, errors = cli(*asked)
+    assert (status, len(errors.splitlines())) == (2, 1)
+    assert "No module named 'beside_us'" in errors
+    assert "; install its package, or run where its file is" in errors
+    monkeypatch.chdir(tmp_path)
+    assert cli(*asked)[0] == 0
 
 
 def test_the_package_is_run_as_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
