@@ -25,6 +25,7 @@ INCLUDED = {
 INCLUDED_AS = {page: source for source, page in INCLUDED.items()}
 LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]+)((?:#[^)\s]*)?\))")
 TABLE = re.compile(r"^<!-- hyperparameters: ([\w-]+)(?: ([\w.:-]+))? -->$", re.MULTILINE)
+WIDTH = 100  # characters of a line of code
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -112,13 +113,36 @@ def described(value: Any, name: str) -> str:
     text = ""
     if callable(value):
         with contextlib.suppress(ValueError, TypeError):
-            text = f"```text\n{name}{inspect.signature(value)}\n```\n\n"
+            text = f"```text\n{name}{signature(value)}\n```\n\n"
     doc = inspect.getdoc(value) or ""
     sections = re.split(r"^(Args|Returns|Raises|Yields|Attributes|Example|Examples):\n", doc, flags=re.MULTILINE)
     text += escaped(sections[0])
     for title, body in zip(sections[1::2], sections[2::2], strict=True):
         text += f"\n**{title}**\n\n{listed(body)}\n"
     return text + "\n"
+
+
+class Bare(str):
+    """A text that is shown without quotes."""
+
+    __repr__ = str.__str__
+
+
+def signature(value: Any) -> str:
+    """Return a signature, with a line for each parameter if it is long."""
+    found = inspect.signature(value)
+    bare = lambda each: Bare(each) if isinstance(each, str) else each  # noqa: E731
+    parameters = [each.replace(annotation=bare(each.annotation)) for each in found.parameters.values()]
+    found = found.replace(parameters=parameters, return_annotation=bare(found.return_annotation))
+    if len(str(found)) <= WIDTH:
+        return str(found)
+    lines, kinds = [], [each.kind for each in parameters]
+    for each in parameters:
+        if each.kind is each.KEYWORD_ONLY and each.VAR_POSITIONAL not in kinds and "*" not in lines:
+            lines.append("*")
+        lines.append(str(each))
+    end = str(found.replace(parameters=[]))
+    return "(\n    " + ",\n    ".join(lines) + f",\n{end[1:]}"
 
 
 def escaped(text: str) -> str:
@@ -137,7 +161,7 @@ def commands() -> str:
     """Return the page of all commands, from the parser."""
     from rekindle.studies.cli.dispatch import make_parser
 
-    os.environ["COLUMNS"] = "100"
+    os.environ["COLUMNS"] = str(WIDTH)
     text = "# Commands\n\nWhat `rekindle COMMAND --help` shows.\n"
     choices = make_parser().commands
     for name, command in choices.items():
