@@ -253,10 +253,15 @@ def verdict(confirmation: Json) -> str:
     if confirmation["optimism"] is not None:
         claim, difference = in_digits([best["claim"], abs(best["claim"] - best["estimate"]["value"])])
         sentences.append(f"The search claimed {claim}, which differs by {difference}.")
-    for key, others in (("over_defaults", "the defaults"), ("over_runner_up", "the runner-up")):
+    if best["defaults"]:
+        sentences.append("The search found nothing better than the defaults.")
+    others, second = {"over_defaults": "the defaults", "over_runner_up": "the runner-up"}, confirmation["runner_up"]
+    if second is not None and confirmation["candidates"][second]["defaults"]:
+        del others["over_runner_up"]  # they are the same
+    for key, name in others.items():
         if (better := confirmation[key]) is not None:
             probability = f"{better['estimate']:.2f} ({better['low']:.2f} to {better['high']:.2f})"
-            sentences.append(f"A training of it beats a training of {others} with probability {probability}.")
+            sentences.append(f"A training of it beats a training of {name} with probability {probability}.")
     return " ".join([*sentences, spent])
 
 

@@ -12,7 +12,7 @@ from gated import Gate
 from rekindle.studies import Study
 from rekindle.studies.cli import main
 from rekindle.studies.engine.configuring import make_config
-from rekindle.studies.engine.confirming import confirmation_config, confirmation_json, confirmation_name
+from rekindle.studies.engine.confirming import confirmation_config, confirmation_json, confirmation_name, verdict
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.schedulers.confirming import Confirmation, Standing, standing
 from rekindle.studies.statistics.intervals import mean_interval
@@ -68,6 +68,20 @@ def test_a_candidate_that_fails_in_the_race_is_out_and_ties_go_to_the_first() ->
 def test_a_single_candidate_is_estimated() -> None:
     last = through(of(1, defaults=0), lambda n, s: 1.0)[-1]
     assert (last.finalists, last.estimated) == ([0], [0])
+
+
+def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> None:
+    better = {"estimate": 0.9, "low": 0.8, "high": 1.0}
+    estimate = {"value": 5.0, "low": 4.0, "high": 6.0}
+    tried, defaults = ({"trial": n, "defaults": n is None, "claim": None, "estimate": estimate} for n in (3, None))
+    told: dict[str, Any] = {"state": "complete", "cost": {"trainings": 9, "epochs": 9}, "optimism": None}
+    told |= {"candidates": [tried, defaults], "winner": 0, "runner_up": 1}
+    text = verdict(told | {"over_defaults": better, "over_runner_up": better})
+    assert "A training of it beats a training of the defaults with probability 0.90 (0.80 to 1.00). It took" in text
+    text = verdict(told | {"winner": 1, "runner_up": 0, "over_defaults": None, "over_runner_up": better})
+    assert (
+        "The search found nothing better than the defaults. A training of it beats a training of the runner-up" in text
+    )
 
 
 def searched(url: str, config: Config) -> None:
