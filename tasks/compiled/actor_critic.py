@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-ACTIVATIONS = {"tanh": 0, "relu": 1}
+KINDS = {"tanh": 0, "relu": 1}
 CLIPPING = {"none": 0, "ppo": 1, "ppo2": 2}
 ROWS_AT_ONCE = 1024  # of all members in a group
 METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction", "value_loss")
@@ -88,21 +88,78 @@ class Perceptron:
             self.biases.append(start + inputs * outputs)
             start += (inputs + 1) * outputs
 
-    def matrices(self, vector: Tensor) -> list[Tensor]:
-        """Return views of all weights but the last layer's, (P, inputs, outputs)."""
-        pairs = zip(self.weights, pairwise(self.sizes[:-1]), strict=False)
-        return [vector[:, start : start + i * o].unflatten(1, (i, o)) for start, (i, o) in pairs]
+    def views(self, vector: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return weights (P, inputs, outputs) and biases (P, 1, outputs) of all layers but the last."""
+        starts = zip(self.weights, self.biases, pairwise(self.sizes[:-1]), strict=False)
+        return [
+            (vector[:, weight:bias].unflatten(1, (i, o)), vector[:, bias : bias + o].unsqueeze(1))
+            for weight, bias, (i, o) in starts
+        ]
 
 
-class Workspace:
-    """Arrays for a network's hidden units and their slopes.
+class Hidden:
+    """The hidden layers of some members' networks, (P', B, units), and their slopes.
 
-    They are (group, rows, units).
+    All views are made once, since to make one takes as long as the arithmetic of small networks.
     """
 
-    def __init__(self, sizes: Sequence[int], group: int, rows: int):
-        self.hidden = [torch.empty(group, rows, units) for units in sizes[1:-1]]
-        self.slopes = [torch.empty(group, rows, units) for units in sizes[1:-1]]
+    def __init__(
+        self, run: ModuleType, kind: int, network: Perceptron, vector: Tensor, gradient: Tensor, room: Sequence[Tensor]
+    ):
+        """Make the views.
+
+        Args:
+            run: the kernels.
+            kind: of activation.
+            network: where its layers lie in the vector.
+            vector: the members' parameters.
+            gradient: theirs.
+            room: arrays (2, at least P', B, units) for units and slopes.
+        """
+        self._run, self._kind, members = run, kind, len(vector)
+        units, slopes = ([x[i, :members] for x in room] for i in range(2))
+        layers, to_layers = network.views(vector), network.views(gradient)
+        self._forward = [(w, h, h.numpy(), b.numpy()) for h, (w, b) in zip(units, layers, strict=True)]
+        self._backward = []
+        for i in reversed(range(1, len(units))):
+            products = units[i - 1].transpose(1, 2), slopes[i], to_layers[i][0], layers[i][0].transpose(1, 2)
+            values = slopes[i - 1].numpy(), units[i - 1].numpy(), to_layers[i - 1][1].numpy()
+            self._backward.append((*products, slopes[i - 1], *values))
+        self.units, self.slopes = units[-1].numpy(), slopes[-1].numpy()
+        self._first, self._to_first = slopes[0], to_layers[0][0]
+
+    def forward(self, x: Tensor) -> None:
+        """Compute the units for observations (P', B, inputs)."""
+        run, kind, (members, rows) = self._run, self._kind, x.shape[:2]
+        for weight, out, values, biases in self._forward:
+            x = torch.bmm(x, weight, out=out)
+            run.activate(values, members, rows, biases, kind)
+
+    def backward(self, obs: Tensor) -> None:
+        """Propagate the slopes of the last units to all before them.
+
+        The gradients of their parameters are put into place.
+        """
+        run, kind = self._run, self._kind
+        for before, slopes, to_weight, weight, out, values, units, to_biases in self._backward:
+            torch.bmm(before, slopes, out=to_weight)
+            torch.bmm(slopes, weight, out=out)
+            run.slope(values, units, to_biases, kind)
+        torch.bmm(obs.transpose(1, 2), self._first, out=self._to_first)
+
+
+class Group:
+    """Some members that are computed together."""
+
+    def __init__(self, kernels: ActorCriticKernels, span: slice, rooms: Sequence[Sequence[Tensor]]):
+        """Make the views of the members in a span, with room for the units of both networks."""
+        vector, gradient = kernels.vector[span], kernels.gradient[span]
+        self.span = span
+        self.vector, self.gradient, self.metrics = vector.numpy(), gradient.numpy(), kernels.metrics[span].numpy()
+        self.actor, self.critic = (
+            Hidden(kernels.run, kernels.kind, network, vector, gradient, room)
+            for network, room in zip(kernels.networks, rooms, strict=True)
+        )
 
 
 class ActorCriticKernels:
@@ -117,7 +174,7 @@ class ActorCriticKernels:
 
     pieces: Sequence[Tensor] = ()
 
-    scratch = ("gradient", "pieces", "_matrices", "_gradients", "_workspaces", "_metrics", "_run")
+    scratch = ("gradient", "pieces", "metrics", "run", "_plans", "_vector")
 
     def __init__(
         self,
@@ -136,17 +193,16 @@ class ActorCriticKernels:
             vector: parameters (P, D), changed in place only.
             actor: the network of action parameters.
             critic: that of values.
-            activation: one of ACTIVATIONS.
+            activation: one of KINDS.
             numbers: whether actions are normal numbers rather than a choice.
             log_std: where their log standard deviations start.
         """
-        self._run, self.vector, self.numbers = run, vector, numbers
-        self.networks, self.kind = (actor, critic), ACTIVATIONS[activation]
+        self.run, self.vector, self.numbers = run, vector, numbers
+        self.networks, self.kind = (actor, critic), KINDS[activation]
         self.gradient = torch.zeros_like(vector)
-        self._matrices = [network.matrices(vector) for network in self.networks]
-        self._gradients = [network.matrices(self.gradient) for network in self.networks]
-        self._workspaces: dict[int, list[Workspace]] = {}
-        self._metrics = torch.zeros(len(vector), len(METRICS))
+        self.metrics = torch.zeros(len(vector), len(METRICS))
+        self._plans: dict[int, list[Group]] = {}
+        self._vector = vector.numpy()
         starts = (actor.weights[-1], critic.weights[-1], actor.biases[-2], critic.biases[-2], log_std)
         self.layout = np.array([*starts, self.kind, numbers, actor.sizes[-1]], np.int64)
         self.actor_sizes, self.actor_starts = (np.array(x, np.int64) for x in (actor.sizes, actor.weights))
@@ -159,16 +215,17 @@ class ActorCriticKernels:
         members, rows, outputs = noise.shape
         kind = torch.float32 if self.numbers else torch.int64
         actions = torch.empty(members, rows, outputs if self.numbers else 1, dtype=kind)
-        given = (obs.numpy(), self.vector.numpy(), self.layout, self.actor_sizes, self.actor_starts, noise.numpy())
-        self._run.act(*given, *self._split(actions))
+        given = (obs.numpy(), self._vector, self.layout, self.actor_sizes, self.actor_starts, noise.numpy())
+        self.run.act(*given, *self._split(actions))
         return actions.view(members, rows, *shape)
 
     def values(self, obs: Tensor) -> Tensor:
         """Return v(s), (P, B), of observations (P, B, inputs)."""
         result = torch.empty(obs.shape[:2])
+        filled = result.numpy()
         for group in self._groups(obs):
-            hidden = self._forward(1, group, obs[group])
-            self._run.values(hidden[-1].numpy(), self.vector[group].numpy(), self.layout, result[group].numpy())
+            group.critic.forward(obs[group.span])
+            self.run.values(group.critic.units, group.vector, self.layout, filled[group.span])
         return result
 
     def log_probs(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -177,10 +234,11 @@ class ActorCriticKernels:
         Observations are (P, B, inputs), actions (P, B, ...).
         """
         result = torch.empty(obs.shape[:2])
+        filled, (choices, numbers) = result.numpy(), self._split(actions)
         for group in self._groups(obs):
-            hidden, acts = self._forward(0, group, obs[group]), self._split(actions[group])
-            vector, filled = self.vector[group].numpy(), result[group].numpy()
-            self._run.log_probs(hidden[-1].numpy(), vector, self.layout, *acts, filled)
+            group.actor.forward(obs[group.span])
+            taken = choices[group.span], numbers[group.span]
+            self.run.log_probs(group.actor.units, group.vector, self.layout, *taken, filled[group.span])
         return result
 
     def loss(
@@ -192,70 +250,39 @@ class ActorCriticKernels:
         """
         obs, absent = batch["obs"], torch.ones_like(terms.vf_coef)
         clip, clip_value = (absent if x is None else x for x in (terms.clip_coef, terms.clip_value))
-        coefficients = torch.stack([clip, terms.vf_coef, terms.ent_coef, clip_value], 1)
         clipping = 0 if terms.clip_value is None else CLIPPING[terms.clipping]
         flags = (terms.standardized, terms.clip_coef is not None, clipping, terms.critic_loss == "huber")
         options = np.array(flags, np.int64)
-        rows = [batch[name] for name in ("log_probs", "advantages", "returns", "values")]
-        run, actions = self._run, batch["actions"]
+        rows = [batch[name].numpy() for name in ("log_probs", "advantages", "returns", "values")]
+        rows = [*self._split(batch["actions"]), *rows]
+        rows.append(torch.stack([clip, terms.vf_coef, terms.ent_coef, clip_value], 1).numpy())
         for group in self._groups(obs):
-            hidden = [self._forward(i, group, obs[group]) for i in range(2)]
-            slopes = [[x[: len(hidden[0][0])] for x in w.slopes] for w in self._workspace(obs.shape[1])]
-            last = [x[-1].numpy() for x in (*hidden, *slopes)]
-            vector, gradient = self.vector[group].numpy(), self.gradient[group].numpy()
-            given = (x[group].numpy() for x in (*rows, coefficients))
-            filled = self._metrics[group].numpy()
-            run.differentiate(
-                *last, vector, gradient, self.layout, *self._split(actions[group]), *given, options, filled
-            )
-            for i in range(2):
-                self._backward(i, group, obs[group], hidden[i], slopes[i], gradient)
-        metrics = dict(zip(METRICS, self._metrics.clone().unbind(1), strict=True))
+            part, actor, critic = obs[group.span], group.actor, group.critic
+            actor.forward(part)
+            critic.forward(part)
+            arrays = (actor.units, critic.units, actor.slopes, critic.slopes, group.vector, group.gradient)
+            given = (x[group.span] for x in rows)
+            self.run.differentiate(*arrays, self.layout, *given, options, group.metrics)
+            actor.backward(part)
+            critic.backward(part)
+        metrics = dict(zip(METRICS, self.metrics.clone().unbind(1), strict=True))
         if terms.clip_coef is None:
             del metrics["approx_kl"], metrics["clip_fraction"]
         losses = metrics["policy_loss"] + terms.vf_coef * metrics["value_loss"] - terms.ent_coef * metrics["entropy"]
         return Differentiated.apply(losses, self.gradient, self.pieces, *leaves), metrics
 
-    def _groups(self, obs: Tensor) -> list[slice]:
-        size = self._group(obs.shape[1])
-        return [slice(first, first + size) for first in range(0, len(self.vector), size)]
-
-    def _group(self, rows: int) -> int:
-        return max(1, min(len(self.vector), ROWS_AT_ONCE // rows))
-
-    def _workspace(self, rows: int) -> list[Workspace]:
-        if rows not in self._workspaces:
-            self._workspaces[rows] = [Workspace(n.sizes, self._group(rows), rows) for n in self.networks]
-        return self._workspaces[rows]
+    def _groups(self, obs: Tensor) -> list[Group]:
+        """Return the groups for observations (P, B, inputs)."""
+        members, rows = obs.shape[:2]
+        if rows not in self._plans:
+            size = max(1, min(members, ROWS_AT_ONCE // rows))
+            rooms = [[torch.empty(2, size, rows, n) for n in network.sizes[1:-1]] for network in self.networks]
+            spans = [slice(first, min(first + size, members)) for first in range(0, members, size)]
+            self._plans[rows] = [Group(self, span, rooms) for span in spans]
+        return self._plans[rows]
 
     def _split(self, actions: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return choices and numbers, one of which is empty."""
         if self.numbers:
             return np.empty((0, 0, 0), np.int64), actions.flatten(2).numpy()
         return actions.view(*actions.shape[:2], 1).numpy(), np.empty((0, 0, 0), np.float32)
-
-    def _forward(self, which: int, group: slice, x: Tensor) -> list[Tensor]:
-        """Return the hidden units of a network, (P', B, units) each."""
-        network, hidden, vector = self.networks[which], [], self.vector[group].numpy()
-        outs = self._workspace(x.shape[1])[which].hidden
-        for weight, biases, out in zip(self._matrices[which], network.biases, outs, strict=False):
-            x = torch.bmm(x, weight[group], out=out[: len(x)])
-            self._run.activate(x.numpy(), vector, biases, self.kind)
-            hidden.append(x)
-        return hidden
-
-    def _backward(
-        self, which: int, group: slice, obs: Tensor, hidden: list[Tensor], slopes: list[Tensor], gradient: NDArray[Any]
-    ) -> None:
-        """Propagate the slopes of the last hidden units to all before them.
-
-        The gradients of their parameters are put into place.
-        """
-        for i in reversed(range(len(hidden))):
-            x = hidden[i - 1] if i else obs
-            torch.bmm(x.transpose(1, 2), slopes[i], out=self._gradients[which][i][group])
-            if i:
-                weight = self._matrices[which][i][group]
-                torch.bmm(slopes[i], weight.transpose(1, 2), out=slopes[i - 1])
-                biases = self.networks[which].biases[i - 1]
-                self._run.slope(slopes[i - 1].numpy(), x.numpy(), gradient, biases, self.kind)

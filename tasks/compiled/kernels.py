@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .control import cartpole
 from .descent import adam, clip, rmsprop
 from .layers import activate, slope
 from .policies import act, differentiate, log_probs, values
 
-__all__ = ["act", "activate", "adam", "clip", "differentiate", "log_probs", "rmsprop", "slope", "values"]
+__all__ = ["act", "activate", "adam", "cartpole", "clip", "differentiate", "log_probs", "rmsprop", "slope", "values"]

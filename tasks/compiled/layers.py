@@ -93,28 +93,32 @@ def through(g, h, total, kind):
             total[k] += x
 
 
-@kernel("void(f4[:,:,::1], f4[:,::1], i8, i8)")
-def activate(h, vector, biases, kind):
-    """Add biases to products h (P, B, units) and apply the activation."""
-    members, rows, units = h.shape
+@kernel("void(f4[:,:,::1], i8, i8, f4[:,:,:], i8)")
+def activate(h, members, rows, biases, kind):
+    """Add biases (P, 1, units) to products and apply the activation.
+
+    The products are the first rows of the first members in h.
+    """
+    b = np.empty(h.shape[2], F)
     for p in range(members):
-        b = vector[p, biases : biases + units]
+        b[:] = biases[p, 0]
         for r in range(rows):
             add_biases(h[p, r], b, kind)
 
 
-@kernel("void(f4[:,:,::1], f4[:,:,::1], f4[:,::1], i8, i8)")
-def slope(g, h, gradient, biases, kind):
+@kernel("void(f4[:,:,::1], f4[:,:,::1], f4[:,:,:], i8)")
+def slope(g, h, to_biases, kind):
     """Multiply g (P, B, units) by the activation's slopes at values h.
 
-    Its sums over rows are the biases' gradient.
+    The values are the first rows of the first members in h. The sums over rows are the biases' gradient (P, 1, units).
     """
-    members, rows, units = h.shape
+    members, rows, units = g.shape
+    total = np.empty(units, F)
     for p in range(members):
-        total = gradient[p, biases : biases + units]
         total[:] = ZERO
         for r in range(rows):
             through(g[p, r], h[p, r], total, kind)
+        to_biases[p, 0] = total
 
 
 @inner()

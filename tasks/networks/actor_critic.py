@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...spaces import Space, categorical, integer, ordinal, real, sizes
 from ..checkpoint.member_state import Stacked
-from ..compiled.actor_critic import ACTIVATIONS, ActorCriticKernels, Perceptron, Terms
+from ..compiled.actor_critic import KINDS, ActorCriticKernels, Perceptron, Terms
 from ..compiled.loading import kernels_of
 from .distributions import Categorical, Distribution, Gaussian, distribution_for, finite
 from .encoders import Encoder, SharedLayers, Unlearned, encoder_choice, encoder_for
@@ -117,7 +117,7 @@ class ActorCritic(Stacked):
             and type(self.encoder) is Unlearned
             and len(self.obs_shape) == 1
             and type(self.distribution) in (Categorical, Gaussian)
-            and activation in ACTIVATIONS
+            and activation in KINDS
             and all(min(net.sizes[:-1]) > 1 and len(net.sizes) > 2 for net in networks)  # see Exactness in mlp.py
         )
         if run is None or not covered:

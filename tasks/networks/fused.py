@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from ..compiled.loading import kernels_of
 from .distributions import LOG_2_PI, log_softmax
 from .mlp import Activation, Layers
 from .sde import variance
@@ -157,7 +159,7 @@ class FusedMLP:
         leaf: the parameter vectors (P', D) of the members that learn, which gradients are taken with respect to.
     """
 
-    scratch = ("_outputs", "_work", "_gradient", "_gradients")
+    scratch = ("_outputs", "_values", "_work", "_gradient", "_gradients", "_bias_gradients", "_unused", "_run")
 
     def __init__(self, sizes: Sequence[int], activation: Activation, vector: Tensor, members: int, rows: int):
         """Allocate the buffers.
@@ -172,8 +174,11 @@ class FusedMLP:
         assert activation.apply_ is not None
         assert activation.backward_ is not None
         self._apply, self._apply_backward = activation.apply_, activation.backward_
+        self._run = None if activation.kind is None else kernels_of(vector)
+        self._kind = activation.kind or 0
         self.leaf = vector.detach().requires_grad_()
         self._outputs = [vector.new_empty(members, rows, size) for size in sizes[1:]]
+        self._values = [out.numpy() for out in self._outputs] if self._run is not None else []
         self._work = [vector.new_empty(members * rows * max(sizes[1:])) for _ in range(2)]
         self._gradient = torch.zeros_like(vector)
         pairs = list(pairwise(sizes))
@@ -183,6 +188,9 @@ class FusedMLP:
             (weight.unflatten(1, shape), bias.unsqueeze(1))
             for weight, bias, shape in zip(parts[::2], parts[1::2], pairs, strict=True)
         ]
+        if self._run is not None:
+            self._bias_gradients = [bias.numpy() for _, bias in self._gradients]
+            self._unused = [np.empty((members, 1, size), np.float32) for size in sizes[1:]]
 
     def __call__(
         self,
@@ -217,10 +225,14 @@ class FusedMLP:
         """Return the input, the hidden activations, and the output."""
         (members, rows), last, values = x.shape[:2], len(layers) - 1, [x]
         for i, ((weight, bias), out) in enumerate(zip(layers, self._outputs, strict=True)):
-            x = torch.baddbmm(bias, x, weight, out=_part(out, members, rows))
+            if self._run is not None and i < last:
+                x = torch.bmm(x, weight, out=_part(out, members, rows))
+                self._run.activate(self._values[i], members, rows, bias.numpy(), self._kind)
+            else:
+                x = torch.baddbmm(bias, x, weight, out=_part(out, members, rows))
+                if i < last:
+                    self._apply(x)
             values.append(x)
-            if i < last:
-                self._apply(x)
         return values
 
     def backward(self, values: Sequence[Tensor], weights: Sequence[Tensor], g: Tensor, learn: bool) -> Tensor:
@@ -234,11 +246,16 @@ class FusedMLP:
             if learn:
                 d_weight, d_bias = self._gradients[i]
                 torch.bmm(x.transpose(1, 2), g, out=d_weight)
-                torch.sum(g, 1, keepdim=True, out=d_bias)
+                if self._run is None or i == len(weights) - 1:
+                    torch.sum(g, 1, keepdim=True, out=d_bias)
             if i > 0:
                 work = self._work[i % 2][: x.numel()].view(x.shape)
                 g = torch.bmm(g, weights[i][:members].transpose(1, 2), out=work)
-                self._apply_backward(g, x)
+                if self._run is None:
+                    self._apply_backward(g, x)
+                else:
+                    to_biases = self._bias_gradients[i - 1] if learn else self._unused[i - 1]
+                    self._run.slope(work.numpy(), self._values[i - 1], to_biases, self._kind)
         return g
 
 

@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..checkpoint.member_state import Stacked
-from ..compiled.actor_critic import known_gradient
+from ..compiled.actor_critic import KINDS, known_gradient
 from ..rng import streams
 
 ALIGNMENT = 64
@@ -60,25 +60,26 @@ def _elu_(x: Tensor) -> None:
 class Activation(NamedTuple):
     """An activation y = apply(x), with its forms in place.
 
-    `apply_` changes x to y, and `backward_(g, y)` the gradient g of y to that of x.
+    `apply_` changes x to y, and `backward_(g, y)` the gradient g of y to that of x. `kind` is its number in kernels.
     """
 
     apply: Callable[[Tensor], Tensor]
     apply_: Callable[[Tensor], Any] | None = None
     backward_: Callable[[Tensor, Tensor], Any] | None = None
+    kind: int | None = None
 
 
 # Looked up once: to find the overload at every call takes as long as the arithmetic of small networks.
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 _threshold_backward = torch.ops.aten.threshold_backward.grad_input
 ACTIVATIONS = {
-    "tanh": Activation(torch.tanh, torch.tanh_, lambda g, y: _tanh_backward(g, y, grad_input=g)),
-    "relu": Activation(torch.relu, torch.relu_, lambda g, y: _threshold_backward(g, y, 0, grad_input=g)),
+    "tanh": Activation(torch.tanh, torch.tanh_, lambda g, y: _tanh_backward(g, y, grad_input=g), KINDS["tanh"]),
+    "relu": Activation(torch.relu, torch.relu_, lambda g, y: _threshold_backward(g, y, 0, grad_input=g), KINDS["relu"]),
     "silu": Activation(silu),
     "elu": Activation(elu, _elu_, lambda g, y: g.mul_(y.clamp(max=0).add_(1))),
 }
 # g (1 - y y) rounds otherwise than torch's own derivative; Q-networks of tanh have always been differentiated so.
-PRODUCT_RULE_TANH = Activation(torch.tanh, torch.tanh_, lambda g, y: g.mul_(1 - y * y))
+PRODUCT_RULE_TANH = Activation(torch.tanh, torch.tanh_, lambda g, y: g.mul_(1 - y * y), KINDS["tanh"])
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

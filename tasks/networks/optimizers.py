@@ -284,14 +284,13 @@ class Optimizer(Stacked):
         self._all = torch.ones_like(self.tensors["steps"], dtype=torch.bool)
         moments = [self.tensors[name].numpy() for name in ("mean", "square", "velocity") if name in self.tensors]
         state = [self.tensors["steps"].numpy(), *moments, *(vars(hp)[name].numpy() for name in names)]
-        vector = self.vector.numpy()
+        vector, none = self.vector.numpy(), np.zeros(self.tensors["steps"].shape, np.float32)
 
         @flushed_denormals()
         def step(gradient: Tensor, lr: Tensor, active: Tensor) -> None:
             given = [active.numpy(), vector, gradient.numpy(), lr.contiguous().numpy(), *state]
             if adam:
-                decay = lr * hp.weight_decay if hp.name == "adamw" else torch.zeros_like(lr)
-                run.adam(*given, decay.numpy())
+                run.adam(*given, (lr * hp.weight_decay).numpy() if hp.name == "adamw" else none)
             else:
                 run.rmsprop(*given)
 

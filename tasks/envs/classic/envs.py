@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.envs import classic_control
 from numpy.typing import NDArray
 
+from ...compiled.loading import kernels
 from ...rng import streams
 from ...runtime.progress import tick
 from ..base.encode import Actions
@@ -42,6 +43,8 @@ class ClassicEnvs(Envs):
         self.obs_space, self.action_space = scalar.observation_space, scalar.action_space
         self.obs_shape = self.obs_space.shape or ()
         self.actions = Actions(self.action_space, spec.id)
+        run = kernels()
+        self.compiled = getattr(run, self.model.kernel) if run is not None and self.model.kernel else None
         self.limit = spec.max_episode_steps or self.model.limit
         self.shape = (self.num_members, num_envs)
         self.keys = np.array([streams.key(seed, purpose, n) for seed in seeds for n in range(num_envs)], np.uint64)
@@ -68,9 +71,9 @@ class ClassicEnvs(Envs):
             self.checked = True
         if self.model.continuous:
             actions = self.actions.decode(actions)
-        self.state, reward, terminated = self.model.step(np, self.state, actions.reshape(-1))
+        next_obs, reward, terminated = self._advance(actions.reshape(-1))
+        self.obs = next_obs
         self.returns += reward
-        next_obs = self.obs = self._observe(self.state)
         rewards = np.empty(self.shape, np.float32)
         rewards.reshape(-1)[:] = reward
         self.clock += 1
@@ -85,6 +88,17 @@ class ClassicEnvs(Envs):
             self._finished.append((indices, self.returns[indices], self.clock - self.started[indices]))
             self._next_episode(indices)
         return StepResult(next_obs, rewards, terminated.reshape(self.shape), truncated.reshape(self.shape))
+
+    def _advance(self, actions: Array) -> tuple[NDArray[np.float32], Any, NDArray[np.bool_]]:
+        """Step the states; return observations (P, N, D), rewards and terminations."""
+        if self.compiled is None:
+            self.state, reward, terminated = self.model.step(np, self.state, actions)
+            return self._observe(self.state), reward, terminated
+        obs, terminated = np.empty((*self.shape, *self.obs_shape), np.float32), np.empty(self.size, np.bool_)
+        angle = self.state[2]
+        rows = obs.reshape(self.size, -1)
+        self.compiled(*self.state, actions.astype(np.int64), np.cos(angle), np.sin(angle), rows, terminated)
+        return obs, 1.0, terminated
 
     def abandon(self, mask: Array) -> None:
         if len(indices := mask.reshape(-1).nonzero()[0]):

@@ -16,7 +16,7 @@ assert RUN is not None
 def activated(x: np.ndarray, kind: int = 0) -> np.ndarray:
     """Rows (P, B, units) through an activation, without biases."""
     x = x.copy()
-    RUN.activate(x, np.zeros((len(x), x.shape[2]), np.float32), 0, kind)
+    RUN.activate(x, len(x), x.shape[1], np.zeros((len(x), 1, x.shape[2]), np.float32), kind)
     return x
 
 
@@ -40,19 +40,19 @@ def test_a_member_anywhere_in_memory_has_the_same_bits(units: int, kind: int) ->
     random = np.random.default_rng(0)
     h, g = (random.standard_normal((5, 3, units)).astype(np.float32) for _ in range(2))
     vector = random.standard_normal((5, units + 3)).astype(np.float32)
-    gradient, slopes, values = np.zeros_like(vector), g.copy(), h.copy()
-    RUN.activate(values, vector, 1, kind)
-    RUN.slope(slopes, values, gradient, 1, kind)
+    biases, gradient, slopes, values = vector[:, None, 1 : 1 + units], np.zeros_like(vector), g.copy(), h.copy()
+    RUN.activate(values, 5, 3, biases, kind)
+    RUN.slope(slopes, values, gradient[:, None, 1 : 1 + units], kind)
     for p in range(5):
         room = np.zeros(3 * units + p + 1, np.float32)[p + 1 :]  # one number further each time
         alone = room.reshape(1, 3, units)
         alone[:] = h[p]
-        RUN.activate(alone, vector[p : p + 1].copy(), 1, kind)
+        RUN.activate(alone, 1, 3, biases[p : p + 1].copy(), kind)
         assert np.array_equal(alone[0], values[p])
-        own, to = np.zeros_like(vector[:1]), g[p : p + 1].copy()
-        RUN.slope(to, alone, own, 1, kind)
+        own, to = np.empty((1, 1, units), np.float32), g[p : p + 1].copy()
+        RUN.slope(to, alone, own, kind)
         assert np.array_equal(to[0], slopes[p])
-        assert np.array_equal(own[0], gradient[p])
+        assert np.array_equal(own[0, 0], gradient[p, 1 : 1 + units])
 
 
 def test_a_folder_that_cannot_be_written_keeps_no_machine_code(tmp_path: object) -> None:

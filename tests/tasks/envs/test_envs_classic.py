@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from rekindle.tasks.checkpoint import state
+from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.envs import Envs, EnvSpec, make_envs
 from rekindle.tasks.envs.base.encode import Actions
 from rekindle.tasks.envs.classic.dynamics import MODELS
@@ -160,3 +161,19 @@ def test_wrong_actions_and_states_are_refused() -> None:
         envs.member_state(2)
     with pytest.raises(ValueError, match="at least, but got 0 and 3"):
         make_envs("CartPole-v1", [], 3)
+
+
+def test_compiled_equations_have_the_bits_of_the_plain_ones() -> None:
+    spec, seeds = EnvSpec("CartPole-v1"), [1, 2, 3]
+    compiled = ClassicEnvs(spec, seeds, 3, "train")
+    with without_kernels():
+        plain = ClassicEnvs(spec, seeds, 3, "train")
+    assert compiled.compiled is not None
+    assert plain.compiled is None
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        actions = random.integers(0, 2, (3, 3))
+        for one, other in zip(compiled.step(actions), plain.step(actions), strict=True):
+            assert np.array_equal(one, other)
+        assert np.array_equal(compiled.obs, plain.obs)
+    assert compiled.take_episodes().count.sum() > 10
