@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.networks.fused import (
     Autograd,
     FusedMLP,
@@ -111,16 +114,19 @@ def test_a_call_that_was_overwritten_cannot_be_differentiated() -> None:
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_a_perceptron_rounds_as_autograd_does(activation: str) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_perceptron_rounds_as_autograd_does(activation: str, compiled: bool) -> None:
     net = MLP("q", [3, 17, 8, 2], activation, last_gain=1.0)
     parameters = initialize([net], Parameters(net.shapes, 3), [1, 2, 3])
-    mlp = FusedMLP(net.sizes, ACTIVATIONS[activation], parameters.vector, 3, 33)
+    with nullcontext() if compiled else without_kernels():
+        mlp = FusedMLP(net.sizes, ACTIVATIONS[activation], parameters.vector, 3, 33)
+    same = torch.testing.assert_close if compiled else partial(torch.testing.assert_close, rtol=0, atol=0)
     x, g = draw(3, 33, 3).float(), draw(3, 33, 2, seed=1).float()
     outputs, _, _ = mlp(net.layers(parameters.views), x)
     expected = net(net.layers(parameters.leaves), x)
-    assert torch.equal(outputs, expected)
+    same(outputs, expected)
     (gradient,) = torch.autograd.grad((outputs * g).sum(), mlp.leaf)
-    assert torch.equal(gradient, parameters.gradient((expected * g).sum((1, 2))))
+    same(gradient, parameters.gradient((expected * g).sum((1, 2))))
 
 
 @pytest.mark.parametrize(("numbers", "choices"), [(3, 0), (0, 4), (2, 3)])
