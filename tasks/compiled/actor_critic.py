@@ -89,7 +89,10 @@ class Perceptron:
             start += (inputs + 1) * outputs
 
     def views(self, vector: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return weights (P, inputs, outputs) and biases (P, 1, outputs) of all layers but the last."""
+        """Return the weights and biases of all layers but the last.
+
+        They are (P, inputs, outputs) and (P, 1, outputs).
+        """
         starts = zip(self.weights, self.biases, pairwise(self.sizes[:-1]), strict=False)
         return [
             (vector[:, weight:bias].unflatten(1, (i, o)), vector[:, bias : bias + o].unsqueeze(1))
@@ -98,9 +101,10 @@ class Perceptron:
 
 
 class Hidden:
-    """The hidden layers of some members' networks, (P', B, units), and their slopes.
+    """The hidden units of some members' networks, (P', B, units).
 
-    All views are made once, since to make one takes as long as the arithmetic of small networks.
+    Their slopes lie beside them. All views are made once, since to make one takes as long as the arithmetic of small
+    networks.
     """
 
     def __init__(
@@ -152,7 +156,10 @@ class Group:
     """Some members that are computed together."""
 
     def __init__(self, kernels: ActorCriticKernels, span: slice, rooms: Sequence[Sequence[Tensor]]):
-        """Make the views of the members in a span, with room for the units of both networks."""
+        """Make the views of the members in a span.
+
+        Both networks have room for their units.
+        """
         vector, gradient = kernels.vector[span], kernels.gradient[span]
         self.span = span
         self.vector, self.gradient, self.metrics = vector.numpy(), gradient.numpy(), kernels.metrics[span].numpy()
