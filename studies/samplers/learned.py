@@ -3,8 +3,10 @@
 Each source is a regression on its own results: of their ranks, the best ones spread widest, by kernel ridge regression
 with an additive kernel. How far a source is trusted follows from how well it predicts the results of this study, and,
 before there are any, from how well the sources predict each other (in the manner of RGPE: Feurer, Letham and Bakshy
-2018). The study's own results are one more such regression, judged by leaving one out. A trial takes what the trusted
-regressions together expect most of; every fourth is left to the study's own sampler, which shows what misleads.
+2018). A source whose best configurations prove bad here is believed the other way round. The study's own results are
+one more such regression, judged by leaving one out. A trial takes what the regressions together expect most of. The
+less is believed of the sources, the more trials are left to the study's own sampler; every fourth is in any case, which
+shows what misleads.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ DRAWS = 32  # other configurations that are considered, at most
 LENGTH, RIDGE = 0.2, 0.1
 PRIOR, WEIGHT = 0.5, 2.0  # Fisher's z of a source that nothing is known of, and its inverse variance
 VARIANCE = 1.06  # of Fisher's z, times n - 3
+SURE = 0.8  # the trust from which on all but the sampler's own trials follow
 APART = 10.0  # the distance between values that have no scale
 
 
@@ -58,7 +61,7 @@ def choose(
     seen: ScoreHistory,
     check: Callable[[Mapping[str, Any]], object],
 ) -> dict[str, Any] | None:
-    """Return what sources expect most of, None without a trusted one.
+    """Return what sources expect most of, None if the trial is not to follow them.
 
     Args:
         config: the study's.
@@ -79,12 +82,13 @@ def choose(
     ends = np.cumsum([len(each) for each in scores])[:-1]
     experts = [_Expert(*each) for each in zip(np.split(points, ends), scores, strict=True)]
     trust = _trust(experts, points, own)
-    if not max(trust) > 0:
-        return None
+    strongest = max(map(abs, trust))
     if len(done) >= OWN[0]:
+        if np.random.default_rng(streams.seed_of(config.seed, "follow", number, 0)).random() >= (strongest / SURE) ** 2:
+            return None
         experts.append(_Expert(own, _places(len(done))))
-        trust.append(_trusted(experts[-1].left_out(), PRIOR))
-    draws = range(round(DRAWS ** max(trust)))
+        trust.append(max(0.0, _trusted(experts[-1].left_out(), PRIOR)))
+    draws = range(round(DRAWS ** max(map(abs, trust))))
     drawn = [flatten(space.sample(streams.seed_of(config.seed, "learned", number, n))) for n in draws]
     known, points = [*known, *drawn], np.concatenate([points, _points(space, drawn)])
     expected = sum(weight * expert.predict(points) for weight, expert in zip(trust, experts, strict=True))
@@ -122,7 +126,7 @@ class _Expert:
 
 
 def _trust(experts: Sequence[_Expert], known: Array, own: Array) -> list[float]:
-    """Return the weight of each source, from 0 to 1.
+    """Return the weight of each source, from -1 to 1.
 
     Args:
         experts: one of each source.
@@ -139,11 +143,14 @@ def _trust(experts: Sequence[_Expert], known: Array, own: Array) -> list[float]:
 
 
 def _trusted(predicted: Array, prior: float) -> float:
-    """Return how far predictions are trusted whose results rise."""
+    """Return how far predictions are trusted whose results rise.
+
+    Below 0 they are trusted the other way round.
+    """
     pairs = len(predicted)
     weight = max(pairs - 3, 0.5) / VARIANCE if pairs >= 3 else 0.0
     z = _z(predicted, _places(pairs)) if weight else 0.0
-    return max(0.0, math.tanh((z * weight + prior * WEIGHT) / (weight + WEIGHT)))
+    return math.tanh((z * weight + prior * WEIGHT) / (weight + WEIGHT))
 
 
 def _z(one: Array, other: Array) -> float:

@@ -88,10 +88,10 @@ def config_of(path: str, **options: Any) -> Config:
     return study_config(rekindle.tasks.load("tabular"), path, **{"epochs": 1, "scheduler": "none", **options})
 
 
-def search(path: str, reverse: bool, trials: int) -> tuple[list[float], list[bool]]:
-    """The distances of a study's trials from the best, and which of them a source chose."""
+def search(path: str, trials: int, order: Callable[[dict[str, float]], float]) -> tuple[list[float], list[bool]]:
+    """The distances of a study's trials from the best, and which of them a source in this order chose."""
     random = np.random.default_rng(5).uniform(0, 1, (48, 2)).tolist()
-    ranked = sorted(({"a": a, "b": b} for a, b in random), key=lambda each: abs(each["a"] - 0.8), reverse=reverse)
+    ranked = sorted(({"a": a, "b": b} for a, b in random), key=order)
     config = config_of(path, trials=trials, generation=1, sampler="random")
     config.options["learned"] = [source("s", ranked)]  # type: ignore[index]
     rows: list[Trial] = []
@@ -106,14 +106,17 @@ def search(path: str, reverse: bool, trials: int) -> tuple[list[float], list[boo
     return [-scores[0][1] for scores in seen.values()], [row.params["a"] in known for row in rows]
 
 
-def test_a_source_that_misleads_is_found_out(earlier: tuple[str, str]) -> None:
-    good, led = search(earlier[1], reverse=False, trials=16)
+def test_a_source_that_misleads_is_believed_the_other_way_round(earlier: tuple[str, str]) -> None:
+    good, led = search(earlier[1], 16, lambda each: abs(each["a"] - 0.8))
     assert min(good[:3]) < 0.03
     assert sum(led) > 4
-    bad, misled = search(earlier[1], reverse=True, trials=16)
+    bad, misled = search(earlier[1], 16, lambda each: -abs(each["a"] - 0.8))
     assert sum(misled[:5]) >= 3  # it is believed at first
-    assert not any(misled[8:])
-    assert min(bad[8:]) < 0.1
+    assert min(bad[:5]) > 0.2
+    assert min(bad[8:]) < 0.03
+    _, followed = search(earlier[1], 32, lambda each: each["b"])  # which has no effect here
+    assert sum(followed[:5]) >= 3
+    assert sum(followed[16:]) <= 4
 
 
 def test_every_fourth_trial_is_the_samplers_own_and_few_follow_before_a_result() -> None:
