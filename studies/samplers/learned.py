@@ -61,7 +61,7 @@ def choose(
     seen: ScoreHistory,
     check: Callable[[Mapping[str, Any]], object],
 ) -> dict[str, Any] | None:
-    """Return what sources expect most of, None if the trial is not to follow them.
+    """Return what sources expect most of, None not to follow them.
 
     Args:
         config: the study's.
