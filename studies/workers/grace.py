@@ -22,23 +22,26 @@ RESERVE = (0.2, 5.0)  # of the grace, and seconds at most, that giving up may ta
 
 
 @contextmanager
-def graceful(store: Store, grace: float, asked: Callable[[], bool]) -> Iterator[None]:
+def graceful(
+    store: Store, grace: float, asked: Callable[[], bool], status: int = 128 + signal.SIGTERM
+) -> Iterator[None]:
     """Exit before the grace time after a stop request is over.
 
     Args:
         store: holds the trials.
         grace: seconds between the request and the SIGKILL.
         asked: returns whether a stop is asked for.
+        status: with which it exits.
     """
     done = threading.Event()
-    threading.Thread(target=_watch, args=(store, grace, asked, done), daemon=True).start()
+    threading.Thread(target=_watch, args=(store, grace, asked, done, status), daemon=True).start()
     try:
         yield
     finally:
         done.set()
 
 
-def _watch(store: Store, grace: float, asked: Callable[[], bool], done: threading.Event) -> None:
+def _watch(store: Store, grace: float, asked: Callable[[], bool], done: threading.Event, status: int) -> None:
     while not asked():
         if done.wait(POLL):
             return
@@ -46,8 +49,8 @@ def _watch(store: Store, grace: float, asked: Callable[[], bool], done: threadin
     if done.wait(max(0.0, ends - time.monotonic())):
         return
     sys.stderr.write(
-        f"rekindle: a step takes longer than --grace {grace:g}: exits with what was saved last; any worker resumes\n"
+        f"rekindle: a step takes longer than --grace {grace:g}: exits with what was saved last, to be resumed\n"
     )
     sys.stderr.flush()
     store.close()
-    os._exit(128 + signal.SIGTERM)
+    os._exit(status)

@@ -13,6 +13,7 @@ from rich.console import Console
 from ....spaces import Space, flatten, unflatten
 from ....tasks import load
 from ....tasks.identity import TaskIdentity
+from ....tasks.runtime.interrupts import Interrupts
 from ....tasks.runtime.observers import EpochEvent, NoImprovement
 from ....tasks.runtime.progress import at_work
 from ....tasks.signals.demonstrations import check_name
@@ -27,6 +28,7 @@ from ...storage.store import Store
 from ...study.config import check_epochs, choose, parse_epochs
 from ...study.digits import counted
 from ...study.objectives import ALWAYS
+from ...workers.grace import graceful
 from ...workers.hangs import watched
 from ...workers.training import TaskStorage
 from ..output import tables
@@ -63,6 +65,7 @@ def train(arguments: argparse.Namespace) -> int:
             with (
                 copied(arguments.storage, task.uid, logs, partial(note, errors)),
                 watched(arguments.storage, arguments.stuck),
+                graceful(store, arguments.grace, Interrupts.asked),
                 at_work(),
             ):
                 result = fit_task(task, epochs, errors, until)
@@ -96,8 +99,14 @@ def _prepare(
     return make, values, TaskIdentity.of(algorithm, env, seed, values)
 
 
-def train_for_orion(arguments: argparse.Namespace, parent: Start | None) -> Results:
-    """Train one trial of Orion's, from where its parent ended if any."""
+def train_for_orion(arguments: argparse.Namespace, parent: Start | None, interrupted: int) -> Results:
+    """Train one trial of Orion's, from where its parent ended if any.
+
+    Args:
+        arguments: of the command.
+        parent: the state with which the trial begins.
+        interrupted: the exit status by which Orion tries a trial again.
+    """
     algorithm, epochs = load(arguments.task), _orion_epochs(arguments.epochs)
     space = options.space(arguments, algorithm)
     values = _applying(space, space.parse(*options.assignments(arguments)))
@@ -107,7 +116,11 @@ def train_for_orion(arguments: argparse.Namespace, parent: Start | None) -> Resu
         say(epoch_line(event, epochs, "episode_return", algorithm.learner.objective))
 
     retry = RetryPolicy(arguments.patience, full=True, say=say)
-    with Store(arguments.storage, retry=retry) as store, watched(arguments.storage, arguments.stuck):
+    with (
+        Store(arguments.storage, retry=retry) as store,
+        watched(arguments.storage, arguments.stuck),
+        graceful(store, arguments.grace, Interrupts.asked, interrupted),
+    ):
         return train_trial(
             lambda storage: make(storage=storage),
             values,

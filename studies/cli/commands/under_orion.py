@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         from .train import train_for_orion  # slow, and may be interrupted
 
-        results = train_for_orion(arguments, _parent())
+        results = train_for_orion(arguments, _parent(), interrupted)
     except (KeyboardInterrupt, Stopped, LeaseLost) as error:
         say(f"the trial is interrupted: {' '.join(str(error).split()) or 'stopped by SIGINT'}")
         return interrupted

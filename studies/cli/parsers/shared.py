@@ -88,8 +88,12 @@ def add_backends(parser: Parser) -> None:
 
 def add_lease(parser: Parser) -> None:
     option(parser, "--lease SECONDS", "how long a silent worker keeps its trials from other workers", default=60)
+    add_grace(parser)
+
+
+def add_grace(parser: Parser) -> None:
     text = (
-        "how long a worker has after SIGTERM, before the scheduler's SIGKILL: it saves between two steps, also within "
+        "how long a process has after SIGTERM, before the scheduler's SIGKILL: it saves between two steps, also within "
         "epochs and evaluations, and exits in time if one step takes longer"
     )
     option(parser, "--grace SECONDS", text, default=60)

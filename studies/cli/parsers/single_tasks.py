@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...orion.trial import is_under_orion
-from .shared import add_checkpoint, add_device, add_task, add_training, add_uid, add_use_previous
+from .shared import add_checkpoint, add_device, add_grace, add_task, add_training, add_uid, add_use_previous
 from .values import MANY, command, option, seed
 
 
@@ -22,6 +22,7 @@ def add_train(commands: Any) -> None:
     )
     text = "write what the policy observes and does in this run to a file such as demo.npz, as `evaluate --record` does"
     option(parser, "--record FILE", text, type=Path)
+    add_grace(parser)
     add_training(parser)
 
 

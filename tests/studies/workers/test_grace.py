@@ -14,6 +14,7 @@ from typing import Any
 import hanging
 import pytest
 import slow_envs
+from rekindle.studies.cli import main
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
 from rekindle.studies.upkeep.fsck import check
@@ -21,7 +22,7 @@ from rekindle.studies.workers import training
 from rekindle.studies.workers.supervisor import WorkerProcess
 from rekindle.studies.workers.worker import Worker
 from rekindle.tasks.algorithms.ppo import PPOLearner
-from studying import bits, sqlite_first, tiny, undisturbed
+from studying import TINY, bits, sqlite_first, tiny, undisturbed
 
 BEFORE = 170  # steps of a worker before it trains, to see that states can be restored
 RECIPE = Path(__file__).parents[3] / "examples" / "slurm.sh"
@@ -46,6 +47,32 @@ def test_an_evaluation_is_stopped_and_repeated(sqlite_url: str, monkeypatch: pyt
         assert not [row for row in store.segments("s") if row.state == "done"]
         assert Worker(store, "s").run()
         assert bits(store) == expected
+
+
+@pytest.mark.slow
+def test_a_training_whose_step_takes_too_long_exits_in_time_and_is_resumed(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., None]
+) -> None:
+    monkeypatch.setenv(hanging.VARIABLE, str(tmp_path / "hangs"))
+    settings = [f"--set={name}={value}" for name, value in TINY.items()]
+    words = ["train", "ppo", "hanging:Hanging-v0", "--epochs", "4", *settings, "--json"]
+    hanging.hang(tmp_path / "hangs", "asleep", after=250)
+    command = [sys.executable, "-m", "rekindle.studies.cli", *words, "--storage", sqlite_url, "--grace", "3"]
+    path = os.pathsep.join(filter(None, sys.path))
+    first = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: [*(tmp_path / "hangs").glob("taken-*")] or first.poll() is not None)
+    first.terminate()
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 128 + signal.SIGTERM, said
+    assert "a step takes longer than --grace 3: exits with what was saved last" in said
+    with Store(sqlite_url) as store:
+        assert not store.held()
+        [before] = store.tasks()
+    assert before.epochs >= 1
+    assert main([*words, "--storage", sqlite_url]) == 0
+    assert main([*words, "--storage", sqlite_url + "2"]) == 0
+    with Store(sqlite_url) as store, Store(sqlite_url + "2") as whole:
+        assert store.checkpoints(before.uid)[-1].digest == whole.checkpoints(before.uid)[-1].digest
 
 
 def test_a_state_within_an_epoch_contradicts_no_result(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
