@@ -1,4 +1,4 @@
-"""Workers that are killed, paused, preempted and misled about the time, on a database that fails now and then."""
+"""Workers that are killed, paused, preempted, misled about the time or hang, on a database that fails now and then."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hanging
 from rekindle.studies.errors import StoreError
+from rekindle.studies.failures import HUNG
 from rekindle.studies.storage.locks.fencing import TAKEOVER
 from rekindle.studies.storage.store import Store
 from skewed import skewed
@@ -79,6 +81,10 @@ os.killpg(0, signal.SIGKILL)
 """
 
 
+HANGS = "hangs"  # the folder of what says that a worker is to hang
+STUCK = 3.0  # leases without a step after which a worker hangs
+
+
 class Nursery:
     """Starts workers.
 
@@ -94,6 +100,8 @@ class Nursery:
         environment, beginning = skewed(directory, skew) if skew else ({**os.environ}, "")
         command = [sys.executable, "-c", beginning + NURSERY, str(self.epochs), str(self.deaths)]
         environment["OMP_NUM_THREADS"] = "1"
+        environment[hanging.VARIABLE] = str(directory / HANGS)
+        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), environment.get("PYTHONPATH", "")])
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -222,6 +230,7 @@ class Chaos:
     ):
         self.url, self.study, self.directory = url, study, directory
         worker = ["worker", "--study", study, "--workers", str(crew), "--lease", str(lease)]
+        worker += ["--stuck", f"{STUCK * lease:g}s"]
         self.commands = [*(worker for _ in range(crew)), *beside]
         self.lease, self.disk, self.server = lease, disk, server
         self.random, self.figures = random.Random(seed), Figures(seed)
@@ -235,6 +244,7 @@ class Chaos:
         """Disturbs for so many seconds at most, then lets the crew come to the end."""
         began = time.monotonic()
         with self._nurseries() as self.nurseries, Store(self.url, retry=0.5) as store:
+            self.store = store
             try:
                 for place in range(len(self.commands)):
                     self._start(place)
@@ -265,6 +275,7 @@ class Chaos:
         following = time.monotonic() + 1.0
         while time.monotonic() < until and not self._complete(store):
             self._keep_agenda()
+            self._replace_hung()
             if time.monotonic() >= following:
                 if not kinds:  # each kind comes up, again and again
                     kinds = [*self._kinds()]
@@ -274,8 +285,8 @@ class Chaos:
             time.sleep(0.02)
 
     def _kinds(self) -> list[str]:
-        database = ["lock"] if self.server is None else ["crash"]
-        return ["kill", "kill", "kill", "pause", "pause", "preempt", *database, *(["fill"] if self.disk.own else [])]
+        database = ["lock" if self.server is None else "crash", *(["fill"] if self.disk.own else [])]
+        return ["kill", "kill", "kill", "pause", "pause", "preempt", "hang", *database]
 
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self.agenda, (time.monotonic() + seconds, next(self.turn), action))
@@ -311,6 +322,19 @@ class Chaos:
 
     def preempt(self) -> None:
         self._end("SIGTERM", signal.SIGTERM)
+
+    def hang(self) -> None:
+        """Lets the next worker that steps its environment hang, until its watcher kills it."""
+        with suppress(StoreError):
+            histories = self.store.histories([trial.uid for trial in self.store.trials(self.study)])
+            if not any(history.failed[HUNG] for history in histories.values()):  # three in a row fail a trial
+                hanging.hang(self.directory / HANGS, self.random.choice([*hanging.WAYS]))
+
+    def _replace_hung(self) -> None:
+        for place, member in enumerate(self.crew):
+            if not member.leaving and member.nursery.statuses().get(member.pid) == -signal.SIGKILL:
+                member.leaving = True
+                self._start(place)
 
     def pause(self) -> None:
         if (member := self._victim()) is None:
@@ -380,6 +404,8 @@ class Chaos:
         """Lets everybody be until the study is complete and all have seen it."""
         while self.agenda:
             heapq.heappop(self.agenda)[2]()
+        for path in (self.directory / HANGS).glob("[0-9]*"):  # nobody came so far
+            path.unlink(missing_ok=True)
         while not all(member.ended for member in self.crew):
             assert time.monotonic() < deadline, f"no end with seed {self.figures.seed}: {self._last_words()}"
             for place, member in enumerate(self.crew):
@@ -402,6 +428,7 @@ class Chaos:
 
     def _count(self) -> None:
         figures, text = self.figures, "\n".join(text for _, text in self._logs())
+        figures.faults["hang"] = len([*(self.directory / HANGS).glob("taken-*")])
         figures.refused = text.count("is held by another process now")
         figures.waits = text.count("waiting for the database")
         figures.retries = text.count("is tried again")
