@@ -13,6 +13,7 @@ from rekindle.tasks import PPO, BadResume, Cohort, EpochEvent
 from rekindle.tasks.algorithms.ppo import PPOLearner
 from rekindle.tasks.checkpoint.state import difference
 from rekindle.tasks.errors import Diverged
+from rekindle.tasks.evaluation import one_thread
 
 SMALL: dict[str, Any] = {
     "num_steps": 16,
@@ -115,7 +116,8 @@ def test_a_member_in_the_middle_of_an_epoch_ends_with_the_others() -> None:
     tasks = [make(seed) for seed in range(3)]
     Cohort(tasks[:2]).fit(1)
     assert tasks[0].ref is not None
-    tasks[0].ref.learner.run_epoch(stop=lambda: True)  # one iteration of the two of an epoch
+    with one_thread():  # as all training is
+        tasks[0].ref.learner.run_epoch(stop=lambda: True)  # one iteration of the two of an epoch
     assert [task.env_steps for task in tasks] == [144, 144, 0]
     Cohort(tasks).fit(3)
     assert_as_alone(tasks, 3)

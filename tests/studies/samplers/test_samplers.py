@@ -46,7 +46,14 @@ SPACES = {"gp": SMALL, "bruteforce": FINITE, "grid": GRID}
 
 def config(sampler: str, **changes: Any) -> Config:
     space = SPACES.get(sampler, MIXED)
-    form = {"task": "ppo", "task_version": 1, "env": {}, "seed": 0, "space": space.priors(), "fixed": {}}
+    form = {
+        "task": "ppo",
+        "task_version": load("ppo").version,
+        "env": {},
+        "seed": 0,
+        "space": space.priors(),
+        "fixed": {},
+    }
     form |= {"epochs": [1, 9, 3], "trials": [4 if sampler == "gp" else 24], "generation": 2 if sampler == "gp" else 6}
     return Config(**(form | {"cohort": 3, "sampler": sampler} | changes))
 

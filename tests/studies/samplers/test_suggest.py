@@ -16,6 +16,7 @@ from rekindle.studies.samplers.tpe import TPE
 from rekindle.studies.storage.rows import Trial
 from rekindle.studies.study.config import BadConfig, Config
 from rekindle.studies.study.plan import Plan
+from rekindle.tasks import load
 
 SPACE = Space(
     name=categorical("adam", "sgd", default="adam", structural=True),
@@ -29,7 +30,14 @@ SPACE = Space(
 
 
 def config(**changes: Any) -> Config:
-    form = {"task": "ppo", "task_version": 1, "env": {}, "seed": 0, "space": SPACE.priors(), "fixed": {}}
+    form = {
+        "task": "ppo",
+        "task_version": load("ppo").version,
+        "env": {},
+        "seed": 0,
+        "space": SPACE.priors(),
+        "fixed": {},
+    }
     form |= {"epochs": [1, 9, 3], "trials": [32], "generation": 8, "cohort": 4}
     return Config(**(form | changes))
 

@@ -21,6 +21,7 @@ from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config
 from rekindle.studies.study.plan import Branch
+from rekindle.tasks import load
 from simulating import population
 from studying import run_by_three, undisturbed
 
@@ -30,9 +31,8 @@ SPACE = Space(lr=log_real(1e-5, 1e-1), gamma=near_one(0.9, 0.9999), width=real(0
 def config(members: int = 10, rungs: int = 6, seed: int = 0, **options: Any) -> Config:
     """A configuration of which no task is ever made."""
     options = {"exploit": "truncation", "explore": "pb2", "perturb": ["lr", "gamma", "width", "kind"], **options}
-    return Config(
-        "ppo", 1, {}, seed, SPACE.priors(), {}, [1, rungs, 1], [members], members, members, "random", "pbt", options
-    )
+    of = ("ppo", load("ppo").version, {}, seed, SPACE.priors(), {})
+    return Config(*of, [1, rungs, 1], [members], members, members, "random", "pbt", options)
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_it_acts_and_values_with_its_memory() -> None:
     [
         ({"batch_size": 10}, r"with a memory, batch_size \(10\) must be a multiple of model.sequence_length \(4\)"),
         ({"replay.name": "prioritized"}, "draws single transitions, but model.memory=lstm learns from sequences"),
-        ({"rnd.use": True, "n_step": 1}, "learn from single steps, but model.memory is lstm"),
+        ({"rnd.use": True, "n_step": 1}, "batches of rnd are single steps, but model.memory is lstm"),
     ],
 )
 def test_what_does_not_go_with_a_memory_is_refused(changes: dict[str, Any], message: str) -> None:
