@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -162,14 +163,22 @@ class Entry(Categorical):
 def offers(group: str) -> EntryPoints:
     """Return what packages on `sys.path` offer in a group of entry points.
 
-    Finding it reads a file of every installed package, so that is done once.
+    Finding it reads a file of every installed package, so that is done again only where packages came or went.
     """
-    return _offers(group, tuple(sys.path))
+    return _offers(group, tuple((place, _changed(place)) for place in sys.path))
 
 
 @lru_cache(maxsize=64)
-def _offers(group: str, places: tuple[str, ...]) -> EntryPoints:
+def _offers(group: str, places: tuple[tuple[str, int], ...]) -> EntryPoints:
     return entry_points(group=group)
+
+
+def _changed(place: str) -> int:
+    """Return when a folder changed last, in nanoseconds; 0 without one."""
+    try:
+        return os.stat(place or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 class Call(NamedTuple):

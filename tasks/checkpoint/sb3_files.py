@@ -27,6 +27,7 @@ from ..errors import StateMismatch
 Layer = tuple[Tensor, Tensor]
 ACTIVATIONS = {"Tanh": "tanh", "ReLU": "relu", "SiLU": "silu", "ELU": "elu"}
 NORMALIZATION = {"clip_obs": 10.0, "epsilon": 1e-8}  # as of `experience.normalizers`
+ARRAYS = {"numpy.ndarray", "numpy.dtype", *(f"numpy._core.multiarray.{name}" for name in ("scalar", "_reconstruct"))}
 DAMAGE = (OSError, ValueError, KeyError, EOFError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile)
 
 
@@ -181,10 +182,9 @@ class _InertUnpickler(pickle.Unpickler):
     """A reader of pickles that builds NumPy's arrays only, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module in {"numpy", "numpy.core.multiarray", "numpy._core.multiarray"} and name in {
-            *("ndarray", "dtype", "scalar", "_reconstruct")
-        }:
-            return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+        module = module.replace("numpy.core", "numpy._core")  # as NumPy 1 wrote it
+        if f"{module}.{name}" in ARRAYS:
+            return super().find_class(module, name)
         return type(name, (_Inert,), {})
 
 
