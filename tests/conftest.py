@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))  # for `import fakes`, also by EnvSpec("fakes:...")
+
+# Tests run side by side: threads of one would spin for a core that another one has. Before torch is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # A busy machine is no failure.
 settings.register_profile("rekindle", deadline=None, derandomize=True, database=None, max_examples=50)

@@ -476,13 +476,15 @@ def test_the_loss_on_a_batch_changes_nothing() -> None:
     assert task.digest == digest
 
 
-def test_threads_of_torch_are_given_back() -> None:
-    before = torch.get_num_threads()
+def test_threads_of_torch_change_no_bit_and_are_given_back() -> None:
+    alone, before = make(), torch.get_num_threads()
+    alone.fit(1)
+    expected = alone.evaluate(1)
     try:
         torch.set_num_threads(2)
         task = make()
         task.fit(1)
-        task.evaluate(1)
+        assert (task.evaluate(1), task.digest) == (expected, alone.digest)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
