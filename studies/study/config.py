@@ -364,40 +364,31 @@ def _are_trials(value: Any) -> bool:
     return counts and list(value) == sorted(set(value))
 
 
-def _are_options(value: Any) -> bool:
-    if not _are_names(value) or not isinstance(value.get("warm_start", ""), str):
-        return False
-    if not isinstance(value.get("known", []), list) or not all(map(_are_names, value.get("known", []))):
-        return False
-    if not _are_learned(value.get("learned", [])):
-        return False
-    if not _is_count(value.get("grid_points", 2), 1, MOST_GRID_POINTS):
-        return False
+def _is_keep(value: Any) -> bool:
     try:
-        keep_of(value.get("snapshots", "latest"))
+        keep_of(value)
     except ValueError:
         return False
-    budget = value.get("budget", {})
-    if not (isinstance(budget, Mapping) and all(_is_count(budget[unit], 1, 2**53) for unit in budget)):
-        return False
-    if not all(_is_count(epochs) for epochs in value.get("longer", ())):
-        return False
-    if not all(len(each) == 2 and _is_count(each[0], 0) and _are_names(each[1]) for each in value.get("spaces", ())):
-        return False
-    goal = value.get("goal", {})
-    if not (isinstance(goal, Mapping) and all(isinstance(goal[name], int | float) for name in goal)):
-        return False
-    if not _is_count(value.get("plateau", 1)):
-        return False
-    if not _is_weight(value.get("weight", 1.0)):
-        return False
-    seconds = value.get("trial_time", 1)
-    if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
-        return False
-    if not _are_environments(value):
-        return False
-    objectives = value.get("objectives", {"": "maximize"})
-    return _are_names(objectives) and len(objectives) > 0 and set(objectives.values()) <= {"maximize", "minimize"}
+    return True
+
+
+def _is_budget(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(_is_count(value[unit], 1, 2**53) for unit in value)
+
+
+def _is_goal(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(value[name], int | float) for name in value)
+
+
+def _are_spaces(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, list | tuple) and len(each) == 2 and _is_count(each[0], 0) and _are_names(each[1])
+        for each in value
+    )
+
+
+def _are_objectives(value: Any) -> bool:
+    return _are_names(value) and len(value) > 0 and set(value.values()) <= {"maximize", "minimize"}
 
 
 def _are_learned(value: Any) -> bool:
@@ -434,6 +425,23 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) < 1000
 
 
+_OPTIONS: dict[str, Callable[[Any], bool]] = {
+    "warm_start": lambda value: isinstance(value, str),
+    "known": lambda value: isinstance(value, list) and all(map(_are_names, value)),
+    "learned": _are_learned,
+    "grid_points": lambda value: _is_count(value, 1, MOST_GRID_POINTS),
+    "snapshots": _is_keep,
+    "budget": _is_budget,
+    "longer": lambda value: isinstance(value, list) and all(map(_is_count, value)),
+    "spaces": _are_spaces,
+    "goal": _is_goal,
+    "plateau": _is_count,
+    "weight": _is_weight,
+    "trial_time": lambda value: isinstance(value, int | float) and 0 < value < math.inf,
+    "objectives": _are_objectives,
+}
+
+
 _FORM: dict[str, Callable[[Any], bool]] = {
     "task": _is_text,
     "task_version": _is_count,
@@ -447,14 +455,19 @@ _FORM: dict[str, Callable[[Any], bool]] = {
     "cohort": _is_count,
     "sampler": _is_text,
     "scheduler": _is_text,
-    "options": _are_options,
+    "options": _are_names,
     "direction": _is_text,
 }
 
 
 def invalid_field(form: Mapping[str, Any]) -> str:
     """Return the name and value of an invalid field, or ""."""
-    for name, check in _FORM.items():
-        if name in form and not check(form[name]):
-            return f"its {name} is {str(form[name])[:80]!r}"
-    return ""
+    options = form.get("options", {})
+    checked = [("", form, _FORM)]
+    if isinstance(options, Mapping):
+        checked.append(("options.", options, _OPTIONS))
+    for place, values, checks in checked:
+        for name, check in checks.items():
+            if name in values and not check(values[name]):
+                return f"its {place}{name} is {str(values[name])[:80]!r}"
+    return "" if _are_environments(options) else f"its options are {str(options)[:80]!r}"
