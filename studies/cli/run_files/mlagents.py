@@ -73,15 +73,7 @@ def convert(path: Path, env: str | None = None, behavior: str | None = None) -> 
         ValueError: the file is no such configuration, or its trainer has no counterpart.
     """
     whole = read(path)
-    behaviors = whole.get("behaviors")
-    if not isinstance(behaviors, Mapping) or not behaviors:
-        raise ValueError(f"an ML-Agents configuration has behaviors, but {path} has none")
-    if behavior is None and len(behaviors) > 1:
-        raise ValueError(f"a run file is of one behavior, but {path} has {', '.join(behaviors)}; give --behavior")
-    name = behavior or next(iter(behaviors))
-    if name not in behaviors:
-        raise ValueError(f"{path} has no behavior {name!r}{near(name, list(behaviors))}")
-    flat = dict(_flat(whole.get("default_settings") or {})) | dict(_flat(behaviors[name] or {}))
+    name, flat = _behavior(whole, path, behavior)
     trainer = flat.pop("trainer_type", "ppo")
     if trainer not in ("ppo", "sac"):
         raise ValueError(
@@ -117,6 +109,19 @@ def convert(path: Path, env: str | None = None, behavior: str | None = None) -> 
     return Converted(content, [f"{path}: {value}" for path, value in left.items() if value not in ABSENT])
 
 
+def _behavior(whole: Mapping[str, Any], path: Path, behavior: str | None) -> tuple[str, dict[str, Any]]:
+    """Return a behavior's name, and its settings by path, with the file's defaults."""
+    behaviors = whole.get("behaviors")
+    if not isinstance(behaviors, Mapping) or not behaviors:
+        raise ValueError(f"an ML-Agents configuration has behaviors, but {path} has none")
+    if behavior is None and len(behaviors) > 1:
+        raise ValueError(f"a run file is of one behavior, but {path} has {', '.join(behaviors)}; give --behavior")
+    name = behavior or next(iter(behaviors))
+    if name not in behaviors:
+        raise ValueError(f"{path} has no behavior {name!r}{near(name, list(behaviors))}")
+    return name, dict(_flat(whole.get("default_settings") or {})) | dict(_flat(behaviors[name] or {}))
+
+
 def _snapshots(flat: Mapping[str, Any], epoch_steps: int) -> str:
     """Return which checkpoints are kept, an interval in whole epochs."""
     keep = int(flat.get("keep_checkpoints", 5))  # ML-Agents' default
@@ -134,52 +139,88 @@ def _sees_images(trainer: str, env: str) -> bool:
     return True
 
 
-def _hyperparameters(trainer: str, flat: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
-    """Return the hyperparameters by name, and the paths they come from."""
-    values = {name: flat[path] for path, name in DIRECT.items() if path in flat}
-    used = {path for path in DIRECT if path in flat}
+class _Settings:
+    """Settings of a behavior by path, and which of them were taken."""
 
-    def take(path: str, default: Any = None) -> Any:
-        used.add(path)
-        value = flat.get(f"{path}")
+    def __init__(self, flat: Mapping[str, Any]):
+        self.flat, self.used = flat, set[str]()
+
+    def take(self, path: str, default: Any = None) -> Any:
+        """Return a setting; the default where it is absent or null."""
+        self.used.add(path)
+        value = self.flat.get(path)
         return default if value is None else value
 
-    size, batch = take("hyperparameters.buffer_size"), take("hyperparameters.batch_size")
-    if trainer == "ppo":
-        horizon = take("time_horizon", 64)
-        if size is not None:
-            values["num_steps"] = min(int(horizon), int(size))
-            values["num_envs"] = max(1, int(size) // values["num_steps"])
-            if batch is not None:
-                values["num_minibatches"] = max(1, int(size) // int(batch))
-    else:
-        values |= {name: value for name, value in (("buffer_size", size), ("batch_size", batch)) if value is not None}
-        if (per_update := take("hyperparameters.steps_per_update")) is not None:
-            values |= {"num_envs": 1, "num_steps": max(1, int(per_update)), "num_updates": 1}
-        values["lr_schedule.name"] = "constant"  # ML-Agents' default for SAC
+    def have(self, prefix: str) -> bool:
+        """Return whether a path begins so."""
+        return any(path.startswith(prefix) for path in self.flat)
+
+
+def _hyperparameters(trainer: str, flat: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
+    """Return the hyperparameters by name, and the paths they come from."""
+    settings = _Settings(flat)
+    values = {name: flat[path] for path, name in DIRECT.items() if path in flat}
+    values |= _rollouts_of_ppo(settings) if trainer == "ppo" else _memory_of_sac(settings)
+    values |= _schedules(settings) | _networks(trainer, settings) | _signals(settings)
+    return values, settings.used | {path for path in DIRECT if path in flat}
+
+
+def _rollouts_of_ppo(settings: _Settings) -> dict[str, Any]:
+    size, batch = settings.take("hyperparameters.buffer_size"), settings.take("hyperparameters.batch_size")
+    horizon = settings.take("time_horizon", 64)
+    if size is None:
+        return {}
+    steps = min(int(horizon), int(size))
+    values = {"num_steps": steps, "num_envs": max(1, int(size) // steps)}
+    if batch is not None:
+        values["num_minibatches"] = max(1, int(size) // int(batch))
+    return values
+
+
+def _memory_of_sac(settings: _Settings) -> dict[str, Any]:
+    values: dict[str, Any] = {"lr_schedule.name": "constant"}  # ML-Agents' default for SAC
+    for name in ("buffer_size", "batch_size"):
+        if (size := settings.take(f"hyperparameters.{name}")) is not None:
+            values[name] = size
+    if (steps := settings.take("hyperparameters.steps_per_update")) is not None:
+        values |= {"num_envs": 1, "num_steps": max(1, int(steps)), "num_updates": 1}
+    return values
+
+
+def _schedules(settings: _Settings) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for theirs, ours in SCHEDULES.items():
-        if (kind := take(f"hyperparameters.{theirs}")) is not None:
+        if (kind := settings.take(f"hyperparameters.{theirs}")) is not None:
             values[f"{ours}.name"] = kind
-            if kind == "linear" and "max_steps" in flat:
-                values[f"{ours}.horizon"] = int(flat["max_steps"])
-    if encoder := take("network_settings.vis_encode_type"):
+            if kind == "linear" and "max_steps" in settings.flat:
+                values[f"{ours}.horizon"] = int(settings.flat["max_steps"])
+    return values
+
+
+def _networks(trainer: str, settings: _Settings) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if encoder := settings.take("network_settings.vis_encode_type"):
         values["model.encoder"] = ENCODERS.get(encoder, encoder)
-    if take("network_settings.goal_conditioning_type") == "hyper":
+    if settings.take("network_settings.goal_conditioning_type") == "hyper":
         values["model.goal_conditioning"] = "hyper"
-    if any(path.startswith("network_settings.memory.") for path in flat):
+    if settings.have("network_settings.memory."):
         values["model.memory"] = "lstm"
-        if trainer == "sac" and (length := take("network_settings.memory.sequence_length")) is not None:
+        if trainer == "sac" and (length := settings.take("network_settings.memory.sequence_length")) is not None:
             values["model.sequence_length"] = length
+    return values
+
+
+def _signals(settings: _Settings) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for theirs, ours in SIGNALS.items():
-        paths = [path for path in flat if path.startswith(f"reward_signals.{theirs}.")]
-        if paths:
+        if settings.have(f"reward_signals.{theirs}."):
             values[f"{ours}.use"] = True
         for key, name in OF_SIGNAL.items():
-            if (path := f"reward_signals.{theirs}.{key}") in paths:
-                values[f"{ours}.{name}"] = take(path)
-    if any(path.startswith("behavioral_cloning.") for path in flat):
+            if (path := f"reward_signals.{theirs}.{key}") in settings.flat:
+                values[f"{ours}.{name}"] = settings.take(path)
+    if settings.have("behavioral_cloning."):
         values["cloning.use"] = True
-    return values, used
+    return values
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
