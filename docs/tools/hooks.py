@@ -128,10 +128,14 @@ class Bare(str):
     __repr__ = str.__str__
 
 
+def bare(annotation: Any) -> Any:
+    """Return an annotation; one that is a text is shown without quotes."""
+    return Bare(annotation) if isinstance(annotation, str) else annotation
+
+
 def signature(value: Any) -> str:
     """Return a signature, with a line for each parameter if it is long."""
     found = inspect.signature(value)
-    bare = lambda each: Bare(each) if isinstance(each, str) else each  # noqa: E731
     parameters = [each.replace(annotation=bare(each.annotation)) for each in found.parameters.values()]
     found = found.replace(parameters=parameters, return_annotation=bare(found.return_annotation))
     if len(str(found)) <= WIDTH:

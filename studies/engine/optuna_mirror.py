@@ -6,6 +6,7 @@ One process at a time copies: the one that holds the lease of the mirror.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -109,10 +110,10 @@ class Mirror:
         self._ending.callback(storage.remove_session)
         objectives = objectives_of(config)
         directions = [StudyDirection[direction.upper()] for direction in objectives.values()]
-        make = lambda: optuna.create_study(  # noqa: E731
-            storage=storage, study_name=self.name, directions=directions, load_if_exists=True
+        create = functools.partial(
+            optuna.create_study, storage=storage, study_name=self.name, directions=directions, load_if_exists=True
         )
-        study = make()
+        study = create()
         copied = study.get_trials(deepcopy=False)
         if copied and MARK not in study.user_attrs:
             raise MirrorError(
@@ -123,7 +124,7 @@ class Mirror:
             form += [*map(list, scale_of(config, self.rows.segments.values()))]
         if copied and study.user_attrs.get(FORM) != form:
             optuna.delete_study(study_name=self.name, storage=storage)
-            study = make()
+            study = create()
         study.set_user_attr(MARK, config.to_json())
         study.set_user_attr(FORM, form)
         study.set_metric_names(list(objectives))

@@ -193,8 +193,7 @@ class Worker:
             self.store.release([each.lease for each in claimed])
 
     def _train(self, claimed: Sequence[Claimed]) -> None:
-        items, done = [each.item for each in claimed], list[int]()
-        leases = {each.lease.uid: each.lease for each in claimed}
+        items, leases = [each.item for each in claimed], {each.lease.uid: each.lease for each in claimed}
         training = Training(self.runner, items, leases, self.use_previous, self.env_processes)
         try:
             training.run()
@@ -202,50 +201,59 @@ class Worker:
             pass  # another worker holds the lease now; nothing of this one was written
         except Held:
             pass  # everything is saved; the loop sees why
-        except StoreError as error:
-            if not isinstance(error, DamagedState):
-                raise
-            if len(items) == 1:
-                self.blocked[items[0].trial.uid] = error
-            else:
-                self._train_alone(claimed)
         except Stopped:
             raise
-        except (Exception, SystemExit) as raised:  # an environment may raise anything
-            cause = _Exited(raised) if isinstance(raised, SystemExit) else raised
-            if training.storage.busy and classify(cause) != "memory":
-                raise
-            if len(items) == 1:
-                self._failed(*claimed[0][:2], cause)
-            else:
-                self._train_alone(claimed)
-        for item, lease, _ in claimed:
-            uid = item.trial.uid
-            if uid in training.results:
-                done.append(item.trial.configuration)
-                self.tell(
-                    f"trial {item.trial.number} ({uid[:8]}) has {training.epochs} epochs: {training.results[uid]}"
-                )
-            if uid in training.failed:
-                self._failed(item, lease, training.failed[uid])
-            elif uid in training.lost:
-                [row] = self.store.trials(self.study, of=[item.trial.number])
-                why = (
-                    f"was ended by the command {row.error}"
-                    if row.state == CANCELLED
-                    else "is held by another process now; the late writes of this one were refused"
-                )
-                self.say(f"trial {item.trial.number} ({uid[:8]}) {why}")
-        for number in done:
-            self.ended(number)
+        except SystemExit as error:
+            self._find_the_failing(claimed, _Exited(error), training.storage.busy)
+        except Exception as error:  # noqa: BLE001 - an environment may raise anything
+            self._find_the_failing(claimed, error, training.storage.busy)
+        for each in claimed:
+            self._report(each, training)
+        for item in items:
+            if item.trial.uid in training.results:
+                self.ended(item.trial.configuration)
 
-    def _train_alone(self, claimed: Sequence[Claimed]) -> None:
-        """Train the segments one by one, to find the one that fails.
+    def _find_the_failing(self, claimed: Sequence[Claimed], error: Exception, busy: bool) -> None:
+        """Fail or block a single segment; train several one by one.
 
         The failed training has released all leases; each segment's training takes a new one.
+
+        Args:
+            claimed: the segments that trained together.
+            error: what ended their training.
+            busy: whether the store was at work meanwhile, so that no trial is at fault.
+
+        Raises:
+            Exception: the error itself, if no trial is at fault.
         """
-        for each in claimed:
-            self._train([each])
+        if isinstance(error, StoreError):
+            if not isinstance(error, DamagedState):
+                raise error
+        elif busy and classify(error) != "memory":
+            raise error
+        if len(claimed) > 1:
+            for each in claimed:
+                self._train([each])
+        elif isinstance(error, StoreError):
+            self.blocked[claimed[0].item.trial.uid] = error
+        else:
+            self._failed(claimed[0].item, claimed[0].lease, error)
+
+    def _report(self, claimed: Claimed, training: Training) -> None:
+        """Tell the end of a segment, and record its failure."""
+        number, uid = claimed.item.trial.number, claimed.item.trial.uid
+        if uid in training.results:
+            self.tell(f"trial {number} ({uid[:8]}) has {training.epochs} epochs: {training.results[uid]}")
+        if uid in training.failed:
+            self._failed(claimed.item, claimed.lease, training.failed[uid])
+        elif uid in training.lost:
+            [row] = self.store.trials(self.study, of=[number])
+            why = (
+                f"was ended by the command {row.error}"
+                if row.state == CANCELLED
+                else "is held by another process now; the late writes of this one were refused"
+            )
+            self.say(f"trial {number} ({uid[:8]}) {why}")
 
     def _failed(
         self, item: ReadySegment, claimed: StoreLease, error: BaseException, decision: Decision | None = None

@@ -110,7 +110,7 @@ def convert(path: Path, env: str | None = None, behavior: str | None = None) -> 
 
 
 def _behavior(whole: Mapping[str, Any], path: Path, behavior: str | None) -> tuple[str, dict[str, Any]]:
-    """Return a behavior's name, and its settings by path, with the file's defaults."""
+    """Return a behavior's name, and its settings by path, defaults included."""
     behaviors = whole.get("behaviors")
     if not isinstance(behaviors, Mapping) or not behaviors:
         raise ValueError(f"an ML-Agents configuration has behaviors, but {path} has none")
