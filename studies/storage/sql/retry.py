@@ -73,7 +73,8 @@ class Backoff:
             left = policy.seconds - self.seconds
             policy.say(f"waiting for the database, for {left:.0f} s more at most: {problem}")
             self._said, self._say_at = True, time.monotonic() + SAY_EVERY
-        until = time.monotonic() + self.pause * _RANDOM.uniform(0.5, 1.5)  # jitter: no second collision
+        pause = self.pause * _RANDOM.uniform(0.5, 1.5)  # jitter: no second collision
+        until = time.monotonic() + min(pause, policy.seconds - self.seconds)
         while (left := until - time.monotonic()) > 0 and not policy.stop():
             time.sleep(min(left, SLICE))
             tick()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,8 +55,9 @@ def test_room_is_waited_for_by_those_who_say_so(sqlite_url: str) -> None:
         lift = full(store)
         store.save([Write(lease, 1, b"{}", {"0" * 64: bytes(1_000_000)})])
         assert store.tasks()[0].epochs == 1
-    assert said[0].startswith("waiting for the database, for 60 s more at most: no room to write: ")
-    assert said[1] == "the database is back after 0 s"
+    assert said[0].startswith("waiting for the database, for ")
+    assert " s more at most: no room to write: " in said[0]
+    assert said[-1].startswith("the database is back after ")
 
 
 def test_a_wait_ends_when_it_is_asked_to(sqlite_url: str) -> None:
@@ -65,13 +66,13 @@ def test_a_wait_ends_when_it_is_asked_to(sqlite_url: str) -> None:
         store.wait_until(lambda: bool(asked))
         lease = store.open("a", {})
         lift = full(store)
-        with pytest.raises(StoreFull, match=r"no room to write.*\(waited for 0 s\)"):
+        with pytest.raises(StoreFull, match=r"no room to write.*\(waited for \d+ s\)"):
             store.save([Write(lease, 1, b"{}", {"0" * 64: bytes(1_000_000)})])
         lift()
 
 
 def test_the_end_of_a_patience_says_how_long_it_was() -> None:
-    with pytest.raises(StoreLocked, match=r"busy \(waited for 0 s\)"):
+    with pytest.raises(StoreLocked, match=r"busy \(waited for \d+ s\)"):
         wait_for_ever(Backoff(RetryPolicy(0.02)))
 
 
@@ -93,10 +94,10 @@ def test_pauses_grow_and_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         slept.append(seconds)
         clock[0] += seconds
 
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(time, "sleep", sleep)
+    own = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)  # other threads keep the clock that there is
+    monkeypatch.setattr(module, "time", own)
     wait = Backoff(RetryPolicy(60))
-    with pytest.raises(StoreLocked, match=r"waited for (5\d|60) s"):
+    with pytest.raises(StoreLocked, match=r"waited for (58|59|60) s"):
         wait_for_ever(wait)
     assert max(slept) <= module.SLICE
     assert wait.pause == module.LONGEST
