@@ -6,6 +6,8 @@ change, and are added if absent.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -116,6 +118,7 @@ class StudyRunner:
         self.algorithm = load_task(self.config)
         self.stop: Callable[[], bool] = lambda: False  # whether planning is to end early
         self.complete = False
+        self._renew_at = math.inf  # when the planning lock that it holds is to be renewed
         self._optuna_params: dict[int, dict[str, Any]] = {}  # by trial: its hyperparameters in Optuna's form
         self._priors = self.config.priors  # that this form is of
         self._structures: dict[int, str] = {}  # by trial; hyperparameters never change
@@ -139,6 +142,7 @@ class StudyRunner:
             self._raise_if_asked()
             if additions := self._without_new_trials_unless_planner(plan):
                 self._write(additions)
+            self._renew_at = math.inf
             if self.rows.refresh() is None and not additions:
                 break  # another process is still writing the rest
         self.complete = self.rows.plan().complete
@@ -147,9 +151,12 @@ class StudyRunner:
 
     def _without_new_trials_unless_planner(self, plan: Plan) -> Plan:
         """Return the plan without new trials while another process makes them."""
-        if not plan.makes_trials or self.store.acquire_planning(self.name, self.rows.revision):
+        if not plan.makes_trials:
             return plan
-        return replace(plan, ask=None, branches=[])
+        if not self.store.acquire_planning(self.name, self.rows.revision):
+            return replace(plan, ask=None, branches=[])
+        self._renew_at = time.monotonic() + self.store.planning_seconds / 4
+        return plan
 
     def ready(self) -> set[tuple[int, int]]:
         """Return the (number, rung) of all segments that are ready now."""
@@ -226,7 +233,10 @@ class StudyRunner:
         return new
 
     def _raise_if_asked(self) -> None:
-        """Raise Stopped between two steps of planning, before any row is written."""
+        """Raise Stopped between two steps of planning, before any row is written; keep the turn otherwise."""
+        if time.monotonic() >= self._renew_at:
+            self.store.renew_planning(self.name)
+            self._renew_at = time.monotonic() + self.store.planning_seconds / 4
         if self.stop():
             raise Stopped(
                 "planning was asked to stop; nothing of an unfinished plan is written, and any worker repeats it"

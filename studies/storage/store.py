@@ -48,7 +48,6 @@ from .sql.writes import add_events
 
 KEEP = Keep()
 MIRROR = task_rows.MIRROR
-PLANNING_SECONDS = 30.0
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -331,12 +330,21 @@ class Store:
 
         Return False while another process does.
 
-        The lock is released when trials are added, or after ``lease_seconds``, PLANNING_SECONDS at most.
+        The lock is released when trials are added, or ``planning_seconds`` after it was taken or renewed.
         """
         if not self.database.read(lambda connection: planning_lock.is_free(connection, study, revision)):
             return False
-        seconds = min(self.lease_seconds, PLANNING_SECONDS)
+        seconds = self.planning_seconds
         return self.database.write(lambda connection: planning_lock.acquire(connection, study, revision, seconds))
+
+    def renew_planning(self, study: str) -> None:
+        """Keep the lock of ``acquire_planning``, if this process has it."""
+        self.database.write(lambda connection: planning_lock.renew(connection, study, self.planning_seconds))
+
+    @property
+    def planning_seconds(self) -> float:
+        """How long a process that makes trials may be silent before others make them."""
+        return min(self.lease_seconds, planning_lock.SECONDS)
 
     def finish_segments(self, study: str, results: Sequence[Result]) -> None:
         """End segments with their scores, all or none, under their tasks' leases.

@@ -1,8 +1,9 @@
 """Lock of the process that makes a study's new trials.
 
 Any worker may make them, and all would make the same ones. If sixteen workers do so at once, the work is done sixteen
-times; so one of them takes the lock, and the others wait until it is done, is dead, or takes too long. The lock saves
-time and protects nothing.
+times; so one of them takes the lock, and renews it while it gets on. The others wait until it is done, is dead, or has
+not renewed it: one that is killed on another machine, where nobody sees that it is dead, holds them up for `SECONDS` at
+most. The lock saves time and protects nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from sqlalchemy import Connection
 from ..sql.schema import Now, study
 from .owner import Owner
 
+SECONDS = 10.0  # at most, for which the lock outlives its renewal; a lease, if that is shorter
 _LEFT = (study.c.planner_until - Now()).label("left")
 
 
@@ -39,7 +41,15 @@ def acquire(connection: Connection, name: str, revision: int, seconds: float) ->
     return True
 
 
+def renew(connection: Connection, name: str, seconds: float) -> None:
+    """Keep the lock for some seconds from now on, if this process has it."""
+    connection.execute(study.update().where(_own(name)).values(planner_until=Now() + seconds))
+
+
 def release(connection: Connection, name: str) -> None:
     """Release the lock, if this process has it."""
-    own = sa.and_(study.c.name == name, study.c.planner == str(Owner.current()))
-    connection.execute(study.update().where(own).values(planner=None, planner_until=None))
+    connection.execute(study.update().where(_own(name)).values(planner=None, planner_until=None))
+
+
+def _own(name: str) -> sa.ColumnElement[bool]:
+    return sa.and_(study.c.name == name, study.c.planner == str(Owner.current()))
