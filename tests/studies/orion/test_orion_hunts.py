@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -311,6 +312,41 @@ def test_the_orion_command_tries_a_trial_again_whose_program_hung(sqlite_url: st
     with Store(sqlite_url) as store:
         failures = [e.data for t in trials for e in store.events(told(t)["uid"]) if e.kind == FAILED]
     assert [(failure["kind"], failure["retry"]) for failure in failures] == [(HUNG, True)]
+
+
+def test_the_orion_command_tries_a_trial_again_whose_step_outlasts_its_grace(
+    sqlite_url: str, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    folder = tmp_path / "hangs"
+    hanging.hang(folder, "asleep", after=250)  # in the second epoch
+    settings = [f"--set:{name}={value}" for name, value in {**TINY, "epoch_steps": 64}.items()]
+    command = ["hunt", "-n", "h", "--exp-max-trials", "1", "rekindle", "train", "ppo", "hanging:Hanging-v0", *settings]
+    command += ["--epochs", "3", "--grace", "1", "--set:optimizer.lr~loguniform(1e-5, 1e-2)"]
+
+    def preempt() -> None:
+        wait_until(lambda: [*folder.glob("taken-*")])
+        [taken] = folder.glob("taken-*")
+        os.kill(int(taken.name.removeprefix("taken-")), signal.SIGTERM)
+
+    def run() -> tuple[str, list[Trial]]:
+        said = orion_says(command, sqlite_url, tmp_path, forked=1, environment={hanging.VARIABLE: str(folder)})
+        return said, get_experiment("h", storage=storage_of(sqlite_url)).fetch_trials()
+
+    scheduler = threading.Thread(target=preempt)
+    scheduler.start()
+    said, [trial] = run()
+    scheduler.join()
+    assert "a step takes longer than --grace 1: exits with what was saved last" in said
+    assert trial.status == "interrupted", said
+    with Store(sqlite_url) as store:
+        [before] = store.tasks()
+        assert before.epochs >= 1
+        assert not store.held()
+        said, [trial] = run()
+        assert trial.status == "completed", said
+        assert (told(trial)["uid"], told(trial)["epochs"], told(trial)["resumed"]) == (before.uid, 3, 1)
+        assert replay(store, before.uid)["equal"]
+        assert not {event.kind for event in store.events(before.uid)} & {"takeover", FAILED}  # nobody was killed
 
 
 def test_a_hunt_keeps_no_password_of_its_command_line_and_logs_none_of_the_environment(
