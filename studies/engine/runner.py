@@ -233,7 +233,10 @@ class StudyRunner:
         return new
 
     def _raise_if_asked(self) -> None:
-        """Raise Stopped between two steps of planning, before any row is written; keep the turn otherwise."""
+        """Raise Stopped between two steps of planning; otherwise keep the turn.
+
+        No row of an unfinished plan is written.
+        """
         if time.monotonic() >= self._renew_at:
             self.store.renew_planning(self.name)
             self._renew_at = time.monotonic() + self.store.planning_seconds / 4

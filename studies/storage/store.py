@@ -15,7 +15,6 @@ lease of a dead process is free at once on the same machine, and elsewhere when 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,6 +46,7 @@ from .sql.retry import RetryPolicy
 from .sql.writes import add_events
 
 KEEP = Keep()
+LONGEST_LEASE = 1e7  # seconds; what clocks can express, and people would wait for
 MIRROR = task_rows.MIRROR
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,8 +75,10 @@ class Store:
     """
 
     def __init__(self, url: str, *, lease_seconds: float = 60.0, keep: Keep = KEEP, retry: float | RetryPolicy = 60.0):
-        if not (math.isfinite(lease_seconds) and lease_seconds > 0):
-            raise ValueError(f"Store: lease_seconds must be above 0, but got {lease_seconds}")
+        if not 0 < lease_seconds <= LONGEST_LEASE:
+            raise ValueError(
+                f"Store: lease_seconds must be above 0, and {LONGEST_LEASE:.0f} at most, but got {lease_seconds}"
+            )
         self.lease_seconds, self.keep = lease_seconds, keep
         self.database = Database(url, retry, stall=max(lease_seconds, 1.0))
         self._held = HeldLeases(self._renew, fencing.BEAT * lease_seconds)
@@ -343,7 +345,7 @@ class Store:
 
     @property
     def planning_seconds(self) -> float:
-        """How long a process that makes trials may be silent before others make them."""
+        """Seconds of silence after which others make a process's trials."""
         return min(self.lease_seconds, planning_lock.SECONDS)
 
     def finish_segments(self, study: str, results: Sequence[Result]) -> None:

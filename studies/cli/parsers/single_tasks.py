@@ -67,7 +67,7 @@ def add_policy(commands: Any) -> None:
     parser = command(commands, "evaluate", "the return of a stored checkpoint", "policy.evaluate")
     add = partial(option, parser)
     add_checkpoint(parser)
-    add("--episodes N", "number of episodes", type=int, default=20)
+    add("--episodes N", "number of episodes", default=20)
     add(
         "--env ENV",
         "evaluate in another environment with the same observations and actions: an id, an EnvSpec as JSON, or JSON "

@@ -105,26 +105,28 @@ def port(text: str) -> int:
 def amount(text: str) -> float:
     """Parse a number above 0."""
     value = float(text) if text.replace(".", "", 1).isdecimal() else 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, such as 1 or 0.5, but got {text!r}")
+    if not 0 < value <= MOST:
+        raise argparse.ArgumentTypeError(
+            f"must be a number above 0, such as 1 or 0.5, and {MOST} at most, but got {text[:40]!r}"
+        )
     return value
 
 
 def seed(text: str) -> int:
     """Parse a seed."""
-    if not text.isdecimal() or int(text) >= 2**63:
-        raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**63 - 1, but got {text!r}")
+    if not text.isdecimal() or len(text) > 19 or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"must be an integer from 0 to 2**63 - 1, but got {text[:40]!r}")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """Parse a finite duration."""
+    """Parse a duration that clocks and waits of all kinds can express."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0.0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be seconds, a number of at least 0, but got {text!r}")
+    if not 0.0 <= value <= MOST:
+        raise argparse.ArgumentTypeError(f"must be seconds, a number from 0 to {MOST}, but got {text[:40]!r}")
     return value
 
 

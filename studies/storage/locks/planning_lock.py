@@ -42,7 +42,7 @@ def acquire(connection: Connection, name: str, revision: int, seconds: float) ->
 
 
 def renew(connection: Connection, name: str, seconds: float) -> None:
-    """Keep the lock for some seconds from now on, if this process has it."""
+    """Keep the lock for some more seconds, if this process has it."""
     connection.execute(study.update().where(_own(name)).values(planner_until=Now() + seconds))
 
 

@@ -305,8 +305,15 @@ BAD = {
     "device elsewhere": (["tune", "ppo", "CartPole-v1", "--device", "cuda:99"], "'cuda:99' is not here"),
     "GPUs in vain": (["tune", "ppo", "CartPole-v1", "--engine", "ray", "--gpus-per-worker", "1"], "add --device cuda"),
     "no GPU": (["tune", "ppo", "CartPole-v1", "--engine", "ray", "--device", "cuda"], "add --gpus-per-worker 1"),
-    "patience": (["status", "--patience", "soon"], "must be seconds, a number of at least 0"),
+    "patience": (["status", "--patience", "soon"], "must be seconds, a number from 0 to 10000000"),
     "lease": (["tune", "ppo", "CartPole-v1", "--lease", "0"], "lease_seconds must be above 0"),
+    "lease for ever": (["worker", "--lease", "1e20"], "must be seconds, a number from 0 to 10000000, but got '1e20'"),
+    "grace for ever": (["train", "ppo", "CartPole-v1", "--grace", "1e300"], "a number from 0 to 10000000"),
+    "endless evaluation": (
+        ["evaluate", "a", "--episodes", "1000000000"],
+        "must be 10000000 at most, but got 1000000000",
+    ),
+    "many digits": (["tune", "ppo", "CartPole-v1", "--seed", "9" * 5000], "must be an integer from 0 to 2**63 - 1"),
     "unknown command": (["tunne"], "tune"),
     "no command": ([], "COMMAND"),
 }
