@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from disturbing import Chaos, Disk, Figures
+from disturbing import FAULTS, Chaos, Disk, Figures
 from reading_copies import expected, in_order, of_mlflow, of_table, of_tensorboard, of_wandb
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.store import Store
@@ -25,8 +25,9 @@ from studying import bits, run, tiny
 
 CONFIG = functools.partial(tiny, 24, (3, 27, 3), generation=8, env="hanging:Hanging-v0", fixed={"epoch_steps": 1024})
 CREW, LEASE = 4, 1.5
-DISTURB, FINISH = 75.0, 300.0  # seconds, at most
-TAKES = 22.0  # seconds for one worker whom nobody disturbs; on a machine that takes longer everything is slower
+LEAST = 100  # faults of each study
+PATIENCE = 300.0  # seconds in which nobody gets on, at a pace of 1
+TAKES = 22.0  # seconds for one worker whom nobody disturbs; where it takes longer, leases and patience are longer
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Undisturbed:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     began = time.monotonic()
     found = run(f"sqlite:///{tmp_path_factory.mktemp('undisturbed') / 'a.db'}", CONFIG())
-    return Undisturbed(found, min(max(1.0, (time.monotonic() - began) / TAKES), 4.0))
+    return Undisturbed(found, max(1.0, (time.monotonic() - began) / TAKES))
 
 
 @pytest.fixture
@@ -59,7 +60,13 @@ def disk() -> Iterator[Callable[[int], Disk]]:
 
 
 def study(
-    url: str, directory: Path, disk: Disk, undisturbed: Undisturbed, lease: float = LEASE, **more: Any
+    url: str,
+    directory: Path,
+    disk: Disk,
+    undisturbed: Undisturbed,
+    faults: int = LEAST,
+    lease: float = LEASE,
+    **more: Any,
 ) -> Figures:
     """Disturbs a study, and holds what came of it against the undisturbed one."""
     directory.mkdir()
@@ -68,16 +75,19 @@ def study(
     seed = int(os.environ.get("REKINDLE_CHAOS_SEED") or random.SystemRandom().randrange(10**6))
     pace = undisturbed.pace
     chaos = Chaos(url, "s", directory, seed=seed, lease=lease * pace, disk=disk, **{"crew": CREW, **more})
-    figures = chaos.run(DISTURB * pace, FINISH)
+    figures = chaos.run(faults, PATIENCE * pace)
     with Store(url) as store:
         wrong = [*differences(bits(store), undisturbed.bits)]
         assert not wrong, "\n".join([f"seed {seed}", *wrong[:20]])
         assert {trial.state for trial in store.trials("s")} == {"complete", "pruned"}
         assert store.workers() == []
-        assert check(store) == []
+        # Who is killed after its result, before it frees the trial, leaves a lease that nobody needs to take.
+        assert [finding for finding in check(store) if finding.kind != "lease"] == []
         for trial in store.trials("s"):
             tokens = [event.data["token"] for event in store.events(trial.uid) if "token" in event.data]
             assert tokens == sorted(set(tokens)), "each taking of a lease has a token of its own"
+    assert figures.faults.total() >= faults, str(figures)
+    assert figures.kinds == len(FAULTS), str(figures)
     assert figures.takeovers, str(figures)
     return figures
 
@@ -102,7 +112,6 @@ def test_a_study_on_sqlite_ends_as_undisturbed(
     own = disk(64)
     url = f"sqlite:///{own.directory / 'store.db'}"
     figures = study(url, tmp_path / "logs", own, undisturbed)
-    assert figures.faults["hang"], str(figures)
     record_property("chaos", f"SQLite, {figures}")
 
 
@@ -117,7 +126,6 @@ def test_a_study_on_postgresql_ends_as_undisturbed(
     own = disk(512)
     server = postgres_in(own.directory)
     figures = study(server.new_database(), tmp_path / "logs", own, undisturbed, server=server)
-    assert figures.faults["hang"], str(figures)
     record_property("chaos", f"PostgreSQL, {figures}")
 
 
@@ -131,7 +139,7 @@ def test_copies_hold_each_epoch_once_and_in_order_whoever_dies(
     url = f"sqlite:///{own.directory / 'store.db'}"
     kinds = {"tensorboard": "t", "csv": "c.csv", "parquet": "c.parquet", "wandb": "w", "mlflow": "m.db"}
     beside = [["export-curves", "s", "--follow", "--to", f"{kind}:{place / name}"] for kind, name in kinds.items()]
-    figures = study(url, tmp_path / "logs", own, undisturbed, lease=4 * LEASE, crew=2, beside=beside)
+    figures = study(url, tmp_path / "logs", own, undisturbed, faults=25, lease=4 * LEASE, crew=2, beside=beside)
     record_property("chaos", f"copies beside SQLite, {figures}")
     with Store(url) as store:
         whole = expected(store)

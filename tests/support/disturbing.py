@@ -29,25 +29,36 @@ from rekindle.studies.storage.store import Store
 from skewed import skewed
 
 # Forks workers, each of which is `rekindle worker`, from a process that has imported everything: a new one in 50 ms.
-# They write down each epoch that they train, before they can be killed for it.
+# They write down each epoch that they train, before they can be killed for it, and a mark whenever they get on: when
+# one starts, writes rows, has trained an epoch, saves, and writes results.
 NURSERY = """
 import json, os, signal, sys
 import optuna
 from rekindle.studies import cli
 from rekindle.studies.cli import dispatch
+from rekindle.studies.engine.runner import StudyRunner
 from rekindle.studies.workers import worker
 from rekindle.studies.samplers import suggest
+from rekindle.studies.storage.store import Store
 from rekindle.tasks.learner import Learner
 from rekindle.tasks.algorithms.ppo import PPO
 
-counter, deaths = (os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) for path in sys.argv[1:3])
+counter, deaths, marks = (os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) for path in sys.argv[1:4])
 run_epoch = Learner.run_epoch
 
 def counted(learner, *arguments, **more):
     metrics = run_epoch(learner, *arguments, **more)
     if metrics is not None:
         os.write(counter, b"%d\\n" % learner.members)
+        os.write(marks, b".")
     return metrics
+
+def mark(owner, name):
+    method = getattr(owner, name)
+    def marked(*arguments, **more):
+        os.write(marks, b".")
+        return method(*arguments, **more)
+    setattr(owner, name, marked)
 
 def bury(*_):
     try:
@@ -57,6 +68,8 @@ def bury(*_):
         pass
 
 Learner.run_epoch = counted
+for owner, name in ((StudyRunner, "_write"), (Store, "save"), (Store, "finish_segments")):
+    mark(owner, name)
 os.setpgid(0, 0)
 signal.signal(signal.SIGCHLD, bury)
 print("ready", flush=True)
@@ -70,6 +83,7 @@ for line in sys.stdin:
     if not pid:
         out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.dup2(out, 1), os.dup2(out, 2)
+        os.write(marks, b".")
         status = 1
         try:
             status = cli.main(argv)
@@ -82,7 +96,10 @@ os.killpg(0, signal.SIGKILL)
 
 
 HANGS = "hangs"  # the folder of what says that a worker is to hang
-STUCK = 3.0  # leases without a step after which a worker hangs
+STUCK = 5.0  # leases without a step after which a worker hangs
+MARKS = 3  # at most, from one fault to the next one
+DATABASE = ("database locked", "server killed", "disk full")
+FAULTS = ({"SIGKILL"}, {"SIGSTOP"}, {"SIGTERM"}, {"hang"}, {*DATABASE})  # kinds; of the last one any
 
 
 class Nursery:
@@ -96,9 +113,9 @@ class Nursery:
     def __init__(self, directory: Path, skew: int = 0):
         self.directory, self.skew = directory, skew
         self.logs = itertools.count()
-        self.epochs, self.deaths = directory / f"epochs{skew}", directory / f"deaths{skew}"
+        self.epochs, self.deaths, self.marks = (directory / f"{name}{skew}" for name in ("epochs", "deaths", "marks"))
         environment, beginning = skewed(directory, skew) if skew else ({**os.environ}, "")
-        command = [sys.executable, "-c", beginning + NURSERY, str(self.epochs), str(self.deaths)]
+        command = [sys.executable, "-c", beginning + NURSERY, *map(str, (self.epochs, self.deaths, self.marks))]
         environment["OMP_NUM_THREADS"] = "1"
         environment[hanging.VARIABLE] = str(directory / HANGS)
         environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), environment.get("PYTHONPATH", "")])
@@ -119,6 +136,10 @@ class Nursery:
         """How those that have ended did, by pid."""
         lines = self.deaths.read_text().split("\n") if self.deaths.exists() else []
         return {int(line.split()[0]): int(line.split()[1]) for line in lines if line}
+
+    def progress(self) -> int:
+        """How often its workers got on."""
+        return self.marks.stat().st_size if self.marks.exists() else 0
 
     def close(self) -> None:
         """Ends all of its workers, and itself."""
@@ -172,6 +193,11 @@ class Figures:
     retries: int = 0
     seconds: float = 0.0
 
+    @property
+    def kinds(self) -> int:
+        """How many of the five kinds of faults there were."""
+        return sum(any(self.faults[name] for name in kind) for kind in FAULTS)
+
     def __str__(self) -> str:
         faults = ", ".join(f"{count} {name}" for name, count in sorted(self.faults.items()))
         takeovers = ", ".join(f"{count} {why}" for why, count in sorted(self.takeovers.items()))
@@ -203,7 +229,10 @@ class Member:
 
 
 class Chaos:
-    """Works on a study with a crew that is disturbed until the study is complete.
+    """Works on a study with a crew that is disturbed while it gets on.
+
+    Not the clock but the crew's marks say when the next fault comes: so it gets equally far between two faults, and is
+    met equally often when it starts, plans, trains and saves, on a machine of any speed and load.
 
     Args:
         url, study: which.
@@ -239,17 +268,25 @@ class Chaos:
         self.agenda: list[tuple[float, int, Callable[[], None]]] = []
         self.turn = itertools.count()
         self.busy: set[str] = set()  # faults of the database that last
+        self.kinds: list[str] = []  # that come next
+        self.last = 0, time.monotonic()  # marks, and when the last one was seen
 
-    def run(self, disturb: float, finish: float) -> Figures:
-        """Disturbs for so many seconds at most, then lets the crew come to the end."""
+    def run(self, faults: int, patience: float) -> Figures:
+        """Disturbs so often at least, in each of the five ways, then lets the crew come to the end.
+
+        Args:
+            faults: how many.
+            patience: seconds without any mark after which the crew is taken to get on no more.
+        """
         began = time.monotonic()
+        self.patience = patience
         with self._nurseries() as self.nurseries, Store(self.url, retry=0.5) as store:
             self.store = store
             try:
                 for place in range(len(self.commands)):
                     self._start(place)
-                self._disturb(store, began + disturb)
-                self._calm(store, began + disturb + finish)
+                self._disturb(faults)
+                self._calm()
             finally:
                 for member in self.all:
                     member.send(signal.SIGKILL)
@@ -270,19 +307,39 @@ class Chaos:
 
     # Faults
 
-    def _disturb(self, store: Store, until: float) -> None:
-        kinds: list[str] = []
-        following = time.monotonic() + 1.0
-        while time.monotonic() < until and not self._complete(store):
+    def _disturb(self, faults: int) -> None:
+        """Has a fault after every few marks, at a random moment before the mark that follows in the mean."""
+        began, due, strikes = time.monotonic(), 1, list[float]()
+        while (self.figures.faults.total() < faults or self.figures.kinds < len(FAULTS)) and not self._complete():
+            marks = self._look()
+            while marks >= due:
+                now = time.monotonic()
+                heapq.heappush(strikes, now + self.random.random() * (now - began) / marks)
+                due += self.random.randint(0, MARKS)
+            while strikes and strikes[0] <= time.monotonic():
+                heapq.heappop(strikes)
+                self._strike()
             self._keep_agenda()
             self._replace_hung()
-            if time.monotonic() >= following:
-                if not kinds:  # each kind comes up, again and again
-                    kinds = [*self._kinds()]
-                    self.random.shuffle(kinds)
-                getattr(self, kinds.pop())()
-                following = time.monotonic() + self.random.expovariate(4.0 / self.lease)
-            time.sleep(0.02)
+            time.sleep(0.01)
+
+    def _look(self) -> int:
+        """How often the crew has got on; fails if it does not."""
+        marks, now = sum(nursery.progress() for nursery in self.nurseries), time.monotonic()
+        if marks != self.last[0]:
+            self.last = marks, now
+        assert now < self.last[1] + self.patience, f"no end with seed {self.figures.seed}: {self._last_words()}"
+        self.figures.faults["hang"] = len([*(self.directory / HANGS).glob("taken-*")])
+        return marks
+
+    def _strike(self) -> None:
+        """Has the next fault that is possible; each kind comes up, again and again."""
+        for _ in range(2):
+            for kind in self.kinds:
+                if getattr(self, kind)():
+                    self.kinds.remove(kind)
+                    return
+            self.kinds = self.random.sample(self._kinds(), len(self._kinds()))
 
     def _kinds(self) -> list[str]:
         database = ["lock" if self.server is None else "crash", *(["fill"] if self.disk.own else [])]
@@ -296,7 +353,7 @@ class Chaos:
             heapq.heappop(self.agenda)[2]()
 
     def _victim(self) -> Member | None:
-        living = [member for member in self.crew if not member.paused and not member.leaving]
+        living = [each for each in self.crew if not each.paused and not each.leaving and not each.ended]
         return self.random.choice(living) if living else None
 
     def _start(self, place: int) -> None:
@@ -309,26 +366,33 @@ class Chaos:
         else:
             self.crew.append(member)
 
-    def _end(self, name: str, number: signal.Signals) -> None:
-        if (member := self._victim()) is not None:
-            self.figures.faults[name] += 1
-            member.leaving = True
-            member.send(number)
-            place = self.crew.index(member)
-            self._later(self.random.uniform(0.0, 0.3) * self.lease, lambda: self._start(place))
+    def _end(self, name: str, number: signal.Signals) -> bool:
+        if (member := self._victim()) is None:
+            return False
+        self.figures.faults[name] += 1
+        member.leaving = True
+        member.send(number)
+        place = self.crew.index(member)
+        self._later(self.random.uniform(0.0, 0.3) * self.lease, lambda: self._start(place))
+        return True
 
-    def kill(self) -> None:
-        self._end("SIGKILL", signal.SIGKILL)
+    def kill(self) -> bool:
+        return self._end("SIGKILL", signal.SIGKILL)
 
-    def preempt(self) -> None:
-        self._end("SIGTERM", signal.SIGTERM)
+    def preempt(self) -> bool:
+        return self._end("SIGTERM", signal.SIGTERM)
 
-    def hang(self) -> None:
+    def hang(self) -> bool:
         """Lets the next worker that steps its environment hang, until its watcher kills it."""
+        folder = self.directory / HANGS
+        if [*folder.glob("[0-9]*")]:  # nobody came so far
+            return False
         with suppress(StoreError):
             histories = self.store.histories([trial.uid for trial in self.store.trials(self.study)])
             if not any(history.failed[HUNG] for history in histories.values()):  # three in a row fail a trial
-                hanging.hang(self.directory / HANGS, self.random.choice([*hanging.WAYS]))
+                hanging.hang(folder, self.random.choice([*hanging.WAYS]))
+                return True
+        return False
 
     def _replace_hung(self) -> None:
         for place, member in enumerate(self.crew):
@@ -336,9 +400,9 @@ class Chaos:
                 member.leaving = True
                 self._start(place)
 
-    def pause(self) -> None:
+    def pause(self) -> bool:
         if (member := self._victim()) is None:
-            return
+            return False
         self.figures.faults["SIGSTOP"] += 1
         member.paused = True
         member.send(signal.SIGSTOP)
@@ -348,37 +412,38 @@ class Chaos:
             member.paused = False
 
         self._later(self.random.uniform(0.2, 2.5) * self.lease, go_on)
+        return True
 
-    def lock(self) -> None:
+    def lock(self) -> bool:
         if self.busy:
-            return
+            return False
         connection = sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=0.2, isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
             connection.close()
-            return
-        self.figures.faults["database locked"] += 1
-        self._lasts("lock", connection.close)
+            return False
+        return self._lasts("database locked", connection.close)
 
-    def crash(self) -> None:
-        if not self.busy:
-            self.figures.faults["server killed"] += 1
-            self.server.kill()
-            self._lasts("crash", self.server.start)
+    def crash(self) -> bool:
+        if self.busy:
+            return False
+        self.server.kill()
+        return self._lasts("server killed", self.server.start)
 
-    def fill(self) -> None:
-        if not self.busy:
-            self.figures.faults["disk full"] += 1
-            self.disk.fill()
-            self._lasts("fill", self._make_room)
+    def fill(self) -> bool:
+        if self.busy:
+            return False
+        self.disk.fill()
+        return self._lasts("disk full", self._make_room)
 
     def _make_room(self) -> None:
         self.disk.empty()
         if self.server is not None:  # it ends where it finds no room for its log
             self.server.start()
 
-    def _lasts(self, name: str, end: Callable[[], None]) -> None:
+    def _lasts(self, name: str, end: Callable[[], None]) -> bool:
+        self.figures.faults[name] += 1
         self.busy.add(name)
 
         def over() -> None:
@@ -386,13 +451,14 @@ class Chaos:
             self.busy.discard(name)
 
         self._later(self.random.uniform(0.3, 2.0) * self.lease, over)
+        return True
 
     # The end
 
-    def _complete(self, store: Store) -> bool:
+    def _complete(self) -> bool:
         with suppress(StoreError):
-            return {trial.state for trial in store.trials(self.study)} <= {"complete", "pruned", "failed"} and bool(
-                self._ended()
+            return bool(self._ended()) and (
+                {trial.state for trial in self.store.trials(self.study)} <= {"complete", "pruned", "failed"}
             )
         return False
 
@@ -400,14 +466,14 @@ class Chaos:
         """Those who have seen the end of the study."""
         return [member for member in self.all if member.nursery.statuses().get(member.pid) == 0]
 
-    def _calm(self, store: Store, deadline: float) -> None:
+    def _calm(self) -> None:
         """Lets everybody be until the study is complete and all have seen it."""
         while self.agenda:
             heapq.heappop(self.agenda)[2]()
         for path in (self.directory / HANGS).glob("[0-9]*"):  # nobody came so far
             path.unlink(missing_ok=True)
         while not all(member.ended for member in self.crew):
-            assert time.monotonic() < deadline, f"no end with seed {self.figures.seed}: {self._last_words()}"
+            self._look()
             for place, member in enumerate(self.crew):
                 if member.ended and member.nursery.statuses()[member.pid] != 0:
                     self._start(place)
@@ -428,7 +494,6 @@ class Chaos:
 
     def _count(self) -> None:
         figures, text = self.figures, "\n".join(text for _, text in self._logs())
-        figures.faults["hang"] = len([*(self.directory / HANGS).glob("taken-*")])
         figures.refused = text.count("is held by another process now")
         figures.waits = text.count("waiting for the database")
         figures.retries = text.count("is tried again")
