@@ -278,6 +278,10 @@ def known_values(config: Config, algorithm: type[Task], given: Mapping[str, Any]
         raise BadConfig(f"a known configuration is in the searched space, but {error}") from None
     complete = flatten(config.identity(algorithm, {**config.fixed, **values}).hyperparameters)
     for name, value in given.items():
+        if name not in complete and name not in (known := config.space_in(algorithm).flat()):
+            raise BadConfig(
+                f"a known configuration names hyperparameters of {config.task}, but {name} is none{near(name, known)}"
+            )
         if name not in complete or complete[name] != value:
             raise BadConfig(
                 f"a known configuration has what the study fixes, but its {name} is {value!r} and the study's is "

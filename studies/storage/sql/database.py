@@ -139,7 +139,8 @@ class Database:
                     self._answered = True
                     result = work(connection)
             except DBAPIError as error:
-                problem, passing = _explain(error, self.name, self.url.database or "")
+                writes = bool(engine.get_execution_options().get(_WRITES))
+                problem, passing = _explain(error, self.name, self.url.database or "", writes)
                 cause: Exception = error
             except UnicodeDecodeError as error:  # SQLite's message quotes a name that is damaged
                 problem, passing, cause = StoreUnreachable(_damaged(self.name)), False, error
@@ -226,7 +227,7 @@ def _checked_sqlite(url: sa.URL) -> sa.URL:
     return url.set(database=str(path))
 
 
-def _explain(error: DBAPIError, where: str, path: str) -> tuple[StoreError, bool]:
+def _explain(error: DBAPIError, where: str, path: str, writes: bool) -> tuple[StoreError, bool]:
     """Return an error of the store; True if a retry may help."""
     whole = str(error.orig).strip() or type(error.orig).__name__
     refusal = next((line.strip() for line in whole.splitlines() if _REFUSED.search(line)), "")  # one of several hosts
@@ -240,7 +241,7 @@ def _explain(error: DBAPIError, where: str, path: str) -> tuple[StoreError, bool
         error, OperationalError | InterfaceError
     ):  # psycopg itself refuses what it is given
         return StoreError(f"the database refused: {text}; check the options of the URL, and names"), False
-    return _explain_postgresql(state, text, error.connection_invalidated)
+    return _explain_postgresql(state, text, error.connection_invalidated, writes)
 
 
 def _lasts(path: str) -> bool:
@@ -284,9 +285,11 @@ def _damaged(text: str) -> str:
     return f"no sound SQLite database: {text}; name another file, or restore it from a copy"
 
 
-def _explain_postgresql(state: str, text: str, lost: bool) -> tuple[StoreError, bool]:
+def _explain_postgresql(state: str, text: str, lost: bool, writes: bool) -> tuple[StoreError, bool]:
     if state in ("40001", "40P01", "55P03"):
         return StoreLocked(f"other processes kept the database busy: {text}; try again"), True
+    if state == "42501" and not writes:
+        return StoreError(f"the database must be readable: {text}; use a role that may read, or ask its owner"), False
     if state in ("25006", "42501"):
         return StoreReadOnly(f"the database must be writable: {text}; use a role and a server that may write"), False
     if state == "53100":

@@ -81,6 +81,9 @@ def test_a_reader_looks_at_everything_and_changes_nothing(
         said = " ".join(capsys.readouterr().err.split())
         assert "the database must be writable" in said, (command, said)
         assert "permission denied for table" in said
+    blind = as_role(postgres, postgres_url, "rk_blind", "GRANT USAGE ON SCHEMA public TO {role};")
+    assert main(["status", "--storage", blind]) == 1
+    assert "the database must be readable" in capsys.readouterr().err
     with Store(postgres_url) as store:
         assert bits(store) == before
         assert store.commands("s") == []
