@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from itertools import islice
 
-from ..redact import printable
+from ..redact import masked, printable
 from .commands.options import FAILED, USAGE
 from .parsers import make_parser
 from .run_files.reading import expand
@@ -73,7 +73,7 @@ def _explain(error: Exception) -> int:
 
 
 def _say(text: str, status: int) -> int:
-    print("rekindle: " + printable(" ".join(text.split())), file=sys.stderr, flush=True)
+    print("rekindle: " + printable(masked(" ".join(text.split()))), file=sys.stderr, flush=True)
     return status
 
 

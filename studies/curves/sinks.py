@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Protocol
 
+from ..redact import masked
 from .names import TABLES
 from .runs import Point, Run
 
@@ -64,6 +65,11 @@ def parse(text: str, names: str | None = None) -> tuple[str, Path | str, str]:
     if names is not None and names not in TABLES:
         raise ValueError(f"names of metrics are one of {', '.join(TABLES)}, but got {names!r}")
     if kind in SERVERS and "://" in place:
+        if masked(place) != place:
+            raise ValueError(
+                "MLflow takes a password from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, and no command "
+                f"line, which `ps` shows, but {masked(text)} holds one; leave it out"
+            )
         return kind, place, names or usual
     path = Path(place).expanduser().absolute()
     try:

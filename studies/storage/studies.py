@@ -91,7 +91,7 @@ def get_study(connection: Connection, name: str) -> Study:
 def _unknown(connection: Connection, name: str) -> UnknownStudy:
     names = connection.scalars(sa.select(study.c.name).order_by(study.c.name)).all()
     return UnknownStudy(
-        f"there is no study {name!r}; there {'are' if names else 'is'} "
+        f"there is no study {masked(name)!r}; there {'are' if names else 'is'} "
         f"{', '.join(map(repr, names[:10])) or 'none in this storage yet'}"
     )
 

@@ -165,6 +165,8 @@ def test_a_short_training_starts_no_copier_that_would_come_later(store: Store) -
         (["s", "--to", "csv:/proc/none/x.csv"], "csv writes to a file, but /proc/none/x.csv cannot be written: "),
         (["s", "--to", "csv:."], "cannot be written: Is a directory"),
         (["none", "--to", "csv:x.csv"], "there is no study 'none', and no task of "),
+        (["s", "--to", "mlflow:http://me:sesame@127.0.0.1:1"], "but mlflow:http://me:***@127.0.0.1:1 holds one"),
+        (["postgresql://me:sesame@h/x", "--to", "csv:x.csv"], "there is no study 'postgresql://me:***@h/x'"),
         (["s", "--to", "csv:x.csv", "--names", "tf"], "names of metrics are one of sb3, ml-agents, metabox, rekindle"),
     ],
 )
@@ -175,6 +177,7 @@ def test_bad_input(
     url = store.database.url.render_as_string(hide_password=False)
     status, _, errors = cli("export-curves", *arguments, "--storage", url)
     assert (status, message in errors, len(errors.splitlines())) == (2, True, 1), errors
+    assert "sesame" not in errors
     assert not (tmp_path / "x.csv").exists()
 
 
