@@ -123,7 +123,7 @@ def test_an_empty_study_says_so(tmp_path: Path, cli: Cli) -> None:
 
 def test_a_study_that_was_stopped_says_by_what(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path / 's.db'}") as store:
-        same: dict[str, Any] = {"storage": store, "scheduler": "none", "epochs": 3, "trials": 6, "progress": False}
+        same: dict[str, Any] = {"storage": store, "scheduler": "none", "epochs": 3, "trials": 24, "progress": False}
         tune("surrogate", "CartPole-v1", study="s", budget="6epochs", **same)
         told = report_json(store, "s")["verdict"]
     assert any(re.fullmatch(r"The study had the stop by budget: \d+ of 6 epochs are trained\.", each) for each in told)
