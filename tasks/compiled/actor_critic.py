@@ -226,6 +226,10 @@ class ActorCriticKernels:
         self.run.act(*given, *self._split(actions))
         return actions.view(members, rows, *shape)
 
+    def play(self, noise: NDArray[np.float32], *arrays: Any) -> None:
+        """Play steps of a rollout; see `rollouts.play`."""
+        self.run.play(self._vector, self.layout, self.actor_sizes, self.actor_starts, noise, *arrays)
+
     def values(self, obs: Tensor) -> Tensor:
         """Return v(s), (P, B), of observations (P, B, inputs)."""
         result = torch.empty(obs.shape[:2])

@@ -1,30 +1,154 @@
 """Kernels of classic control, with the bits of `envs.classic.dynamics`.
 
-Sines and cosines are given: NumPy's round otherwise than those of the C library. Nothing is contracted or reordered.
+There the equations are explained. Nothing is contracted or reordered; sines and cosines are NumPy's. A state `s` is
+(components, M), and i the environment; `trig` are the addresses of NumPy's loops.
 """
 
 from __future__ import annotations
 
+import math
 from math import pi
 
-from .layers import F, kernel
+import numpy as np
 
+from .layers import F, inner, kernel
+from .numpy_loops import call
+
+CARTPOLE, PENDULUM, ACROBOT, MOUNTAIN_CAR, MOUNTAIN_CAR_CONTINUOUS = range(5)
 GRAVITY, POLE_MASS, TOTAL_MASS, HALF_LENGTH, FORCE, DT = 9.8, 0.1, 0.1 + 1.0, 0.5, 10.0, 0.02
 POLE_MASS_LENGTH = POLE_MASS * HALF_LENGTH
 X_LIMIT, THETA_LIMIT = 2.4, 12 * 2 * pi / 360
+TURN = 2 * pi
 
 
-@kernel("void(f8[::1], f8[::1], f8[::1], f8[::1], i8[::1], f8[::1], f8[::1], f4[:,::1], b1[::1])")
-def cartpole(x, x_dot, theta, theta_dot, action, cos, sin, obs, terminated):
-    """Step poles on carts, in place, and fill in observations."""
-    for i in range(len(x)):
-        force, c, s = action[i] * (2 * FORCE) - FORCE, cos[i], sin[i]
-        temp = (force + POLE_MASS_LENGTH * (theta_dot[i] * theta_dot[i]) * s) / TOTAL_MASS
-        theta_acc = (GRAVITY * s - c * temp) / (HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * (c * c) / TOTAL_MASS))
-        x_acc = temp - POLE_MASS_LENGTH * theta_acc * c / TOTAL_MASS
-        x[i] += DT * x_dot[i]
-        theta[i] += DT * theta_dot[i]
-        x_dot[i] += DT * x_acc
-        theta_dot[i] += DT * theta_acc
-        terminated[i] = abs(x[i]) > X_LIMIT or abs(theta[i]) > THETA_LIMIT
-        obs[i, 0], obs[i, 1], obs[i, 2], obs[i, 3] = F(x[i]), F(x_dot[i]), F(theta[i]), F(theta_dot[i])
+@inner()
+def cartpole(s, i, action, trig):
+    """Step a pole on a cart; return whether it fell."""
+    x, x_dot, theta, theta_dot = s[0, i], s[1, i], s[2, i], s[3, i]
+    force, cos, sin = action * (2 * FORCE) - FORCE, call(trig[0], theta), call(trig[1], theta)
+    temp = (force + POLE_MASS_LENGTH * (theta_dot * theta_dot) * sin) / TOTAL_MASS
+    theta_acc = (GRAVITY * sin - cos * temp) / (HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * (cos * cos) / TOTAL_MASS))
+    x_acc = temp - POLE_MASS_LENGTH * theta_acc * cos / TOTAL_MASS
+    s[0, i], s[2, i] = x + DT * x_dot, theta + DT * theta_dot
+    s[1, i], s[3, i] = x_dot + DT * x_acc, theta_dot + DT * theta_acc
+    return abs(s[0, i]) > X_LIMIT or abs(s[2, i]) > THETA_LIMIT
+
+
+@inner()
+def pendulum(s, i, torque, trig):
+    """Step a pendulum; return the reward."""
+    theta, theta_dot = s[0, i], s[1, i]
+    angle = (theta + pi) % TURN - pi
+    cost = angle * angle + 0.1 * (theta_dot * theta_dot) + F(0.001) * (torque * torque)
+    theta_dot = theta_dot + (15.0 * call(trig[1], theta) + F(3.0) * torque) * 0.05
+    s[1, i] = min(max(theta_dot, -8.0), 8.0)
+    s[0, i] = theta + s[1, i] * 0.05
+    return -cost
+
+
+@inner()
+def derivative(theta_1, theta_2, speed_1, speed_2, torque, trig):
+    """Return the derivative of Acrobot's state."""
+    cos, sin = call(trig[0], theta_2), call(trig[1], theta_2)
+    d1 = 0.25 + (1.25 + cos) + 1.0 + 1.0
+    d2 = 0.25 + 0.5 * cos + 1.0
+    phi_2 = 0.5 * 9.8 * call(trig[0], theta_1 + theta_2 - pi / 2)
+    weight = 1.5 * 9.8 * call(trig[0], theta_1 - pi / 2)
+    phi_1 = -0.5 * (speed_2 * speed_2) * sin - speed_2 * speed_1 * sin + weight + phi_2
+    acc_2 = (torque + d2 / d1 * phi_1 - 0.5 * (speed_1 * speed_1) * sin - phi_2) / (1.25 - d2 * d2 / d1)
+    acc_1 = -(d2 * acc_2 + phi_1) / d1
+    return speed_1, speed_2, acc_1, acc_2
+
+
+@inner()
+def wrap(angle):
+    """Return the angle in [-pi, pi], turn by turn."""
+    while abs(angle) > pi:
+        angle -= math.copysign(TURN, angle)
+    return angle
+
+
+@inner()
+def acrobot(s, i, action, trig):
+    """Step two links; return whether they swung up."""
+    torque, h, half = action - 1.0, 0.2, 0.1
+    w, x, y, z = s[0, i], s[1, i], s[2, i], s[3, i]
+    a = derivative(w, x, y, z, torque, trig)
+    b = derivative(w + half * a[0], x + half * a[1], y + half * a[2], z + half * a[3], torque, trig)
+    c = derivative(w + half * b[0], x + half * b[1], y + half * b[2], z + half * b[3], torque, trig)
+    d = derivative(w + h * c[0], x + h * c[1], y + h * c[2], z + h * c[3], torque, trig)
+    for k in range(4):
+        s[k, i] += h / 6.0 * (a[k] + 2 * b[k] + 2 * c[k] + d[k])
+    s[0, i], s[1, i] = wrap(s[0, i]), wrap(s[1, i])
+    s[2, i] = min(max(s[2, i], -4 * pi), 4 * pi)
+    s[3, i] = min(max(s[3, i], -9 * pi), 9 * pi)
+    return -call(trig[0], s[0, i]) - call(trig[0], s[1, i] + s[0, i]) > 1.0
+
+
+@inner()
+def mountain_car(s, i, action, trig):
+    """Step a car between hills; return whether it is on top."""
+    position, velocity = s[0, i], s[1, i]
+    velocity = velocity + ((action - 1) * 0.001 + call(trig[0], 3 * position) * -0.0025)
+    velocity = min(max(velocity, -0.07), 0.07)
+    position = min(max(position + velocity, -1.2), 0.6)
+    velocity = 0.0 if position <= -1.2 and velocity < 0.0 else velocity
+    s[0, i], s[1, i] = position, velocity
+    return position >= 0.5 and velocity >= 0.0
+
+
+@inner()
+def mountain_car_continuous(s, i, force, trig):
+    """Step the car with a force, in float32; return whether it is on top."""
+    position, velocity = F(s[0, i]), F(s[1, i])
+    slope = 0.0025 * call(trig[0], np.float64(F(3.0) * position))
+    velocity = velocity + (force * F(0.0015) - F(slope))
+    velocity = min(max(velocity, F(-0.07)), F(0.07))
+    position = min(max(position + velocity, F(-1.2)), F(0.6))
+    velocity = F(0.0) if position <= F(-1.2) and velocity < F(0.0) else velocity
+    s[0, i], s[1, i] = position, velocity
+    return position >= F(0.45) and velocity >= F(0.0)
+
+
+@inner()
+def advance(model, s, i, choice, number, trig):
+    """Step an environment of a model; return its reward, and whether it terminated."""
+    if model == CARTPOLE:
+        return 1.0, cartpole(s, i, choice, trig)
+    if model == PENDULUM:
+        return pendulum(s, i, number, trig), False
+    if model == ACROBOT:
+        up = acrobot(s, i, choice, trig)
+        return 0.0 if up else -1.0, up
+    if model == MOUNTAIN_CAR:
+        return -1.0, mountain_car(s, i, choice, trig)
+    up = mountain_car_continuous(s, i, number, trig)
+    force = np.float64(number)
+    return (100.0 if up else 0.0) - force * force * 0.1, up
+
+
+@inner()
+def observe(model, s, i, obs, trig):
+    """Fill in an environment's observation."""
+    if model == PENDULUM:
+        obs[0], obs[1], obs[2] = F(call(trig[0], s[0, i])), F(call(trig[1], s[0, i])), F(s[1, i])
+    elif model == ACROBOT:
+        obs[0], obs[1] = F(call(trig[0], s[0, i])), F(call(trig[1], s[0, i]))
+        obs[2], obs[3] = F(call(trig[0], s[1, i])), F(call(trig[1], s[1, i]))
+        obs[4], obs[5] = F(s[2, i]), F(s[3, i])
+    else:
+        for k in range(len(obs)):
+            obs[k] = F(s[k, i])
+
+
+@kernel("void(i8, u8[::1], f8[:,::1], i8[::1], f4[::1], f4[:,::1], f8[::1], b1[::1])")
+def step(model, trig, s, choices, numbers, obs, rewards, terminated):
+    """Step all environments, and fill in what followed.
+
+    Actions are in `choices` or `numbers` (M,), clipped; the other one is empty.
+    """
+    for i in range(len(rewards)):
+        choice = choices[i] if len(choices) else 0
+        number = numbers[i] if len(numbers) else F(0.0)
+        rewards[i], terminated[i] = advance(model, s, i, choice, number, trig)
+        observe(model, s, i, obs[i], trig)

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from .control import cartpole
+from .control import step
 from .descent import adam, clip, rmsprop
 from .layers import activate, slope
+from .numpy_loops import cosine_and_sine
 from .policies import act, differentiate, log_probs, values
+from .rollouts import play
 
-__all__ = ["act", "activate", "adam", "cartpole", "clip", "differentiate", "log_probs", "rmsprop", "slope", "values"]
+__all__ = [
+    "act",
+    "activate",
+    "adam",
+    "clip",
+    "cosine_and_sine",
+    "differentiate",
+    "log_probs",
+    "play",
+    "rmsprop",
+    "slope",
+    "step",
+    "values",
+]

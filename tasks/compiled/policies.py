@@ -241,10 +241,14 @@ def choose(out, noise, log_std, std, choice, number, gaussian):
         choice[0] = best
 
 
-@kernel(
-    "void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], i8[::1], f4[:,:,::1], i8[:,:,::1], f4[:,:,::1])",
-    fastmath={"contract"},
-)
+@inner(fastmath={"contract"})
+def outputs(h, w, b, out):
+    """Fill in the outputs of one row from its last hidden units."""
+    for j in range(len(out)):
+        out[j] = dot(h, w[j]) + b[j]
+
+
+@kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], i8[::1], f4[:,:,::1], i8[:,:,::1], f4[:,:,::1])")
 def act(obs, vector, layout, sizes, starts, noise, choices, numbers):
     """Fill in actions for observations (P, N, inputs).
 
@@ -258,6 +262,5 @@ def act(obs, vector, layout, sizes, starts, noise, choices, numbers):
         log_std, std = deviations(vector[p], layout)
         h = perceptron(vector[p], sizes, starts, obs[p], layout[5])
         for r in range(rows):
-            for j in range(n):
-                out[j] = dot(h[r], w[j]) + b[j]
+            outputs(h[r], w, b, out)
             choose(out, noise[p, r], log_std, std, choices[p, r], numbers[p, r], layout[6])

@@ -120,6 +120,8 @@ class Agent:
         The noise is that of this iteration. `keep_next` stores the next observations, too.
         """
         noise, dist = self.noise(iteration), self.policy.distribution
+        if (played := self._played(envs, noise, keep_next)) is not None:
+            return played
         steps, members, num_envs = len(noise), envs.num_members, envs.num_envs
         kind = torch.float32 if envs.obs_kind == "vector" else torch.uint8
         # Allocated outside of inference mode, since a loss will be differentiated through them.
@@ -148,6 +150,22 @@ class Agent:
             return torch.from_numpy(array.astype(np.float32)).to(self.device)
 
         return Rollout(obs, actions, floats(rewards), floats(terminated), floats(ended), truncations, next_obs)
+
+    def _played(self, envs: Envs, noise: Sequence[Tensor] | Tensor, keep_next: bool) -> Rollout | None:
+        """Return a rollout by kernels alone; None where they do not cover it."""
+        kernels, scaled = self.policy.kernels, self.obs_normalizer is not None or self.reward_normalizer is not None
+        if kernels is None or scaled or not isinstance(noise, Tensor):
+            return None
+        if (steps := envs.play(kernels, noise.numpy())) is None:
+            return None
+        cut = steps.ended > steps.terminated
+        truncations = [(t, cut[t], steps.next_obs[:, t]) for t in np.unique(cut.nonzero()[0]).tolist()]
+        obs, rewards, terminated, ended, next_obs = map(
+            torch.from_numpy, (steps.obs, steps.rewards, steps.terminated, steps.ended, steps.next_obs)
+        )
+        actions = torch.from_numpy(steps.numbers if kernels.numbers else steps.choices)
+        actions = actions.view(*actions.shape[:3], *self.policy.distribution.action_shape)
+        return Rollout(obs, actions, rewards, terminated, ended, truncations, next_obs if keep_next else None)
 
     def _normalized(self, obs: NDArray[Any], learn: bool = False) -> NDArray[Any]:
         return obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn)

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from ...compiled.actor_critic import ActorCriticKernels
 from ...errors import StateMismatch
 from .arrays import Array as Array
 from .arrays import Tree as Tree
@@ -29,6 +30,34 @@ class StepResult(NamedTuple):
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
+
+
+class Played(NamedTuple):
+    """A whole rollout of T steps, as kernels fill it in.
+
+    `obs`, `next_obs`, `rewards`, `terminated` and `ended` are those of `experience.rollout.Rollout`. Actions are in
+    `choices` or `numbers` (P, T, N, n), `returns` and `lengths` (T, P, N) of episodes that ended.
+    """
+
+    obs: NDArray[np.float32]
+    choices: NDArray[np.int64]
+    numbers: NDArray[np.float32]
+    next_obs: NDArray[np.float32]
+    rewards: NDArray[np.float32]
+    terminated: NDArray[np.float32]
+    ended: NDArray[np.float32]
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+
+    @staticmethod
+    def of(steps: int, envs: Envs, numbers: bool) -> Played:
+        """Return the empty arrays of a rollout, which has one number or choice a step."""
+        members, num_envs = envs.num_members, envs.num_envs
+        obs = [np.empty((members, t, num_envs, *envs.obs_shape), np.float32) for t in (steps + 1, steps)]
+        shapes = (members, steps, num_envs, 1), (0, 0, 0, 0)
+        choices, number = shapes[::-1] if numbers else shapes
+        by_time = [np.empty((steps, members, num_envs), kind) for kind in (*[np.float32] * 3, np.float64, np.int64)]
+        return Played(obs[0], np.empty(choices, np.int64), np.empty(number, np.float32), obs[1], *by_time)
 
 
 @dataclass
@@ -58,6 +87,7 @@ class Envs(ABC):
         unreported: names of numbers in `info` that the spec does not name.
         faults: the first number that an environment of a member gave and that is not finite, in words, by member. It is
             looked for where environments are other people's code, and is no state.
+        watched: whether each step must be seen, see `watch`.
         on_episode_end: called with finished episodes in their order (members, returns, lengths) when tallies are read.
     """
 
@@ -69,6 +99,7 @@ class Envs(ABC):
     mode: str
     exact: bool
     reason: str
+    watched: bool = False
     on_episode_end: Callable[[Array, Array, Array], None] | None = None
 
     def __init__(self, spec: EnvSpec, seeds: Sequence[int], num_envs: int, purpose: str) -> None:
@@ -106,9 +137,21 @@ class Envs(ABC):
         The running one is not tallied.
         """
 
+    def play(self, policy: ActorCriticKernels, noise: NDArray[np.float32]) -> Played | None:
+        """Let a policy act for a whole rollout, by a kernel that steps environments as well.
+
+        Args:
+            policy: the members'.
+            noise: of its actions, (T, P, N, n).
+
+        Returns:
+            What happened, as T calls of `step` would have it; None where nothing was done, as there is no such kernel.
+        """
+        return None
+
     def watch(self, see: Callable[[Array, Array, StepResult], None]) -> None:
         """Call a function with observations, actions and result of each step."""
-        step = self.step
+        self.watched, step = True, self.step
 
         def watched(actions: Array) -> StepResult:
             before = self.obs
@@ -168,7 +211,7 @@ class Envs(ABC):
     def _clear_episodes(self) -> None:
         members = self.num_members
         self._tallied = Episodes(np.zeros(members, np.int64), np.zeros(members), np.zeros(members, np.int64))
-        # (indices on the flat axis, rising; returns; lengths) of finished episodes that are not in the tallies yet.
+        # (indices on the flat axis, by their ends; returns; lengths) of finished episodes, not in the tallies yet.
         self._finished: list[tuple[NDArray[np.int64], Array, Array]] = []
 
     def _rows(self, i: int) -> slice:

@@ -178,7 +178,7 @@ class Model:
         start: (low, high) per component of the state, which starts uniform between them.
         dtype: of the state.
         continuous: whether actions are floats.
-        kernel: the name of a kernel that steps states of four components and one choice, if there is one.
+        number: of the model in kernels, see `compiled.control`.
     """
 
     step: Callable[[Any, State, Any], Outcome]
@@ -186,18 +186,20 @@ class Model:
     scalar: str
     limit: int
     start: tuple[tuple[float, float], ...]
+    number: int
     dtype: type[np.floating[Any]] = np.float64
     continuous: bool = False
-    kernel: str = ""
 
 
 MODELS = {
-    "CartPole-v0": Model(cartpole, same, "CartPoleEnv", 200, ((-0.05, 0.05),) * 4, kernel="cartpole"),
-    "CartPole-v1": Model(cartpole, same, "CartPoleEnv", 500, ((-0.05, 0.05),) * 4, kernel="cartpole"),
-    "Pendulum-v1": Model(pendulum, pendulum_observation, "PendulumEnv", 200, ((-pi, pi), (-1.0, 1.0)), continuous=True),
-    "Acrobot-v1": Model(acrobot, acrobot_observation, "AcrobotEnv", 500, ((-0.1, 0.1),) * 4),
-    "MountainCar-v0": Model(mountain_car, same, "MountainCarEnv", 200, ((-0.6, -0.4), (0.0, 0.0))),
+    "CartPole-v0": Model(cartpole, same, "CartPoleEnv", 200, ((-0.05, 0.05),) * 4, 0),
+    "CartPole-v1": Model(cartpole, same, "CartPoleEnv", 500, ((-0.05, 0.05),) * 4, 0),
+    "Pendulum-v1": Model(
+        pendulum, pendulum_observation, "PendulumEnv", 200, ((-pi, pi), (-1.0, 1.0)), 1, continuous=True
+    ),
+    "Acrobot-v1": Model(acrobot, acrobot_observation, "AcrobotEnv", 500, ((-0.1, 0.1),) * 4, 2),
+    "MountainCar-v0": Model(mountain_car, same, "MountainCarEnv", 200, ((-0.6, -0.4), (0.0, 0.0)), 3),
     "MountainCarContinuous-v0": Model(
-        mountain_car_continuous, same, "Continuous_MountainCarEnv", 999, ((-0.6, -0.4), (0.0, 0.0)), np.float32, True
+        mountain_car_continuous, same, "Continuous_MountainCarEnv", 999, ((-0.6, -0.4), (0.0, 0.0)), 4, np.float32, True
     ),
 }

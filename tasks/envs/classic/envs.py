@@ -1,26 +1,29 @@
 """Vectorized classic control, all environments on one flat axis of arrays.
 
-One step costs about thirty numpy calls for any number of environments, and nothing else unless an episode ends.
+One step costs a kernel's call, or without kernels about thirty of numpy's, for any number of environments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from gymnasium.envs import classic_control
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from ...compiled.actor_critic import ActorCriticKernels
 from ...compiled.loading import kernels
 from ...rng import streams
 from ...runtime.progress import tick
 from ..base.encode import Actions
-from ..base.envs import Array, Envs, StepResult, Tree, to_tensor
+from ..base.envs import Array, Envs, Played, StepResult, Tree, to_tensor
 from ..base.spec import EnvSpec
 from .dynamics import MODELS
 
 BLOCK = 16  # episodes; their first states are drawn at once
+STEPS_AT_ONCE = 4096  # by a kernel, before this process shows that it gets on
+NO_CHOICES, NO_NUMBERS = np.empty(0, np.int64), np.empty(0, np.float32)
 
 
 def is_classic(spec: EnvSpec) -> bool:
@@ -43,12 +46,15 @@ class ClassicEnvs(Envs):
         self.obs_space, self.action_space = scalar.observation_space, scalar.action_space
         self.obs_shape = self.obs_space.shape or ()
         self.actions = Actions(self.action_space, spec.id)
-        run = kernels()
-        self.compiled = getattr(run, self.model.kernel) if run is not None and self.model.kernel else None
+        self.run = kernels()
+        self.trig: NDArray[np.uint64] | None = None  # where kernels find NumPy's cosine and sine
+        if self.run is not None and (found := self.run.cosine_and_sine()) is not None:
+            self.trig = np.array(found, np.uint64)
         self.limit = spec.max_episode_steps or self.model.limit
         self.shape = (self.num_members, num_envs)
         self.keys = np.array([streams.key(seed, purpose, n) for seed in seeds for n in range(num_envs)], np.uint64)
-        # The first states of the next BLOCK episodes, (components, M, BLOCK), and their observations, (M, BLOCK, D).
+        # The first states of a block of episodes, (components, M, BLOCK), and their observations, (M, BLOCK, D).
+        self.block = np.zeros(self.size, np.int64)
         self.starts = np.empty((len(self.model.start), self.size, BLOCK), self.model.dtype)
         self.first_obs = np.empty((self.size, BLOCK, *self.obs_shape), np.float32)
         self.checked = False
@@ -62,8 +68,8 @@ class ClassicEnvs(Envs):
         self.started = np.zeros(self.size, np.int64)  # the clock at the start of the running episode
         self.first_limit = self.limit  # no running episode reaches its limit before this clock
         self._draw_starts(np.arange(self.size))
-        self.state = tuple(component[:, 0].copy() for component in self.starts)
-        self.obs = self._observe(self.state)
+        self.state = self.starts[:, :, 0].astype(np.float64)  # (components, M)
+        self.obs = self._observe()
 
     def step(self, actions: Array) -> StepResult:
         if not self.checked:  # at the first step only
@@ -89,16 +95,40 @@ class ClassicEnvs(Envs):
             self._next_episode(indices)
         return StepResult(next_obs, rewards, terminated.reshape(self.shape), truncated.reshape(self.shape))
 
-    def _advance(self, actions: Array) -> tuple[NDArray[np.float32], Any, NDArray[np.bool_]]:
+    def _advance(self, actions: Array) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_]]:
         """Step the states; return observations (P, N, D), rewards and terminations."""
-        if self.compiled is None:
-            self.state, reward, terminated = self.model.step(np, self.state, actions)
-            return self._observe(self.state), reward, terminated
-        obs, terminated = np.empty((*self.shape, *self.obs_shape), np.float32), np.empty(self.size, np.bool_)
-        angle = self.state[2]
-        rows = obs.reshape(self.size, -1)
-        self.compiled(*self.state, actions.astype(np.int64), np.cos(angle), np.sin(angle), rows, terminated)
-        return obs, 1.0, terminated
+        if self.run is None or self.trig is None:
+            state, reward, terminated = self.model.step(np, tuple(self.state.astype(self.model.dtype)), actions)
+            self.state = np.stack(state).astype(np.float64)
+            return self._observe(), reward, terminated
+        obs, rewards = np.empty((self.size, *self.obs_shape), np.float32), np.empty(self.size)
+        terminated = np.empty(self.size, np.bool_)
+        choices, numbers = (NO_CHOICES, actions) if self.model.continuous else (actions.astype(np.int64), NO_NUMBERS)
+        self.run.step(self.model.number, self.trig, self.state, choices, numbers, obs, rewards, terminated)
+        return obs.reshape(*self.shape, -1), rewards, terminated
+
+    def play(self, policy: ActorCriticKernels, noise: NDArray[np.float32]) -> Played | None:
+        if self.run is None or self.trig is None or self.watched:
+            return None
+        played = Played.of(len(noise), self, policy.numbers)
+        low, high = np.array(self.model.start).T
+        ranges = np.ascontiguousarray(np.stack([low, high - low], 1))
+        box, elapsed = self.action_space, self.clock - self.started
+        bounds = np.array([box.low[0], box.high[0]]) if isinstance(box, Box) else np.zeros(2, np.float32)
+        for first in range(0, len(noise), STEPS_AT_ONCE):
+            span = (first, min(first + STEPS_AT_ONCE, len(noise)))
+            model = (*span, self.model.number, self.limit, self.trig, self.keys, ranges, bounds)
+            policy.play(noise, *model, self.state, self.episode, self.returns, elapsed, *played)
+            tick()
+        self.clock += len(noise)
+        self.started = self.clock - elapsed
+        self.first_limit = int(self.started.min()) + self.limit
+        self.obs = played.obs[:, -1]
+        steps, ended = played.ended.reshape(-1, self.size).nonzero()
+        if len(ended):
+            returns, lengths = (x.reshape(-1, self.size)[steps, ended] for x in (played.returns, played.lengths))
+            self._finished.append((ended, returns, lengths))
+        return played
 
     def abandon(self, mask: Array) -> None:
         if len(indices := mask.reshape(-1).nonzero()[0]):
@@ -113,17 +143,17 @@ class ClassicEnvs(Envs):
             self.first_limit = int(self.started.min()) + self.limit
         episode = self.episode[ended] + 1
         self.episode[ended] = episode
-        in_block = episode % BLOCK
-        if not in_block.all():
-            self._draw_starts(ended[in_block == 0])
-        for component, start in zip(self.state, self.starts[:, ended, in_block], strict=True):
-            component[ended] = start
+        block, in_block = np.divmod(episode, BLOCK)
+        if len(drawn := ended[block != self.block[ended]]):
+            self._draw_starts(drawn)
+        self.state[:, ended] = self.starts[:, ended, in_block]
         self.obs.reshape(self.size, -1)[ended] = self.first_obs[ended, in_block]
 
     def _draw_starts(self, indices: NDArray[np.int64]) -> None:
         """Draw the first states of these environments' blocks of episodes."""
         count = len(self.model.start)
-        begin = self.episode[indices] // BLOCK * (BLOCK * count)
+        self.block[indices] = self.episode[indices] // BLOCK
+        begin = self.block[indices] * (BLOCK * count)
         counters = begin[:, None] + np.arange(BLOCK * count)
         draws = streams.uniform(self.keys[indices, None], counters).reshape(len(indices), BLOCK, count)
         for component, (low, high) in enumerate(self.model.start):
@@ -131,17 +161,17 @@ class ClassicEnvs(Envs):
         drawn = self.model.observe(np, tuple(self.starts[:, indices]))
         self.first_obs[indices] = np.stack(drawn, axis=-1)
 
-    def _observe(self, state: tuple[Any, ...]) -> NDArray[np.float32]:
+    def _observe(self) -> NDArray[np.float32]:
         """Return the observations, (P, N, D)."""
         obs = np.empty((self.size, *self.obs_shape), np.float32)
-        for column, part in enumerate(self.model.observe(np, state)):
+        for column, part in enumerate(self.model.observe(np, tuple(self.state))):
             obs[:, column] = part
         return obs.reshape(*self.shape, -1)
 
     def member_state(self, i: int) -> Tree:
         rows = self._rows(i)
         return self._head(i) | {
-            "state": to_tensor(np.stack([component[rows] for component in self.state])),
+            "state": to_tensor(self.state[:, rows].astype(self.model.dtype)),
             "episode": to_tensor(self.episode[rows]),
             "elapsed": to_tensor(self.clock - self.started[rows]),
             "returns": to_tensor(self.returns[rows]),
@@ -150,11 +180,10 @@ class ClassicEnvs(Envs):
     def load_member(self, i: int, tree: Tree) -> None:
         rows = self._rows(i)
         self._load_head(i, tree)
-        for component, saved in zip(self.state, tree["state"].numpy(), strict=True):
-            component[rows] = saved
+        self.state[:, rows] = tree["state"].numpy()
         self.episode[rows] = tree["episode"].numpy()
         self.started[rows] = self.clock - tree["elapsed"].numpy()
         self.returns[rows] = tree["returns"].numpy()
         self.first_limit = int(self.started.min()) + self.limit
         self._draw_starts(np.arange(rows.start, rows.stop))
-        self.obs = self._observe(self.state)
+        self.obs = self._observe()
