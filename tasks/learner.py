@@ -23,7 +23,7 @@ with the means `episode_return` and `episode_length`; and means over its iterati
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from torch import Tensor
@@ -193,7 +193,8 @@ class Learner(BaseLearner):
     def live_parts(self) -> dict[str, Part]:
         parts = {} if self.agent is None else self.agent.parts
         parts = {**parts, **{name: getattr(self, name) for name in (*self.parts, "window")}}
-        return {name: part for name, part in parts.items() if isinstance(part, Part)}
+        # isinstance would be slow, since `Part` is a protocol
+        return {name: cast(Part, part) for name, part in parts.items() if hasattr(part, "load_member")}
 
     def cure(self, member: int) -> str:
         """Return what to do about a member's number that is not finite."""

@@ -128,17 +128,17 @@ def advance(model, s, i, choice, number, trig):
 
 
 @inner()
-def observe(model, s, i, obs, trig):
-    """Fill in an environment's observation."""
+def observe(model, s, i, obs, r, trig):
+    """Fill in row r of observations, that of environment i."""
     if model == PENDULUM:
-        obs[0], obs[1], obs[2] = F(call(trig[0], s[0, i])), F(call(trig[1], s[0, i])), F(s[1, i])
+        obs[r, 0], obs[r, 1], obs[r, 2] = F(call(trig[0], s[0, i])), F(call(trig[1], s[0, i])), F(s[1, i])
     elif model == ACROBOT:
-        obs[0], obs[1] = F(call(trig[0], s[0, i])), F(call(trig[1], s[0, i]))
-        obs[2], obs[3] = F(call(trig[0], s[1, i])), F(call(trig[1], s[1, i]))
-        obs[4], obs[5] = F(s[2, i]), F(s[3, i])
+        obs[r, 0], obs[r, 1] = F(call(trig[0], s[0, i])), F(call(trig[1], s[0, i]))
+        obs[r, 2], obs[r, 3] = F(call(trig[0], s[1, i])), F(call(trig[1], s[1, i]))
+        obs[r, 4], obs[r, 5] = F(s[2, i]), F(s[3, i])
     else:
-        for k in range(len(obs)):
-            obs[k] = F(s[k, i])
+        for k in range(len(s)):
+            obs[r, k] = F(s[k, i])
 
 
 @kernel("void(i8, u8[::1], f8[:,::1], i8[::1], f4[::1], f4[:,::1], f8[::1], b1[::1])")
@@ -151,4 +151,4 @@ def step(model, trig, s, choices, numbers, obs, rewards, terminated):
         choice = choices[i] if len(choices) else 0
         number = numbers[i] if len(numbers) else F(0.0)
         rewards[i], terminated[i] = advance(model, s, i, choice, number, trig)
-        observe(model, s, i, obs[i], trig)
+        observe(model, s, i, obs, i, trig)

@@ -227,25 +227,25 @@ def values(of_critic, vector, layout, result):
 
 
 @inner()
-def choose(out, noise, log_std, std, choice, number, gaussian):
-    """Fill in the action of one row, from outputs and noise."""
+def choose(r, out, noise, std, choices, numbers, gaussian):
+    """Fill in the action of row r, from outputs and the rows' noise (N, n)."""
     if gaussian:
         for j in range(len(out)):
-            x = out[j] + std[j] * noise[j]
+            x = out[j] + std[j] * noise[r, j]
             x = ZERO if x != x else x
-            number[j] = min(max(x, -LARGEST), LARGEST)
+            numbers[r, j] = min(max(x, -LARGEST), LARGEST)
     else:
         best = 0
         for j in range(1, len(out)):
-            best = j if out[j] + noise[j] > out[best] + noise[best] else best
-        choice[0] = best
+            best = j if out[j] + noise[r, j] > out[best] + noise[r, best] else best
+        choices[r, 0] = best
 
 
 @inner(fastmath={"contract"})
-def outputs(h, w, b, out):
-    """Fill in the outputs of one row from its last hidden units."""
+def outputs(r, h, w, b, out):
+    """Fill in the outputs of row r from the last hidden units."""
     for j in range(len(out)):
-        out[j] = dot(h, w[j]) + b[j]
+        out[j] = dot(h[r], w[j]) + b[j]
 
 
 @kernel("void(f4[:,:,::1], f4[:,::1], i8[::1], i8[::1], i8[::1], f4[:,:,::1], i8[:,:,::1], f4[:,:,::1])")
@@ -259,8 +259,9 @@ def act(obs, vector, layout, sizes, starts, noise, choices, numbers):
     out = np.empty(n, F)
     for p in range(members):
         w, b = weights_of(vector[p], layout[0], sizes[-2], n)
-        log_std, std = deviations(vector[p], layout)
+        _, std = deviations(vector[p], layout)
         h = perceptron(vector[p], sizes, starts, obs[p], layout[5])
+        given, chosen, drawn = noise[p], choices[p], numbers[p]
         for r in range(rows):
-            outputs(h[r], w, b, out)
-            choose(out, noise[p, r], log_std, std, choices[p, r], numbers[p, r], layout[6])
+            outputs(r, h, w, b, out)
+            choose(r, out, given, std, chosen, drawn, layout[6])

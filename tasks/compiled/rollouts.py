@@ -67,36 +67,47 @@ def play(
     to `bounds`. The rest is filled in, for each step: `Rollout` explains it; and the returns and lengths (T, P, N) of
     episodes that ended.
     """
-    members, rows, parts = obs.shape[0], obs.shape[2], len(s)
+    members, _, rows, width = obs.shape
+    parts = len(s)
     n, gaussian = layout[7], layout[6]
     out = np.empty(n, F)
     for p in range(members):
         w, b = weights_of(vector[p], layout[0], sizes[-2], n)
-        log_std, std = deviations(vector[p], layout)
+        _, std = deviations(vector[p], layout)
+        before = obs[p, first]
         for r in range(rows):
-            observe(model, s, p * rows + r, obs[p, first, r], trig)
+            observe(model, s, p * rows + r, before, r, trig)
         for t in range(first, last):
-            h = perceptron(vector[p], sizes, starts, obs[p, t], layout[5])
+            h = perceptron(vector[p], sizes, starts, before, layout[5])
+            given, chosen, drawn, after, following = (
+                noise[t, p],
+                choices[p, t],
+                numbers[p, t],
+                next_obs[p, t],
+                obs[p, t + 1],
+            )
             for r in range(rows):
                 i, choice, number = p * rows + r, 0, ZERO
-                outputs(h[r], w, b, out)
-                choose(out, noise[t, p, r], log_std, std, choices[p, t, r], numbers[p, t, r], gaussian)
+                outputs(r, h, w, b, out)
+                choose(r, out, given, std, chosen, drawn, gaussian)
                 if gaussian:
-                    number = min(max(numbers[p, t, r, 0], bounds[0]), bounds[1])
+                    number = min(max(drawn[r, 0], bounds[0]), bounds[1])
                 else:
-                    choice = choices[p, t, r, 0]
+                    choice = chosen[r, 0]
                 reward, over = advance(model, s, i, choice, number, trig)
                 returns[i] += reward
                 elapsed[i] += 1
                 rewards[t, p, r], terminated[t, p, r] = reward, ONE if over else ZERO
-                observe(model, s, i, next_obs[p, t, r], trig)
+                observe(model, s, i, after, r, trig)
                 if over or elapsed[i] >= limit:
                     ended[t, p, r], final_returns[t, p, r], lengths[t, p, r] = ONE, returns[i], elapsed[i]
                     episode[i] += 1
                     returns[i], elapsed[i] = 0.0, 0
                     for k in range(parts):
                         s[k, i] = ranges[k, 0] + ranges[k, 1] * uniform(keys[i], episode[i] * parts + k)
-                    observe(model, s, i, obs[p, t + 1, r], trig)
+                    observe(model, s, i, following, r, trig)
                 else:
                     ended[t, p, r] = ZERO
-                    obs[p, t + 1, r] = next_obs[p, t, r]
+                    for k in range(width):
+                        following[r, k] = after[r, k]
+            before = following

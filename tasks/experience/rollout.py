@@ -207,12 +207,10 @@ class Agent:
         The batch has obs, actions and log_probs, (P, B, ...).
         """
         batch = self.batch(rollout.obs[:, :-1], rollout.actions, rollout.ended, rollout.memory)
+        if rollout.log_probs is not None:
+            return {**batch, "log_probs": rollout.log_probs}, *self.values(rollout)
         log_probs, values, next_values = self._log_probs_and_values(rollout, batch)
-        return (
-            {**batch, "log_probs": log_probs if rollout.log_probs is None else rollout.log_probs},
-            values,
-            next_values,
-        )
+        return {**batch, "log_probs": log_probs}, values, next_values
 
     @torch.no_grad()
     def with_log_probs(self, batch: Batch) -> Batch:
