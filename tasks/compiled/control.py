@@ -99,7 +99,7 @@ def mountain_car(s, i, action, trig):
 
 @inner()
 def mountain_car_continuous(s, i, force, trig):
-    """Step the car with a force, in float32; return whether it is on top."""
+    """Step the car with a force, in float32, as `mountain_car` does."""
     position, velocity = F(s[0, i]), F(s[1, i])
     slope = 0.0025 * call(trig[0], np.float64(F(3.0) * position))
     velocity = velocity + (force * F(0.0015) - F(slope))
@@ -112,7 +112,7 @@ def mountain_car_continuous(s, i, force, trig):
 
 @inner()
 def advance(model, s, i, choice, number, trig):
-    """Step an environment of a model; return its reward, and whether it terminated."""
+    """Step an environment; return its reward, and whether it terminated."""
     if model == CARTPOLE:
         return 1.0, cartpole(s, i, choice, trig)
     if model == PENDULUM:

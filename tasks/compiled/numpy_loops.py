@@ -28,7 +28,7 @@ def cosine_and_sine() -> Addresses | None:
 
 
 def _address(ufunc: np.ufunc) -> int:
-    """Return the address of a ufunc's loop over float64, 0 if there is none.
+    """Return the address of a ufunc's loop over float64, or 0.
 
     The first fields of PyUFuncObject, see NumPy's C API: four ints, then the arrays of loops and of their data.
     """

@@ -226,9 +226,9 @@ def values(of_critic, vector, layout, result):
             result[p, r] = dot(of_critic[p, r], w[0]) + b[0]
 
 
-@inner()
+@inner(fastmath={"contract"})
 def choose(r, out, noise, std, choices, numbers, gaussian):
-    """Fill in the action of row r, from outputs and the rows' noise (N, n)."""
+    """Fill in the action of row r, from outputs and noise (N, n)."""
     if gaussian:
         for j in range(len(out)):
             x = out[j] + std[j] * noise[r, j]

@@ -59,9 +59,9 @@ def play(
     final_returns,
     lengths,
 ):
-    """Act and step from one step of a rollout to another, for one member after the other.
+    """Act and step from one step of a rollout to another.
 
-    The policy's arguments are those of `act`, its noise (T, P, N, n). Of the environments, (M,) each: streams of first
+    Members follow one another. The policy's arguments are those of `act`, its noise (T, P, N, n). Of the environments, (M,) each: streams of first
     states (`keys`), the running episodes' numbers, returns and lengths, and states `s` (components, M), all changed in
     place. First states are uniform in `ranges` (components, 2), lowest number and width; numbers that act are clipped
     to `bounds`. The rest is filled in, for each step: `Rollout` explains it; and the returns and lengths (T, P, N) of

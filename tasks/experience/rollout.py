@@ -152,7 +152,7 @@ class Agent:
         return Rollout(obs, actions, floats(rewards), floats(terminated), floats(ended), truncations, next_obs)
 
     def _played(self, envs: Envs, noise: Sequence[Tensor] | Tensor, keep_next: bool) -> Rollout | None:
-        """Return a rollout by kernels alone; None where they do not cover it."""
+        """Return a rollout by kernels alone; None if they cannot."""
         kernels, scaled = self.policy.kernels, self.obs_normalizer is not None or self.reward_normalizer is not None
         if kernels is None or scaled or not isinstance(noise, Tensor):
             return None

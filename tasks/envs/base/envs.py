@@ -51,7 +51,7 @@ class Played(NamedTuple):
 
     @staticmethod
     def of(steps: int, envs: Envs, numbers: bool) -> Played:
-        """Return the empty arrays of a rollout, which has one number or choice a step."""
+        """Return empty arrays; a step has one number or one choice."""
         members, num_envs = envs.num_members, envs.num_envs
         obs = [np.empty((members, t, num_envs, *envs.obs_shape), np.float32) for t in (steps + 1, steps)]
         shapes = (members, steps, num_envs, 1), (0, 0, 0, 0)
@@ -138,7 +138,7 @@ class Envs(ABC):
         """
 
     def play(self, policy: ActorCriticKernels, noise: NDArray[np.float32]) -> Played | None:
-        """Let a policy act for a whole rollout, by a kernel that steps environments as well.
+        """Let a policy act for a whole rollout, by a kernel.
 
         Args:
             policy: the members'.

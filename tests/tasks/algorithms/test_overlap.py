@@ -91,7 +91,7 @@ def test_a_simulator_and_an_update_are_waited_for_at_the_same_time(monkeypatch: 
 def test_what_fails_while_collecting_is_raised() -> None:
     learner = learner_of()
     learner.iterate()
-    learner.envs.step = lambda actions: (_ for _ in ()).throw(RuntimeError("the simulator is gone"))
+    learner.envs.play = lambda *arguments: (_ for _ in ()).throw(RuntimeError("the simulator is gone"))
     with pytest.raises(RuntimeError, match="the simulator is gone"):
         learner.iterate()
 
