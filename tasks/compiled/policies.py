@@ -228,7 +228,7 @@ def values(of_critic, vector, layout, result):
 
 @inner(fastmath={"contract"})
 def choose(r, out, noise, std, choices, numbers, gaussian):
-    """Fill in the action of row r, from outputs and noise (N, n)."""
+    """Fill in the action of row r, from outputs and noise."""
     if gaussian:
         for j in range(len(out)):
             x = out[j] + std[j] * noise[r, j]

@@ -61,11 +61,11 @@ def play(
 ):
     """Act and step from one step of a rollout to another.
 
-    Members follow one another. The policy's arguments are those of `act`, its noise (T, P, N, n). Of the environments, (M,) each: streams of first
-    states (`keys`), the running episodes' numbers, returns and lengths, and states `s` (components, M), all changed in
-    place. First states are uniform in `ranges` (components, 2), lowest number and width; numbers that act are clipped
-    to `bounds`. The rest is filled in, for each step: `Rollout` explains it; and the returns and lengths (T, P, N) of
-    episodes that ended.
+    Members follow one another. The policy's arguments are those of `act`, its noise (T, P, N, n). Of the environments,
+    (M,) each: streams of first states (`keys`), the running episodes' numbers, returns and lengths, and states `s`
+    (components, M), all changed in place. First states are uniform in `ranges` (components, 2), lowest number and
+    width; numbers that act are clipped to `bounds`. The rest is filled in, for each step: `Rollout` explains it; and
+    the returns and lengths (T, P, N) of episodes that ended.
     """
     members, _, rows, width = obs.shape
     parts = len(s)
