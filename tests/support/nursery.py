@@ -136,7 +136,9 @@ def main(descriptor: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import rekindle
+        from rekindle.tasks.compiled import loading
 
+        loading.kernels()  # knows where their machine code is kept; modules of kernels by themselves compile
         for name in PACKAGES:
             importlib.import_module(name)
         for package in ("spaces", "tasks", "studies"):

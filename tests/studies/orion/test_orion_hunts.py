@@ -314,6 +314,7 @@ def test_the_orion_command_tries_a_trial_again_whose_program_hung(sqlite_url: st
     assert [(failure["kind"], failure["retry"]) for failure in failures] == [(HUNG, True)]
 
 
+@pytest.mark.slow  # the command starts an interpreter for each attempt
 def test_the_orion_command_tries_a_trial_again_whose_step_outlasts_its_grace(
     sqlite_url: str, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
