@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -104,9 +104,11 @@ def tune(arguments: argparse.Namespace) -> int:
         parse(text)
     errors = new_console(stderr=True)
     load(arguments.task)
-    crew = _crew(arguments)
-    make = _maker(arguments, errors, partial(check_confirmable, seeds=arguments.confirm) if arguments.confirm else None)
-    with crew, open_store(arguments) as store:
+    check = partial(check_confirmable, seeds=arguments.confirm) if arguments.confirm else None
+    with ExitStack() as stack:
+        crew = stack.enter_context(_crew(arguments))  # before threads are started; it ends with whatever is refused
+        make = _maker(arguments, errors, check)
+        store = stack.enter_context(open_store(arguments))
         name, config = make(store)
         if look(store, name).complete:
             note(errors, f"study {name} is complete; rerun with more --trials than {config.trials[-1]} to extend it")

@@ -353,6 +353,13 @@ def test_what_a_database_does_not_hold_is_one_line_too(
     assert errors.count("\n") == 1
 
 
+def test_what_tune_refuses_ends_the_processes_that_it_has_forked(sqlite_url: str) -> None:
+    with start(sqlite_url, command=["tune", "ppo", "CartPole-v1", "--epochs", "9:1"]) as process:
+        out, errors = process.communicate(timeout=120)
+    assert (process.returncode, out) == (2, "")
+    assert "epochs are low:high:base with 1 <= low <= high" in errors
+
+
 def test_debug_shows_where_an_error_comes_from(finished_url: str) -> None:
     from rekindle.studies.errors import UnknownStudy
 
