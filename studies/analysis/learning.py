@@ -101,11 +101,13 @@ def _rows(store: Store, name: str, label: str, config: Config) -> dict[str, Any]
             "further, or leave it out"
         )
     found = source(name, [flatten(trial["hyperparameters"]) for trial in ranked])
-    return {
-        "study": label,
-        "values": [{name: values[name] for name in config.open if name in values} for values in found["values"]],
-        "scores": found["scores"],
-    }
+    values = [{name: each[name] for name in config.open if name in each} for each in found["values"]]
+    if all(each == values[0] for each in values):
+        raise BadConfig(
+            f"a source has several values of what the study searches, such as {config.open[0]}, but {label} has not; "
+            "leave it out"
+        )
+    return {"study": label, "values": values, "scores": found["scores"]}
 
 
 def source(name: str, ranked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -95,7 +95,8 @@ def choose(
     taken = [_searched(space, values) for values in trials.values()]
     for index in np.argsort(-np.asarray(expected), kind="stable").tolist():
         values = _searched(space, known[index])
-        if values not in taken and (nested := _valid(space, values, check)) is not None:
+        nested = None if values in taken else _valid(space, values, check)
+        if nested is not None and _searched(space, flatten(nested)) not in taken:
             return nested
     return None
 

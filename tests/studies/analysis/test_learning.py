@@ -119,6 +119,18 @@ def test_a_source_that_misleads_is_believed_the_other_way_round(earlier: tuple[s
     assert sum(followed[16:]) <= 4
 
 
+def test_what_a_source_says_of_some_hyperparameters_alone_is_tried_once(earlier: tuple[str, str]) -> None:
+    config = config_of(earlier[1])
+    told = [{"a": place} for place in (0.2, 0.4, 0.6)] * 4
+    config.options["learned"] = [source("s", told)]  # type: ignore[index]
+    trials: list[Trial] = []
+    for number in range(4):
+        seen = {n: [(1, 0.0)] for n in range(number)}
+        trials.append(Trial(number, "", suggest(config, trials, Plan(ask=range(number, number + 1), seen=seen))[0], {}))
+    tried = [(trial.params["a"], trial.params["b"]) for trial in trials]
+    assert len(set(tried)) == 4
+
+
 def test_every_fourth_trial_is_the_samplers_own_and_few_follow_before_a_result() -> None:
     config = tiny(options={"learned": [source("s", [{"gamma": 0.9}] * 8)]})
     assert [follows(config, n, 9) for n in range(6)] == [True, False, True, True, True, False]
@@ -158,6 +170,9 @@ def test_what_is_no_source_is_told_in_one_line(
     with Store(old) as store:
         with pytest.raises(BadConfig, match="of its own task, ppo, but old trains tabular"):
             with_learned(store, "wrong", tiny(), ["old"])
+        np.savez(tmp_path / "other.npz", **{"param.z": np.arange(9.0), "curves": np.ones((9, 1, 1)), "steps": [1.0]})
+        with pytest.raises(BadConfig, match="several values of what the study searches, such as z, but old has not"):
+            with_learned(store, "wrong", config_of(str(tmp_path / "other.npz")), ["old"])
         assert "wrong" not in [study.name for study in store.studies()]
         learned = with_learned(store, "n", config_of(path), ["old"])
         store.change_study("n", lambda _: learned.to_json())
