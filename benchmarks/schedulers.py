@@ -148,7 +148,7 @@ SETTINGS: dict[str, Callable[..., Result]] = {
 
 
 def main() -> None:
-    """Print the mean results of each setting on each table."""
+    """Print each setting's mean result with its error, and each table's."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--trainings", type=float, default=4.0, help="the budget, in trainings to the end")
@@ -162,26 +162,30 @@ def main() -> None:
     for name, study in SETTINGS.items():
         if arguments.only and not name.startswith(arguments.only):
             continue
-        row, costs, began = {}, [], time.process_time()
+        row, errors, costs, began = {}, [], [], time.process_time()
         for table in tables:
             true = np.nan_to_num(table.returns[:, :, -1].mean(1), nan=np.nanmin(table.returns[:, :, -1]))
             worth = (true - true.min()) / (true.max() - true.min())
             results = [study(table, arguments.trainings, seed) for seed in range(arguments.studies)]
-            row[Path(table.path).stem] = statistics.fmean(float(worth[best]) for best, _ in results)
+            found = [float(worth[best]) for best, _ in results]
+            row[Path(table.path).stem] = statistics.fmean(found)
+            errors.append(statistics.variance(found) / len(found) if len(found) > 1 else math.nan)
             costs += [cost for _, cost in results]
-        found = {
+        line = {
             "setting": name,
             "mean": statistics.fmean(row.values()),
+            "error": math.sqrt(sum(errors)) / len(row),
             "cost": statistics.fmean(costs),
             "most": max(costs),
             "seconds": time.process_time() - began,
             "tables": row,
         }
         if arguments.json:
-            print(json.dumps(found), flush=True)
+            print(json.dumps(line), flush=True)
             continue
         each = "  ".join(f"{value:.3f}" for value in row.values())
-        print(f"{name:26} {found['mean']:.3f}  cost {found['cost']:5.2f} to {found['most']:5.2f}  {each}", flush=True)
+        mean = f"{line['mean']:.3f} ± {line['error']:.3f}"
+        print(f"{name:26} {mean}  cost {line['cost']:5.2f} to {line['most']:5.2f}  {each}", flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from ...spaces.space import ENABLED
 from ...spaces.values import REQUIRED, Nested, Value
 from ...tasks.checkpoint.retention import keep_of
 from ..errors import StoreError, StudyMismatch
-from ..samplers.registry import KNOWN, check_sampler, grid_size, sampler_name
+from ..samplers.registry import GOOD, KNOWN, OWN_GOOD, check_sampler, grid_size, sampler_name
 from ..schedulers.pb2 import check_pb2
 from ..schedulers.pbt import EXPLOITS, EXPLORES
 from ..schedulers.racing import check_racing
@@ -165,6 +165,9 @@ def study_config(
         options = across_options(several, across, aggregate, seeds, racing)
     options |= objective_options(objective, own_objective(algorithm))
     options |= {name: value for name, value in given.items() if value is not None}
+    single = len(options.get("objectives", DEFAULT)) == 1
+    if single and scheduler in OWN_GOOD and sampler_name(sampler or "tpe") == "tpe":
+        options[GOOD] = OWN_GOOD[scheduler]
     check_bounds(options, scheduler, algorithm)
     common: dict[str, Any] = {"seed": seed, "fixed": fixed, "priors": priors}
     if scheduler == "pbt":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...spaces import flatten, unflatten
 from ...tasks.errors import Stopped
 from ..errors import UnknownStudy
-from ..samplers.registry import LEARNED
+from ..samplers.registry import GOOD, LEARNED
 from ..schedulers.explore import explore
 from ..schedulers.pb2 import PB2
 from ..schedulers.racing import at_once
@@ -49,6 +49,7 @@ MUTABLE = (
     "options.goal.return",
     *(f"options.budget.{unit}" for unit in BUDGETS),
 )  # these change no result
+KEPT = ("longer", "spaces", GOOD)  # as stored: what extend has changed, and a rule that older studies do not have
 
 
 def scheduler_of(store: Store, name: str) -> str | None:
@@ -73,10 +74,10 @@ def start_study(store: Store, name: str, config: Config) -> Config:
         if stored is None:
             return config.to_json()
         old = Config.from_json(stored, name)
-        check_same(name, old.to_json(), config.to_json(), ["trials", *MUTABLE, "options.longer", "options.spaces"])
-        later = {key: old.options[key] for key in ("longer", "spaces") if key in old.options}  # what extend has changed
+        check_same(name, old.to_json(), config.to_json(), ["trials", *MUTABLE, *(f"options.{key}" for key in KEPT)])
         weight = {key: old.options[key] for key in ("weight",) if key in old.options}  # kept unless another is given
-        options = {**weight, **config.options, **later}
+        given = {key: value for key, value in config.options.items() if key not in KEPT}
+        options = {**weight, **given, **{key: old.options[key] for key in KEPT if key in old.options}}
         trials = [*old.trials, *(n for n in config.trials if n > old.trials[-1])]
         changed = {} if options == old.options else {"options": options}
         return {**stored, "trials": trials, **changed}

@@ -58,6 +58,8 @@ KNOWN = {
     "grid": Sampler(learns=False, structures=False, defaults=False),
 }
 LEARNED = "learned"  # option of a configuration, see `learned`
+GOOD = "good"  # option of a configuration: TPE takes one of so many trials as good, Optuna one of ten
+OWN_GOOD = {"adaptive": 24}  # by scheduler; of its trials a sixth reach the end, and not all that do are good
 GENETIC = ("nsgaii", "nsgaiii")
 
 
@@ -163,4 +165,4 @@ def make_sampler(config: Config, number: int, attempt: int = 0, bracket: int = 0
                 return genetic(bracket, population_size=config.generation, seed=seed)
         from .tpe import TPE
 
-        return TPE(seed=seed, n_startup_trials=config.generation)
+        return TPE(seed=seed, n_startup_trials=config.generation, good=config.options.get(GOOD))

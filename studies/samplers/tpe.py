@@ -6,6 +6,7 @@ remembers these for the next time. Samplers that live for one trial share here t
 
 from __future__ import annotations
 
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from optuna import Study
@@ -14,11 +15,23 @@ from optuna.samplers import TPESampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial
 
+MOST_GOOD = 25  # trials, as Optuna has it
+
 _common: WeakKeyDictionary[Study, IntersectionSearchSpace] = WeakKeyDictionary()
 
 
 class TPE(TPESampler):
-    """Optuna's TPE with the same suggestions in less time."""
+    """Optuna's TPE with the same suggestions in less time.
+
+    Args:
+        good: the number of trials of which one is good; None for ten, as Optuna has it.
+        options: of Optuna's TPE.
+    """
+
+    def __init__(self, *, good: int | None = None, **options: Any):
+        super().__init__(**options)
+        if good is not None:
+            self._gamma = lambda trials: min(-(-trials // good), MOST_GOOD)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the hyperparameters that all trials have.

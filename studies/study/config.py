@@ -58,8 +58,8 @@ class Config:
             `warm_start`, the digest of the stored policy that all trials start from; `trial_time`, the seconds that a
             trial may train; `weight`, its share of workers that train several studies; `longer`, the epochs to which
             the study was extended; `spaces`, [the first trial, changed priors] of each change of the space;
-            `environments`, all of a study in several, and `scale`, see `study.environments`; and the bounds of the
-            study, see `engine.bounds`.
+            `environments`, all of a study in several, and `scale`, see `study.environments`; `good`, of how many trials
+            TPE takes one as good; and the bounds of the study, see `engine.bounds`.
         direction: always "maximize", for the stored format only.
         version: of this form.
     """
@@ -436,6 +436,7 @@ _OPTIONS: dict[str, Callable[[Any], bool]] = {
     "spaces": _are_spaces,
     "goal": _is_goal,
     "plateau": _is_count,
+    "good": _is_count,
     "weight": _is_weight,
     "trial_time": lambda value: isinstance(value, int | float) and 0 < value < math.inf,
     "objectives": _are_objectives,

@@ -6,18 +6,24 @@ import itertools
 import json
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rekindle import tune
 from rekindle.studies.cli import main
+from rekindle.studies.engine.configuring import study_config
+from rekindle.studies.engine.runner import start_study
 from rekindle.studies.errors import StudyMismatch
+from rekindle.studies.samplers.registry import make_sampler
 from rekindle.studies.schedulers.adaptive import EXPECTED, SAVING, promotions, wanted
 from rekindle.studies.schedulers.registry import plan, scheduler
 from rekindle.studies.statistics.rank_correlation import Agreement
 from rekindle.studies.storage.rows import Segment, Trial
+from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig, Config, parse_epochs
+from rekindle.tasks.algorithms.surrogate import Surrogate
 from simulating import Told
 from studying import run, run_by_three, tiny
 
@@ -123,6 +129,19 @@ def test_a_study_goes_on_with_its_own_scheduler_unless_another_is_named(sqlite_u
     assert (trained(2, scheduler="halving").scheduler, trained(3).trials) == ("halving", [2, 3])
     with pytest.raises(StudyMismatch, match=r"differs in .*scheduler \('halving', now 'adaptive'\)"):
         trained(4, scheduler="adaptive")
+
+
+def test_tpe_takes_few_of_its_trials_as_good_and_older_studies_go_on_as_they_were(sqlite_url: str) -> None:
+    def made(**options: str) -> Config:
+        return study_config(Surrogate, None, trials=4, epochs=[1, 3], **options)
+
+    new, before = made(), replace(made(), options={})
+    assert [made(scheduler="halving").options, made(sampler="random").options] == [{}, {}]
+    assert make_sampler(new, 30)._gamma(48) == 2  # type: ignore[attr-defined]
+    assert make_sampler(before, 30)._gamma is None  # type: ignore[attr-defined]
+    with Store(sqlite_url) as store:
+        for name, first, then in (("before", before, new), ("new", new, before)):
+            assert start_study(store, name, first).options == start_study(store, name, then).options == first.options
 
 
 @pytest.mark.parametrize("misleads", [False, True])
