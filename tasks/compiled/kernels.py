@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from .control import step
+from .critics import follow, huber, soft_value, soft_value_slope, squash, squash_slope, twins
 from .descent import adam, clip, rmsprop
+from .heads import head, head_slope, infer, join, to_inputs
 from .layers import activate, slope
 from .numpy_loops import cosine_and_sine
 from .policies import act, differentiate, log_probs, values
 from .rollouts import play
+from .transitions import n_step_batch, store
 
 __all__ = [
     "act",
@@ -16,10 +19,24 @@ __all__ = [
     "clip",
     "cosine_and_sine",
     "differentiate",
+    "follow",
+    "head",
+    "head_slope",
+    "huber",
+    "infer",
+    "join",
     "log_probs",
+    "n_step_batch",
     "play",
     "rmsprop",
     "slope",
+    "soft_value",
+    "soft_value_slope",
+    "squash",
+    "squash_slope",
     "step",
+    "store",
+    "to_inputs",
+    "twins",
     "values",
 ]

@@ -19,10 +19,12 @@ from torch import Tensor
 
 from ..checkpoint.chunks import Chunked
 from ..checkpoint.state import Tree
+from ..compiled.loading import kernels
 from ..errors import StateMismatch
 from ..rng import streams
 from ..rng.draws import Draws
 
+PARTS = ("obs", "next_obs", "action", "reward", "terminated", "truncated")  # of a transition, as kernels take them
 EXACT_INTEGERS = 1 << 24  # integers up to this are kept exactly in float32
 Index = NDArray[np.int64]
 
@@ -53,7 +55,7 @@ class ReplayBuffer:
         numbers: (P, slots, N, numbers in a transition); images: fields of bytes, each (P, slots, N, ...).
     """
 
-    scratch = ("_digests", "_known_at")
+    scratch = ("_digests", "_known_at", "_run", "_columns")
 
     def __init__(
         self, members: int, capacity: int, num_envs: int, fields: dict[str, Field], device: torch.device | str = "cpu"
@@ -89,6 +91,10 @@ class ReplayBuffer:
             for name, field in self.fields.items()
             if field.type == torch.uint8
         }
+        self._run = kernels() if {*fields} == {*PARTS} and not self.images else None
+        if self._run is not None:
+            spans = [range(width)[columns] for columns in (self.columns[name] for name in PARTS)]
+            self._columns = np.array([(x, x + 1) if isinstance(x, int) else (x.start, x.stop) for x in spans])
         self._digests: list[dict[str, list[str | None]]] = [{} for _ in range(members)]
         self._known_at = [0] * members  # the steps up to which a member's digests are true
 
@@ -103,6 +109,10 @@ class ReplayBuffer:
         Every field is (P, N, ...).
         """
         slot = self.steps % self.slots
+        if self._run is not None:
+            self._store(slot, *(values[name] for name in PARTS))
+            self.steps += 1
+            return
         here = self.numbers[:, slot]
         for name, columns in self.columns.items():
             value = values[name]
@@ -110,6 +120,15 @@ class ReplayBuffer:
         for name, image in self.images.items():
             image[:, slot] = values[name]
         self.steps += 1
+
+    def _store(self, slot: int, *parts: NDArray[Any]) -> None:
+        """Write a step's transitions into a slot by a kernel."""
+        assert self._run is not None
+        shape = (self.members, self.num_envs)
+        numbers = (np.asarray(x, np.float32).reshape(*shape, -1) for x in parts[:3])
+        reward, *ends = parts[3:]
+        ended = (np.asarray(x, np.bool_) for x in ends)
+        self._run.store(self.numbers, slot, self._columns, *numbers, np.asarray(reward, np.float32), *ended)
 
     def truncate_all(self) -> None:
         """Mark the newest transitions as truncated."""
@@ -167,6 +186,8 @@ class ReplayBuffer:
         CPU. At a truncation the sum stops but the bootstrap stays. NumPy does the arithmetic, since torch takes several
         times as long for small arrays.
         """
+        if self._run is not None:
+            return self._n_step_batch(rows, gamma, n_step)
         factor, index = gamma.numpy(), rows + self._first
         reward, terminated, truncated = (self.columns[name] for name in ("reward", "terminated", "truncated"))
         numbers = last = self._gather(index)
@@ -192,6 +213,24 @@ class ReplayBuffer:
             **self._fields(following, numbers if n_step == 1 else self._gather(following), ("next_obs",)),
             **{name: torch.from_numpy(np.ascontiguousarray(x)).to(self.device) for name, x in ends.items()},
         }
+
+    def _n_step_batch(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
+        """Return what `returns` does, by a kernel."""
+        assert self._run is not None
+        sizes = np.diff(self._columns[:3])[:, 0]
+        fields = [np.empty((*rows.shape, size), np.float32) for size in sizes]
+        reward, discount = np.empty((2, *rows.shape), np.float32)
+        numbers = self.numbers.reshape(self.members, self.rows, -1)
+        given = (numbers, rows, gamma.numpy(), n_step, self.num_envs, self._columns)
+        self._run.n_step_batch(*given, *fields, reward, discount)
+        batch = {"obs": fields[0], "action": fields[2], "next_obs": fields[1], "reward": reward, "discount": discount}
+        return {name: self._tensor(name, x) for name, x in batch.items()}
+
+    def _tensor(self, name: str, numbers: NDArray[np.float32]) -> Tensor:
+        """Return a field's numbers (P, B, n), or its only ones (P, B), in its shape and type."""
+        shape, kind = self.fields.get(name, Field(()))
+        value = torch.from_numpy(numbers).to(self.device, kind)
+        return value if numbers.ndim == 2 or len(shape) == 1 else value.view(*numbers.shape[:2], *shape)
 
     def member_state(self, member: int) -> Tree:
         """Return one member's state, with views of the ring.

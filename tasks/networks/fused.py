@@ -10,22 +10,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..compiled.loading import kernels_of
+from ..compiled.actor_critic import Perceptron
+from ..compiled.loading import kernels, kernels_of
 from .distributions import LOG_2_PI, log_softmax
 from .mlp import Activation, Layers
 from .sde import variance
 
 LOG_STD_LIMITS = (-20.0, 2.0)  # log standard deviations beyond get no gradient
+FEW_OUTPUTS = 8  # of a layer that a kernel computes faster than a matrix product
+FEW_PRODUCTS = 1 << 17  # of one member's rows
+NONE = np.zeros((0, 0), np.float32)
 _hardtanh_backward = torch.ops.aten.hardtanh_backward.default
+
+
+def run_for(x: Tensor) -> ModuleType | None:
+    """Return the kernels if they can compute with numbers like these."""
+    return kernels() if x.dtype is torch.float32 and x.is_cpu else None
+
+
+def array(x: Tensor) -> NDArray[Any]:
+    """Return a tensor's numbers, without gradients."""
+    return (x.detach() if x.requires_grad else x).numpy()
 
 
 class Operation(Function):
@@ -159,7 +175,7 @@ class FusedMLP:
         leaf: the parameter vectors (P', D) of the members that learn, which gradients are taken with respect to.
     """
 
-    scratch = ("_outputs", "_values", "_work", "_gradient", "_gradients", "_bias_gradients", "_unused", "_run")
+    scratch = ("_outputs", "_work", "_gradient", "_gradients", "_plans", "_run", "_input")
 
     def __init__(self, sizes: Sequence[int], activation: Activation, vector: Tensor, members: int, rows: int):
         """Allocate the buffers.
@@ -176,9 +192,10 @@ class FusedMLP:
         self._apply, self._apply_backward = activation.apply_, activation.backward_
         self._run = None if activation.kind is None else kernels_of(vector)
         self._kind = activation.kind or 0
+        self.few = self._run is not None and sizes[-1] <= FEW_OUTPUTS and len(sizes) > 2  # a kernel computes the head
         self.leaf = vector.detach().requires_grad_()
+        self._input = vector.new_empty(members, rows, sizes[0])
         self._outputs = [vector.new_empty(members, rows, size) for size in sizes[1:]]
-        self._values = [out.numpy() for out in self._outputs] if self._run is not None else []
         self._work = [vector.new_empty(members * rows * max(sizes[1:])) for _ in range(2)]
         self._gradient = torch.zeros_like(vector)
         pairs = list(pairwise(sizes))
@@ -188,9 +205,7 @@ class FusedMLP:
             (weight.unflatten(1, shape), bias.unsqueeze(1))
             for weight, bias, shape in zip(parts[::2], parts[1::2], pairs, strict=True)
         ]
-        if self._run is not None:
-            self._bias_gradients = [bias.numpy() for _, bias in self._gradients]
-            self._unused = [np.empty((members, 1, size), np.float32) for size in sizes[1:]]
+        self._plans: dict[tuple[int, ...], _Forward | _Backward] = {}
 
     def __call__(
         self,
@@ -198,6 +213,7 @@ class FusedMLP:
         x: Tensor,
         extra_inputs: Tensor | None = None,
         no_grad_inputs: Tensor | None = None,
+        no_grad_extra: Tensor | None = None,
         num_copies: int = 1,
         learn: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -210,53 +226,193 @@ class FusedMLP:
             x: inputs that get gradients, of the first P' members or the first rows of all.
             extra_inputs: further numbers of the same inputs, which get gradients, too.
             no_grad_inputs: the inputs of the other members, or the other rows, which get no gradients.
+            no_grad_extra: further numbers of those.
             num_copies: of a network, with the same inputs.
             learn: whether `leaf` gets a gradient.
 
         Returns:
             The outputs of x, those of `no_grad_inputs`, and the last hidden activations of both, without gradients.
         """
-        learned, others, hidden = apply(
-            _MLPFunction, self.leaf if learn else None, x, extra_inputs, no_grad_inputs, layers, self, num_copies
-        )
+        given = (self.leaf if learn else None, x, extra_inputs)
+        rest = (no_grad_inputs, no_grad_extra, layers, self, num_copies)
+        learned, others, hidden = apply(_MLPFunction, *given, *rest)
         return learned, others, hidden
+
+    def evaluate(self, layers: Layers, x: Tensor) -> Tensor:
+        """Return the outputs (P, B, outputs) of x, without gradients."""
+        return self.forward(layers, x)[-1].clone()
+
+    def inputs(self, sets: Sequence[tuple[Tensor, Tensor | None]], num_copies: int, by_rows: bool) -> Tensor:
+        """Return several sets of inputs and further numbers as one array.
+
+        They are repeated for each copy, and stand one after the other, as rows or as members.
+        """
+        if len(sets) == 1 and sets[0][1] is None and num_copies == 1:
+            return sets[0][0]
+        if self._run is None:
+            return torch.cat([joined(x, extra, num_copies) for x, extra in sets], int(by_rows))
+        member = row = 0
+        for x, extra in sets:
+            members, rows = num_copies * x.shape[0], x.shape[1]
+            out = self._input[member : member + members, row : row + rows].numpy()
+            more = x[..., :0] if extra is None else extra
+            self._run.join(array(x), array(more), num_copies, out)
+            member, row = (0, row + rows) if by_rows else (member + members, 0)
+        return _part(self._input, *((members, row) if by_rows else (member, rows)))
 
     def forward(self, layers: Layers, x: Tensor) -> list[Tensor]:
         """Return the input, the hidden activations, and the output."""
         (members, rows), last, values = x.shape[:2], len(layers) - 1, [x]
+        if self._run is not None:
+            key = (id(layers), members, rows)
+            plan = self._plans.get(key) or self._plans.setdefault(key, _Forward(self, layers, members, rows))
+            return plan(x)
         for i, ((weight, bias), out) in enumerate(zip(layers, self._outputs, strict=True)):
-            if self._run is not None and i < last:
-                x = torch.bmm(x, weight, out=_part(out, members, rows))
-                self._run.activate(self._values[i], members, rows, bias.numpy(), self._kind)
-            else:
-                x = torch.baddbmm(bias, x, weight, out=_part(out, members, rows))
-                if i < last:
-                    self._apply(x)
+            x = torch.baddbmm(bias, x, weight, out=_part(out, members, rows))
+            if i < last:
+                self._apply(x)
             values.append(x)
         return values
 
-    def backward(self, values: Sequence[Tensor], weights: Sequence[Tensor], g: Tensor, learn: bool) -> Tensor:
+    def backward(self, values: Sequence[Tensor], layers: Layers, g: Tensor, learn: bool) -> Tensor:
         """Propagate the gradient of the last layer's outputs to the first layer's.
 
         Both are (P', B', outputs). Where the members `learn`, the gradient in their parameters is left in `_gradient`.
         """
         members, rows = g.shape[:2]
-        for i in range(len(weights) - 1, -1, -1):
+        if self._run is not None:
+            key = (id(layers), members, rows, learn)
+            plan = self._plans.get(key) or self._plans.setdefault(key, _Backward(self, layers, members, rows, learn))
+            return plan(values[0], g)
+        for i in range(len(layers) - 1, -1, -1):
             x = _part(values[i], members, rows)
             if learn:
                 d_weight, d_bias = self._gradients[i]
                 torch.bmm(x.transpose(1, 2), g, out=d_weight)
-                if self._run is None or i == len(weights) - 1:
-                    torch.sum(g, 1, keepdim=True, out=d_bias)
+                torch.sum(g, 1, keepdim=True, out=d_bias)
             if i > 0:
                 work = self._work[i % 2][: x.numel()].view(x.shape)
-                g = torch.bmm(g, weights[i][:members].transpose(1, 2), out=work)
-                if self._run is None:
-                    self._apply_backward(g, x)
-                else:
-                    to_biases = self._bias_gradients[i - 1] if learn else self._unused[i - 1]
-                    self._run.slope(work.numpy(), self._values[i - 1], to_biases, self._kind)
+                g = torch.bmm(g, layers[i][0][:members].transpose(1, 2), out=work)
+                self._apply_backward(g, x)
         return g
+
+    def to_inputs(self, first: Tensor, layers: Layers, num_copies: int, start: int) -> Tensor:
+        """Return the gradient (P, B, ...) in the inputs from `start` on, by that in the first layer's outputs."""
+        weight = layers[0][0][: len(first)]
+        few = weight.shape[1] - start <= FEW_OUTPUTS
+        if self._run is not None and few:
+            out = torch.empty(len(first) // num_copies, first.shape[1], weight.shape[1] - start)
+            self._run.to_inputs(first.numpy(), weight.numpy(), start, num_copies, out.numpy())
+            return out
+        both = torch.bmm(first, weight.transpose(1, 2))
+        if num_copies > 1:
+            both = both.unflatten(0, (-1, num_copies)).sum(1)
+        return both[..., start:]
+
+
+class _Forward:
+    """The computation of outputs with kernels.
+
+    All views are made once, since to make one takes as long as the arithmetic of small networks.
+    """
+
+    def __init__(self, mlp: FusedMLP, layers: Layers, members: int, rows: int):
+        """Make the views for so many members and rows."""
+        self._run, self._kind, self._shape, self._layers = mlp._run, mlp._kind, (members, rows), layers
+        arrays = [out.numpy() for out in mlp._outputs]
+        parts = [_part(out, members, rows) for out in mlp._outputs]
+        self._hidden = [
+            (weight, part, whole, bias.numpy())
+            for (weight, bias), part, whole in zip(layers[:-1], parts, arrays[:-1], strict=False)
+        ]
+        (self._weight, self._bias), self._out = layers[-1], parts[-1]
+        self._head = (arrays[-2], self._weight.numpy(), self._bias.numpy(), self._out.numpy()) if mlp.few else None
+
+    def __call__(self, x: Tensor) -> list[Tensor]:
+        """Return the input, the hidden activations, and the output."""
+        run, values = self._run, [x]
+        assert run is not None
+        for weight, part, whole, biases in self._hidden:
+            x = torch.bmm(x, weight, out=part)
+            run.activate(whole, *self._shape, biases, self._kind)
+            values.append(x)
+        if self._head is None:
+            torch.baddbmm(self._bias, x, self._weight, out=self._out)
+        else:
+            run.head(*self._head)
+        return [*values, self._out]
+
+
+class _Backward:
+    """The computation of gradients with kernels, like `_Forward`."""
+
+    def __init__(self, mlp: FusedMLP, layers: Layers, members: int, rows: int, learn: bool):
+        """Make the views for so many members and rows."""
+        self._run, self._kind, self._learn, self._layers = mlp._run, mlp._kind, learn, layers
+        self._gradients, self._shape, self._steps = mlp._gradients, (members, rows), []
+        for i in range(len(layers) - 1, 0, -1):
+            whole, weight = mlp._outputs[i - 1], layers[i][0][:members]
+            h, units = _part(whole, members, rows), whole.shape[2]
+            work = mlp._work[i % 2][: h.numel()].view(h.shape)
+            before = mlp._gradients[i - 1][1].numpy() if learn else np.empty((members, 1, units), np.float32)
+            products = (h.transpose(1, 2), mlp._gradients[i][0], weight.transpose(1, 2), work)
+            self._steps.append((products, (work.numpy(), whole.numpy(), before, self._kind)))
+            if i == len(layers) - 1:
+                own = [x.numpy() for x in mlp._gradients[i]]
+                self._head = (whole.numpy(), weight.numpy(), work.numpy(), *own, before, self._kind, learn)
+        self._few = mlp.few
+
+    def __call__(self, x: Tensor, g: Tensor) -> Tensor:
+        """Return the gradient in the first layer's outputs; x are its inputs."""
+        run, learn = self._run, self._learn
+        assert run is not None
+        for i, ((h, to_weight, weight, work), slopes) in enumerate(self._steps):
+            if i == 0 and self._few:
+                run.head_slope(g.numpy(), *self._head)
+            else:
+                if learn:
+                    torch.bmm(h, g, out=to_weight)
+                    if i == 0:
+                        torch.sum(g, 1, keepdim=True, out=self._gradients[-1][1])
+                torch.bmm(g, weight, out=work)
+                run.slope(*slopes)
+            g = work
+        if learn:
+            torch.bmm(_part(x, *self._shape).transpose(1, 2), g, out=self._gradients[0][0])
+            if not self._steps:
+                torch.sum(g, 1, keepdim=True, out=self._gradients[0][1])
+        return g
+
+
+class ActingMLP:
+    """The outputs of an `MLP` for the few rows that act, without gradients.
+
+    Attributes:
+        most: rows that are few.
+    """
+
+    scratch = ("_run", "_vector")
+
+    def __init__(self, run: ModuleType, sizes: Sequence[int], activation: Activation, vector: Tensor):
+        """Prepare the computation; the layers' parameters are the first numbers of `vector` (P, D)."""
+        assert activation.kind is not None
+        starts = Perceptron(sizes, 0).weights
+        self._run, self._vector, self._kind = run, vector.numpy(), activation.kind
+        self._sizes, self._starts = np.array(sizes, np.int64), np.array(starts, np.int64)
+        self._units, self._outputs = sizes[-2:]
+        self.most = FEW_PRODUCTS // sum(inputs * outputs for inputs, outputs in pairwise(sizes))
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], activation: Activation, vector: Tensor) -> ActingMLP | None:
+        """Return None without kernels for it."""
+        run = None if activation.kind is None else kernels_of(vector)
+        return None if run is None or len(sizes) < 3 else cls(run, sizes, activation, vector)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the outputs (P, N, outputs) and the last hidden activations of x (P, N, inputs)."""
+        hidden, out = (torch.empty(*x.shape[:2], size) for size in (self._units, self._outputs))
+        self._run.infer(x.numpy(), self._vector, self._sizes, self._starts, self._kind, hidden.numpy(), out.numpy())
+        return out, hidden
 
 
 def _part(x: Tensor, members: int, rows: int) -> Tensor:
@@ -286,12 +442,13 @@ class _MLPFunction(Operation):
     def forward(
         ctx: Any, vector: Tensor | None, x: Tensor, extra_inputs: Tensor | None, *more: Any
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        no_grad_inputs, layers, mlp, num_copies = more  # as `FusedMLP.__call__` takes them
+        no_grad_inputs, no_grad_extra, layers, mlp, num_copies = more  # as `FusedMLP.__call__` takes them
         ctx.set_materialize_grads(False)
-        ctx.mlp, ctx.num_copies, ctx.width = mlp, num_copies, x.shape[-1]
-        x = joined(x, extra_inputs, num_copies)
-        by_rows = int(x.shape[0] == layers[0][0].shape[0])
-        *values, out = mlp.forward(layers, x if no_grad_inputs is None else torch.cat([x, no_grad_inputs], by_rows))
+        ctx.mlp, ctx.layers, ctx.num_copies, ctx.width = mlp, layers, num_copies, x.shape[-1]
+        size, rows = num_copies * x.shape[0], x.shape[1]
+        by_rows = size == layers[0][0].shape[0]
+        sets = [(x, extra_inputs)] if no_grad_inputs is None else [(x, extra_inputs), (no_grad_inputs, no_grad_extra)]
+        *values, out = mlp.forward(layers, mlp.inputs(sets, num_copies, by_rows))
         ctx.save_for_backward(*values, *[weight for weight, _ in layers])
         hidden = values[-1]
         ctx.mark_non_differentiable(hidden)
@@ -299,27 +456,24 @@ class _MLPFunction(Operation):
             out = out.unflatten(0, (-1, num_copies))
         if no_grad_inputs is None:
             return out, None, hidden
-        size = len(x) // num_copies if not by_rows else x.shape[1]
-        learned, others = out.tensor_split([size], by_rows)
+        learned, others = out.tensor_split([rows], 1) if by_rows else out.tensor_split([len(x)])
         ctx.mark_non_differentiable(others, hidden)
         return learned, others, hidden
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        saved, (learn, needs_grad_x, needs_grad_extra) = ctx.saved_tensors, ctx.needs_input_grad[:3]
-        depth = len(saved) // 2
-        weights = saved[depth:]
+        mlp, (learn, needs_grad_x, needs_grad_extra) = ctx.mlp, ctx.needs_input_grad[:3]
+        values = ctx.saved_tensors[: len(ctx.layers)]
         g = g.contiguous() if ctx.num_copies == 1 else g.flatten(0, 1)
-        first = ctx.mlp.backward(saved[:depth], weights, g, learn)
+        first = mlp.backward(values, ctx.layers, g, learn)
         grad_x = grad_extra = None
         if needs_grad_x or needs_grad_extra:
-            both = torch.bmm(first, weights[0][: len(first)].transpose(1, 2))
-            if ctx.num_copies > 1:
-                both = both.unflatten(0, (-1, ctx.num_copies)).sum(1)
+            start = 0 if needs_grad_x else ctx.width
+            both = mlp.to_inputs(first, ctx.layers, ctx.num_copies, start)
             grad_x = both[..., : ctx.width] if needs_grad_x else None
-            grad_extra = both[..., ctx.width :] if needs_grad_extra else None
-        return ctx.mlp._gradient if learn else None, grad_x, grad_extra, None, None, None, None
+            grad_extra = both[..., ctx.width - start :] if needs_grad_extra else None
+        return mlp._gradient if learn else None, grad_x, grad_extra, *[None] * 5
 
 
 def _taken(q: Tensor, choices: Tensor | None) -> Tensor:
@@ -385,12 +539,29 @@ class _LossOfTaken(Operation):
         return _to_all(g.unsqueeze(1) * slopes, choices, ctx.n), None, None, None, None
 
 
+def _compiled_twins(
+    ctx: Any, run: ModuleType, q: Tensor, targets: Tensor, weight: Tensor | None, rows: int, limit: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Do the forward pass of the twins' losses by a kernel; errors beyond `limit` count linearly."""
+    losses, errors, slopes = targets.new_empty(targets.shape), *(q.new_empty(q.shape[:3]) for _ in range(2))
+    weights = NONE if weight is None else array(weight)
+    results = (x.numpy() for x in (losses, errors, slopes))
+    run.twins(array(q), array(targets), weights, weight is not None, limit, rows, *results)
+    taken = q.squeeze(-1)
+    ctx.save_for_backward(slopes, None)
+    ctx.n = 1
+    ctx.mark_non_differentiable(errors, taken)
+    return losses, errors, taken
+
+
 class _HalfSquare(_LossOfTaken):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.set_materialize_grads(False)
+        if choices is None and (run := run_for(q)) is not None:
+            return _compiled_twins(ctx, run, q, targets, weight, rows, math.inf)
         taken = _taken(q, choices)
         errors = targets.unsqueeze(1) - taken
         weighted = errors if weight is None else errors * weight.unsqueeze(1)
@@ -406,6 +577,8 @@ class _TwinHuber(_LossOfTaken):
         ctx: Any, q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.set_materialize_grads(False)
+        if choices is None and (run := run_for(q)) is not None:
+            return _compiled_twins(ctx, run, q, targets, weight, rows, 1.0)
         taken = _taken(q, choices)
         errors = targets.unsqueeze(1) - taken
         clipped = errors.clamp(-1, 1)
@@ -436,6 +609,12 @@ class _SoftValue(Operation):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, probs: Tensor | None, entropies: Tensor, alpha: Tensor, sign: int) -> Tensor:
+        ctx.run = run_for(q) if probs is None else None
+        if ctx.run is not None:
+            ctx.save_for_backward(q, None, alpha)
+            ctx.sign, value = sign, entropies.new_empty(entropies.shape[:2])
+            ctx.run.soft_value(array(q), array(entropies), array(alpha), sign, value.numpy())
+            return value
         least = torch.minimum(q[:, 0], q[:, 1])
         ctx.save_for_backward(q, probs, alpha)
         ctx.least, ctx.sign = least, sign
@@ -447,6 +626,10 @@ class _SoftValue(Operation):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, probs, alpha = ctx.saved_tensors
+        if ctx.run is not None:
+            to_q, to_entropies = q.new_empty(q.shape), g.new_empty(*g.shape, alpha.shape[1])
+            ctx.run.soft_value_slope(g.numpy(), array(q), array(alpha), ctx.sign, to_q.numpy(), to_entropies.numpy())
+            return to_q, None, to_entropies, None, None
         to_q = to_probs = None
         g = g.unsqueeze(-1) * ctx.sign
         if ctx.needs_input_grad[0]:
@@ -477,15 +660,31 @@ class _Huber(_LossOfTaken):
         ctx: Any, q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None, limit: float
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
+        ctx.n = q.shape[-1]
+        if (run := run_for(q)) is not None:
+            mean, errors, slopes = q.new_empty(len(q)), q.new_empty(q.shape[:2]), q.new_empty(q.shape)
+            given = (targets, targets[:0] if weights is None else weights)
+            results = (x.numpy() for x in (mean, errors, slopes))
+            run.huber(array(q), choices.numpy(), *map(array, given), weights is not None, limit, *results)
+            ctx.save_for_backward(slopes, None)
+            ctx.mark_non_differentiable(errors)
+            return mean, errors
         errors = targets - _taken(q, choices)
         clipped = errors.clamp(-limit, limit)
         losses, slopes = clipped * (errors - 0.5 * clipped), clipped / -clipped.shape[1]
         if weights is not None:
             losses, slopes = weights * losses, weights * slopes
         ctx.save_for_backward(slopes, choices)
-        ctx.n = q.shape[-1]
         ctx.mark_non_differentiable(errors)
         return losses.mean(1), errors
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+        slopes, choices = ctx.saved_tensors
+        if choices is None:  # they are those in all q
+            return g.view(-1, 1, 1) * slopes, None, None, None, None
+        return _to_all(g.unsqueeze(1) * slopes, choices, ctx.n), None, None, None, None
 
 
 class SoftSample(NamedTuple):
@@ -531,6 +730,24 @@ def soft_samples(
     return SoftSample(*both[:3]), SoftSample(*both[3:])
 
 
+def _compiled_samples(
+    ctx: Any, outputs: Tensor, next_outputs: Tensor, noise: Tensor, rows: int, weight: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Do the forward pass of squashed normal numbers by kernels."""
+    first, samples = 0, []
+    for x in (outputs, next_outputs):
+        batch, k = x.shape[1], noise.shape[2]
+        arrays = [x.new_empty(len(x), batch, size) for size in (k, k, 1)]
+        ctx.run.squash(array(x), noise.numpy(), first, *[x.numpy() for x in arrays])
+        samples.append(arrays)
+        first += batch
+    (c, spread, h), (next_c, _, next_h) = samples
+    ctx.save_for_backward(c, None, spread, None, None, weight)
+    ctx.outputs, ctx.rows = outputs, rows
+    ctx.mark_non_differentiable(next_c, next_h)
+    return c, None, h, next_c, None, next_h
+
+
 class _SoftSamples(Operation):
     outputs = 3
 
@@ -540,6 +757,9 @@ class _SoftSamples(Operation):
     ) -> tuple[Tensor | None, ...]:
         ctx.set_materialize_grads(False)
         batch = outputs.shape[1]
+        ctx.run = run_for(outputs) if k and outputs.shape[-1] == 2 * k else None
+        if ctx.run is not None:
+            return _compiled_samples(ctx, outputs, next_outputs, noise, rows, weight)
         both = torch.cat([outputs, next_outputs], 1)
         c, log_std, logits = both.split([k, k, both.shape[-1] - 2 * k], -1)
         spread = probs = log_probs = None
@@ -572,6 +792,13 @@ class _SoftSamples(Operation):
         ctx: Any, g_c: Tensor | None, g_probs: Tensor | None, g_entropies: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:
         c, log_std, spread, probs, log_probs, weight = ctx.saved_tensors
+        if ctx.run is not None:
+            given = ((g_c, c.shape[2]), (g_entropies, 1))
+            g_c, g_entropies = (c.new_zeros(*c.shape[:2], n) if g is None else g for g, n in given)
+            result, weights = torch.empty_like(ctx.outputs), NONE if weight is None else array(weight)
+            arrays = (array(x) for x in (g_c, g_entropies, c, ctx.outputs, spread))
+            ctx.run.squash_slope(*arrays, weights, weight is not None, ctx.rows, result.numpy())
+            return result, *[None] * 5
         gradients = []
         if spread is not None:
             g_entropy = 0 if g_entropies is None else g_entropies[..., :1]

@@ -204,7 +204,7 @@ class DQNLearner(Learner):
     def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
         state = memory.tensors["state"] if isinstance(memory, QMemory) else None
         features, _ = self.policy.remembered(self._tensor(self.loop.normalize(obs)), state)
-        values: np.ndarray = self._q(features).amax(-1).cpu().numpy()
+        values: np.ndarray = self.policy.quick_values(features).amax(-1).cpu().numpy()
         return values
 
     def _greedy(self, features: Tensor) -> np.ndarray:
@@ -212,15 +212,8 @@ class DQNLearner(Learner):
 
         Callers disable gradients: `no_grad` here would cost a tenth of the time.
         """
-        actions: np.ndarray = self._q(features).argmax(-1).cpu().numpy()
+        actions: np.ndarray = self.policy.quick_values(features).argmax(-1).cpu().numpy()
         return actions
-
-    def _q(self, features: Tensor) -> Tensor:
-        """Return q(s, ·), (P, N, actions), for the heads' inputs."""
-        rows = features.shape[1]
-        if rows == 1:
-            features = torch.cat([features, features], 1)  # see Exactness in networks/mlp.py
-        return self.policy.acting_values(features)[:, :rows]
 
     def _tensor(self, obs: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
@@ -254,5 +247,5 @@ class DQN(Task):
     """
 
     name = "dqn"
-    version = 2
+    version = 3
     learner = DQNLearner

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...checkpoint.member_state import Stacked
+from ...compiled.loading import kernels_of
 from ...networks.encoders import Encoder, encoder_for
-from ...networks.fused import Autograd, FusedMLP, Tape
+from ...networks.fused import ActingMLP, Autograd, FusedMLP, Tape
 from ...networks.mlp import (
     ACTIVATIONS,
     MLP,
@@ -83,9 +84,13 @@ class QNetwork(Stacked):
         )
         sizes, plain = self.heads[0].sizes, not shapes_of(trunk) and not model.dueling
         self.fused: FusedMLP | None = None
+        self._beside: FusedMLP | None = None  # for values without gradients
+        self._acting: ActingMLP | None = None
         self.graph: Autograd | Tape = Autograd()
         if plain and model.activation in FUSED and min(*sizes, hp.batch_size) > 1:  # see Exactness in networks/mlp.py
-            self.fused = FusedMLP(sizes, FUSED[model.activation], self.parameters.vector, len(seeds), hp.batch_size)
+            given = (sizes, FUSED[model.activation], self.parameters.vector)
+            self.fused, self._beside = (FusedMLP(*given, len(seeds), hp.batch_size) for _ in range(2))
+            self._acting, self._rows = ActingMLP.of(*given), hp.batch_size
             self.graph = Tape()
 
     def trunk(self, model: SimpleNamespace) -> list[Encoder | Core]:
@@ -106,8 +111,17 @@ class QNetwork(Stacked):
         return obs, None
 
     def acting_values(self, features: Tensor) -> Tensor:
-        """Return q(s, ·) for the result of `remembered`, without gradients."""
+        """Return q(s, ·) for the result of `remembered`, by torch alone."""
         return self.values(features)
+
+    def quick_values(self, features: Tensor) -> Tensor:
+        """Return q(s, ·), (P, N, actions), for N of any size, without gradients."""
+        rows = features.shape[1]
+        if self._acting is not None and rows <= self._acting.most:
+            return self._acting(self.encoder({}, features))[0]
+        if rows == 1:
+            features = torch.cat([features, features], 1)  # see Exactness in networks/mlp.py
+        return self.acting_values(features)[:, :rows]
 
     # --- learning ---
 
@@ -140,11 +154,16 @@ class QNetwork(Stacked):
 
     def values(self, obs: Tensor) -> Tensor:
         """Return q(s, ·) without gradients."""
-        return self._q(*self._views, obs)
+        return self._evaluated(*self._views, obs)
 
     def target_values(self, obs: Tensor) -> Tensor:
         """Return q(s, ·) of the target network."""
-        return self._q(*self._target_views, obs)
+        return self._evaluated(*self._target_views, obs)
+
+    def _evaluated(self, tensors: Mapping[str, Tensor], layers: list[Layers], obs: Tensor) -> Tensor:
+        if self._beside is None or obs.shape[1] != self._rows:
+            return self._q(tensors, layers, obs)
+        return self._beside.evaluate(layers[0], self.encoder(tensors, obs))
 
     def _q(self, tensors, layers, obs: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         return self._of_features(layers, self.encoder(tensors, obs))
@@ -163,6 +182,9 @@ class QNetwork(Stacked):
 
         tau is (P, 1), and tau = 1 copies θ. Only members that are due (P, 1) move.
         """
+        if (run := kernels_of(self.target.vector, tau)) is not None:
+            run.follow(self.target.vector.numpy(), self.parameters.vector.numpy(), tau.numpy(), due)
+            return
         moved = (1 - tau) * self.target.vector + tau * self.parameters.vector
         if not due.all():
             moved = torch.where(torch.from_numpy(due).to(moved.device), moved, self.target.vector)

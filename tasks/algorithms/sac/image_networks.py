@@ -62,6 +62,7 @@ class ImageSoftActorCritic(SoftActorCritic):
         The other arguments are those of `SoftActorCritic`.
         """
         super().__init__(FEATURES, actions, hp, seeds, device)
+        self._acting = None  # its input are images
         self.encoder = CriticEncoder(hp.model, shape, seeds, device)
         self.encoder_vector = self.encoder.parameters.vector
         self.critic_vectors["encoder"] = self.encoder_vector

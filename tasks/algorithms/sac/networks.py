@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ...checkpoint.member_state import Stacked
 from ...networks.distributions import log_softmax
-from ...networks.fused import Autograd, FusedMLP, Tape, joined
+from ...networks.fused import ActingMLP, Autograd, FusedMLP, Tape
 from ...networks.mlp import (
     ACTIVATIONS,
     MLP,
@@ -82,6 +82,7 @@ class SoftActorCritic(Stacked):
         plain = type(self) is SoftActorCritic and type(self.head) is Head  # the others have more to differentiate
         self.graph: Autograd | Tape = Tape() if plain else Autograd()
         activation = ACTIVATIONS[model.activation]
+        self._acting = ActingMLP.of(pi, activation, self.actor_vector)
         self._fused_pi = FusedMLP(pi, activation, self.actor_vector, members, 2 * rows)
         self._fused_q = FusedMLP(q, activation, self.critics.vector[: self.twins], 2 * self.twins, rows)
 
@@ -108,6 +109,17 @@ class SoftActorCritic(Stacked):
     def outputs(self, z: Tensor) -> Tensor:
         """Return the parameters of actions (P, N, outputs) for these activations."""
         return self.head(self.actor.views, affine(z, *self._pi_layers[-1]), z)
+
+    def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `outputs` and the last hidden activations z for observations (P, N, inputs)."""
+        rows = obs.shape[1]
+        if self._acting is not None and rows <= self._acting.most:
+            out, z = self._acting(self._padded(obs))
+            return self.head(self.actor.views, out, z), z
+        if rows == 1:  # see Exactness in networks/mlp.py
+            obs = torch.cat([obs, obs], 1)
+        z = self.hidden(obs)
+        return self.outputs(z)[:, :rows], z[:, :rows]
 
     def values(self, obs: Tensor, numbers: Tensor) -> Tensor:
         """Return the twins' values (P, 2, N, n) of numbers, without gradients.
@@ -139,8 +151,8 @@ class SoftActorCritic(Stacked):
 
         Both are (P, 2, B, n): q(s, c, ·) for numbers c (P, B, k), and q'(s', c', ·) for the next numbers c'.
         """
-        rest = joined(self._padded(batch["next_obs"]), next_numbers, TWINS)
-        q, target, _ = self._fused_q(self._q_layers, self._padded(batch["obs"]), numbers, rest, TWINS)
+        obs, next_obs = self._padded(batch["obs"]), self._padded(batch["next_obs"])
+        q, target, _ = self._fused_q(self._q_layers, obs, numbers, next_obs, next_numbers, TWINS)
         return q, target
 
     def q(self, batch: Batch, numbers: Tensor) -> Tensor:

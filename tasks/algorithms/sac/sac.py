@@ -230,22 +230,14 @@ class SACLearner(Learner):
                 "which acting does not advance, so that they give no value; use PPO, or leave model.memory out"
             )
         features = self._tensor(self.loop.normalize(obs))
-        numbers, _, logits = self.actions.split(self._outputs(features)[0])
+        numbers, _, logits = self.actions.split(self.policy.act(features)[0])
         q = self.policy.values(features, torch.tanh(numbers)).amin(1)  # (P, N, n)
         values: np.ndarray = (q.gather(-1, logits.argmax(-1, True)) if logits.shape[-1] else q)[..., 0].cpu().numpy()
         return values
 
     def _act(self, features: Tensor, noise: Noise, step: int) -> np.ndarray:
-        outputs, z = self._outputs(features)
+        outputs, z = self.policy.act(features)
         return self.actions.act(outputs, *noise(step, outputs, z))
-
-    def _outputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the policy's outputs (P, N, outputs), and z (P, N, width)."""
-        rows = features.shape[1]
-        if rows == 1:  # see Exactness in networks/mlp.py
-            features = torch.cat([features, features], 1)
-        z = self.policy.hidden(features)
-        return self.policy.outputs(z)[:, :rows], z[:, :rows]
 
     def _tensor(self, obs: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(obs)).to(self.device)
@@ -383,5 +375,5 @@ class SAC(Task):
     """
 
     name = "sac"
-    version = 2
+    version = 3
     learner = SACLearner

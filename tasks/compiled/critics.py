@@ -1,0 +1,138 @@
+"""Kernels of what critics learn from, and of what the policy learns from them.
+
+The mathematics stands in `networks.fused`, whose operations call these.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .layers import HALF, ONE, ZERO, F, inner, kernel
+
+LOG_STD_LOW, LOG_STD_HIGH = F(-20.0), F(2.0)
+LOG_DENSITY = F(0.5 * math.log(2 * math.pi) + 2 * math.log(2))
+TWO = F(2.0)
+
+
+@inner()
+def clipped(x, limit):
+    """Return x within -limit and limit; NaN stays NaN."""
+    x = limit if x > limit else x
+    return -limit if x < -limit else x
+
+
+@kernel("void(f4[:,:,:], i8[:,:], f4[:,:], f4[:,:], b1, f4, f4[::1], f4[:,::1], f4[:,:,::1])")
+def huber(q, choices, targets, weights, weighted, limit, losses, errors, slopes):
+    """Fill in mean losses (P,), errors (P, B), and slopes in all values q (P, B, n)."""
+    members, rows, n = q.shape
+    for p in range(members):
+        total = 0.0
+        for r in range(rows):
+            error = targets[p, r] - q[p, r, choices[p, r]]
+            near = clipped(error, limit)
+            loss, slope = near * (error - HALF * near), near / F(-rows)
+            if weighted:
+                loss, slope = weights[p, r] * loss, weights[p, r] * slope
+            for j in range(n):
+                slopes[p, r, j] = ZERO
+            slopes[p, r, choices[p, r]] = slope
+            errors[p, r] = error
+            total += loss
+        losses[p] = F(total / rows)
+
+
+@kernel("void(f4[:,:,:,:], f4[:,:], f4[:,:], b1, f4, i8, f4[:,::1], f4[:,:,::1], f4[:,:,::1])")
+def twins(q, targets, weights, weighted, limit, by, losses, errors, slopes):
+    """Fill in the losses (P, B) of twins, errors (P, 2, B), and slopes in q (P, 2, B).
+
+    Errors beyond the limit count linearly.
+    """
+    members, count, rows, _ = q.shape
+    for p in range(members):
+        for r in range(rows):
+            losses[p, r] = ZERO
+        for i in range(count):
+            for r in range(rows):
+                error = targets[p, r] - q[p, i, r, 0]
+                near = clipped(error, limit)
+                weight = weights[p, r] if weighted else ONE
+                losses[p, r] += weight * near * (error - HALF * near)
+                errors[p, i, r], slopes[p, i, r] = error, weight * near / F(-by)
+
+
+@kernel("void(f4[:,:,:,:], f4[:,:,:], f4[:,:], f4, f4[:,::1])")
+def soft_value(q, entropies, alpha, sign, value):
+    """Fill in soft values (P, B) of twins q (P, 2, B, 1)."""
+    members, rows, terms = entropies.shape
+    for p in range(members):
+        for r in range(rows):
+            a, b = q[p, 0, r, 0], q[p, 1, r, 0]
+            total = a if a <= b or a != a else b
+            for j in range(terms):
+                total += entropies[p, r, j] * alpha[p, j]
+            value[p, r] = sign * total
+
+
+@kernel("void(f4[:,:], f4[:,:,:,:], f4[:,:], f4, f4[:,:,:,::1], f4[:,:,::1])")
+def soft_value_slope(g, q, alpha, sign, to_q, to_entropies):
+    """Fill in the slopes of soft values in q and in entropies."""
+    members, rows, terms = to_entropies.shape
+    for p in range(members):
+        for r in range(rows):
+            x = sign * g[p, r]
+            first = q[p, 0, r, 0] <= q[p, 1, r, 0]
+            to_q[p, 0, r, 0] = x if first else ZERO
+            to_q[p, 1, r, 0] = ZERO if first else x
+            for j in range(terms):
+                to_entropies[p, r, j] = alpha[p, j] * x
+
+
+@kernel("void(f4[:,:,:], f4[:,:,:], i8, f4[:,:,::1], f4[:,:,::1], f4[:,:,::1])")
+def squash(outputs, noise, first, c, spread, entropies):
+    """Fill in squashed normal numbers c (P, B, k), their noise, and -log π, (P, B, 1).
+
+    Outputs are k means and k log standard deviations; the noise is that from the row `first` on, (P or 1, ..., k).
+    """
+    members, rows, k = c.shape
+    for p in range(members):
+        own = noise[p % len(noise)]
+        for r in range(rows):
+            total = ZERO
+            for j in range(k):
+                log_std, z = outputs[p, r, k + j], own[first + r, j]
+                log_std = LOG_STD_HIGH if log_std > LOG_STD_HIGH else log_std
+                log_std = LOG_STD_LOW if log_std < LOG_STD_LOW else log_std
+                spread[p, r, j] = F(math.exp(log_std)) * z
+                u = outputs[p, r, j] + spread[p, r, j]
+                c[p, r, j], size = F(math.tanh(u)), abs(u)  # exactly 1 where it rounds to 1
+                shrunk = F(math.log(F(math.exp(-TWO * size)) + ONE)) + size
+                total += z * z * HALF + log_std - TWO * shrunk
+            entropies[p, r, 0] = total + F(k) * LOG_DENSITY
+
+
+@kernel("void(f4[:,:,:], f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,::1], f4[:,:], b1, i8, f4[:,:,::1])")
+def squash_slope(g_c, g_entropies, c, outputs, spread, weights, weighted, by, out):
+    """Fill in the slopes in outputs (P, B, 2k) by those in c and in -log π."""
+    members, rows, k = c.shape
+    for p in range(members):
+        for r in range(rows):
+            g_entropy = g_entropies[p, r, 0]
+            weight = weights[p, r] if weighted else ONE
+            for j in range(k):
+                x, log_std = c[p, r, j], outputs[p, r, k + j]
+                g_mean = g_c[p, r, j] * (ONE - x * x) - TWO * g_entropy * x
+                g_log_std = g_mean * spread[p, r, j] + g_entropy
+                if log_std <= LOG_STD_LOW or log_std >= LOG_STD_HIGH:
+                    g_log_std = ZERO
+                out[p, r, j], out[p, r, k + j] = weight * g_mean / F(by), weight * g_log_std / F(by)
+
+
+@kernel("void(f4[:,:], f4[:,:], f4[:,:], b1[:,:])")
+def follow(target, vector, tau, due):
+    """Move targets (P, D) by the fractions tau towards vectors, where they are due."""
+    members, size = target.shape
+    for p in range(members):
+        if due[p, 0]:
+            part = tau[p, 0]
+            for i in range(size):
+                target[p, i] = (ONE - part) * target[p, i] + part * vector[p, i]

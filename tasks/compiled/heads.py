@@ -1,0 +1,111 @@
+"""Kernels of a network's ends: few inputs, few outputs, or few rows.
+
+Products with so few columns take a matrix library longer than loops.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .layers import ZERO, F, back, dot, inner, kernel, perceptron
+
+
+@inner()
+def columns_of(weights):
+    """Return weights (units, outputs) by output."""
+    units, outputs = weights.shape
+    columns = np.empty((outputs, units), F)
+    for j in range(outputs):
+        for k in range(units):
+            columns[j, k] = weights[k, j]
+    return columns
+
+
+@kernel("void(f4[:,:,:], f4[:,:,:], i8, f4[:,:,:])")
+def join(x, extra, copies, out):
+    """Put x (P, B, n) and further numbers side by side, for each copy of a network.
+
+    The result is (P * copies, B, ...).
+    """
+    members, rows, n = x.shape
+    more = extra.shape[2]
+    for p in range(members):
+        for c in range(copies):
+            to = out[p * copies + c]
+            for r in range(rows):
+                for j in range(n):
+                    to[r, j] = x[p, r, j]
+                for j in range(more):
+                    to[r, n + j] = extra[p, r, j]
+
+
+@kernel("void(f4[:,:,::1], f4[:,:,:], f4[:,:,:], f4[:,:,:])")
+def head(h, weights, biases, out):
+    """Fill in the outputs h W + b of the first rows of the first members."""
+    members, rows, outputs = out.shape
+    for p in range(members):
+        w = columns_of(weights[p])
+        for r in range(rows):
+            for j in range(outputs):
+                out[p, r, j] = dot(h[p, r], w[j]) + biases[p, 0, j]
+
+
+@kernel("void(f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,:], f4[:,:,:], i8, b1)")
+def head_slope(g, h, weights, to_h, to_weights, to_biases, to_before, kind, learn):
+    """Propagate slopes g (P, B, outputs) to the inputs of the activation that gave h.
+
+    With `learn` the gradients in the weights, their biases, and the biases before the activation are filled in.
+    """
+    members, rows, outputs = g.shape
+    units = h.shape[2]
+    slopes, d_weights = np.empty(outputs, F), np.empty((outputs, units), F)
+    d_biases, d_before = np.empty(outputs, F), np.empty(units, F)
+    for p in range(members):
+        w = columns_of(weights[p])
+        d_weights[:], d_biases[:], d_before[:] = ZERO, ZERO, ZERO
+        for r in range(rows):
+            for j in range(outputs):
+                slopes[j] = g[p, r, j]
+            back(slopes, w, h[p, r], to_h[p, r], d_weights, d_biases, d_before, kind)
+        if learn:
+            for j in range(outputs):
+                to_biases[p, 0, j] = d_biases[j]
+                for k in range(units):
+                    to_weights[p, k, j] = d_weights[j, k]
+            to_before[p, 0, :] = d_before
+
+
+@kernel("void(f4[:,:,::1], f4[:,:,:], i8, i8, f4[:,:,::1])")
+def to_inputs(g, weights, first, copies, out):
+    """Propagate the slopes g (P * copies, B, units) of a first layer to its inputs.
+
+    These are the inputs from `first` on; the copies of a network, which have the same ones, are summed.
+    """
+    members, rows, inputs = out.shape
+    w = np.empty((copies, inputs, g.shape[2]), F)
+    for p in range(members):
+        own = p * copies
+        for c in range(copies):
+            for j in range(inputs):
+                w[c, j] = weights[own + c, first + j]
+        for r in range(rows):
+            for j in range(inputs):
+                total = ZERO
+                for c in range(copies):
+                    total += dot(g[own + c, r], w[c, j])
+                out[p, r, j] = total
+
+
+@kernel("void(f4[:,:,:], f4[:,::1], i8[::1], i8[::1], i8, f4[:,:,::1], f4[:,:,::1])")
+def infer(x, vector, sizes, starts, kind, hidden, out):
+    """Fill in a network's last hidden units and outputs, for a few rows (P, N, inputs)."""
+    members, rows = x.shape[:2]
+    units, outputs = sizes[-2], sizes[-1]
+    for p in range(members):
+        own, first = vector[p], starts[-1]
+        h = perceptron(own, sizes, starts, np.ascontiguousarray(x[p]), kind)
+        w = columns_of(own[first : first + units * outputs].reshape(units, outputs))
+        for r in range(rows):
+            hidden[p, r] = h[r]
+            for j in range(outputs):
+                out[p, r, j] = dot(h[r], w[j]) + own[first + units * outputs + j]
