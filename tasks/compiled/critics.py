@@ -1,4 +1,4 @@
-"""Kernels of what critics learn from, and of what the policy learns from them.
+"""Kernels of losses of critics, and of soft policies.
 
 The mathematics stands in `networks.fused`, whose operations call these.
 """
@@ -23,7 +23,7 @@ def clipped(x, limit):
 
 @kernel("void(f4[:,:,:], i8[:,:], f4[:,:], f4[:,:], b1, f4, f4[::1], f4[:,::1], f4[:,:,::1])")
 def huber(q, choices, targets, weights, weighted, limit, losses, errors, slopes):
-    """Fill in mean losses (P,), errors (P, B), and slopes in all values q (P, B, n)."""
+    """Fill in mean losses (P,), errors, and slopes in values q."""
     members, rows, n = q.shape
     for p in range(members):
         total = 0.0
@@ -43,9 +43,9 @@ def huber(q, choices, targets, weights, weighted, limit, losses, errors, slopes)
 
 @kernel("void(f4[:,:,:,:], f4[:,:], f4[:,:], b1, f4, i8, f4[:,::1], f4[:,:,::1], f4[:,:,::1])")
 def twins(q, targets, weights, weighted, limit, by, losses, errors, slopes):
-    """Fill in the losses (P, B) of twins, errors (P, 2, B), and slopes in q (P, 2, B).
+    """Fill in the losses (P, B), errors and slopes of twins.
 
-    Errors beyond the limit count linearly.
+    The latter two are (P, 2, B), values q (P, 2, B, 1). Errors beyond the limit count linearly.
     """
     members, count, rows, _ = q.shape
     for p in range(members):
@@ -62,7 +62,10 @@ def twins(q, targets, weights, weighted, limit, by, losses, errors, slopes):
 
 @kernel("void(f4[:,:,:,:], f4[:,:,:], f4[:,:], f4, f4[:,::1])")
 def soft_value(q, entropies, alpha, sign, value):
-    """Fill in soft values (P, B) of twins q (P, 2, B, 1)."""
+    """Fill in the soft values (P, B) of twins.
+
+    Their values q are (P, 2, B, 1).
+    """
     members, rows, terms = entropies.shape
     for p in range(members):
         for r in range(rows):
@@ -89,9 +92,10 @@ def soft_value_slope(g, q, alpha, sign, to_q, to_entropies):
 
 @kernel("void(f4[:,:,:], f4[:,:,:], i8, f4[:,:,::1], f4[:,:,::1], f4[:,:,::1])")
 def squash(outputs, noise, first, c, spread, entropies):
-    """Fill in squashed normal numbers c (P, B, k), their noise, and -log π, (P, B, 1).
+    """Fill in squashed normal numbers, their scaled noise, and -log π.
 
-    Outputs are k means and k log standard deviations; the noise is that from the row `first` on, (P or 1, ..., k).
+        They are (P, B, k), (P, B, k) and (P, B, 1). Outputs are k means and k log standard deviations; the noise is
+    that from the row `first` on, (P or 1, ..., k).
     """
     members, rows, k = c.shape
     for p in range(members):
@@ -112,7 +116,7 @@ def squash(outputs, noise, first, c, spread, entropies):
 
 @kernel("void(f4[:,:,:], f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,::1], f4[:,:], b1, i8, f4[:,:,::1])")
 def squash_slope(g_c, g_entropies, c, outputs, spread, weights, weighted, by, out):
-    """Fill in the slopes in outputs (P, B, 2k) by those in c and in -log π."""
+    """Fill in slopes in outputs by those in c and -log π."""
     members, rows, k = c.shape
     for p in range(members):
         for r in range(rows):
@@ -129,7 +133,7 @@ def squash_slope(g_c, g_entropies, c, outputs, spread, weights, weighted, by, ou
 
 @kernel("void(f4[:,:], f4[:,:], f4[:,:], b1[:,:])")
 def follow(target, vector, tau, due):
-    """Move targets (P, D) by the fractions tau towards vectors, where they are due."""
+    """Move targets (P, D) by fractions tau where they are due."""
     members, size = target.shape
     for p in range(members):
         if due[p, 0]:

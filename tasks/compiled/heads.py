@@ -23,9 +23,9 @@ def columns_of(weights):
 
 @kernel("void(f4[:,:,:], f4[:,:,:], i8, f4[:,:,:])")
 def join(x, extra, copies, out):
-    """Put x (P, B, n) and further numbers side by side, for each copy of a network.
+    """Put inputs and further numbers side by side, for each copy.
 
-    The result is (P * copies, B, ...).
+    Both are (P, B, ...), the result (P * copies, B, ...).
     """
     members, rows, n = x.shape
     more = extra.shape[2]
@@ -41,7 +41,7 @@ def join(x, extra, copies, out):
 
 @kernel("void(f4[:,:,::1], f4[:,:,:], f4[:,:,:], f4[:,:,:])")
 def head(h, weights, biases, out):
-    """Fill in the outputs h W + b of the first rows of the first members."""
+    """Fill in outputs h W + b of the first rows."""
     members, rows, outputs = out.shape
     for p in range(members):
         w = columns_of(weights[p])
@@ -52,9 +52,10 @@ def head(h, weights, biases, out):
 
 @kernel("void(f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,::1], f4[:,:,:], f4[:,:,:], f4[:,:,:], i8, b1)")
 def head_slope(g, h, weights, to_h, to_weights, to_biases, to_before, kind, learn):
-    """Propagate slopes g (P, B, outputs) to the inputs of the activation that gave h.
+    """Propagate slopes of outputs to what the activation was given.
 
-    With `learn` the gradients in the weights, their biases, and the biases before the activation are filled in.
+    g are (P, B, outputs), h the activation's results. With `learn` the gradients in the weights, their biases,
+    and the biases before the activation are filled in.
     """
     members, rows, outputs = g.shape
     units = h.shape[2]
@@ -77,9 +78,10 @@ def head_slope(g, h, weights, to_h, to_weights, to_biases, to_before, kind, lear
 
 @kernel("void(f4[:,:,::1], f4[:,:,:], i8, i8, f4[:,:,::1])")
 def to_inputs(g, weights, first, copies, out):
-    """Propagate the slopes g (P * copies, B, units) of a first layer to its inputs.
+    """Propagate slopes of a first layer's results to its inputs.
 
-    These are the inputs from `first` on; the copies of a network, which have the same ones, are summed.
+    g are (P * copies, B, units). These are the inputs from `first` on; copies of a network have the same ones, and
+    their shares are summed.
     """
     members, rows, inputs = out.shape
     w = np.empty((copies, inputs, g.shape[2]), F)
@@ -98,7 +100,7 @@ def to_inputs(g, weights, first, copies, out):
 
 @kernel("void(f4[:,:,:], f4[:,::1], i8[::1], i8[::1], i8, f4[:,:,::1], f4[:,:,::1])")
 def infer(x, vector, sizes, starts, kind, hidden, out):
-    """Fill in a network's last hidden units and outputs, for a few rows (P, N, inputs)."""
+    """Fill in last hidden units and outputs for rows (P, N, inputs)."""
     members, rows = x.shape[:2]
     units, outputs = sizes[-2], sizes[-1]
     for p in range(members):

@@ -37,7 +37,7 @@ def copied(row, columns, out):
     "void(f4[:,:,::1], i8[:,:], f4[:,:], i8, i8, i8[:,::1],f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,::1], f4[:,::1])"
 )
 def n_step_batch(numbers, rows, gamma, n_step, envs, columns, obs, next_obs, action, reward, discount):
-    """Fill in the n-step batch of rows (P, B), as `ReplayBuffer.returns` has it."""
+    """Fill in what `ReplayBuffer.returns` has of rows (P, B)."""
     members, count, _ = numbers.shape
     for p in range(members):
         factor = F(gamma[p, 0])

@@ -55,7 +55,7 @@ class ReplayBuffer:
         numbers: (P, slots, N, numbers in a transition); images: fields of bytes, each (P, slots, N, ...).
     """
 
-    scratch = ("_digests", "_known_at", "_run", "_columns")
+    scratch = ("_digests", "_known_at", "_run", "_columns", "_sizes")
 
     def __init__(
         self, members: int, capacity: int, num_envs: int, fields: dict[str, Field], device: torch.device | str = "cpu"
@@ -95,6 +95,7 @@ class ReplayBuffer:
         if self._run is not None:
             spans = [range(width)[columns] for columns in (self.columns[name] for name in PARTS)]
             self._columns = np.array([(x, x + 1) if isinstance(x, int) else (x.start, x.stop) for x in spans])
+            self._sizes = (self._columns[:3, 1] - self._columns[:3, 0]).tolist()
         self._digests: list[dict[str, list[str | None]]] = [{} for _ in range(members)]
         self._known_at = [0] * members  # the steps up to which a member's digests are true
 
@@ -110,7 +111,7 @@ class ReplayBuffer:
         """
         slot = self.steps % self.slots
         if self._run is not None:
-            self._store(slot, *(values[name] for name in PARTS))
+            self._store(slot, **values)
             self.steps += 1
             return
         here = self.numbers[:, slot]
@@ -121,14 +122,15 @@ class ReplayBuffer:
             image[:, slot] = values[name]
         self.steps += 1
 
-    def _store(self, slot: int, *parts: NDArray[Any]) -> None:
+    def _store(
+        self, slot: int, obs: Any, next_obs: Any, action: Any, reward: Any, terminated: Any, truncated: Any
+    ) -> None:
         """Write a step's transitions into a slot by a kernel."""
         assert self._run is not None
-        shape = (self.members, self.num_envs)
-        numbers = (np.asarray(x, np.float32).reshape(*shape, -1) for x in parts[:3])
-        reward, *ends = parts[3:]
-        ended = (np.asarray(x, np.bool_) for x in ends)
-        self._run.store(self.numbers, slot, self._columns, *numbers, np.asarray(reward, np.float32), *ended)
+        seen, following, reward = (np.asarray(x, np.float32) for x in (obs, next_obs, reward))
+        ends = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
+        taken = np.asarray(action, np.float32).reshape(self.members, self.num_envs, -1)
+        self._run.store(self.numbers, slot, self._columns, seen, following, taken, reward, *ends)
 
     def truncate_all(self) -> None:
         """Mark the newest transitions as truncated."""
@@ -217,20 +219,27 @@ class ReplayBuffer:
     def _n_step_batch(self, rows: Index, gamma: Tensor, n_step: int) -> dict[str, Tensor]:
         """Return what `returns` does, by a kernel."""
         assert self._run is not None
-        sizes = np.diff(self._columns[:3])[:, 0]
-        fields = [np.empty((*rows.shape, size), np.float32) for size in sizes]
-        reward, discount = np.empty((2, *rows.shape), np.float32)
+        obs, next_obs, action = (np.empty((*rows.shape, size), np.float32) for size in self._sizes)
+        reward, discount = np.empty(rows.shape, np.float32), np.empty(rows.shape, np.float32)
         numbers = self.numbers.reshape(self.members, self.rows, -1)
         given = (numbers, rows, gamma.numpy(), n_step, self.num_envs, self._columns)
-        self._run.n_step_batch(*given, *fields, reward, discount)
-        batch = {"obs": fields[0], "action": fields[2], "next_obs": fields[1], "reward": reward, "discount": discount}
-        return {name: self._tensor(name, x) for name, x in batch.items()}
+        self._run.n_step_batch(*given, obs, next_obs, action, reward, discount)
+        names = ("obs", "action", "next_obs", "reward", "discount")
+        return {
+            name: self._tensor(name, x)
+            for name, x in zip(names, (obs, action, next_obs, reward, discount), strict=True)
+        }
 
     def _tensor(self, name: str, numbers: NDArray[np.float32]) -> Tensor:
-        """Return a field's numbers (P, B, n), or its only ones (P, B), in its shape and type."""
-        shape, kind = self.fields.get(name, Field(()))
-        value = torch.from_numpy(numbers).to(self.device, kind)
-        return value if numbers.ndim == 2 or len(shape) == 1 else value.view(*numbers.shape[:2], *shape)
+        """Return a field's numbers in its shape and type.
+
+        They are (P, B, n), or (P, B) of one.
+        """
+        value = torch.from_numpy(numbers)
+        if name == "action":
+            shape, kind = self.fields[name]
+            value = value.view(*numbers.shape[:2], *shape).to(kind)
+        return value if self.device.type == "cpu" else value.to(self.device)
 
     def member_state(self, member: int) -> Tree:
         """Return one member's state, with views of the ring.

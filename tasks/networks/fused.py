@@ -21,7 +21,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..compiled.actor_critic import Perceptron
+from ..compiled.actor_critic import ROWS_AT_ONCE, Perceptron
 from ..compiled.loading import kernels, kernels_of
 from .distributions import LOG_2_PI, log_softmax
 from .mlp import Activation, Layers
@@ -175,7 +175,7 @@ class FusedMLP:
         leaf: the parameter vectors (P', D) of the members that learn, which gradients are taken with respect to.
     """
 
-    scratch = ("_outputs", "_work", "_gradient", "_gradients", "_plans", "_run", "_input")
+    scratch = ("_outputs", "_work", "_gradient", "_gradients", "_forward", "_backward", "_run", "_input")
 
     def __init__(self, sizes: Sequence[int], activation: Activation, vector: Tensor, members: int, rows: int):
         """Allocate the buffers.
@@ -205,7 +205,9 @@ class FusedMLP:
             (weight.unflatten(1, shape), bias.unsqueeze(1))
             for weight, bias, shape in zip(parts[::2], parts[1::2], pairs, strict=True)
         ]
-        self._plans: dict[tuple[int, ...], _Forward | _Backward] = {}
+        # By the layers, which are kept so that no others get their id, and the size of a call.
+        self._forward: dict[tuple[int, int, int], tuple[list[_Forward], list[Tensor], Layers]] = {}
+        self._backward: dict[tuple[int, int, int, bool], tuple[list[_Backward], Layers]] = {}
 
     def __call__(
         self,
@@ -265,8 +267,13 @@ class FusedMLP:
         (members, rows), last, values = x.shape[:2], len(layers) - 1, [x]
         if self._run is not None:
             key = (id(layers), members, rows)
-            plan = self._plans.get(key) or self._plans.setdefault(key, _Forward(self, layers, members, rows))
-            return plan(x)
+            if key not in self._forward:
+                groups = [_Forward(self, layers, span, rows) for span in groups_of(members, rows)]
+                self._forward[key] = (groups, [_part(out, members, rows) for out in self._outputs], layers)
+            groups, outputs, _ = self._forward[key]
+            for group in groups:
+                group(x if len(groups) == 1 else x[group.span])
+            return [x, *outputs]
         for i, ((weight, bias), out) in enumerate(zip(layers, self._outputs, strict=True)):
             x = torch.baddbmm(bias, x, weight, out=_part(out, members, rows))
             if i < last:
@@ -282,8 +289,16 @@ class FusedMLP:
         members, rows = g.shape[:2]
         if self._run is not None:
             key = (id(layers), members, rows, learn)
-            plan = self._plans.get(key) or self._plans.setdefault(key, _Backward(self, layers, members, rows, learn))
-            return plan(values[0], g)
+            if key not in self._backward:
+                spans = groups_of(members, rows)
+                plans = [_Backward(self, layers, members, span, rows, learn) for span in spans]
+                self._backward[key] = (plans, layers)
+            plans, _ = self._backward[key]
+            if len(plans) == 1:
+                return plans[0](values[0], g)
+            for plan in plans:
+                plan(values[0][plan.span], g[plan.span])
+            return self.work(1, members, rows)
         for i in range(len(layers) - 1, -1, -1):
             x = _part(values[i], members, rows)
             if learn:
@@ -291,13 +306,21 @@ class FusedMLP:
                 torch.bmm(x.transpose(1, 2), g, out=d_weight)
                 torch.sum(g, 1, keepdim=True, out=d_bias)
             if i > 0:
-                work = self._work[i % 2][: x.numel()].view(x.shape)
+                work = self.work(i, members, rows)
                 g = torch.bmm(g, layers[i][0][:members].transpose(1, 2), out=work)
                 self._apply_backward(g, x)
         return g
 
+    def work(self, layer: int, members: int, rows: int) -> Tensor:
+        """Return room for the gradient in a layer's inputs."""
+        shape = (members, rows, self._outputs[layer - 1].shape[2])
+        return self._work[layer % 2][: math.prod(shape)].view(shape)
+
     def to_inputs(self, first: Tensor, layers: Layers, num_copies: int, start: int) -> Tensor:
-        """Return the gradient (P, B, ...) in the inputs from `start` on, by that in the first layer's outputs."""
+        """Return the gradient in the inputs from `start` on, (P, B, ...).
+
+        `first` is that in the first layer's outputs.
+        """
         weight = layers[0][0][: len(first)]
         few = weight.shape[1] - start <= FEW_OUTPUTS
         if self._run is not None and few:
@@ -310,57 +333,64 @@ class FusedMLP:
         return both[..., start:]
 
 
+def groups_of(members: int, rows: int) -> list[slice]:
+    """Return spans of members whose arrays fit a processor's cache."""
+    size = max(1, ROWS_AT_ONCE // rows)
+    return [slice(first, min(first + size, members)) for first in range(0, members, size)]
+
+
 class _Forward:
-    """The computation of outputs with kernels.
+    """The computation of some members' outputs with kernels.
 
     All views are made once, since to make one takes as long as the arithmetic of small networks.
     """
 
-    def __init__(self, mlp: FusedMLP, layers: Layers, members: int, rows: int):
-        """Make the views for so many members and rows."""
-        self._run, self._kind, self._shape, self._layers = mlp._run, mlp._kind, (members, rows), layers
-        arrays = [out.numpy() for out in mlp._outputs]
-        parts = [_part(out, members, rows) for out in mlp._outputs]
+    def __init__(self, mlp: FusedMLP, layers: Layers, span: slice, rows: int):
+        """Make the views for the members in a span."""
+        self.span, self._run, self._kind = span, mlp._run, mlp._kind
+        weights, biases = [weight[span] for weight, _ in layers], [bias[span] for _, bias in layers]
+        wholes = [out[span] for out in mlp._outputs]
+        self._size = (len(weights[0]), rows)
+        parts, arrays = [_part(out, *self._size) for out in wholes], [out.numpy() for out in wholes]
         self._hidden = [
             (weight, part, whole, bias.numpy())
-            for (weight, bias), part, whole in zip(layers[:-1], parts, arrays[:-1], strict=False)
+            for weight, part, whole, bias in zip(weights[:-1], parts, arrays, biases, strict=False)
         ]
-        (self._weight, self._bias), self._out = layers[-1], parts[-1]
-        self._head = (arrays[-2], self._weight.numpy(), self._bias.numpy(), self._out.numpy()) if mlp.few else None
+        self._last = biases[-1], weights[-1], parts[-1]
+        self._head = (arrays[-2], *(x.numpy() for x in (weights[-1], *self._last[::2]))) if mlp.few else None
 
-    def __call__(self, x: Tensor) -> list[Tensor]:
-        """Return the input, the hidden activations, and the output."""
-        run, values = self._run, [x]
+    def __call__(self, x: Tensor) -> None:
+        """Compute the hidden activations and the outputs of inputs (P', B, inputs)."""
+        run = self._run
         assert run is not None
         for weight, part, whole, biases in self._hidden:
             x = torch.bmm(x, weight, out=part)
-            run.activate(whole, *self._shape, biases, self._kind)
-            values.append(x)
+            run.activate(whole, *self._size, biases, self._kind)
         if self._head is None:
-            torch.baddbmm(self._bias, x, self._weight, out=self._out)
+            bias, weight, out = self._last
+            torch.baddbmm(bias, x, weight, out=out)
         else:
             run.head(*self._head)
-        return [*values, self._out]
 
 
 class _Backward:
-    """The computation of gradients with kernels, like `_Forward`."""
+    """The computation of some members' gradients with kernels, like `_Forward`."""
 
-    def __init__(self, mlp: FusedMLP, layers: Layers, members: int, rows: int, learn: bool):
-        """Make the views for so many members and rows."""
-        self._run, self._kind, self._learn, self._layers = mlp._run, mlp._kind, learn, layers
-        self._gradients, self._shape, self._steps = mlp._gradients, (members, rows), []
+    def __init__(self, mlp: FusedMLP, layers: Layers, members: int, span: slice, rows: int, learn: bool):
+        """Make the views for some of the members."""
+        self.span, self._run, self._kind, self._learn, self._few = span, mlp._run, mlp._kind, learn, mlp.few
+        self._gradients, self._steps = [(weight[span], bias[span]) for weight, bias in mlp._gradients], []
         for i in range(len(layers) - 1, 0, -1):
-            whole, weight = mlp._outputs[i - 1], layers[i][0][:members]
-            h, units = _part(whole, members, rows), whole.shape[2]
-            work = mlp._work[i % 2][: h.numel()].view(h.shape)
-            before = mlp._gradients[i - 1][1].numpy() if learn else np.empty((members, 1, units), np.float32)
-            products = (h.transpose(1, 2), mlp._gradients[i][0], weight.transpose(1, 2), work)
+            whole, weight = mlp._outputs[i - 1][span], layers[i][0][:members][span]
+            self._size = (len(weight), rows)
+            h, units = _part(whole, *self._size), whole.shape[2]
+            work = mlp.work(i, members, rows)[span]
+            before = self._gradients[i - 1][1].numpy() if learn else np.empty((len(weight), 1, units), np.float32)
+            products = (h.transpose(1, 2), self._gradients[i][0], weight.transpose(1, 2), work)
             self._steps.append((products, (work.numpy(), whole.numpy(), before, self._kind)))
             if i == len(layers) - 1:
-                own = [x.numpy() for x in mlp._gradients[i]]
+                own = [x.numpy() for x in self._gradients[i]]
                 self._head = (whole.numpy(), weight.numpy(), work.numpy(), *own, before, self._kind, learn)
-        self._few = mlp.few
 
     def __call__(self, x: Tensor, g: Tensor) -> Tensor:
         """Return the gradient in the first layer's outputs; x are its inputs."""
@@ -378,14 +408,12 @@ class _Backward:
                 run.slope(*slopes)
             g = work
         if learn:
-            torch.bmm(_part(x, *self._shape).transpose(1, 2), g, out=self._gradients[0][0])
-            if not self._steps:
-                torch.sum(g, 1, keepdim=True, out=self._gradients[0][1])
+            torch.bmm(_part(x, *g.shape[:2]).transpose(1, 2), g, out=self._gradients[0][0])
         return g
 
 
 class ActingMLP:
-    """The outputs of an `MLP` for the few rows that act, without gradients.
+    """The computation of an `MLP` for the few rows that act.
 
     Attributes:
         most: rows that are few.
@@ -394,7 +422,10 @@ class ActingMLP:
     scratch = ("_run", "_vector")
 
     def __init__(self, run: ModuleType, sizes: Sequence[int], activation: Activation, vector: Tensor):
-        """Prepare the computation; the layers' parameters are the first numbers of `vector` (P, D)."""
+        """Prepare the computation.
+
+        The layers' parameters are the first numbers of the vector (P, D).
+        """
         assert activation.kind is not None
         starts = Perceptron(sizes, 0).weights
         self._run, self._vector, self._kind = run, vector.numpy(), activation.kind
@@ -408,10 +439,15 @@ class ActingMLP:
         run = None if activation.kind is None else kernels_of(vector)
         return None if run is None or len(sizes) < 3 else cls(run, sizes, activation, vector)
 
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs (P, N, outputs) and the last hidden activations of x (P, N, inputs)."""
-        hidden, out = (torch.empty(*x.shape[:2], size) for size in (self._units, self._outputs))
-        self._run.infer(x.numpy(), self._vector, self._sizes, self._starts, self._kind, hidden.numpy(), out.numpy())
+    def __call__(self, x: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the outputs and the last hidden activations, (P, N, ...).
+
+        x is (P, N, inputs).
+        """
+        members, rows = x.shape[:2]
+        hidden = np.empty((members, rows, self._units), np.float32)
+        out = np.empty((members, rows, self._outputs), np.float32)
+        self._run.infer(x.numpy(), self._vector, self._sizes, self._starts, self._kind, hidden, out)
         return out, hidden
 
 
@@ -542,13 +578,17 @@ class _LossOfTaken(Operation):
 def _compiled_twins(
     ctx: Any, run: ModuleType, q: Tensor, targets: Tensor, weight: Tensor | None, rows: int, limit: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Do the forward pass of the twins' losses by a kernel; errors beyond `limit` count linearly."""
-    losses, errors, slopes = targets.new_empty(targets.shape), *(q.new_empty(q.shape[:3]) for _ in range(2))
+    """Do the forward pass of the twins' losses by a kernel.
+
+    Errors beyond `limit` count linearly.
+    """
+    members, count, batch = q.shape[:3]
+    own, size = np.empty((members, batch), np.float32), (members, count, batch)
+    errors_of, slopes = np.empty(size, np.float32), np.empty(size, np.float32)
     weights = NONE if weight is None else array(weight)
-    results = (x.numpy() for x in (losses, errors, slopes))
-    run.twins(array(q), array(targets), weights, weight is not None, limit, rows, *results)
-    taken = q.squeeze(-1)
-    ctx.save_for_backward(slopes, None)
+    run.twins(array(q), array(targets), weights, weight is not None, limit, rows, own, errors_of, slopes)
+    losses, errors, taken = torch.from_numpy(own), torch.from_numpy(errors_of), q.squeeze(-1)
+    ctx.save_for_backward(torch.from_numpy(slopes), None)
     ctx.n = 1
     ctx.mark_non_differentiable(errors, taken)
     return losses, errors, taken
@@ -612,9 +652,9 @@ class _SoftValue(Operation):
         ctx.run = run_for(q) if probs is None else None
         if ctx.run is not None:
             ctx.save_for_backward(q, None, alpha)
-            ctx.sign, value = sign, entropies.new_empty(entropies.shape[:2])
-            ctx.run.soft_value(array(q), array(entropies), array(alpha), sign, value.numpy())
-            return value
+            ctx.sign, value = sign, np.empty(entropies.shape[:2], np.float32)
+            ctx.run.soft_value(array(q), array(entropies), array(alpha), sign, value)
+            return torch.from_numpy(value)
         least = torch.minimum(q[:, 0], q[:, 1])
         ctx.save_for_backward(q, probs, alpha)
         ctx.least, ctx.sign = least, sign
@@ -627,9 +667,9 @@ class _SoftValue(Operation):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, probs, alpha = ctx.saved_tensors
         if ctx.run is not None:
-            to_q, to_entropies = q.new_empty(q.shape), g.new_empty(*g.shape, alpha.shape[1])
-            ctx.run.soft_value_slope(g.numpy(), array(q), array(alpha), ctx.sign, to_q.numpy(), to_entropies.numpy())
-            return to_q, None, to_entropies, None, None
+            in_q, in_entropies = np.empty(q.shape, np.float32), np.empty((*g.shape, alpha.shape[1]), np.float32)
+            ctx.run.soft_value_slope(g.numpy(), array(q), array(alpha), ctx.sign, in_q, in_entropies)
+            return torch.from_numpy(in_q), None, torch.from_numpy(in_entropies), None, None
         to_q = to_probs = None
         g = g.unsqueeze(-1) * ctx.sign
         if ctx.needs_input_grad[0]:
@@ -662,13 +702,14 @@ class _Huber(_LossOfTaken):
         ctx.set_materialize_grads(False)
         ctx.n = q.shape[-1]
         if (run := run_for(q)) is not None:
-            mean, errors, slopes = q.new_empty(len(q)), q.new_empty(q.shape[:2]), q.new_empty(q.shape)
-            given = (targets, targets[:0] if weights is None else weights)
-            results = (x.numpy() for x in (mean, errors, slopes))
-            run.huber(array(q), choices.numpy(), *map(array, given), weights is not None, limit, *results)
-            ctx.save_for_backward(slopes, None)
+            members, rows, n = q.shape
+            mean, found = np.empty(members, np.float32), np.empty((members, rows), np.float32)
+            own, weight = np.empty((members, rows, n), np.float32), NONE if weights is None else array(weights)
+            run.huber(array(q), choices.numpy(), array(targets), weight, weights is not None, limit, mean, found, own)
+            ctx.save_for_backward(torch.from_numpy(own), None)
+            errors = torch.from_numpy(found)
             ctx.mark_non_differentiable(errors)
-            return mean, errors
+            return torch.from_numpy(mean), errors
         errors = targets - _taken(q, choices)
         clipped = errors.clamp(-limit, limit)
         losses, slopes = clipped * (errors - 0.5 * clipped), clipped / -clipped.shape[1]
@@ -737,9 +778,9 @@ def _compiled_samples(
     first, samples = 0, []
     for x in (outputs, next_outputs):
         batch, k = x.shape[1], noise.shape[2]
-        arrays = [x.new_empty(len(x), batch, size) for size in (k, k, 1)]
-        ctx.run.squash(array(x), noise.numpy(), first, *[x.numpy() for x in arrays])
-        samples.append(arrays)
+        arrays = [np.empty((len(x), batch, size), np.float32) for size in (k, k, 1)]
+        ctx.run.squash(array(x), noise.numpy(), first, *arrays)
+        samples.append([torch.from_numpy(x) for x in arrays])
         first += batch
     (c, spread, h), (next_c, _, next_h) = samples
     ctx.save_for_backward(c, None, spread, None, None, weight)
@@ -795,10 +836,10 @@ class _SoftSamples(Operation):
         if ctx.run is not None:
             given = ((g_c, c.shape[2]), (g_entropies, 1))
             g_c, g_entropies = (c.new_zeros(*c.shape[:2], n) if g is None else g for g, n in given)
-            result, weights = torch.empty_like(ctx.outputs), NONE if weight is None else array(weight)
+            result, weights = np.empty(ctx.outputs.shape, np.float32), NONE if weight is None else array(weight)
             arrays = (array(x) for x in (g_c, g_entropies, c, ctx.outputs, spread))
-            ctx.run.squash_slope(*arrays, weights, weight is not None, ctx.rows, result.numpy())
-            return result, *[None] * 5
+            ctx.run.squash_slope(*arrays, weights, weight is not None, ctx.rows, result)
+            return torch.from_numpy(result), *[None] * 5
         gradients = []
         if spread is not None:
             g_entropy = 0 if g_entropies is None else g_entropies[..., :1]

@@ -204,7 +204,7 @@ class DQNLearner(Learner):
     def state_values(self, obs: np.ndarray, memory: Any = None) -> np.ndarray:
         state = memory.tensors["state"] if isinstance(memory, QMemory) else None
         features, _ = self.policy.remembered(self._tensor(self.loop.normalize(obs)), state)
-        values: np.ndarray = self.policy.quick_values(features).amax(-1).cpu().numpy()
+        values: np.ndarray = self.policy.quick_values(features).max(-1)
         return values
 
     def _greedy(self, features: Tensor) -> np.ndarray:
@@ -212,7 +212,7 @@ class DQNLearner(Learner):
 
         Callers disable gradients: `no_grad` here would cost a tenth of the time.
         """
-        actions: np.ndarray = self.policy.quick_values(features).argmax(-1).cpu().numpy()
+        actions: np.ndarray = self.policy.quick_values(features).argmax(-1)
         return actions
 
     def _tensor(self, obs: np.ndarray) -> Tensor:

@@ -114,14 +114,15 @@ class QNetwork(Stacked):
         """Return q(s, ·) for the result of `remembered`, by torch alone."""
         return self.values(features)
 
-    def quick_values(self, features: Tensor) -> Tensor:
-        """Return q(s, ·), (P, N, actions), for N of any size, without gradients."""
+    def quick_values(self, features: Tensor) -> NDArray[np.float32]:
+        """Return q(s, ·), (P, N, actions), for N of any size."""
         rows = features.shape[1]
         if self._acting is not None and rows <= self._acting.most:
             return self._acting(self.encoder({}, features))[0]
         if rows == 1:
             features = torch.cat([features, features], 1)  # see Exactness in networks/mlp.py
-        return self.acting_values(features)[:, :rows]
+        values: NDArray[np.float32] = self.acting_values(features)[:, :rows].cpu().numpy()
+        return values
 
     # --- learning ---
 

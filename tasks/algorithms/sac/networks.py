@@ -111,10 +111,13 @@ class SoftActorCritic(Stacked):
         return self.head(self.actor.views, affine(z, *self._pi_layers[-1]), z)
 
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `outputs` and the last hidden activations z for observations (P, N, inputs)."""
+        """Return the parameters of actions and z, the last hidden activations.
+
+        Observations are (P, N, inputs), with N of any size; the results are (P, N, ...).
+        """
         rows = obs.shape[1]
         if self._acting is not None and rows <= self._acting.most:
-            out, z = self._acting(self._padded(obs))
+            out, z = map(torch.from_numpy, self._acting(self._padded(obs)))
             return self.head(self.actor.views, out, z), z
         if rows == 1:  # see Exactness in networks/mlp.py
             obs = torch.cat([obs, obs], 1)
