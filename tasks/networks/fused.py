@@ -652,9 +652,9 @@ class _SoftValue(Operation):
         ctx.run = run_for(q) if probs is None else None
         if ctx.run is not None:
             ctx.save_for_backward(q, None, alpha)
-            ctx.sign, value = sign, np.empty(entropies.shape[:2], np.float32)
-            ctx.run.soft_value(array(q), array(entropies), array(alpha), sign, value)
-            return torch.from_numpy(value)
+            ctx.sign, result = sign, np.empty(entropies.shape[:2], np.float32)
+            ctx.run.soft_value(array(q), array(entropies), array(alpha), sign, result)
+            return torch.from_numpy(result)
         least = torch.minimum(q[:, 0], q[:, 1])
         ctx.save_for_backward(q, probs, alpha)
         ctx.least, ctx.sign = least, sign
