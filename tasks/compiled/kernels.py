@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from .control import step
-from .critics import follow, huber, soft_value, soft_value_slope, squash, squash_slope, twins
 from .descent import adam, clip, rmsprop
 from .heads import head, head_slope, infer, join, to_inputs
 from .layers import activate, slope
 from .numpy_loops import cosine_and_sine
+from .off_policy import follow, huber, n_step_batch, soft_value, soft_value_slope, squash, squash_slope, store, twins
 from .policies import act, differentiate, log_probs, values
 from .rollouts import play
-from .transitions import n_step_batch, store
 
 __all__ = [
     "act",
