@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +68,10 @@ def _load() -> ModuleType | None:
 
     config: Any = numba.config
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(_folder(before))
+    folder = _folder(before)
+    if not folder.exists() and sys.stderr is not None and sys.stderr.isatty():
+        print("rekindle: compiling kernels for this machine, once; half a minute", file=sys.stderr)
+    config.CACHE_DIR = str(folder)
     try:
         return importlib.import_module(".kernels", __package__)
     finally:

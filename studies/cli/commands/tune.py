@@ -15,7 +15,6 @@ from rich.markup import escape
 from sqlalchemy.exc import SQLAlchemyError
 
 from ....tasks import load
-from ....tasks.task import Task
 from ...analysis.learning import with_learned
 from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
 from ...curves.sinks import parse
@@ -49,7 +48,7 @@ OPTIONS = [  # of `study_config`, as the options of the command are named
 
 def create(arguments: argparse.Namespace) -> int:
     """Make the study, and print how workers join it."""
-    make = _maker(arguments, new_console(stderr=True))
+    make = _maker(arguments, _config(arguments), new_console(stderr=True))
     with open_store(arguments) as store:
         name, _ = make(store)
         result = study_json(store, name)
@@ -69,16 +68,13 @@ def _device_here(arguments: argparse.Namespace) -> str:
 
 
 def _maker(
-    arguments: argparse.Namespace, errors: Console, check: Callable[[Config, str], None] | None = None
+    arguments: argparse.Namespace, config: Config, errors: Console, check: Callable[[Config, str], None] | None = None
 ) -> Callable[[Store], tuple[str, Config]]:
     """Return the function that makes the study in a store.
 
     What is wrong, also by `check`, is reported before a database exists.
     """
-    warm_start.check_options(arguments)
-    algorithm = load(arguments.task)
-    config = _config(arguments, algorithm)
-    name = arguments.study or config.default_name
+    algorithm, name = load(arguments.task), arguments.study or config.default_name
     config.probe(algorithm, _device_here(arguments))
     if check is not None:
         check(config, name)
@@ -88,7 +84,7 @@ def _maker(
         made = config
         if arguments.scheduler is None and (stored := scheduler_of(store, name)):
             arguments.scheduler = stored
-            made = _config(arguments, algorithm)
+            made = _config(arguments)
         made = with_learned(store, name, made, arguments.learn_from)
         if warm_start.is_given(arguments):
             made = warm_start.start_all(store, name, made, algorithm, arguments, partial(note, errors))
@@ -102,12 +98,11 @@ def tune(arguments: argparse.Namespace) -> int:
     _check_backend(arguments)
     for text in arguments.log:
         parse(text)
-    errors = new_console(stderr=True)
-    load(arguments.task)
+    errors, config = new_console(stderr=True), _config(arguments)  # what is wrong is said before all else is imported
     check = partial(check_confirmable, seeds=arguments.confirm) if arguments.confirm else None
     with ExitStack() as stack:
         crew = stack.enter_context(_crew(arguments))  # before threads are started; it ends with whatever is refused
-        make = _maker(arguments, errors, check)
+        make = _maker(arguments, config, errors, check)
         store = stack.enter_context(open_store(arguments))
         name, config = make(store)
         if look(store, name).complete:
@@ -168,8 +163,10 @@ def _work(arguments: argparse.Namespace, store: Store, name: str, errors: Consol
         Supervisor(store, name, count, start_worker, display, arguments.grace).run()
 
 
-def _config(arguments: argparse.Namespace, algorithm: type[Task]) -> Config:
+def _config(arguments: argparse.Namespace) -> Config:
     """Return the configuration of the study that the options ask for."""
+    warm_start.check_options(arguments)
+    algorithm = load(arguments.task)
     fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
     environments = [options.parse_env(text, arguments.info) for text in (arguments.env, *arguments.others)]

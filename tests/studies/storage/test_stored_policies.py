@@ -438,7 +438,7 @@ def test_an_exported_policy_says_that_it_is_weights_only(tmp_path: Path) -> None
         (("evaluate", "beef"), "no task of"),
         (("evaluate", "UID@9"), "has none at epoch 9"),
         (("evaluate", "UID@best"), "none of task .* has one; train it with --snapshots best"),
-        (("evaluate", "UID", "--episodes", "0"), "episodes must be at least 1, but got 0"),
+        (("evaluate", "UID", "--episodes", "0"), "episodes: must be a number of at least 1, but got '0'"),
         (("export-policy", "UID", "policy.zip"), r"a policy is written as safetensors .* but got 'policy.zip'"),
     ],
 )
