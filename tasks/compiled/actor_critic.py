@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-KINDS = {"tanh": 0, "relu": 1}
+KINDS = {"tanh": 0, "relu": 1, "elu": 2, "silu": 3}
 CLIPPING = {"none": 0, "ppo": 1, "ppo2": 2}
 ROWS_AT_ONCE = 1024  # of all members in a group
 METRICS = ("policy_loss", "entropy", "approx_kl", "clip_fraction", "value_loss")
@@ -103,8 +103,8 @@ class Perceptron:
 class Hidden:
     """The hidden units of some members' networks, (P', B, units).
 
-    Their slopes lie beside them. All views are made once, since to make one takes as long as the arithmetic of small
-    networks.
+    Beside them lie their slopes, and what the activation's slopes follow from. All views are made once, since to make
+    one takes as long as the arithmetic of small networks.
     """
 
     def __init__(
@@ -118,26 +118,28 @@ class Hidden:
             network: where its layers lie in the vector.
             vector: the members' parameters.
             gradient: theirs.
-            room: arrays (2, at least P', B, units) for units and slopes.
+            room: arrays (2 or 3, at least P', B, units) for units, slopes, and the activation's slopes where these do
+                not follow from units.
         """
         self._run, self._kind, members = run, kind, len(vector)
-        units, slopes = ([x[i, :members] for x in room] for i in range(2))
+        units, slopes, at = ([x[i, :members] for x in room] for i in (0, 1, 2 if kind == KINDS["silu"] else 0))
+        at = [x.numpy() for x in at]
         layers, to_layers = network.views(vector), network.views(gradient)
-        self._forward = [(w, h, h.numpy(), b.numpy()) for h, (w, b) in zip(units, layers, strict=True)]
+        self._forward = [(w, h, h.numpy(), x, b.numpy()) for h, x, (w, b) in zip(units, at, layers, strict=True)]
         self._backward = []
         for i in reversed(range(1, len(units))):
             products = units[i - 1].transpose(1, 2), slopes[i], to_layers[i][0], layers[i][0].transpose(1, 2)
-            values = slopes[i - 1].numpy(), units[i - 1].numpy(), to_layers[i - 1][1].numpy()
+            values = slopes[i - 1].numpy(), at[i - 1], to_layers[i - 1][1].numpy()
             self._backward.append((*products, slopes[i - 1], *values))
-        self.units, self.slopes = units[-1].numpy(), slopes[-1].numpy()
+        self.units, self.at, self.slopes = units[-1].numpy(), at[-1], slopes[-1].numpy()
         self._first, self._to_first = slopes[0], to_layers[0][0]
 
     def forward(self, x: Tensor) -> None:
         """Compute the units for observations (P', B, inputs)."""
         run, kind, (members, rows) = self._run, self._kind, x.shape[:2]
-        for weight, out, values, biases in self._forward:
+        for weight, out, values, at, biases in self._forward:
             x = torch.bmm(x, weight, out=out)
-            run.activate(values, members, rows, biases, kind)
+            run.activate(values, at, members, rows, biases, kind)
 
     def backward(self, obs: Tensor) -> None:
         """Propagate the slopes of the last units to all before them.
@@ -145,10 +147,10 @@ class Hidden:
         The gradients of their parameters are put into place.
         """
         run, kind = self._run, self._kind
-        for before, slopes, to_weight, weight, out, values, units, to_biases in self._backward:
+        for before, slopes, to_weight, weight, out, values, at, to_biases in self._backward:
             torch.bmm(before, slopes, out=to_weight)
             torch.bmm(slopes, weight, out=out)
-            run.slope(values, units, to_biases, kind)
+            run.slope(values, at, to_biases, kind)
         torch.bmm(obs.transpose(1, 2), self._first, out=self._to_first)
 
 
@@ -271,9 +273,9 @@ class ActorCriticKernels:
             part, actor, critic = obs[group.span], group.actor, group.critic
             actor.forward(part)
             critic.forward(part)
-            arrays = (actor.units, critic.units, actor.slopes, critic.slopes, group.vector, group.gradient)
+            arrays = (actor.units, critic.units, actor.at, critic.at, actor.slopes, critic.slopes)
             given = (x[group.span] for x in rows)
-            self.run.differentiate(*arrays, self.layout, *given, options, group.metrics)
+            self.run.differentiate(*arrays, group.vector, group.gradient, self.layout, *given, options, group.metrics)
             actor.backward(part)
             critic.backward(part)
         metrics = dict(zip(METRICS, self.metrics.clone().unbind(1), strict=True))
@@ -287,7 +289,8 @@ class ActorCriticKernels:
         members, rows = obs.shape[:2]
         if rows not in self._plans:
             size = max(1, min(members, ROWS_AT_ONCE // rows))
-            rooms = [[torch.empty(2, size, rows, n) for n in network.sizes[1:-1]] for network in self.networks]
+            parts = 3 if self.kind == KINDS["silu"] else 2
+            rooms = [[torch.empty(parts, size, rows, n) for n in network.sizes[1:-1]] for network in self.networks]
             spans = [slice(first, min(first + size, members)) for first in range(0, members, size)]
             self._plans[rows] = [Group(self, span, rooms) for span in spans]
         return self._plans[rows]

@@ -67,7 +67,7 @@ def head_slope(g, h, weights, to_h, to_weights, to_biases, to_before, kind, lear
         for r in range(rows):
             for j in range(outputs):
                 slopes[j] = g[p, r, j]
-            back(slopes, w, h[p, r], to_h[p, r], d_weights, d_biases, d_before, kind)
+            back(slopes, w, h[p, r], h[p, r], to_h[p, r], d_weights, d_biases, d_before, kind)
         if learn:
             for j in range(outputs):
                 to_biases[p, 0, j] = d_biases[j]

@@ -17,11 +17,18 @@ import numpy as np
 
 F = np.float32
 ZERO, ONE, HALF = F(0.0), F(1.0), F(0.5)
-TANH = 0  # activation; any other number is ReLU
+TANH, ELU, SILU = 0, 2, 3  # activations; any other number is ReLU
 # tanh x = x P(x²) / Q(x²) on [-9, 9], with a relative error of 2e-8 before rounding; beyond, it is that of 9.
 P1, P2, P3, P4 = F(0.13381026685237885), F(0.003495588432997465), F(2.060908627754543e-05), F(1.3354665817644218e-08)
 Q1, Q2, Q3, Q4 = F(0.4671434164047241), F(0.025876984000205994), F(0.00032856353209353983), F(7.776559982630715e-07)
 NINE = F(9.0)
+# exp x = 2^n exp r with n = round(x / ln 2), |r| <= ln 2 / 2 and exp r = 1 + r + r² E(r), with a relative error of 4e-9
+# before rounding. A sum with ROUND has n as its last bits; ln 2 has two parts, the first of which times n is exact.
+E0, E1, E2 = F(0.4999999403953552), F(0.1666652113199234), F(0.04166838899254799)
+E3, E4 = F(0.00836874544620514), F(0.0013814540579915047)
+LEAST, MOST = F(-87.0), F(88.0)  # 2^n is a normal number between
+PER_LN_2, LN_2, REST_OF_LN_2 = F(1.4426950408889634), F(0.693145751953125), F(1.4286068203094172e-06)
+ROUND, BITS, ONE_AS_BITS = F(1.5 * 2**23), np.int32(23), np.int32(0x3F800000)
 
 
 def _writable(folder: str) -> bool:
@@ -57,6 +64,22 @@ def tanh(x):
     return -ONE if x < -ONE else x
 
 
+@inner(inline="always")
+def exp(x):
+    """Return exp x within [-87, 88], beyond it that of the limits; NaN stays NaN.
+
+    It vectorizes; the relative error is at most 9e-8.
+    """
+    x = MOST if x > MOST else x
+    x = LEAST if x < LEAST else x
+    z = np.float32(x * PER_LN_2 + ROUND)
+    n = z - ROUND
+    r = (x - n * LN_2) - n * REST_OF_LN_2
+    y = (((E4 * r + E3) * r + E2) * r + E1) * r + E0
+    scale = np.int32((z.view(np.int32) << BITS) + ONE_AS_BITS)
+    return (r * r * y + r + ONE) * scale.view(np.float32)
+
+
 @inner(fastmath={"reassoc", "contract"})
 def dot(a, b):
     """Return the inner product of two rows."""
@@ -72,6 +95,15 @@ def add_biases(row, biases, kind):
     if kind == TANH:
         for k in range(len(row)):
             row[k] = tanh(row[k] + biases[k])
+    elif kind == ELU:
+        for k in range(len(row)):
+            x = row[k] + biases[k]
+            y = exp(ZERO if x > ZERO else x) - ONE
+            row[k] = x if x > ZERO else y
+    elif kind == SILU:
+        for k in range(len(row)):
+            x = row[k] + biases[k]
+            row[k] = x / (ONE + exp(-x))
     else:
         for k in range(len(row)):
             x = row[k] + biases[k]
@@ -79,11 +111,39 @@ def add_biases(row, biases, kind):
 
 
 @inner(fastmath={"contract"})
+def add_biases_for_slopes(row, at, biases, kind):
+    """Do what `add_biases` does, and fill in what slopes follow from.
+
+    These are the values in the row, which `at` may be, and of SiLU, whose slopes do not follow from them, the slopes.
+    """
+    if kind == SILU:
+        for k in range(len(row)):
+            x = row[k] + biases[k]
+            z = exp(-x)
+            sigmoid = ONE / (ONE + z)
+            y = x * sigmoid
+            row[k] = y
+            at[k] = sigmoid + y * (z * sigmoid)
+    else:
+        add_biases(row, biases, kind)
+
+
+@inner(fastmath={"contract"})
 def through(g, h, total, kind):
-    """Multiply a row g by the slopes at values h."""
+    """Multiply a row g by the slopes at values h, which those of SiLU are themselves."""
     if kind == TANH:
         for k in range(len(g)):
             x = g[k] * (ONE - h[k] * h[k])
+            g[k] = x
+            total[k] += x
+    elif kind == ELU:
+        for k in range(len(g)):
+            x = g[k] * (ONE if h[k] > ZERO else h[k] + ONE)
+            g[k] = x
+            total[k] += x
+    elif kind == SILU:
+        for k in range(len(g)):
+            x = g[k] * h[k]
             g[k] = x
             total[k] += x
     else:
@@ -93,24 +153,26 @@ def through(g, h, total, kind):
             total[k] += x
 
 
-@kernel("void(f4[:,:,::1], i8, i8, f4[:,:,:], i8)")
-def activate(h, members, rows, biases, kind):
+@kernel("void(f4[:,:,::1], f4[:,:,::1], i8, i8, f4[:,:,:], i8)")
+def activate(h, at, members, rows, biases, kind):
     """Add biases (P, 1, units) to products and apply the activation.
 
-    The products are the first rows of the first members in h.
+    The products are the first rows of the first members in h. What `slope` takes is filled in beside, at the same
+    places; it is h itself but for SiLU.
     """
     b = np.empty(h.shape[2], F)
     for p in range(members):
         b[:] = biases[p, 0]
         for r in range(rows):
-            add_biases(h[p, r], b, kind)
+            add_biases_for_slopes(h[p, r], at[p, r], b, kind)
 
 
 @kernel("void(f4[:,:,::1], f4[:,:,::1], f4[:,:,:], i8)")
 def slope(g, h, to_biases, kind):
     """Multiply g (P, B, units) by the activation's slopes at values h.
 
-    The values are the first rows of the first members in h. The sums over rows are the biases' gradient (P, 1, units).
+    The values, or SiLU's slopes, are the first rows of the first members in h. The sums over rows are the biases'
+    gradient (P, 1, units).
     """
     members, rows, units = g.shape
     total = np.empty(units, F)
@@ -143,10 +205,11 @@ def put_weights(gradient, start, weights, biases):
 
 
 @inner(fastmath={"contract"})
-def back(slopes, weights, h, g, d_weights, d_biases, d_hidden, kind):
+def back(slopes, weights, h, at, g, d_weights, d_biases, d_hidden, kind):
     """Propagate the slopes of one row's outputs to the units before, g.
 
-    The row's share is added to the gradients in the layer's weights and biases, and in the biases of the units before.
+    The slopes of the units h follow from `at`. The row's share is added to the gradients in the layer's weights and
+    biases, and in the biases of the units before.
     """
     g[:] = ZERO
     for j in range(len(slopes)):
@@ -155,7 +218,7 @@ def back(slopes, weights, h, g, d_weights, d_biases, d_hidden, kind):
         for k in range(len(h)):
             g[k] += x * w[k]
             d[k] += x * h[k]
-    through(g, h, d_hidden, kind)
+    through(g, at, d_hidden, kind)
 
 
 @inner(fastmath={"contract"})

@@ -106,12 +106,15 @@ def value_loss(value, old, target, clip, clipping, huber):
 
 
 @kernel(
-    "void(f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,::1], f4[:,::1], i8[::1], i8[:,:,::1], f4[:,:,::1],"
-    "f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], i8[::1], f4[:,::1])"
+    "void(f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,:,::1], f4[:,::1],"
+    "f4[:,::1], i8[::1], i8[:,:,::1], f4[:,:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], f4[:,::1], i8[::1],"
+    "f4[:,::1])"
 )
 def differentiate(
     of_actor,
     of_critic,
+    at_actor,
+    at_critic,
     to_actor,
     to_critic,
     vector,
@@ -129,11 +132,11 @@ def differentiate(
 ):
     """Differentiate the loss of a minibatch in the last layers.
 
-    Of the last hidden units (P, B, units) come the slopes before their activation, and the gradients of all parameters
-    from there on. `coefficients` (P, 4) are the clip range, those of the value loss and of the entropy, and the values'
-    clip range; `options` whether advantages are standardized, whether there are ratios, how values are clipped, and
-    whether the critic's loss is Huber's. `metrics` (P, 5) are filled: policy loss, entropy, approx_kl, clip_fraction
-    and value loss.
+    Of the last hidden units (P, B, units), and what `activate` put beside, come the slopes before their activation, and
+    the gradients of all parameters from there on. `coefficients` (P, 4) are the clip range, those of the value loss and
+    of the entropy, and the values' clip range; `options` whether advantages are standardized, whether there are ratios,
+    how values are clipped, and whether the critic's loss is Huber's. `metrics` (P, 5) are filled: policy loss, entropy,
+    approx_kl, clip_fraction and value loss.
     """
     members, rows, units = of_actor.shape
     units_of_critic = of_critic.shape[2]
@@ -176,12 +179,12 @@ def differentiate(
                     slopes[j] = ent * share * z[j] * (out[j] + entropy) - to * z[j]
             if not gaussian:
                 slopes[choices[p, r, 0]] += to
-            back(slopes, wa, of_actor[p, r], to_actor[p, r], to_wa, to_ba, to_ha, kind)
+            back(slopes, wa, of_actor[p, r], at_actor[p, r], to_actor[p, r], to_wa, to_ba, to_ha, kind)
             value = dot(of_critic[p, r], wc[0]) + bc[0]
             loss, to = value_loss(value, old_values[p, r], returns[p, r], clip_value, clipping, huber)
             sum_value += loss
             slope_of_value[0] = vf * to * share
-            back(slope_of_value, wc, of_critic[p, r], to_critic[p, r], to_wc, to_bc, to_hc, kind)
+            back(slope_of_value, wc, of_critic[p, r], at_critic[p, r], to_critic[p, r], to_wc, to_bc, to_hc, kind)
         g = gradient[p]
         put_weights(g, actor, to_wa, to_ba)
         put_weights(g, critic, to_wc, to_bc)

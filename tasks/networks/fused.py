@@ -365,7 +365,7 @@ class _Forward:
         assert run is not None
         for weight, part, whole, biases in self._hidden:
             x = torch.bmm(x, weight, out=part)
-            run.activate(whole, *self._size, biases, self._kind)
+            run.activate(whole, whole, *self._size, biases, self._kind)
         if self._head is None:
             bias, weight, out = self._last
             torch.baddbmm(bias, x, weight, out=out)

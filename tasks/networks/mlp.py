@@ -76,7 +76,7 @@ ACTIVATIONS = {
     "tanh": Activation(torch.tanh, torch.tanh_, lambda g, y: _tanh_backward(g, y, grad_input=g), KINDS["tanh"]),
     "relu": Activation(torch.relu, torch.relu_, lambda g, y: _threshold_backward(g, y, 0, grad_input=g), KINDS["relu"]),
     "silu": Activation(silu),
-    "elu": Activation(elu, _elu_, lambda g, y: g.mul_(y.clamp(max=0).add_(1))),
+    "elu": Activation(elu, _elu_, lambda g, y: g.mul_(y.clamp(max=0).add_(1)), KINDS["elu"]),
 }
 # g (1 - y y) rounds otherwise than torch's own derivative; Q-networks of tanh have always been differentiated so.
 PRODUCT_RULE_TANH = Activation(torch.tanh, torch.tanh_, lambda g, y: g.mul_(1 - y * y), KINDS["tanh"])

@@ -24,6 +24,8 @@ CASES: dict[str, tuple[type[Task], str, dict[str, Any]]] = {
     ),
     "ppo2": (PPO2, "Acrobot-v1", {}),
     "ppo2, Huber's loss": (PPO2, "Acrobot-v1", {"critic_loss": "huber", "clip_value": 0.3}),
+    "ppo, SiLU": (PPO, "Pendulum-v1", {"model": {"activation": "silu", "layers": 3}}),
+    "ppo, ELU": (PPO, "CartPole-v1", {"model": {"activation": "elu"}}),
     "a2c": (A2C, "CartPole-v1", {}),
     "a2c, standardized": (A2C, "Pendulum-v1", {"normalize_advantage": True, "critic_loss": "huber"}),
 }
@@ -66,14 +68,7 @@ def test_kernels_give_what_torch_and_autograd_give(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "hyperparameters",
-    [
-        {"model": {"activation": "silu"}},
-        {"model": {"memory": "gru"}},
-        {"model": {"shared_critic": True}},
-        {"use_sde": True},
-    ],
-    ids=str,
+    "hyperparameters", [{"model": {"memory": "gru"}}, {"model": {"shared_critic": True}}, {"use_sde": True}], ids=str
 )
 def test_what_kernels_do_not_cover_is_left_to_torch(hyperparameters: dict[str, Any]) -> None:
     assert learner_of(PPO, "Pendulum-v1", hyperparameters).policy.kernels is None

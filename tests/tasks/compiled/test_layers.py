@@ -7,50 +7,78 @@ import math
 import numpy as np
 import pytest
 from rekindle.tasks.compiled import layers
+from rekindle.tasks.compiled.actor_critic import KINDS
 from rekindle.tasks.compiled.loading import kernels
 
 RUN = kernels()
 assert RUN is not None
 
 
-def activated(x: np.ndarray, kind: int = 0) -> np.ndarray:
-    """Rows (P, B, units) through an activation, without biases."""
-    x = x.copy()
-    RUN.activate(x, len(x), x.shape[1], np.zeros((len(x), 1, x.shape[2]), np.float32), kind)
-    return x
+def activated(x: np.ndarray, kind: str = "tanh") -> tuple[np.ndarray, np.ndarray]:
+    """Numbers through an activation, and its slopes at them."""
+    h = x[None, None].astype(np.float32)
+    at = np.empty_like(h) if kind == "silu" else h
+    slopes, zeros = np.ones_like(h), np.zeros((1, 1, len(x)), np.float32)
+    RUN.activate(h, at, 1, 1, zeros, KINDS[kind])
+    RUN.slope(slopes, at, zeros, KINDS[kind])
+    return h[0, 0], slopes[0, 0]
 
 
 def test_tanh_is_right_to_some_units_in_the_last_place() -> None:
     x = np.concatenate([np.linspace(-12, 12, 200_001), np.geomspace(1e-30, 1, 1001)]).astype(np.float32)
     right = np.tanh(x.astype(np.float64))
-    found = activated(x[None, None])[0, 0]
+    found, _ = activated(x)
     assert np.all(np.abs(found - right) <= 7 * np.spacing(np.abs(right).astype(np.float32)))
     assert np.abs(found).max() <= 1.0
 
 
 def test_tanh_has_limits_and_keeps_what_is_no_number() -> None:
-    found = activated(np.array([[[math.inf, 1e30, -math.inf, 0.0, math.nan]]], np.float32))[0, 0]
+    found, _ = activated(np.array([math.inf, 1e30, -math.inf, 0.0, math.nan]))
     assert found[:4].tolist() == pytest.approx([1.0, 1.0, -1.0, 0.0], abs=1e-7)
     assert np.isnan(found[4])
 
 
+def test_elu_and_silu_are_right_to_some_units_in_the_last_place() -> None:
+    x = np.concatenate([np.linspace(-86, 86, 100_001), np.linspace(-9, 9, 100_001)]).astype(np.float32)
+    right = x.astype(np.float64)
+    sigmoid = 1 / (1 + np.exp(-right))
+    found, slopes = activated(x, "silu")
+    assert np.all(np.abs(found - right * sigmoid) <= 2.5e-7 * np.abs(right * sigmoid))  # as right as exp itself
+    assert np.abs(slopes - sigmoid * (1 + right * (1 - sigmoid))).max() <= 2e-7
+    found, slopes = activated(x, "elu")
+    assert np.array_equal(found[x > 0], x[x > 0])
+    assert np.abs(found - np.expm1(np.minimum(right, 0)))[x <= 0].max() <= 6e-8
+    assert np.abs(slopes - np.exp(np.minimum(right, 0))).max() <= 1.2e-7
+
+
+@pytest.mark.parametrize(("kind", "limits"), [("elu", [2.0**99, -1.0, 0.0]), ("silu", [2.0**99, 0.0, 0.0])])
+def test_elu_and_silu_have_limits_and_keep_what_is_no_number(kind: str, limits: list[float]) -> None:
+    found, slopes = activated(np.array([2.0**99, -1e4, 0.0, math.nan]), kind)
+    assert found[:3].tolist() == pytest.approx(limits, abs=1e-30)
+    assert slopes[:3].tolist() == pytest.approx([1.0, 0.0, 1.0 if kind == "elu" else 0.5], abs=1e-30)
+    assert np.isnan(found[3])
+    assert np.isnan(slopes[3])
+
+
 @pytest.mark.parametrize("units", [2, 3, 7, 17, 33, 64])
-@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_member_anywhere_in_memory_has_the_same_bits(units: int, kind: int) -> None:
     random = np.random.default_rng(0)
     h, g = (random.standard_normal((5, 3, units)).astype(np.float32) for _ in range(2))
     vector = random.standard_normal((5, units + 3)).astype(np.float32)
     biases, gradient, slopes, values = vector[:, None, 1 : 1 + units], np.zeros_like(vector), g.copy(), h.copy()
-    RUN.activate(values, 5, 3, biases, kind)
-    RUN.slope(slopes, values, gradient[:, None, 1 : 1 + units], kind)
+    at = np.empty_like(h) if kind == KINDS["silu"] else values
+    RUN.activate(values, at, 5, 3, biases, kind)
+    RUN.slope(slopes, at, gradient[:, None, 1 : 1 + units], kind)
     for p in range(5):
         room = np.zeros(3 * units + p + 1, np.float32)[p + 1 :]  # one number further each time
         alone = room.reshape(1, 3, units)
         alone[:] = h[p]
-        RUN.activate(alone, 1, 3, biases[p : p + 1].copy(), kind)
+        at = np.empty_like(alone) if kind == KINDS["silu"] else alone
+        RUN.activate(alone, at, 1, 3, biases[p : p + 1].copy(), kind)
         assert np.array_equal(alone[0], values[p])
         own, to = np.empty((1, 1, units), np.float32), g[p : p + 1].copy()
-        RUN.slope(to, alone, own, kind)
+        RUN.slope(to, at, own, kind)
         assert np.array_equal(to[0], slopes[p])
         assert np.array_equal(own[0, 0], gradient[p, 1 : 1 + units])
 
