@@ -31,7 +31,7 @@ from ...networks.mlp import (
 )
 from ...networks.recurrent import ActingMemory, Core, States
 
-FUSED = {"relu": ACTIVATIONS["relu"], "tanh": PRODUCT_RULE_TANH}  # other derivatives round as autograd's
+FUSED = {"relu": ACTIVATIONS["relu"], "elu": ACTIVATIONS["elu"], "tanh": PRODUCT_RULE_TANH}
 
 
 class Values(NamedTuple):

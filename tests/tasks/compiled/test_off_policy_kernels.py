@@ -87,7 +87,7 @@ def test_samples_of_squashed_numbers(numbers: int, weighted: bool) -> None:
     both(sampled, outputs)
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_few_rows_through_a_perceptron(activation: str, rows: int) -> None:
     net = MLP("q", [3, 17, 8, 2], activation, last_gain=1.0)
@@ -140,9 +140,11 @@ CASES: dict[str, tuple[type[Task], str, dict[str, Any]]] = {
     "dqn": (DQN, "CartPole-v1", {}),
     "dqn, by priority": (DQN, "CartPole-v1", {"replay.name": "prioritized", "critic_loss": "mse", "double": False}),
     "dqn, odd sizes": (DQN, "Acrobot-v1", {"model.hidden": [17, 5], "model.activation": "tanh", "target_interval": 2}),
+    "dqn, ELU": (DQN, "CartPole-v1", {"model.activation": "elu"}),
     "sac": (SAC, "Pendulum-v1", {}),
     "sac, by priority": (SAC, "Pendulum-v1", {"replay.name": "prioritized", "critic_loss": "huber"}),
     "sac, odd sizes": (SAC, "MountainCarContinuous-v0", {"model.hidden": [17, 5], "model.critic_hidden": [7]}),
+    "sac, ELU": (SAC, "Pendulum-v1", {"model.activation": "elu", "model.layers": 3}),
 }
 
 

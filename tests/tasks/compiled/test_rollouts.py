@@ -54,6 +54,13 @@ def test_a_played_rollout_has_the_bits_of_a_stepped_one(env: str) -> None:
         assert state.difference(played.envs.member_state(member), stepped.envs.member_state(member)) == []
 
 
+@pytest.mark.parametrize("activation", ["relu", "elu", "silu"])
+def test_units_that_play_have_the_bits_of_those_that_step(activation: str) -> None:
+    model = {"activation": activation, "hidden": [17, 6]}
+    played, stepped = (learner_of("Acrobot-v1", watched, num_steps=40, model=model) for watched in (False, True))
+    assert_same(*(x.agent.collect(x.envs, 0) for x in (played, stepped)))
+
+
 def test_a_long_rollout_is_played_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, in_parts = (learner_of("CartPole-v1", num_steps=64) for _ in range(2))
     expected = whole.agent.collect(whole.envs, 0)
