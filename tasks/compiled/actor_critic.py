@@ -122,8 +122,8 @@ class Hidden:
                 not follow from units.
         """
         self._run, self._kind, members = run, kind, len(vector)
-        units, slopes, at = ([x[i, :members] for x in room] for i in (0, 1, 2 if kind == KINDS["silu"] else 0))
-        at = [x.numpy() for x in at]
+        units, slopes = ([x[i, :members] for x in room] for i in range(2))
+        at = [x[2 if kind == KINDS["silu"] else 0, :members].numpy() for x in room]
         layers, to_layers = network.views(vector), network.views(gradient)
         self._forward = [(w, h, h.numpy(), x, b.numpy()) for h, x, (w, b) in zip(units, at, layers, strict=True)]
         self._backward = []
