@@ -256,12 +256,12 @@ def test_signals_see_by_the_encoder_of_the_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["flat", *(pytest.param(name, marks=pytest.mark.slow) for name in ("impala", "small"))]
+    ("name", "epochs"), [("flat", 2), *(pytest.param(name, 6, marks=pytest.mark.slow) for name in ("impala", "small"))]
 )
-def test_it_learns_what_a_bright_square_says(name: str) -> None:
+def test_it_learns_what_a_bright_square_says(name: str, epochs: int) -> None:
     task = PPO("own_envs:Square-v0", seed=1).init(
         num_envs=8, num_steps=32, epoch_steps=512, optimizer={"lr": 2e-3}, model={"encoder": name, "width": 32}
     )
     assert abs(task.evaluate(10)) < 8
-    task.fit(2)
+    task.fit(epochs)
     assert task.evaluate(10) > 12

@@ -54,7 +54,7 @@ class TestMore(_WithGoals):
     hyperparameters: ClassVar = {**SMALL, **HYPER, "num_minibatches": 2}
     variants: ClassVar = (
         {"use_sde": True, "model.width": 1},
-        {"rnd.use": True, "num_envs": 1, "num_steps": 64, "model.activation": "silu"},
+        {"rnd.use": True, "num_envs": 1, "num_steps": 32, "model.activation": "silu"},
     )
 
 
