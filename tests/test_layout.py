@@ -30,7 +30,7 @@ ORDER = (
     *("tasks.errors", "tasks.rng", "tasks.checkpoint", "tasks.compiled", "tasks.runtime"),
     *("tasks.envs.base", "tasks.envs.classic", "tasks.envs.gym"),
     *("tasks.envs.pools", "tasks.envs.processes", "tasks.envs"),
-    *("tasks.networks", "tasks.experience", "tasks.signals"),
+    *("tasks.networks", "tasks.networks.fused", "tasks.experience", "tasks.signals"),
     *(
         "tasks.base_learner",
         "tasks.learner",

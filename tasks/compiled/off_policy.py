@@ -1,6 +1,6 @@
 """Kernels of replay learning: transitions, losses of critics and of soft policies.
 
-What they compute stands in `networks.fused`, whose operations call them, and in `experience.replay_buffer`.
+What they compute stands in `networks.fused.losses`, whose operations call them, and in `experience.replay_buffer`.
 
 `columns` are the first and the last but one of each field's numbers in a transition: those of observation, next
 observation and action, then of reward, termination and truncation. A memory is (P, slots, N, numbers in a transition).

@@ -27,7 +27,7 @@ from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences, check_sequences
 from ...learner import Learner
 from ...networks.encoders import encoder_choice, unused_width
-from ...networks.fused import huber
+from ...networks.fused.losses import huber
 from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...networks.recurrent import ActingMemory
 from ...rng.streams import Keys

@@ -17,7 +17,8 @@ from torch import Tensor
 from ...checkpoint.member_state import Stacked
 from ...compiled.loading import kernels_of
 from ...networks.encoders import Encoder, encoder_for
-from ...networks.fused import ActingMLP, Autograd, FusedMLP, Tape
+from ...networks.fused.autograd import Autograd, Tape
+from ...networks.fused.mlp import ActingMLP, FusedMLP
 from ...networks.mlp import (
     ACTIVATIONS,
     MLP,

@@ -28,7 +28,7 @@ from torch import Tensor
 from ...envs import Joined
 from ...envs.base.joined import sizes_of
 from ...errors import UnsupportedSpace
-from ...networks.fused import LOG_STD_LIMITS, SoftSample, soft_samples, state_dependent_log_std
+from ...networks.fused.losses import LOG_STD_LIMITS, SoftSample, soft_samples, state_dependent_log_std
 from ...networks.mlp import Parameters, actor_layers
 from ...networks.sde import variance
 from ...rng.draws import Draws, Normals

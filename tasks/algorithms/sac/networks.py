@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from ...checkpoint.member_state import Stacked
 from ...networks.distributions import log_softmax
-from ...networks.fused import ActingMLP, Autograd, FusedMLP, Tape
+from ...networks.fused.autograd import Autograd, Tape
+from ...networks.fused.mlp import ActingMLP, FusedMLP
 from ...networks.mlp import (
     ACTIVATIONS,
     MLP,

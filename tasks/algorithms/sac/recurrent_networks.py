@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...experience.sequence_replay import Sequences
-from ...networks.fused_recurrent import fused
+from ...networks.fused.recurrent import fused
 from ...networks.mlp import Parameters
 from ...networks.recurrent import ActingMemory, Core, States
 from .actions import SoftActions

@@ -29,7 +29,7 @@ from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences, check_sequences
 from ...learner import Learner
 from ...networks.encoders import encoder_choice, needs_encoder, unused_width
-from ...networks.fused import CRITIC_LOSSES, SoftSample, soft_value
+from ...networks.fused.losses import CRITIC_LOSSES, SoftSample, soft_value
 from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...networks.recurrent import ActingMemory
 from ...rng.draws import Normals

@@ -14,7 +14,7 @@ from rekindle.tasks.checkpoint.state import difference, materialized
 from rekindle.tasks.envs import EnvSpecError
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.evaluation import evaluate
-from rekindle.tasks.networks.fused import huber
+from rekindle.tasks.networks.fused.losses import huber
 from rekindle.tasks.testing import ExactnessSuite
 
 SMALL: dict[str, Any] = {

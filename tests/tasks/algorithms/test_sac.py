@@ -16,7 +16,7 @@ from rekindle.tasks.algorithms.sac.sac import SACLearner
 from rekindle.tasks.envs import Joined
 from rekindle.tasks.errors import UnsupportedSpace
 from rekindle.tasks.experience.normalizers import RewardNormalizer
-from rekindle.tasks.networks.fused import SoftSample, soft_value
+from rekindle.tasks.networks.fused.losses import SoftSample, soft_value
 from rekindle.tasks.testing import ExactnessSuite, VariantSuite
 from torch.distributions import Categorical, Normal, TanhTransform, TransformedDistribution
 

@@ -11,7 +11,7 @@ from masked import MASKED
 from rekindle import SAC, Cohort, EnvSpec
 from rekindle.spaces import unflatten
 from rekindle.tasks.algorithms.sac.sac import SACLearner
-from rekindle.tasks.networks.fused import SoftSample
+from rekindle.tasks.networks.fused.losses import SoftSample
 from rekindle.tasks.testing import VariantSuite
 from torch import Tensor
 

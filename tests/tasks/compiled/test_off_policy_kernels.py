@@ -14,16 +14,8 @@ from rekindle.tasks import Task
 from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.evaluation import one_thread
 from rekindle.tasks.experience.replay_buffer import Field, ReplayBuffer, transition_fields
-from rekindle.tasks.networks import fused
-from rekindle.tasks.networks.fused import (
-    ActingMLP,
-    SoftSample,
-    half_square,
-    huber,
-    soft_samples,
-    soft_value,
-    twin_huber,
-)
+from rekindle.tasks.networks.fused.losses import SoftSample, half_square, huber, soft_samples, soft_value, twin_huber
+from rekindle.tasks.networks.fused.mlp import ActingMLP
 from rekindle.tasks.networks.mlp import ACTIVATIONS, MLP, Parameters, initialize
 from rekindle.tasks.testing import VariantSuite
 from torch import Tensor
@@ -182,7 +174,7 @@ def test_members_in_groups_of_any_size_have_the_same_bits(kind: type[Task], monk
         return [task.digest for task in tasks]
 
     together = digests()
-    monkeypatch.setattr(fused, "ROWS_AT_ONCE", 32)
+    monkeypatch.setattr("rekindle.tasks.networks.fused.mlp.ROWS_AT_ONCE", 32)
     assert digests() == together
 
 

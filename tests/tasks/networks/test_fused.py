@@ -11,21 +11,17 @@ from typing import Any
 import pytest
 import torch
 from rekindle.tasks.compiled.loading import without_kernels
-from rekindle.tasks.networks.fused import (
-    Autograd,
-    FusedMLP,
-    Operation,
+from rekindle.tasks.networks.fused.autograd import Autograd, Operation, Tape, apply
+from rekindle.tasks.networks.fused.losses import (
     SoftSample,
-    Tape,
-    apply,
     half_square,
     huber,
-    joined,
     soft_samples,
     soft_value,
     state_dependent_log_std,
     twin_huber,
 )
+from rekindle.tasks.networks.fused.mlp import FusedMLP, joined
 from rekindle.tasks.networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Activation, Layers, Parameters, initialize
 from torch import Tensor
 from torch.autograd import gradcheck

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rekindle.tasks.networks.fused_recurrent import fused
+from rekindle.tasks.networks.fused.recurrent import fused
 from rekindle.tasks.networks.mlp import Parameters
 from rekindle.tasks.networks.recurrent import Core
 from torch import Tensor

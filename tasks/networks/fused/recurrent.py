@@ -19,8 +19,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from .mlp import affine
-from .recurrent import Core
+from ..mlp import affine
+from ..recurrent import Core
 
 Saved = dict[str, Any]
 
