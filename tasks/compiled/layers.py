@@ -89,7 +89,7 @@ def dot(a, b):
     return total
 
 
-@inner(fastmath={"contract"})
+@inner(fastmath={"contract"}, forceinline=True)
 def add_biases(row, biases, kind):
     """Add biases to a row and apply the activation, in place."""
     if kind == TANH:
@@ -110,7 +110,7 @@ def add_biases(row, biases, kind):
             row[k] = ZERO if x < ZERO else x
 
 
-@inner(fastmath={"contract"})
+@inner(fastmath={"contract"}, forceinline=True)
 def add_biases_for_slopes(row, at, biases, kind):
     """Do what `add_biases` does, and fill in what slopes follow from.
 
@@ -128,7 +128,7 @@ def add_biases_for_slopes(row, at, biases, kind):
         add_biases(row, biases, kind)
 
 
-@inner(fastmath={"contract"})
+@inner(fastmath={"contract"}, forceinline=True)
 def through(g, h, total, kind):
     """Multiply a row g by the slopes at values h.
 
