@@ -45,6 +45,10 @@ def epochs(store: Store, name: str) -> int:
     return sum(store.reached([trial.uid for trial in store.trials(name)]).values())
 
 
+def seconds(store: Store, name: str) -> float:
+    return sum(store.trained_for([trial.uid for trial in store.trials(name)]).values())
+
+
 def history(*pieces: tuple[str, float] | tuple[str, float, bool]) -> list[Work]:
     return [Work(study, seconds, bool(runs)) for study, seconds, *runs in pieces]
 
@@ -86,8 +90,11 @@ def test_two_workers_share_their_epochs_by_weight(sqlite_url: str) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        trained = {name: epochs(store, name) for name in "ab"}
-        assert trained["a"] / sum(trained.values()) == pytest.approx(0.75, rel=0.1)
+        assert epochs(store, "a") + epochs(store, "b") >= 100
+        trained = {name: seconds(store, name) for name in "ab"}
+        pieces = [piece.seconds for piece in store.last_work(["a", "b"], 500)]
+        late = 2 * max(pieces) / sum(pieces)  # a piece that a busy machine holds up is made up for by later ones
+        assert trained["a"] / sum(trained.values()) == pytest.approx(0.75, abs=0.075 + late)
 
 
 @sqlite_first
