@@ -1,7 +1,7 @@
 """When kernels are used, and where their machine code is kept.
 
-The first process ever compiles them all, in 20 seconds; later ones load their machine code from the user's cache within
-one. A fork has what its parent loaded.
+The first process ever compiles them all, in half a minute; later ones load their machine code from the user's cache in
+a second. A fork has what its parent loaded.
 """
 
 from __future__ import annotations
