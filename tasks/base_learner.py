@@ -25,6 +25,7 @@ from .checkpoint.member_state import Part
 from .checkpoint.state import Tree, check_same_form
 from .checkpoint.storage import Metrics
 from .checkpoint.torch_state import OptimizerPart, part_of
+from .cuda.loading import use_batch_invariant_operators
 from .envs import EnvSpec
 from .errors import StateMismatch, UnsupportedSpace
 from .rng import streams
@@ -116,6 +117,8 @@ class BaseLearner:
             env_processes: the number of processes that step the environments, 0 for this one alone.
         """
         self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
+        if self.device.type == "cuda":
+            use_batch_invariant_operators()
         self.members, self.env_processes = len(self.seeds), env_processes
         self.refilling = False  # whether the members were loaded without what is `refillable`
         self.hp = stack_hyperparameters(self.space_in(env), values, self.device)
@@ -373,13 +376,20 @@ class BaseLearner:
         """Return what to do about a member's number that is not finite."""
         return "try a lower learning rate"
 
-    def find_nonfinite(self, member: int, metrics: Metrics) -> str | None:
-        """Return the name of a member's first non-finite number, or None."""
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                return f"{name} became {value}"
+    def find_nonfinite(self, metrics: Sequence[Metrics]) -> list[str | None]:
+        """Return each member's first non-finite number, in words.
+
+        It is looked for in the members' metrics, then in their state; None stands for none.
+        """
+        found: list[str | None] = [
+            next((f"{name} became {value}" for name, value in row.items() if not math.isfinite(value)), None)
+            for row in metrics
+        ]
         for name, part in self.live_parts.items():
             for path, tensor in getattr(part, "tensors", {}).items():
-                if tensor.is_floating_point() and not bool(tensor[member].isfinite().all()):
-                    return f"{name}.{path} holds a number that is not finite"
-        return None
+                if not tensor.is_floating_point():
+                    continue
+                finite = tensor.isfinite().reshape(self.members, -1).all(1).tolist()
+                for member in (i for i, whole in enumerate(finite) if not whole):
+                    found[member] = found[member] or f"{name}.{path} holds a number that is not finite"
+        return found

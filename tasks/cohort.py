@@ -192,8 +192,9 @@ class _Run:
             and (keep := task.stored.keep)
             and keep.every
             and epoch % keep.every == 0
-            and not self.learner.find_nonfinite(member, metrics[member])
         ]
+        reasons = self.learner.find_nonfinite(metrics) if due else []
+        due = [member for member in due if reasons[member] is None]
         values = evaluate(self.learner).tolist() if due else []
         for member in due:
             metrics[member][self.learner.objective] = values[member]
@@ -210,11 +211,11 @@ class _Run:
 
         Diverged members are marked bad.
         """
-        events = []
-        for member, (task, row) in enumerate(zip(self.tasks, metrics, strict=True)):
+        events, reasons = [], self.learner.find_nonfinite(metrics)
+        for member, (task, row, reason) in enumerate(zip(self.tasks, metrics, reasons, strict=True)):
             if task.bad is not None:
                 continue
-            if reason := self.learner.find_nonfinite(member, row):
+            if reason:
                 cure = self.learner.cure(member)
                 task.fail(Diverged(f"{task}: {reason} in epoch {self.learner.epochs}; {cure}"))
                 continue

@@ -169,9 +169,9 @@ class Learner(BaseLearner):
     def take_metrics(self) -> list[Metrics]:
         return take_epoch_metrics(self)
 
-    def updates(self, member: int) -> int | None:
-        """Gradient steps of a member so far; None if nobody counts them."""
-        return None
+    def updates(self) -> list[int]:
+        """Gradient steps of each member so far; none if nobody counts them."""
+        return []
 
     def truncate_all(self) -> None:
         """Truncate all running episodes, since their environments are made anew."""
@@ -245,10 +245,9 @@ def take_epoch_metrics(learner: Learner) -> list[Metrics]:
     Their sums are reset.
     """
     episodes, infos = learner.envs.take_episodes(), learner.envs.info.take_metrics()
-    rows = []
+    rows, updates = [], learner.updates()
     for member, means in enumerate(learner.tally.take()):
-        updates = learner.updates(member)
-        row = {"env_steps": float(learner.env_steps)} | ({} if updates is None else {"updates": float(updates)}) | means
+        row = {"env_steps": float(learner.env_steps)} | ({"updates": float(updates[member])} if updates else {}) | means
         if count := int(episodes.count[member]):
             row |= {
                 "episodes": float(count),

@@ -93,6 +93,7 @@ class VariantSuite:
         inert: tuned hyperparameters that act on the first state only, or too rarely to be seen in an epoch. A test
             fails for others that change nothing, and names them.
         cohort_size: how many train together.
+        device: a torch device that all train on.
     """
 
     task: ClassVar[type[Task]]
@@ -101,10 +102,12 @@ class VariantSuite:
     variants: ClassVar[Sequence[dict[str, Any]]] = ({},)
     inert: ClassVar[frozenset[str]] = frozenset()
     cohort_size: ClassVar[int] = 3
+    device: ClassVar[str] = "cpu"
 
     def make(self, seed: int = 3, **changes: Any) -> Task:
         """Return a task with these changes to the hyperparameters, dotted or nested."""
-        return self.task(self.env, seed=seed).init(**unflatten({**flatten(self.hyperparameters), **flatten(changes)}))
+        task = self.task(self.env, seed=seed, device=self.device)
+        return task.init(**unflatten({**flatten(self.hyperparameters), **flatten(changes)}))
 
     def tuned(self, task: Task) -> dict[str, Any]:
         """Return the hyperparameters of the task that a driver may change.
@@ -159,7 +162,7 @@ class VariantSuite:
         for changes in self.variants:
             task = self.trained(changes).task
             learner = task.member_ref().learner
-            fresh = type(learner)(task.env, [task.seed], [task.hyperparameters or {}])
+            fresh = type(learner)(task.env, [task.seed], [task.hyperparameters or {}], task.device)
             forgotten = forgotten_state(learner, fresh, learner.member_state(0))
             assert forgotten == [], f"{type(learner).__name__} forgets {', '.join(forgotten)}"
 
@@ -226,7 +229,7 @@ class ExactnessSuite(VariantSuite):
             errors.touch()
             task = whole.task
             env, values = json.dumps(task.env.to_json()), json.dumps(task.hyperparameters)
-            arguments = [type(task).__module__, type(task).__name__, env, str(task.seed), values, "2"]
+            arguments = [type(task).__module__, type(task).__name__, env, str(task.seed), values, "2", self.device]
             server = _server()
             assert server.stdin is not None
             assert server.stdout is not None
@@ -287,14 +290,16 @@ def _server() -> subprocess.Popen[str]:
     return server
 
 
-def fit_what_was_left(folder: str, module: str, name: str, env: str, seed: str, values: str, epochs: str) -> None:
+def fit_what_was_left(
+    folder: str, module: str, name: str, env: str, seed: str, values: str, epochs: str, device: str
+) -> None:
     """Continue a task from its files, and write its digest there."""
 
     def read(file: str) -> bytes:
         return (Path(folder) / file).read_bytes()
 
     state = unpack(read("manifest"), read)
-    task = getattr(importlib.import_module(module), name)(json.loads(env), seed=int(seed))
+    task = getattr(importlib.import_module(module), name)(json.loads(env), seed=int(seed), device=device)
     task.init(start=state["identity"].get("start"), **json.loads(values))
     task.load_state_dict(state)
     task.fit(int(epochs))

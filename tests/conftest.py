@@ -6,12 +6,25 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))  # for `import fakes`, also by EnvSpec("fakes:...")
 
 # Tests run side by side: threads of one would spin for a core that another one has. Before torch is imported.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="that the suites of exactness train on, such as cuda")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (device := config.getoption("--device")) != "cpu":
+        from rekindle.tasks.testing import VariantSuite
+
+        VariantSuite.device = device
+
 
 # A busy machine is no failure.
 settings.register_profile("rekindle", deadline=None, derandomize=True, database=None, max_examples=50)

@@ -27,7 +27,7 @@ MOST_FILES = {"studies": 8}  # and 12 in any other package
 # Every package, and each file directly in tasks and studies: a room imports only rooms that stand before it.
 ORDER = (
     *("spaces", "spaces.drivers"),
-    *("tasks.errors", "tasks.rng", "tasks.checkpoint", "tasks.compiled", "tasks.runtime"),
+    *("tasks.errors", "tasks.rng", "tasks.checkpoint", "tasks.compiled", "tasks.cuda", "tasks.runtime"),
     *("tasks.envs.base", "tasks.envs.classic", "tasks.envs.gym"),
     *("tasks.envs.pools", "tasks.envs.processes", "tasks.envs"),
     *("tasks.networks", "tasks.networks.fused", "tasks.experience", "tasks.signals"),

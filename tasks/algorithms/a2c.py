@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...spaces import integer, ordinal
 from ..compiled.actor_critic import Terms
+from ..cuda.graphs import recorded
 from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch
 from ..experience.whole_episodes import check_whole_episodes, whole_episodes_space
@@ -20,6 +21,7 @@ from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
     GRAD_NORM_INTERVAL,
+    Clipped,
     LearningRates,
     Optimizer,
     coefficient,
@@ -40,7 +42,7 @@ from .on_policy import (
     on_policy_space,
     without_effect,
 )
-from .rollout_updates import Collector, EveryRollout, check_overlap, overlap_choice, updates_of
+from .rollout_updates import Collector, EveryRollout, check_overlap, overlap_choice, steps_are_alike, updates_of
 
 
 class A2CLearner(Learner):
@@ -108,11 +110,10 @@ class A2CLearner(Learner):
 
         Only the members that are `active` (P, 1) move; None for all.
         """
-        hp, agent, parameters, optimizer = self.hp, self.agent, self.policy.parameters, self.optimizer
+        hp, agent = self.hp, self.agent
         batch["advantages"] = self.standardizer(batch["advantages"])
         for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
-            losses, metrics = self.loss(minibatch)
-            step = descend(parameters, optimizer, losses, lr.parameters, hp.max_grad_norm, active, self.mix_gradients)
+            metrics, step = self.step(minibatch, lr.parameters, active)
         weights = batch.get("weights")
         metrics["explained_variance"] = explained_variance(batch["values"], batch["returns"], weights)
         metrics["value"] = average(batch["values"], weights)
@@ -120,6 +121,16 @@ class A2CLearner(Learner):
         if "weights" in batch or self.tally.count % GRAD_NORM_INTERVAL == 0:
             metrics |= norms(step, self.networks)
         return {**metrics, **scheduled_coefficients(hp, self.env_steps), **lr.metrics}
+
+    @recorded
+    def step(self, minibatch: Batch, lr: Tensor, active: Tensor | None) -> tuple[dict[str, Tensor], Clipped]:
+        """Take one step on a minibatch.
+
+        Rates and active members are as of `Optimizer.step`. Returns metrics, and the gradient that was followed.
+        """
+        losses, metrics = self.loss(minibatch)
+        parameters, limit = self.policy.parameters, self.hp.max_grad_norm
+        return metrics, descend(parameters, self.optimizer, losses, lr, limit, active, self.mix_gradients)
 
     def terms(self) -> Terms:
         """Return the terms of `loss` for kernels."""
@@ -149,8 +160,12 @@ class A2CLearner(Learner):
         losses = policy_loss + coefficient(hp.vf_coef) * value_loss - ent_coef * mean_entropy
         return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy}
 
-    def updates(self, member: int) -> int:
-        return int(self.optimizer.tensors["steps"][member])
+    @property
+    def records(self) -> bool:
+        return self.mix_gradients is None and steps_are_alike(self)
+
+    def updates(self) -> list[int]:
+        return self.optimizer.tensors["steps"].flatten().int().tolist()
 
     def truncate_all(self) -> None:
         super().truncate_all()

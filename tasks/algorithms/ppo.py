@@ -14,12 +14,14 @@ from torch import Tensor
 
 from ...spaces import Space, integer, log_real, maybe, ordinal, real
 from ..compiled.actor_critic import Terms
+from ..cuda.graphs import recorded
 from ..experience.returns import CRITIC_LOSSES, advantage_scale, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch
 from ..experience.whole_episodes import check_whole_episodes, needs_whole_episodes, whole_episodes_space
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
+    Clipped,
     LearningRates,
     Optimizer,
     coefficient,
@@ -42,7 +44,7 @@ from .on_policy import (
     on_policy_space,
     without_effect,
 )
-from .rollout_updates import Collector, EveryRollout, check_overlap, overlap_choice, updates_of
+from .rollout_updates import Collector, EveryRollout, check_overlap, overlap_choice, steps_are_alike, updates_of
 from .separate_critic import SeparateCritic, critic_space
 
 
@@ -173,12 +175,10 @@ class PPOLearner(Learner):
 
         Only the members that are `active` (P, 1) move; None for all. `fitted` are the metrics of a separate critic.
         """
-        hp, agent, parameters, optimizer = self.hp, self.agent, self.policy.parameters, self.optimizer
+        hp, agent = self.hp, self.agent
         batch["advantages"], moving = self.standardizer(batch["advantages"]), active
         for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
-            losses, metrics = self.loss(minibatch)
-            moving = within_target_kl(metrics["approx_kl"], hp.target_kl, moving)
-            step = descend(parameters, optimizer, losses, lr.parameters, hp.max_grad_norm, moving, self.mix_gradients)
+            metrics, moving, step = self.step(minibatch, lr.parameters, moving)
         weights = batch.get("weights")
         return {
             **metrics,
@@ -190,6 +190,21 @@ class PPOLearner(Learner):
             **scheduled_coefficients(hp, self.env_steps),
             **lr.metrics,
         }
+
+    @recorded
+    def step(
+        self, minibatch: Batch, lr: Tensor, moving: Tensor | None
+    ) -> tuple[dict[str, Tensor], Tensor | None, Clipped]:
+        """Take one step on a minibatch.
+
+        Rates are those of `Optimizer.step`. Returns metrics, the members (P, 1) that may still move, and the gradient
+        that was followed.
+        """
+        hp, parameters = self.hp, self.policy.parameters
+        losses, metrics = self.loss(minibatch)
+        moving = within_target_kl(metrics["approx_kl"], hp.target_kl, moving)
+        step = descend(parameters, self.optimizer, losses, lr, hp.max_grad_norm, moving, self.mix_gradients)
+        return metrics, moving, step
 
     def terms(self) -> Terms | None:
         """Return the terms of `loss` for kernels; None if they lack some."""
@@ -229,8 +244,12 @@ class PPOLearner(Learner):
             losses = losses + coefficient(hp.vf_coef) * metrics["value_loss"]
         return losses - coefficient(hp.ent_coef, hp.ent_coef_schedule, now) * metrics["entropy"], metrics
 
-    def updates(self, member: int) -> int:
-        return int(self.optimizer.tensors["steps"][member])
+    @property
+    def records(self) -> bool:
+        return self.mix_gradients is None and steps_are_alike(self)
+
+    def updates(self) -> list[int]:
+        return self.optimizer.tensors["steps"].flatten().int().tolist()
 
     def truncate_all(self) -> None:
         super().truncate_all()

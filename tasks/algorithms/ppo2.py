@@ -15,12 +15,14 @@ from torch import Tensor
 
 from ...spaces import maybe, real
 from ..compiled.actor_critic import Terms
+from ..cuda.graphs import recorded
 from ..experience.returns import CRITIC_LOSSES, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch
 from ..experience.whole_episodes import check_whole_episodes
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
+    Clipped,
     LearningRates,
     Optimizer,
     coefficient,
@@ -34,7 +36,7 @@ from ..signals.guidance import Guidance
 from ..task import Task
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, without_effect
 from .ppo import clipped_surrogate, ppo_space, within_target_kl
-from .rollout_updates import Collector, EveryRollout, check_overlap, updates_of
+from .rollout_updates import Collector, EveryRollout, check_overlap, steps_are_alike, updates_of
 
 
 class PPO2Learner(Learner):
@@ -84,12 +86,10 @@ class PPO2Learner(Learner):
 
         Only the members that are `active` (P, 1) move; None for all.
         """
-        hp, agent, parameters, optimizer = self.hp, self.agent, self.policy.parameters, self.optimizer
+        hp, agent = self.hp, self.agent
         moving, weights = active, batch.get("weights")
         for minibatch in agent.minibatches(batch, self.order, self.iterations, hp.update_epochs, hp.num_minibatches):
-            losses, metrics = self.loss(minibatch)
-            moving = within_target_kl(metrics["approx_kl"], hp.target_kl, moving)
-            step = descend(parameters, optimizer, losses, lr.parameters, hp.max_grad_norm, moving, self.mix_gradients)
+            metrics, moving, step = self.step(minibatch, lr.parameters, moving)
         return {
             **metrics,
             **norms(step, self.networks),
@@ -99,6 +99,21 @@ class PPO2Learner(Learner):
             **scheduled_coefficients(hp, self.env_steps),
             **lr.metrics,
         }
+
+    @recorded
+    def step(
+        self, minibatch: Batch, lr: Tensor, moving: Tensor | None
+    ) -> tuple[dict[str, Tensor], Tensor | None, Clipped]:
+        """Take one step on a minibatch.
+
+        Rates are those of `Optimizer.step`. Returns metrics, the members (P, 1) that may still move, and the gradient
+        that was followed.
+        """
+        hp, parameters = self.hp, self.policy.parameters
+        losses, metrics = self.loss(minibatch)
+        moving = within_target_kl(metrics["approx_kl"], hp.target_kl, moving)
+        step = descend(parameters, self.optimizer, losses, lr, hp.max_grad_norm, moving, self.mix_gradients)
+        return metrics, moving, step
 
     def terms(self) -> Terms:
         """Return the terms of `loss` for kernels."""
@@ -131,8 +146,12 @@ class PPO2Learner(Learner):
         losses = policy_loss + coefficient(hp.vf_coef) * value_loss - ent_coef * mean_entropy
         return losses, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": mean_entropy, **moved}
 
-    def updates(self, member: int) -> int:
-        return int(self.optimizer.tensors["steps"][member])
+    @property
+    def records(self) -> bool:
+        return self.mix_gradients is None and steps_are_alike(self)
+
+    def updates(self) -> list[int]:
+        return self.optimizer.tensors["steps"].flatten().int().tolist()
 
     def truncate_all(self) -> None:
         super().truncate_all()

@@ -22,6 +22,7 @@ from ..envs import Envs
 from ..experience.rollout import Agent, Batch, Rollout
 from ..experience.whole_episodes import EpisodeBuffer, needs_whole_episodes
 from ..learner import Learner
+from ..networks.optimizers import scheduled_coefficients
 from ..runtime.metric_means import MemberMetrics
 from ..signals.guidance import Guidance
 from ..signals.host import SignalHost
@@ -82,6 +83,16 @@ def updates_of(host: SignalHost, guidance: Guidance) -> EveryRollout:
     if needs_whole_episodes(vars(host.hp)):
         return WholeEpisodes(host.hp, host.envs, host.agent, guidance.row_names)
     return EveryRollout()
+
+
+def steps_are_alike(host: SignalHost) -> bool:
+    """Return whether all gradient steps can be one CUDA graph.
+
+    Not so where a coefficient follows a schedule, or batches of whole episodes have a size of their own.
+    """
+    if host.device.type != "cuda" or needs_whole_episodes(vars(host.hp)):
+        return False
+    return not scheduled_coefficients(host.hp, host.env_steps)
 
 
 def overlap_choice() -> Dimension:

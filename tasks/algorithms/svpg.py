@@ -218,9 +218,10 @@ class SVPGLearner(Learner):
         faulty = [i for i in self.particle_indices(member) if i in self.envs.faults]
         return self.particles.cure((faulty or self.particle_indices(member))[0])
 
-    def find_nonfinite(self, member: int, metrics: Metrics) -> str | None:
-        reasons = (self.particles.find_nonfinite(i, metrics) for i in self.particle_indices(member))
-        return next((reason for reason in reasons if reason), None)
+    def find_nonfinite(self, metrics: Sequence[Metrics]) -> list[str | None]:
+        of_particles = self.particles.find_nonfinite([row for row in metrics for _ in range(self.num_particles)])
+        found = ([of_particles[i] for i in self.particle_indices(member)] for member in range(self.members))
+        return [next(filter(None, reasons), None) for reasons in found]
 
     @classmethod
     def check(cls, values: Mapping[str, Any]) -> None:

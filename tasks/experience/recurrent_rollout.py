@@ -103,7 +103,7 @@ class RecurrentAgent(Agent):
         """Yield minibatches of whole sequences."""
         num_envs = batch["memory"].shape[1]
         rows = {name: x if name == "memory" else x.unflatten(1, (num_envs, -1)) for name, x in batch.items()}
-        for order in permutations(keys, iteration, epochs, num_envs):
+        for order in permutations(keys, iteration, epochs, num_envs, self.device):
             for part in shuffled(rows, order, parts):
                 yield {name: x if name == "memory" else x.flatten(1, 2) for name, x in part.items()}
 

@@ -21,7 +21,7 @@ from ..envs import Envs
 from ..networks.actor_critic import ActorCritic
 from ..networks.distributions import Distribution, finite
 from ..networks.recurrent import States
-from ..rng import streams
+from ..rng import streams, tensors
 from .normalizers import ObservationNormalizer, RewardNormalizer
 from .returns import gae
 
@@ -64,7 +64,7 @@ class StepNoise:
         self, keys: streams.Bits, distribution: Distribution, steps: int, num_envs: int, device: torch.device | str
     ):
         """Store the members' stream keys, (P,), and a rollout's shape (T, N)."""
-        self.keys, self.distribution, self.device = keys, distribution, device
+        self.keys, self.distribution, self.device = keys, distribution, torch.device(device)
         self.steps, self.num_envs = steps, num_envs
 
     def __call__(self, rollout: int) -> Tensor:
@@ -73,10 +73,22 @@ class StepNoise:
         It is (T, P, N, noise_size).
         """
         size = self.steps * self.num_envs * self.distribution.noise_size
+        if self.device.type != "cpu":
+            return self._on_device(rollout * size, size)
         uniforms = streams.open_uniform(self.keys[:, None], np.arange(rollout * size, (rollout + 1) * size))
         uniforms = uniforms.reshape(len(self.keys), self.steps, self.num_envs, -1)
         noise = self.distribution.noise(uniforms).astype(np.float32)
-        return torch.from_numpy(np.ascontiguousarray(noise.transpose(1, 0, 2, 3))).to(self.device)
+        return torch.from_numpy(np.ascontiguousarray(noise.transpose(1, 0, 2, 3)))
+
+    def _on_device(self, first: int, size: int) -> Tensor:
+        """Return the noise, computed on the device.
+
+        It is made of `size` numbers of each stream from `first` on.
+        """
+        counters = torch.arange(first, first + size, device=self.device)
+        uniforms = tensors.open_uniform(tensors.key_tensor(self.keys, self.device)[:, None], counters)
+        uniforms = uniforms.view(len(self.keys), self.steps, self.num_envs, -1)
+        return self.distribution.noise(uniforms).float().transpose(0, 1).contiguous()
 
 
 class Agent:
@@ -152,11 +164,16 @@ class Agent:
         return Rollout(obs, actions, floats(rewards), floats(terminated), floats(ended), truncations, next_obs)
 
     def _played(self, envs: Envs, noise: Sequence[Tensor] | Tensor, keep_next: bool) -> Rollout | None:
-        """Return a rollout by kernels alone; None if they cannot."""
+        """Return a rollout made without a stop at each step.
+
+        None is returned where that cannot be.
+        """
         kernels, scaled = self.policy.kernels, self.obs_normalizer is not None or self.reward_normalizer is not None
-        if kernels is None or scaled or not isinstance(noise, Tensor):
+        if scaled or not isinstance(noise, Tensor):
             return None
-        if (steps := envs.play(kernels, noise.numpy())) is None:
+        if self.device.type == "cuda" and type(self) is Agent:
+            return self._played_on_device(envs, noise, keep_next)
+        if kernels is None or (steps := envs.play(kernels, noise.numpy())) is None:
             return None
         cut = steps.ended > steps.terminated
         truncations = [(t, cut[t], steps.next_obs[:, t]) for t in np.unique(cut.nonzero()[0]).tolist()]
@@ -166,6 +183,17 @@ class Agent:
         actions = torch.from_numpy(steps.numbers if kernels.numbers else steps.choices)
         actions = actions.view(*actions.shape[:3], *self.policy.distribution.action_shape)
         return Rollout(obs, actions, rewards, terminated, ended, truncations, next_obs if keep_next else None)
+
+    def _played_on_device(self, envs: Envs, noise: Tensor, keep_next: bool) -> Rollout | None:
+        if (steps := envs.play_on_device(self.policy.sample, noise)) is None:
+            return None
+        cut = (steps.ended > steps.terminated).cpu().numpy()
+        finals = steps.next_obs.cpu().numpy() if cut.any() else None
+        truncations = (
+            [] if finals is None else [(t, cut[t], finals[:, t]) for t in np.unique(cut.nonzero()[0]).tolist()]
+        )
+        ends = (steps.rewards, steps.terminated, steps.ended)
+        return Rollout(steps.obs, steps.actions, *ends, truncations, steps.next_obs if keep_next else None)
 
     def _normalized(self, obs: NDArray[Any], learn: bool = False) -> NDArray[Any]:
         return obs if self.obs_normalizer is None else self.obs_normalizer(obs, learn)
@@ -247,7 +275,7 @@ class Agent:
 
         These are `parts` minibatches, `epochs` times, each (P, B / parts, ...).
         """
-        for order in permutations(keys, iteration, epochs, batch["obs"].shape[1]):
+        for order in permutations(keys, iteration, epochs, batch["obs"].shape[1], self.device):
             yield from shuffled(batch, order, parts)
 
     def actor(
@@ -330,26 +358,31 @@ def bootstrap(truncations: Truncations, value: Callable[[Tensor], Tensor], next_
     next_values[tuple(torch.tensor(where).T)] = results[tuple(torch.tensor(slots).T)]
 
 
-def permutations(keys: streams.Bits, iteration: int, epochs: int, size: int) -> NDArray[np.int64]:
+def permutations(
+    keys: streams.Bits, iteration: int, epochs: int, size: int, device: torch.device | str = "cpu"
+) -> Tensor:
     """Return random orders of rows, (epochs, P, size).
 
     Each of `size` rows, for every member, by its key (P,), and update epoch.
     """
     first = iteration * epochs * size
-    counters = np.arange(first, first + epochs * size).reshape(epochs, 1, size)
-    return np.argsort(streams.bits(keys[:, None], counters), axis=-1)
+    if torch.device(device).type != "cpu":
+        counters = torch.arange(first, first + epochs * size, device=device).view(epochs, 1, size)
+        return tensors.in_order(tensors.bits(tensors.key_tensor(keys, device)[:, None], counters))
+    numbers = streams.bits(keys[:, None], np.arange(first, first + epochs * size).reshape(epochs, 1, size))
+    return torch.from_numpy(np.argsort(numbers, axis=-1))
 
 
-def shuffled(batch: Mapping[str, Tensor], order: NDArray[np.int64], parts: int) -> Iterator[Batch]:
+def shuffled(batch: Mapping[str, Tensor], order: Tensor, parts: int) -> Iterator[Batch]:
     """Yield the minibatches of a batch in this order (P, B).
 
     The batch's tensors are (P, B, ...), each minibatch's (P, B / parts, ...) and contiguous.
     """
     members, size = order.shape
-    rows = order + size * np.arange(members)[:, None]  # of the (P * B, ...) tensors
-    index = torch.from_numpy(np.ascontiguousarray(rows.reshape(members, parts, -1).transpose(1, 0, 2)).reshape(-1))
+    rows = order + size * torch.arange(members, device=order.device)[:, None]  # of the (P * B, ...) tensors
+    index = rows.view(members, parts, -1).transpose(0, 1).reshape(-1)
     mixed = {
-        name: x.flatten(0, 1).index_select(0, index.to(x.device)).unflatten(0, (parts, members, size // parts))
+        name: x.flatten(0, 1).index_select(0, index).unflatten(0, (parts, members, size // parts))
         for name, x in batch.items()
     }
     for part in range(parts):

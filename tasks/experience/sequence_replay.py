@@ -86,7 +86,7 @@ class Sequences(Sampler):
             "begins": torch.cat([nothing, ended[..., :-1], nothing], 2),  # the last one is of that episode
             "memory": at["state"],
             **self.replay.batch(learned, ("action",)),
-            **self._returns(reward, terminated, truncated, gamma.unsqueeze(-1)),
+            **self._returns(reward, terminated, truncated, gamma.to(reward).unsqueeze(-1)),
         }
 
     def _rows(self, number: Index, env: Index) -> Index:

@@ -8,7 +8,7 @@ networks/mlp.py).
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -20,14 +20,21 @@ from ..errors import UnsupportedSpace
 
 LOG_2_PI = math.log(2 * math.pi)
 Array = np.ndarray
+Numbers = TypeVar("Numbers", np.ndarray, Tensor)
 
 
-def gumbel(uniforms: Array) -> Array:
+def gumbel(uniforms: Numbers) -> Numbers:
     """Return Gumbel noise g = -log(-log u).
 
     argmax(logits + g) follows softmax(logits).
     """
-    return -np.log(-np.log(uniforms))
+    xp = library_of(uniforms)
+    return -xp.log(-xp.log(uniforms))
+
+
+def library_of(numbers: Array | Tensor) -> Any:
+    """Return the array library of these numbers, numpy or torch."""
+    return torch if isinstance(numbers, Tensor) else np
 
 
 def log_softmax(logits: Tensor) -> Tensor:
@@ -53,7 +60,7 @@ class Distribution(Protocol):
     log_std_shape: tuple[int, ...] = ()
     action_shape: tuple[int, ...] = ()
 
-    def noise(self, uniforms: Array) -> Array:
+    def noise(self, uniforms: Numbers) -> Numbers:
         """Turn uniform numbers into the noise that `sample` adds.
 
         They are (..., noise_size), in (0, 1).
@@ -87,7 +94,7 @@ class Distribution(Protocol):
 class Logits(Distribution, Protocol):
     """A distribution whose parameters are the network's outputs."""
 
-    def noise(self, uniforms: Array) -> Array:
+    def noise(self, uniforms: Numbers) -> Numbers:
         return gumbel(uniforms)
 
     def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
@@ -146,8 +153,10 @@ class Bernoulli(Logits):
         self.outputs = self.noise_size = math.prod(shape)
         self.action_shape = shape
 
-    def noise(self, uniforms: Array) -> Array:
-        return np.log(uniforms / (1 - uniforms))  # logistic: params + noise > 0 with probability 1 / (1 + exp(-params))
+    def noise(self, uniforms: Numbers) -> Numbers:
+        odds = uniforms / (1 - uniforms)
+        noise: Numbers = library_of(uniforms).log(odds)  # params + noise > 0 with probability 1 / (1 + exp(-params))
+        return noise
 
     def mode(self, params: Tensor) -> Tensor:
         return (params > 0).to(torch.int8).unflatten(-1, self.action_shape)
@@ -173,9 +182,10 @@ class Gaussian(Distribution):
         self.noise_size = 2 * self.size
         self.action_shape = shape
 
-    def noise(self, uniforms: Array) -> Array:
+    def noise(self, uniforms: Numbers) -> Numbers:
         u, v = uniforms[..., : self.size], uniforms[..., self.size :]
-        return np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v)  # Box and Muller (1958)
+        xp = library_of(uniforms)
+        return xp.sqrt(-2 * xp.log(u)) * xp.cos(2 * math.pi * v)  # Box and Muller (1958)
 
     def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
         assert log_std is not None
@@ -216,10 +226,11 @@ class Hybrid(Distribution):
         self.noise_size = self.numbers.noise_size + self.choices.noise_size
         self.action_shape = (len(space.low),)
 
-    def noise(self, uniforms: Array) -> Array:
+    def noise(self, uniforms: Numbers) -> Numbers:
         of_numbers = self.numbers.noise_size
         parts = self.numbers.noise(uniforms[..., :of_numbers]), self.choices.noise(uniforms[..., of_numbers:])
-        return np.concatenate(parts, -1)
+        joined: Numbers = library_of(uniforms).concatenate(parts, -1)
+        return joined
 
     def params(self, outputs: Tensor, z: Tensor, log_std: Tensor | None) -> Tensor:
         return outputs if log_std is None else torch.cat([outputs, log_std.expand(*outputs.shape[:-1], -1)], -1)

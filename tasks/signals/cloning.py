@@ -74,7 +74,7 @@ class Cloning:
         lr = self.learning_rate(host.env_steps, lr)
         active = lr > 0 if updated is None else (lr > 0) & updated
         [order] = permutations(self.keys, host.iterations, 1, self.sequences)
-        parts = torch.from_numpy(order)[:, : self.batches * self.batch_size].split(self.batch_size, 1)
+        parts = order[:, : self.batches * self.batch_size].split(self.batch_size, 1)
         for part in parts if bool(active.any()) else parts[-1:]:  # without a step only the last loss is needed
             losses = self.loss(host, part)
             self.optimizer.step(host.agent.policy.parameters.gradient(losses), lr, active)

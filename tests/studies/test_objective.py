@@ -164,7 +164,7 @@ def test_a_trial_that_diverges_fails_by_name_and_the_study_goes_on(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(PPOLearner, "find_nonfinite", lambda learner, member, metrics: "entropy became nan")
+        patch.setattr(PPOLearner, "find_nonfinite", lambda learner, metrics: ["entropy became nan"])
         study = new_study()
         study.optimize(objective(sqlite_url), n_trials=1)
     study.optimize(objective(sqlite_url), n_trials=1)

@@ -143,7 +143,7 @@ def main(descriptor: int) -> None:
             importlib.import_module(name)
         for package in ("spaces", "tasks", "studies"):
             for found in pkgutil.walk_packages([f"{rekindle.__path__[0]}/{package}"], f"rekindle.{package}."):
-                if not found.name.endswith(MAINS) and "orion" not in found.name:
+                if not found.name.endswith(MAINS) and "orion" not in found.name and ".cuda." not in found.name:
                     importlib.import_module(found.name)
     gc.collect()
     gc.freeze()

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, sizes
 from ...checkpoint.storage import Metrics
+from ...cuda.graphs import recorded
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
@@ -140,16 +141,25 @@ class DQNLearner(Learner):
         Returns metrics, each (P,), and the temporal-difference errors (P, B).
         """
         with self.policy.graph:
-            values = self.policy.of_batch(batch, self.hp.double)
-            q, weight = values.q, batch.get("weight", batch.get("mask"))
-            losses, errors = huber(q, batch["action"], self.targets(batch, values), weight, self.limit)
-            step = clip_norm(self.policy.gradient(losses), self.hp.max_grad_norm)
-            self.optimizer.step(step.gradient, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
+            result = self.step(batch, self.tally.count % GRAD_NORM_INTERVAL == 0)
             due = self.progress.updates % self.target_interval == 0
             if due.any():
                 self.policy.move_target(self.hp.tau, due)
-            sizes = norms(step, "q") if self.tally.count % GRAD_NORM_INTERVAL == 0 else {}
-            return {"loss": losses.detach(), "q": q.detach().amax(-1).mean(1), **sizes}, errors
+            return result
+
+    @recorded
+    def step(self, batch: Mapping[str, Tensor], measured: bool) -> tuple[dict[str, Tensor], Tensor]:
+        """Take one gradient step, see `update`.
+
+        Metrics have the gradient's norm if it is `measured`.
+        """
+        values = self.policy.of_batch(batch, self.hp.double)
+        q, weight = values.q, batch.get("weight", batch.get("mask"))
+        losses, errors = huber(q, batch["action"], self.targets(batch, values), weight, self.limit)
+        step = clip_norm(self.policy.gradient(losses), self.hp.max_grad_norm)
+        self.optimizer.step(step.gradient, self.loop.scheduled(self.hp.optimizer.lr, self.env_steps))
+        sizes = norms(step, "q") if measured else {}
+        return {"loss": losses.detach(), "q": q.detach().amax(-1).mean(1), **sizes}, errors
 
     def loss(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Return each member's loss (P,) on a batch, and metrics.
@@ -223,8 +233,13 @@ class DQNLearner(Learner):
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
         return self.loop.end_epoch(self, super().run_epoch(stop))
 
-    def updates(self, member: int) -> int:
-        return self.progress.updates
+    @property
+    def records(self) -> bool:
+        alike = self.loop.constant_lr and self.hp.model.memory == "none"
+        return self.device.type == "cuda" and alike and type(self.guidance) is ReplayGuidance
+
+    def updates(self) -> list[int]:
+        return [self.progress.updates] * self.members
 
     def warm_started(self, member: int) -> None:
         self.progress.fills[member] = 2

@@ -50,12 +50,13 @@ class SoftActions:
         entropy_terms: 1 for the numbers, 1 for the choices, in this order.
     """
 
-    def __init__(self, space: gym.Space[Any], where: str):
+    def __init__(self, space: gym.Space[Any], where: str, device: torch.device | str = "cpu"):
         """Describe a space.
 
         Args:
             space: of actions.
             where: names the task in errors.
+            device: of the tensors that are given.
 
         Raises:
             UnsupportedSpace: for a space that SAC cannot act in.
@@ -84,6 +85,7 @@ class SoftActions:
                     "gymnasium.ActionWrapper that offers one"
                 )
         self.middle, self.half = ((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+        self._middle, self._half = (torch.from_numpy(x).to(device) for x in (self.middle, self.half))
         self.continuous_dim, self.num_discrete = len(low), math.prod(self.sizes)
         if self.num_discrete > MAX_CHOICES:
             raise UnsupportedSpace(
@@ -119,8 +121,7 @@ class SoftActions:
                 choices = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
                 for column, size in zip(discrete, self.sizes, strict=True):
                     choices = choices * size + rows[..., column].long()
-        middle, half = (torch.from_numpy(x).to(actions.device) for x in (self.middle, self.half))
-        return (numbers - middle) / half, choices
+        return (numbers - self._middle) / self._half, choices
 
     def denormalize(self, numbers: Tensor, choices: Tensor | None) -> Array:
         """Return the environments' actions for normalized numbers and choices.

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ....spaces import Space, categorical, integer, log_real, maybe, ordinal, real, sizes
 from ...checkpoint.storage import Metrics
+from ...cuda.graphs import recorded
 from ...envs import EnvSpec, StepResult, spaces_of
 from ...errors import UnsupportedSpace
 from ...evaluation import evaluation_keys
@@ -133,7 +134,7 @@ class SACLearner(Learner):
         hp, loop = self.hp, ReplayLoop(self)
         self.loop, self.replay, self.progress, self.priorities = loop, loop.replay, loop.progress, loop.sampler
         self.obs_normalizer = loop.obs_normalizer
-        self.actions = SoftActions(self.envs.action_space, f"{self.algorithm()} on {self.env.id}")
+        self.actions = SoftActions(self.envs.action_space, f"{self.algorithm()} on {self.env.id}", self.device)
         self.build_networks()
         self.guidance = ReplayGuidance.of(self, SoftImitator(self.policy, self.actions))
         self.demonstrations = self.guidance.examples
@@ -249,12 +250,23 @@ class SACLearner(Learner):
 
         Returns metrics, each (P,), and the first twin's temporal-difference errors (P, B).
         """
+        number = self.progress.updates
+        tau = self.hp.tau * (number % self.target_interval == 0)
         with self.policy.graph:
-            return self._update(batch)
+            return self.step(batch, self.update_noise(number), tau, self.tally.count % GRAD_NORM_INTERVAL == 0)
 
-    def _update(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+    @recorded
+    def step(self, batch: Batch, noise: Tensor, tau: Tensor, measured: bool) -> tuple[dict[str, Tensor], Tensor]:
+        """Take one gradient step, see `update`.
+
+        Args:
+            batch: see `update`.
+            noise: standard normal numbers for the actions, (P, 2 B, k).
+            tau: moves the target critics, (P, 1); 0 leaves them.
+            measured: whether metrics have the gradients' norms.
+        """
         hp, policy, size, mask = self.hp, self.policy, self.hp.batch_size, batch.get("mask")
-        batch, noise, alpha = policy.encode(batch), self.update_noise(self.progress.updates), self.coefficients.alpha
+        batch, alpha = policy.encode(batch), self.coefficients.alpha
         outputs, next_outputs = policy.outputs_of(batch)  # of the actor before its step
         sample, next_sample = self.actions.samples(outputs, next_outputs, noise, size, mask)
 
@@ -268,7 +280,7 @@ class SACLearner(Learner):
 
         entropies = masked(sample.entropies.detach(), mask).mean(1)
         self.coefficients.descend(entropies, self.loop.scheduled(self.entropy_lr, self.env_steps))
-        policy.move_target(hp.tau * (self.progress.updates % self.target_interval == 0))
+        policy.move_target(tau)
         report = {
             "critic_loss": critic_loss.detach().mean(1),
             "actor_loss": masked(actor_loss.detach(), mask).mean(1),
@@ -276,7 +288,7 @@ class SACLearner(Learner):
             "alpha": alpha.mean(1),
             "entropy": entropies.sum(1),
         }
-        if self.tally.count % GRAD_NORM_INTERVAL == 0:
+        if measured:
             report |= {**norms(of_actor, "actor"), **norms(of_critics, self.critic_spans)}
         return report, errors[:, 0]
 
@@ -337,8 +349,13 @@ class SACLearner(Learner):
     def run_epoch(self, stop: Callable[[], bool] = lambda: False) -> list[Metrics] | None:
         return self.loop.end_epoch(self, super().run_epoch(stop))
 
-    def updates(self, member: int) -> int:
-        return self.progress.updates
+    @property
+    def records(self) -> bool:
+        alike = self.loop.constant_lr and self.rewards is None and not self.policy.cores
+        return self.device.type == "cuda" and alike and type(self.guidance) is ReplayGuidance
+
+    def updates(self) -> list[int]:
+        return [self.progress.updates] * self.members
 
     def warm_started(self, member: int) -> None:
         self.progress.fills[member] = 2

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ...compiled.actor_critic import ActorCriticKernels
 from ...errors import StateMismatch
@@ -30,6 +31,25 @@ class StepResult(NamedTuple):
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
+
+
+Sample = Callable[[Tensor, Tensor], Tensor]
+
+
+class PlayedOnDevice(Protocol):
+    """A whole rollout of T steps, on the device of the policy.
+
+    See `Played`; actions are (P, T, N, ...).
+    """
+
+    obs: Tensor
+    next_obs: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    ended: Tensor
+
+    @property
+    def actions(self) -> Tensor: ...
 
 
 class Played(NamedTuple):
@@ -146,6 +166,18 @@ class Envs(ABC):
 
         Returns:
             What happened, as T calls of `step` would have it; None where nothing was done, as there is no such kernel.
+        """
+        return None
+
+    def play_on_device(self, sample: Sample, noise: Tensor) -> PlayedOnDevice | None:
+        """Let a policy act for a whole rollout where its tensors lie.
+
+        Args:
+            sample: the members' policy: observations (P, N, D) and noise (P, N, n) -> actions (P, N, ...).
+            noise: of its actions, (T, P, N, n).
+
+        Returns:
+            What happened, which the next call overwrites; None where nothing was done, as nothing here can do that.
         """
         return None
 

@@ -11,15 +11,17 @@ import numpy as np
 from gymnasium.envs import classic_control
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ...compiled.actor_critic import ActorCriticKernels
 from ...compiled.loading import kernels
 from ...rng import streams
 from ...runtime.progress import tick
 from ..base.encode import Actions
-from ..base.envs import Array, Envs, Played, StepResult, Tree, to_tensor
+from ..base.envs import Array, Envs, Played, Sample, StepResult, Tree, to_tensor
 from ..base.spec import EnvSpec
 from .dynamics import MODELS
+from .on_device import DeviceRollouts, Running
 
 BLOCK = 16  # episodes; their first states are drawn at once
 STEPS_AT_ONCE = 4096  # by a kernel, before this process shows that it gets on
@@ -58,6 +60,7 @@ class ClassicEnvs(Envs):
         self.starts = np.empty((len(self.model.start), self.size, BLOCK), self.model.dtype)
         self.first_obs = np.empty((self.size, BLOCK, *self.obs_shape), np.float32)
         self.checked = False
+        self.on_device: DeviceRollouts | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -120,15 +123,39 @@ class ClassicEnvs(Envs):
             model = (*span, self.model.number, self.limit, self.trig, self.keys, ranges, bounds)
             policy.play(noise, *model, self.state, self.episode, self.returns, elapsed, *played)
             tick()
-        self.clock += len(noise)
+        self._note(len(noise), elapsed, played.ended, played.returns, played.lengths)
+        self.obs = played.obs[:, -1]
+        return played
+
+    def play_on_device(self, sample: Sample, noise: Tensor) -> DeviceRollouts | None:
+        if self.watched:
+            return None
+        rollouts = self.on_device
+        if rollouts is None or rollouts.noise.shape != noise.shape or rollouts.sample != sample:
+            box = self.action_space
+            bounds = (float(box.low[0]), float(box.high[0])) if isinstance(box, Box) else None
+            rollouts = DeviceRollouts(self.model, sample, noise, self.obs_shape[0], self.keys, self.limit, bounds)
+            self.on_device = rollouts
+        running = Running(self.state, self.episode, self.clock - self.started, self.returns)
+        state, episode, elapsed, returns = rollouts.play(running, noise)
+        self.state, self.episode, self.returns = state, episode, returns
+        ends = (x.cpu().numpy() for x in (rollouts.ended, rollouts.returns, rollouts.lengths))
+        self._note(len(noise), elapsed, *ends)
+        self.obs = rollouts.obs[:, -1].cpu().numpy()
+        return rollouts
+
+    def _note(self, steps: int, elapsed: NDArray[np.int64], ended: Array, returns: Array, lengths: Array) -> None:
+        """Note the time, and the episodes that ended in a rollout.
+
+        `elapsed` are the steps of the running episodes (M,), the others (T, P, N).
+        """
+        self.clock += steps
         self.started = self.clock - elapsed
         self.first_limit = int(self.started.min()) + self.limit
-        self.obs = played.obs[:, -1]
-        steps, ended = played.ended.reshape(-1, self.size).nonzero()
-        if len(ended):
-            returns, lengths = (x.reshape(-1, self.size)[steps, ended] for x in (played.returns, played.lengths))
-            self._finished.append((ended, returns, lengths))
-        return played
+        when, which = ended.reshape(-1, self.size).nonzero()
+        if len(which):
+            returns, lengths = (x.reshape(-1, self.size)[when, which] for x in (returns, lengths))
+            self._finished.append((which, returns, lengths))
 
     def abandon(self, mask: Array) -> None:
         if len(indices := mask.reshape(-1).nonzero()[0]):

@@ -212,8 +212,9 @@ def test_a_population_whose_workers_are_killed_ends_as_if_nothing_had_happened(
 def test_a_member_that_fails_is_replaced(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = load("ppo").learner
 
-    def broken(self: Any, member: int, metrics: Any) -> str | None:
-        return "entropy became nan" if abs(float(self.hp.optimizer.lr[member]) - 1e-3) < 1e-9 else None  # trial 0
+    def broken(self: Any, metrics: Any) -> list[str | None]:
+        first = ((self.hp.optimizer.lr - 1e-3).abs() < 1e-9).flatten().tolist()  # trial 0
+        return ["entropy became nan" if it else None for it in first]
 
     monkeypatch.setattr(learner, "find_nonfinite", broken)
     run(sqlite_url, population(3, 4))

@@ -129,7 +129,7 @@ def test_what_does_not_pass_fails_with_its_traceback_and_the_study_goes_on(
 
 
 def test_a_nan_is_never_tried_again(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PPOLearner, "find_nonfinite", lambda learner, member, metrics: "the loss became nan")
+    monkeypatch.setattr(PPOLearner, "find_nonfinite", lambda learner, metrics: ["the loss became nan"])
     found = run(sqlite_url, tiny(3))
     assert {trial[4] for trial in found["trials"]} == {"failed"}
     with Store(sqlite_url) as store:

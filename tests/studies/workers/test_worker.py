@@ -183,8 +183,9 @@ def count_epochs(monkeypatch: pytest.MonkeyPatch, note: Callable[[PPOLearner], N
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], reason: str) -> None:
-    def broken(learner: PPOLearner, member: int, metrics: Any) -> str | None:
-        return reason if abs(float(learner.hp.optimizer.lr[member]) - params["optimizer.lr"]) < 1e-9 else None
+    def broken(learner: PPOLearner, metrics: Any) -> list[str | None]:
+        theirs = ((learner.hp.optimizer.lr - params["optimizer.lr"]).abs() < 1e-9).flatten().tolist()
+        return [reason if it else None for it in theirs]
 
     monkeypatch.setattr(PPOLearner, "find_nonfinite", broken)
 

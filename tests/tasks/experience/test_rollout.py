@@ -241,4 +241,4 @@ def test_minibatches_cover_every_row_once(size: int, parts: int) -> None:
         assert all(x.is_contiguous() for x in part.values())
     whole = torch.cat([part["row"] for part in minibatches], 1)
     assert torch.equal(whole.sort(1).values, rows)
-    assert torch.equal(whole, rows.gather(1, torch.from_numpy(order)))
+    assert torch.equal(whole, rows.gather(1, order))

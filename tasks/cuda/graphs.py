@@ -1,0 +1,121 @@
+"""CUDA graphs: work that is recorded once and replayed without Python.
+
+Small networks leave a GPU idle while Python launches one short kernel after another. Results are the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+Result = TypeVar("Result")
+Argument = Tensor | Mapping[str, Tensor] | bool | None
+
+
+class Recordable(Protocol):
+    """An object whose method is recorded.
+
+    Attributes:
+        records: whether the method depends on its arguments and on tensors that are changed in place, and on no other
+            numbers; and all lie on a CUDA device.
+    """
+
+    @property
+    def records(self) -> bool: ...
+
+
+def recorded(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Replay a method as a CUDA graph where its object `records`.
+
+    Its arguments are tensors, mappings of tensors, True, False or None. The first call with arguments of a form runs as
+    it is, the second one is recorded. Tensors of a result are overwritten by the next call.
+    """
+
+    @functools.wraps(method)
+    def call(self: Recordable, *args: Argument) -> Result:
+        if not self.records:
+            return method(self, *args)
+        graphs = _graphs.setdefault(self, {})
+        key = (method.__name__, *map(_form, args))
+        if key not in graphs:
+            graphs[key] = None
+            return beside(functools.partial(method, self, *args))
+        if (replay := graphs[key]) is None:
+            graphs[key] = replay = _Replay(functools.partial(method, self), args)
+        return replay(*args)
+
+    return call
+
+
+def beside(work: Callable[[], Result]) -> Result:
+    """Do work on another stream.
+
+    What is recorded must have been done so once.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        result = work()
+    torch.cuda.current_stream().wait_stream(stream)
+    return result
+
+
+def record(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """Return a graph of work, and its result.
+
+    The work is not done yet: each replay fills in the result.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may allocate meanwhile
+        result = work()
+    return graph, result
+
+
+class _Replay:
+    """A graph of a function, with room for its arguments."""
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Argument, ...]):
+        own = [_copied(x) for x in args]
+        self._tensors = _tensors(own)
+        self._graph, self._result = record(lambda: function(*own))
+
+    def __call__(self, *args: Argument) -> Any:
+        for own, given in zip(self._tensors, _tensors(args), strict=True):
+            own.copy_(given)
+        self._graph.replay()
+        return _unshared(self._result)
+
+
+_graphs: WeakKeyDictionary[Recordable, dict[Hashable, _Replay | None]] = WeakKeyDictionary()
+
+
+def _form(x: Argument) -> Hashable:
+    if isinstance(x, Tensor):
+        return x.shape, x.dtype
+    return tuple((name, _form(tensor)) for name, tensor in x.items()) if isinstance(x, Mapping) else x
+
+
+def _copied(x: Argument) -> Argument:
+    if isinstance(x, Tensor):
+        return x.detach().clone()
+    return {name: tensor.detach().clone() for name, tensor in x.items()} if isinstance(x, Mapping) else x
+
+
+def _tensors(args: Iterable[Argument]) -> list[Tensor]:
+    """Return all tensors of arguments in their order."""
+    found: list[Tensor] = []
+    for x in args:
+        found += [x] if isinstance(x, Tensor) else x.values() if isinstance(x, Mapping) else ()
+    return found
+
+
+def _unshared(result: Any) -> Any:
+    """Return a result whose dictionaries are the caller's own."""
+    if isinstance(result, dict):
+        return dict(result)
+    return tuple(map(_unshared, result)) if type(result) is tuple else result

@@ -1,0 +1,107 @@
+"""Kernels of products and sums, in Triton.
+
+Each program computes a tile of one member's result in an order that follows from the member's own shape.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(
+    a,
+    b,
+    bias,
+    out,
+    rows,
+    columns,
+    inner,
+    a0,
+    a1,
+    a2,
+    b0,
+    b1,
+    b2,
+    bias0,
+    bias1,
+    bias2,
+    out0,
+    out1,
+    out2,
+    alpha,
+    beta,
+    has_bias: tl.constexpr,
+    tile_rows: tl.constexpr,
+    tile_columns: tl.constexpr,
+    tile_inner: tl.constexpr,
+    kind: tl.constexpr,
+):
+    """Compute a tile of beta bias + alpha a b.
+
+    It is of one member. Matrices are (P, rows, inner), (P, inner, columns) and (P, rows, columns); names with numbers
+    are their strides.
+    """
+    tiles_across = tl.cdiv(columns, tile_columns)
+    tiles = tl.cdiv(rows, tile_rows) * tiles_across
+    place = tl.program_id(0)
+    member, tile = (place // tiles).to(tl.int64), place % tiles
+    i = (tile // tiles_across) * tile_rows + tl.arange(0, tile_rows)
+    j = (tile % tiles_across) * tile_columns + tl.arange(0, tile_columns)
+    in_rows, in_columns = (i < rows)[:, None], (j < columns)[None, :]
+    total = tl.zeros((tile_rows, tile_columns), kind)
+    for start in range(0, inner, tile_inner):
+        k = start + tl.arange(0, tile_inner)
+        left = tl.load(
+            a + member * a0 + i[:, None] * a1 + k[None, :] * a2, in_rows & (k < inner)[None, :], other=0.0
+        ).to(kind)
+        right = tl.load(
+            b + member * b0 + k[:, None] * b1 + j[None, :] * b2, (k < inner)[:, None] & in_columns, other=0.0
+        ).to(kind)
+        total = tl.dot(left, right, total, input_precision="ieee", out_dtype=kind)
+    total = total * alpha
+    if has_bias:
+        added = tl.load(
+            bias + member * bias0 + i[:, None] * bias1 + j[None, :] * bias2, in_rows & in_columns, other=0.0
+        )
+        total += added.to(kind) * beta
+    at = out + member * out0 + i[:, None] * out1 + j[None, :] * out2
+    tl.store(at, total.to(out.dtype.element_ty), in_rows & in_columns)
+
+
+@triton.jit
+def total(
+    x,
+    out,
+    reduced,
+    inner,
+    chunk,
+    chunks,
+    scale,
+    lanes: tl.constexpr,
+    halvings: tl.constexpr,
+    tile_inner: tl.constexpr,
+    kind: tl.constexpr,
+):
+    """Sum one chunk of the middle dimension, times scale.
+
+    x is (outer, reduced, inner), the result (outer, chunks, inner). Numbers are added in 2^halvings lanes, and then the
+    upper half of the lanes to the lower one until one is left: no layout of lanes decides the order.
+    """
+    across = tl.cdiv(inner, tile_inner)
+    place = tl.program_id(0)
+    j = (place % across) * tile_inner + tl.arange(0, tile_inner)
+    part = (place // across) % chunks
+    outer = (place // across // chunks).to(tl.int64)
+    first = part * chunk
+    last = tl.minimum(first + chunk, reduced)
+    sums = tl.zeros((lanes, tile_inner), kind)
+    for start in range(first, last, lanes):
+        i = start + tl.arange(0, lanes)
+        at = x + (outer * reduced + i[:, None]) * inner + j[None, :]
+        sums += tl.load(at, (i < last)[:, None] & (j < inner)[None, :], other=0).to(kind)
+    for halving in tl.static_range(halvings):
+        sums = tl.sum(tl.reshape(sums, (2, lanes >> (halving + 1), tile_inner)), 0)
+    result = tl.reshape(sums, (tile_inner,)) * scale
+    tl.store(out + (outer * chunks + part) * inner + j, result.to(out.dtype.element_ty), j < inner)

@@ -1,0 +1,37 @@
+"""Use of the batch-invariant operators."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import warnings
+
+import torch
+
+_libraries: list[torch.library.Library] = []  # whose end would bring torch's own operators back
+
+
+@functools.cache
+def use_batch_invariant_operators() -> None:
+    """Replace the operators on CUDA that depend on the batch.
+
+    They are replaced for the whole process and beneath autograd, so that the algorithms do not know of them. A second
+    call does nothing.
+
+    Raises:
+        RuntimeError: Triton is not installed.
+    """
+    if importlib.util.find_spec("triton") is None:
+        raise RuntimeError(
+            "on CUDA, members of a cohort are computed by Triton, which is not installed; PyTorch for CUDA brings it "
+            "along on Linux, elsewhere take device='cpu'"
+        )
+    from .operators import REPLACEMENTS
+
+    torch.backends.cudnn.deterministic = True
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(?s).*verriding a previously registered kernel", UserWarning)
+        for name, operator in REPLACEMENTS.items():
+            library.impl(name, operator, "CUDA")
+    _libraries.append(library)

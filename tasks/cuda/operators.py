@@ -1,0 +1,184 @@
+"""Batch-invariant replacements of torch's operators on CUDA.
+
+Of all operators that training uses, these alone round by the number of members, or add in an order that changes from
+call to call: batched products, sums, means, and the gradient of overlapping maxima. Arguments are those of torch's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from . import kernels
+
+CHUNK = 8192  # summands of one program; a longer sum is one of partial sums
+LANES = 128  # that add in parallel
+Dims = Sequence[int] | None
+
+
+def bmm(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Return a b, (P, rows, columns).
+
+    The factors are (P, rows, inner) and (P, inner, columns).
+    """
+    return _product(None, a, b, 0.0, 1.0, out)
+
+
+def baddbmm(
+    bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None
+) -> Tensor:
+    """Return beta bias + alpha a b, see `bmm`.
+
+    The bias is (P, rows, columns), or broadcast to that.
+    """
+    return _product(bias, a, b, beta, alpha, out)
+
+
+def baddbmm_(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Replace the bias by `baddbmm`."""
+    return _product(bias, a, b, beta, alpha, bias)
+
+
+def _product(bias: Tensor | None, a: Tensor, b: Tensor, beta: float, alpha: float, out: Tensor | None = None) -> Tensor:
+    (members, rows, inner), columns = a.shape, b.shape[2]
+    shape = members, rows, columns
+    if b.shape[:2] != (members, inner):
+        raise RuntimeError(f"batched products need (P, n, k) and (P, k, m), but got {a.shape} and {b.shape}")
+    if out is None:
+        out = a.new_empty(shape)
+    elif out.shape != shape:
+        out.resize_(shape)
+    if out.numel() == 0:
+        return out
+    added = out if bias is None else bias.expand(shape)
+    tile_rows, tile_columns = (min(64, max(16, triton.next_power_of_2(n))) for n in (rows, columns))
+    tile_inner = min(32, max(16, triton.next_power_of_2(inner)))
+    grid = (members * triton.cdiv(rows, tile_rows) * triton.cdiv(columns, tile_columns),)
+    kernels.product[grid](
+        *(a, b, added, out, rows, columns, inner, *a.stride(), *b.stride(), *added.stride(), *out.stride()),
+        *(float(alpha), float(beta)),
+        has_bias=bias is not None and beta != 0,
+        tile_rows=tile_rows,
+        tile_columns=tile_columns,
+        tile_inner=tile_inner,
+        kind=_kind(a),
+    )
+    return out
+
+
+def sum_dims(
+    x: Tensor, dims: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, out: Tensor | None = None
+) -> Tensor:
+    """Return the sum over these dimensions; over all for None or none."""
+    counted = torch.int64 if not x.is_floating_point() else x.dtype
+    return _reduce(x, dims, keepdim, dtype or counted, 1.0, out)
+
+
+def mean_dims(
+    x: Tensor, dims: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, out: Tensor | None = None
+) -> Tensor:
+    """Return the mean over these dimensions; over all for None or none."""
+    if not (dtype or x.dtype).is_floating_point:
+        raise RuntimeError(f"mean needs numbers of a floating kind, but got {dtype or x.dtype}")
+    count = math.prod(x.shape[dim] for dim in _dims(x, dims))
+    return _reduce(x, dims, keepdim, dtype or x.dtype, 1 / count if count else math.nan, out)
+
+
+def _dims(x: Tensor, dims: Dims) -> list[int]:
+    """Return the dimensions that are reduced, in order."""
+    return sorted({dim % x.ndim for dim in dims}) if dims and x.ndim else list(range(x.ndim))
+
+
+def _reduce(x: Tensor, dims: Dims, keepdim: bool, dtype: torch.dtype, scale: float, out: Tensor | None) -> Tensor:
+    reduced = _dims(x, dims)
+    kept = [dim for dim in range(x.ndim) if dim not in reduced]
+    shape = [1 if dim in reduced else n for dim, n in enumerate(x.shape)] if keepdim else [x.shape[i] for i in kept]
+    if reduced and reduced[-1] - reduced[0] == len(reduced) - 1:  # side by side
+        outer, inner = math.prod(x.shape[: reduced[0]]), math.prod(x.shape[reduced[-1] + 1 :])
+    else:
+        x, outer, inner = x.permute(kept + reduced), math.prod(x.shape[i] for i in kept), 1
+    count = x.numel() // max(1, outer * inner)
+    result = _total(x.to(dtype).contiguous().view(outer, count, inner), scale).view(shape)
+    if out is None:
+        return result
+    if list(out.shape) != shape:
+        out.resize_(shape)
+    return out.copy_(result)
+
+
+def _total(x: Tensor, scale: float) -> Tensor:
+    """Return the sum of x (outer, n, inner) over n, times scale."""
+    outer, count, inner = x.shape
+    chunks = max(1, triton.cdiv(count, CHUNK))
+    out = x.new_empty(outer, chunks, inner)
+    if out.numel() == 0:
+        return out.new_zeros(outer, inner)
+    lanes = min(LANES, max(2, triton.next_power_of_2(count)))
+    across = 1 if inner == 1 else 16
+    kernels.total[(outer * chunks * triton.cdiv(inner, across),)](
+        *(x, out, count, inner, CHUNK, chunks, scale if chunks == 1 and x.is_floating_point() else 1),
+        lanes=lanes,
+        halvings=lanes.bit_length() - 1,
+        tile_inner=across,
+        kind=_kind(x),
+    )
+    return out.view(outer, inner) if chunks == 1 else _total(out, scale)
+
+
+def _kind(x: Tensor) -> object:
+    """Return the type that a kernel adds in."""
+    if not x.is_floating_point():
+        return tl.int64
+    return tl.float64 if x.dtype is torch.float64 else tl.float32
+
+
+def max_pool2d_backward(
+    g: Tensor,
+    x: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: Tensor,
+) -> Tensor:
+    """Return the gradient in x, (..., H, W), of maxima over windows.
+
+    Torch's own adds the gradients of windows that overlap in any order. Here they are added window place by window
+    place, no two of which fall on one pixel.
+    """
+    (height, width), (rows, columns) = x.shape[-2:], g.shape[-2:]
+    kernel, pad, gap = (list(pair) * (2 // len(pair)) for pair in (kernel_size, padding, dilation))
+    step = list(stride) * (2 // len(stride)) if stride else kernel
+    sides = [max(n + pad[i], step[i] * count + gap[i] * kernel[i]) for i, (n, count) in
+             enumerate(((height, rows), (width, columns)))]  # fmt: skip
+    room = g.new_zeros(*x.shape[:-2], *(side + p for side, p in zip(sides, pad, strict=True)))
+    at_rows, at_columns = (
+        torch.arange(count, device=g.device) * step[i] - pad[i] for i, count in enumerate((rows, columns))
+    )
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            place = (at_rows + i * gap[0])[:, None] * width + (at_columns + j * gap[1])
+            top, left = i * gap[0], j * gap[1]
+            part = room[..., top : top + step[0] * rows : step[0], left : left + step[1] * columns : step[1]]
+            part += torch.where(indices == place, g, 0)
+    return room[..., pad[0] : pad[0] + height, pad[1] : pad[1] + width].contiguous()
+
+
+REPLACEMENTS = {
+    "bmm": bmm,
+    "bmm.out": bmm,
+    "baddbmm": baddbmm,
+    "baddbmm.out": baddbmm,
+    "baddbmm_": baddbmm_,
+    "sum.dim_IntList": sum_dims,
+    "sum.IntList_out": sum_dims,
+    "mean.dim": mean_dims,
+    "mean.out": mean_dims,
+    "max_pool2d_with_indices_backward": max_pool2d_backward,
+}
