@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS := pyproject.toml constraints.txt
 
-.PHONY: help tune test lint slow chaos browser envpool bench docs docs-test pictures clean
+.PHONY: help tune test lint slow chaos browser envpool cuda bench docs docs-test pictures clean
 .DELETE_ON_ERROR:
 # Studies and tests start many interpreters: none should compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -36,6 +36,10 @@ browser: $(VENV)/.installed-browser  ## the tests that open reports and served p
 
 envpool: $(VENV)/.installed-envpool  ## the tests of EnvPool's environments, which bring 800 MB along
 	$(BIN)/pytest -m envpool
+
+# PyTorch for CUDA must be there: pip takes it for constraints.txt where no CPU build is offered.
+cuda: $(VENV)/.installed-test  ## the tests that need a CUDA device, and the suites of exactness on it
+	$(BIN)/pytest -n 4 --device cuda -m "cuda or not (slow or chaos or envpool or browser)" tests/tasks
 
 bench: $(VENV)/.installed-bench  ## speed, side by side with Stable-Baselines3
 	$(BIN)/python benchmarks/speed.py

@@ -2,12 +2,14 @@
 
     python benchmarks/cuda.py exact [--only PATTERN] [--jobs 8]   # 1 is the exit status if a digest differs
     python benchmarks/cuda.py speed [--members 1 8 64 512] [--device cuda]
+    python benchmarks/cuda.py tune [--workers 16]
     python benchmarks/cuda.py profile [--members 64]
 
 `exact` trains what compare_digests.py does, on CUDA: alone, as a member of cohorts of 4 and of 33, and resumed by a new
 task from what was stored after the first epoch; all must have one digest. `speed` counts environment steps per second
-of wall time, summed over the members, beside as many on one core of the processor. `profile` names the kernels that a
-training spends its time in.
+of wall time, summed over the members, beside as many on one core of the processor. `tune` takes the time of a study of
+64 trials of PPO as one cohort on the GPU, and by workers on the processor. `profile` names the functions and kernels
+that a training spends its time in.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -116,12 +119,28 @@ def speed(settings: Sequence[str], sizes: Sequence[int], device: str, epochs: in
             rate = steps / seconds
             one = one or seconds
             row = f"{setting:20}{members:8}{rate:12,.0f}{seconds / one:8.2f}"
-            if members <= 64:
+            if members <= 8:
                 steps, beside = trained(setting, members, "cpu", epochs)
                 row += f"{steps / beside:12,.0f}{rate * beside / steps:8.2f}"
             else:
                 row += f"{'':20}"
             print(f"{row}{seconds / epochs:9.3f}", flush=True)
+
+
+def tune(device: str, workers: int) -> None:
+    """Print the seconds of a study of 64 trials on the device, and by workers on the processor."""
+    searched = ["--search", "optimizer.lr", "--search", "gamma", "--search", "ent_coef"]
+    for name, given in {
+        f"one cohort on {device}": ["--device", device, "--workers", "1", "--cohort", "64"],
+        f"{workers} workers": ["--workers", str(workers), "--cohort", str(max(1, 64 // workers))],
+    }.items():
+        with tempfile.TemporaryDirectory() as folder:
+            study = ["--trials", "64", "--generation", "64", "--epochs", "27", "--storage", f"sqlite:///{folder}/s.db"]
+            command = [sys.executable, "-m", "rekindle", "tune", "ppo", "CartPole-v1", "--study", "s", *study]
+            start = time.perf_counter()
+            done = subprocess.run([*command, *searched, *given], capture_output=True, text=True)
+            seconds = time.perf_counter() - start
+        print(f"64 trials, {name:24}{seconds:8.1f} s  {done.stderr[-300:] if done.returncode else ''}", flush=True)
 
 
 def profile(setting: str, members: int, device: str) -> None:
@@ -148,10 +167,11 @@ def profile(setting: str, members: int, device: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("do", choices=("exact", "speed", "profile", "digests"))
+    parser.add_argument("do", choices=("exact", "speed", "tune", "profile", "digests"))
     parser.add_argument("--only", default="", metavar="PATTERN", help="trainings whose names have this in them")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--jobs", type=int, default=8, help="trainings at a time")
+    parser.add_argument("--workers", type=int, default=16, help="on the processor")
     parser.add_argument("--members", type=int, nargs="+", default=[1, 8, 64, 512])
     parser.add_argument("--epochs", type=int, default=4, help="that are timed")
     options = parser.parse_args()
@@ -161,6 +181,8 @@ def main() -> None:
     settings = [name for name in SPEED if fnmatch(name, f"*{options.only}*")]
     if options.do == "digests":
         print(json.dumps(dict(digests(TRAININGS[options.only], options.device))))
+    elif options.do == "tune":
+        tune(options.device, options.workers)
     elif options.do == "speed":
         speed(settings, options.members, options.device, options.epochs)
     else:

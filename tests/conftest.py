@@ -26,6 +26,20 @@ def pytest_configure(config: pytest.Config) -> None:
         VariantSuite.device = device
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On another device, leave the tests that know of none."""
+    if config.getoption("--device") != "cpu":
+        from rekindle.tasks.testing import VariantSuite
+
+        def trains_there(item: pytest.Item) -> bool:
+            suite = getattr(item, "cls", None)
+            return (suite is not None and issubclass(suite, VariantSuite)) or item.get_closest_marker(
+                "cuda"
+            ) is not None
+
+        items[:] = [item for item in items if trains_there(item)]
+
+
 # A busy machine is no failure.
 settings.register_profile("rekindle", deadline=None, derandomize=True, database=None, max_examples=50)
 settings.load_profile("rekindle")

@@ -94,7 +94,7 @@ class SeparateCritic:
             gradient = agent.policy.parameters.gradient(losses).mul_(self.own)
             step = clip_norm(gradient, hp.max_grad_norm)
             self.optimizer.step(step.gradient, lr)
-        return {"value_loss": losses, "critic_lr": lr.squeeze(1), **norms(step, "critic")}
+        return {"value_loss": losses.detach(), "critic_lr": lr.squeeze(1), **norms(step, "critic")}
 
     def learning_rate(self, env_steps: int) -> Tensor:
         """Return the critics' learning rates (P, 1) at this moment."""

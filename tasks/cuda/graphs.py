@@ -38,13 +38,14 @@ def recorded(method: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(method)
     def call(self: Recordable, *args: Argument) -> Result:
-        if not self.records:
+        if not self.records or torch.cuda.is_current_stream_capturing():  # or it is part of what is recorded
             return method(self, *args)
         graphs = _graphs.setdefault(self, {})
         key = (method.__name__, *map(_form, args))
         if key not in graphs:
             graphs[key] = None
-            return beside(functools.partial(method, self, *args))
+            result: Result = _detached(beside(functools.partial(method, self, *args)))
+            return result
         if (replay := graphs[key]) is None:
             graphs[key] = replay = _Replay(functools.partial(method, self), args)
         return replay(*args)
@@ -82,13 +83,14 @@ class _Replay:
     def __init__(self, function: Callable[..., Any], args: tuple[Argument, ...]):
         own = [_copied(x) for x in args]
         self._tensors = _tensors(own)
-        self._graph, self._result = record(lambda: function(*own))
+        self._graph, result = record(lambda: function(*own))
+        self._result = _detached(result)
 
     def __call__(self, *args: Argument) -> Any:
         for own, given in zip(self._tensors, _tensors(args), strict=True):
             own.copy_(given)
         self._graph.replay()
-        return _unshared(self._result)
+        return _detached(self._result)
 
 
 _graphs: WeakKeyDictionary[Recordable, dict[Hashable, _Replay | None]] = WeakKeyDictionary()
@@ -100,6 +102,7 @@ def _form(x: Argument) -> Hashable:
     return tuple((name, _form(tensor)) for name, tensor in x.items()) if isinstance(x, Mapping) else x
 
 
+@torch.inference_mode(False)  # tensors made in that mode could not be overwritten outside of it
 def _copied(x: Argument) -> Argument:
     if isinstance(x, Tensor):
         return x.detach().clone()
@@ -114,8 +117,16 @@ def _tensors(args: Iterable[Argument]) -> list[Tensor]:
     return found
 
 
-def _unshared(result: Any) -> Any:
-    """Return a result whose dictionaries are the caller's own."""
+def _detached(result: Any) -> Any:
+    """Return a result with tensors outside of autograd, and dictionaries of its own.
+
+    What autograd keeps of one stream must be gone before the next call is recorded on another one.
+    """
+    if isinstance(result, Tensor):
+        return result.detach()
     if isinstance(result, dict):
-        return dict(result)
-    return tuple(map(_unshared, result)) if type(result) is tuple else result
+        return {name: _detached(x) for name, x in result.items()}
+    if isinstance(result, tuple):
+        parts = map(_detached, result)
+        return type(result)(*parts) if hasattr(result, "_fields") else tuple(parts)
+    return result

@@ -18,6 +18,7 @@ from ...spaces import Space, categorical, integer, ordinal, real, sizes
 from ..checkpoint.member_state import Stacked
 from ..compiled.actor_critic import KINDS, ActorCriticKernels, Perceptron, Terms
 from ..compiled.loading import kernels_of
+from ..cuda.graphs import recorded
 from .distributions import Categorical, Distribution, Gaussian, distribution_for, finite
 from .encoders import Encoder, SharedLayers, Unlearned, encoder_choice, encoder_for
 from .goal_conditioning import GoalEncoder, goal_choice
@@ -141,6 +142,11 @@ class ActorCritic(Stacked):
         z = self.actor.hidden(actor, features)
         return self.distribution.params(affine(z, *actor[-1]), z, log_std)
 
+    @property
+    def records(self) -> bool:
+        return self.parameters.vector.is_cuda
+
+    @recorded
     def action_params(self, obs: Tensor) -> Tensor:
         """Return the action distribution's parameters for obs (P, B, ...), without gradients."""
         tensors, actor, _, log_std = self._views

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...checkpoint.member_state import Stacked
 from ...compiled.loading import kernels_of
+from ...cuda.graphs import recorded
 from ...networks.encoders import Encoder, encoder_for
 from ...networks.fused.autograd import Autograd, Tape
 from ...networks.fused.mlp import ActingMLP, FusedMLP
@@ -111,6 +112,11 @@ class QNetwork(Stacked):
         """Return the heads' inputs for observations, and the next recurrent states."""
         return obs, None
 
+    @property
+    def records(self) -> bool:
+        return self.parameters.vector.is_cuda
+
+    @recorded
     def acting_values(self, features: Tensor) -> Tensor:
         """Return q(s, ·) for the result of `remembered`, by torch alone."""
         return self.values(features)

@@ -85,6 +85,7 @@ class SoftActions:
                     "gymnasium.ActionWrapper that offers one"
                 )
         self.middle, self.half = ((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+        self._continuous = torch.tensor(self.columns[0] if self.columns else [], dtype=torch.int64, device=device)
         self._middle, self._half = (torch.from_numpy(x).to(device) for x in (self.middle, self.half))
         self.continuous_dim, self.num_discrete = len(low), math.prod(self.sizes)
         if self.num_discrete > MAX_CHOICES:
@@ -115,8 +116,8 @@ class SoftActions:
             return actions.new_empty(*actions.shape[:2], 0, dtype=torch.float32), actions
         numbers, choices = actions.flatten(2), None
         if self.columns is not None:
-            rows, (continuous, discrete) = numbers, self.columns
-            numbers = rows[..., continuous]
+            rows, (_, discrete) = numbers, self.columns
+            numbers = rows.index_select(-1, self._continuous)
             if self.num_discrete > 1:
                 choices = torch.zeros(rows.shape[:2], dtype=torch.int64, device=rows.device)
                 for column, size in zip(discrete, self.sizes, strict=True):

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...checkpoint.member_state import Stacked
+from ...cuda.graphs import recorded
 from ...networks.distributions import log_softmax
 from ...networks.fused.autograd import Autograd, Tape
 from ...networks.fused.mlp import ActingMLP, FusedMLP
@@ -111,6 +112,11 @@ class SoftActorCritic(Stacked):
         """Return the parameters of actions (P, N, outputs) for these activations."""
         return self.head(self.actor.views, affine(z, *self._pi_layers[-1]), z)
 
+    @property
+    def records(self) -> bool:
+        return self.actor_vector.is_cuda
+
+    @recorded
     def act(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the parameters of actions and z, the last hidden activations.
 
