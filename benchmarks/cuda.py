@@ -127,7 +127,7 @@ def speed(settings: Sequence[str], sizes: Sequence[int], device: str, epochs: in
             print(f"{row}{seconds / epochs:9.3f}", flush=True)
 
 
-def tune(device: str, workers: int) -> None:
+def tune(device: str, workers: int, verbose: bool) -> None:
     """Print the seconds of a study of 64 trials on the device, and by workers on the processor."""
     searched = ["--search", "optimizer.lr", "--search", "gamma", "--search", "ent_coef"]
     for name, given in {
@@ -141,6 +141,8 @@ def tune(device: str, workers: int) -> None:
             done = subprocess.run([*command, *searched, *given], capture_output=True, text=True)
             seconds = time.perf_counter() - start
         print(f"64 trials, {name:24}{seconds:8.1f} s  {done.stderr[-300:] if done.returncode else ''}", flush=True)
+        if verbose:
+            print(done.stdout, flush=True)
 
 
 def profile(setting: str, members: int, device: str) -> None:
@@ -172,6 +174,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--jobs", type=int, default=8, help="trainings at a time")
     parser.add_argument("--workers", type=int, default=16, help="on the processor")
+    parser.add_argument("--verbose", action="store_true", help="print what studies print")
     parser.add_argument("--members", type=int, nargs="+", default=[1, 8, 64, 512])
     parser.add_argument("--epochs", type=int, default=4, help="that are timed")
     options = parser.parse_args()
@@ -182,7 +185,7 @@ def main() -> None:
     if options.do == "digests":
         print(json.dumps(dict(digests(TRAININGS[options.only], options.device))))
     elif options.do == "tune":
-        tune(options.device, options.workers)
+        tune(options.device, options.workers, options.verbose)
     elif options.do == "speed":
         speed(settings, options.members, options.device, options.epochs)
     else:

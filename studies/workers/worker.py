@@ -31,6 +31,7 @@ from ..storage.store import Store
 from .training import Held, Training
 
 LARGEST_COHORT = 32
+LARGEST_ON_GPU = 256  # where members cost little until they fill it
 _RANDOM = random.SystemRandom()  # an environment may use the global stream
 POLL = (0.05, 0.5)  # seconds between two searches for work, at first and at most
 
@@ -156,7 +157,8 @@ class Worker:
         own_id = str(Owner.current())
         held = {uid: owner for uid, owner in self.store.holders().items() if owner != own_id}
         num_workers = len(set(held.values())) + 1
-        largest = LARGEST_COHORT if self.runner.algorithm.learner.batched else 1
+        largest = LARGEST_COHORT if self.runner.device.startswith("cpu") else LARGEST_ON_GPU
+        largest = largest if self.runner.algorithm.learner.batched else 1
         cohort_size = min(largest, max(1, -(-len(ready) // max(self.workers, num_workers))))
         for group in self._groups(ready, held):
             uids = _rotated(list(group), cohort_size, num_workers)

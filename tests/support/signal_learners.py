@@ -58,7 +58,7 @@ class DemonstratedSuite(VariantSuite):
         values = {**flatten(self.hyperparameters), **flatten(changes)}
         learns = values.get("gail.use") or values.get("cloning.use")
         examples = shown(str(self.env)) if learns else None
-        return self.task(self.env, seed=seed, demonstrations=examples).init(**unflatten(values))
+        return self.task(self.env, seed=seed, demonstrations=examples, device=self.device).init(**unflatten(values))
 
 
 def built(task: type[Any] = PPO, env: str = "CartPole-v1", members: int = 2, **hyperparameters: Any) -> Any:

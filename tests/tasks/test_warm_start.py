@@ -175,7 +175,7 @@ class Warm(VariantSuite):
             given.fit(1)
             type(self).policy = given.policy()
         values = unflatten({**flatten(self.hyperparameters), **flatten(changes)})
-        return self.task(self.env, seed=seed, warm_start=self.policy).init(**values)
+        return self.task(self.env, seed=seed, warm_start=self.policy, device=self.device).init(**values)
 
 
 class TestWarmPPO(Warm):
