@@ -118,7 +118,7 @@ def _tensors(args: Iterable[Argument]) -> list[Tensor]:
 
 
 def _detached(result: Any) -> Any:
-    """Return a result with tensors outside of autograd, and dictionaries of its own.
+    """Return a result outside of autograd, with dictionaries of its own.
 
     What autograd keeps of one stream must be gone before the next call is recorded on another one.
     """

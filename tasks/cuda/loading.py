@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 import warnings
 
@@ -35,3 +36,8 @@ def use_batch_invariant_operators() -> None:
         for name, operator in REPLACEMENTS.items():
             library.impl(name, operator, "CUDA")
     _libraries.append(library)
+
+
+def version() -> str:
+    """Return the compiler that last bits on CUDA depend on."""
+    return f"triton {importlib.metadata.version('triton')}"

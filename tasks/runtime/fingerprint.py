@@ -17,6 +17,7 @@ import torch
 
 from ..._version import __version__
 from ..compiled.loading import version as kernels_version
+from ..cuda.loading import version as operators_version
 
 Fingerprint = dict[str, Any]
 
@@ -30,6 +31,9 @@ def fingerprint(device: torch.device) -> Fingerprint:
 
     Training always uses one thread, so threads are no part of it.
     """
+    named = {"device": device.type}
+    if device.type == "cuda":
+        named = {"device": torch.cuda.get_device_name(device), "operators": operators_version()}
     return {
         "rekindle": __version__,
         "torch": torch.__version__,
@@ -38,7 +42,7 @@ def fingerprint(device: torch.device) -> Fingerprint:
         "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         "kernels": kernels_version(),
         "products": "exact" if products_are_exact() else "by place in memory",
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        **named,
     }
 
 
