@@ -245,11 +245,18 @@ def verdict(confirmation: Json) -> str:
     best = None if winner is None else confirmation["candidates"][winner]
     if best is None or best["estimate"] is None:
         return f"Nothing is confirmed, since too many trainings failed; `rekindle show UID` says why. {spent}"
-    value, low, high = in_digits([best["estimate"][end] for end in ("value", "low", "high")])
+    estimate, name = best["estimate"], candidate_name(best)
+    value, low, high = in_digits([estimate[end] for end in ("value", "low", "high")])
     scale = (
         ", on a scale where 1 is the best that the search found in each environment" if "across" in confirmation else ""
     )
-    sentences = [f"Expect {value} of {candidate_name(best)}, with 95% confidence between {low} and {high}{scale}."]
+    sentences = [f"Expect {value} of {name}, with 95% confidence between {low} and {high}{scale}."]
+    if estimate["low"] == estimate["high"]:  # which would seem to be certain of any further seed
+        seeds = estimate["seeds"]
+        sentences = [
+            f"Expect {value} of {name}{scale}: all {seeds} fresh seeds gave exactly this, so with 95% confidence at "
+            f"most {1 - 0.05 ** (1 / seeds):.0%} of seeds give another result."
+        ]
     if confirmation["optimism"] is not None:
         claim, difference = in_digits([best["claim"], abs(best["claim"] - best["estimate"]["value"])])
         sentences.append(f"The search claimed {claim}, which differs by {difference}.")

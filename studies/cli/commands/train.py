@@ -107,7 +107,7 @@ def train_for_orion(arguments: argparse.Namespace, parent: Start | None, interru
         parent: the state with which the trial begins.
         interrupted: the exit status by which Orion tries a trial again.
     """
-    algorithm, epochs = load(arguments.task), _orion_epochs(arguments.epochs)
+    algorithm, epochs = load(arguments.task), _orion_epochs(arguments.epochs or str(options.EPOCHS))
     space = options.space(arguments, algorithm)
     values = _applying(space, space.parse(*options.assignments(arguments)))
     make, values, cold = _prepare(arguments, algorithm, values)

@@ -12,7 +12,7 @@ TASK = "the algorithm, such as ppo, or package.module:Class"
 SINKS = "tensorboard:DIR, wandb:DIR (offline runs), mlflow:FILE.db or mlflow:URL, csv:FILE or parquet:FILE"
 
 
-def add_task(parser: Parser, epochs: str, default: str, setting: str, several: str = "") -> None:
+def add_task(parser: Parser, epochs: str, setting: str, several: str = "") -> None:
     """Add the arguments that define tasks.
 
     several: the text about further environments, of commands that take them.
@@ -28,7 +28,7 @@ def add_task(parser: Parser, epochs: str, default: str, setting: str, several: s
         "report an entry of the environment's info, of an episode its last value, mean, sum, min or max, as info.NAME"
     )
     add("--info NAME[:HOW]", f"{text}; may be repeated", **MANY)
-    add("--epochs EPOCHS", epochs, default=default)
+    add("--epochs EPOCHS", epochs)
     add("--env-steps STEPS", "instead of --epochs: environment steps, rounded up to whole epochs of epoch_steps")
     add("--seed N", "seed of all randomness", type=seed, default=0)
     add("--save-config FILE", "write all that this command is told, with all defaults, as a run file", type=Path)

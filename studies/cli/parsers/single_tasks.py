@@ -14,7 +14,11 @@ from .values import MANY, command, option, seed
 def add_train(commands: Any) -> None:
     run = "under_orion.run" if is_under_orion() else "train.train"
     parser = command(commands, "train", "train one task; rerun to resume", run)
-    add_task(parser, "epochs in all", "27", "set a hyperparameter; the others have their defaults")
+    add_task(
+        parser,
+        "epochs in all (default: 27, or what a recorded table has)",
+        "set a hyperparameter; the others have their defaults",
+    )
     option(
         parser,
         "--no-better METRIC:N",

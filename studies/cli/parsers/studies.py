@@ -25,8 +25,8 @@ def _add_options_of_studies(parser: Parser) -> None:
     add_task(
         parser,
         "low:high[:base], such as 1:27: train every trial for low epochs, the best of them base times as long, "
-        "and so on up to high; base is 2 by --scheduler adaptive and 3 by the others unless given",
-        "1:27",
+        "and so on up to high; base is 2 by --scheduler adaptive and 3 by the others unless given (default: 1:27, or "
+        "up to what a recorded table has)",
         "fix a hyperparameter instead of searching it",
         "further environments, with --across: one configuration is searched for all of them",
     )

@@ -84,6 +84,17 @@ def test_a_verdict_says_once_what_beats_the_defaults_and_when_nothing_does() -> 
     )
 
 
+def test_equal_results_of_all_seeds_are_no_certainty() -> None:
+    estimate = {"value": 500.0, "low": 500.0, "high": 500.0, "seeds": 20}
+    best = {"trial": 3, "defaults": False, "claim": 500.0, "estimate": estimate}
+    told: dict[str, Any] = {"state": "complete", "cost": {"trainings": 9, "epochs": 9}, "optimism": 0.0}
+    told |= {"candidates": [best], "winner": 0, "runner_up": None, "over_defaults": None, "over_runner_up": None}
+    text = verdict(told)
+    assert "all 20 fresh seeds gave exactly this" in text
+    assert "at most 14% of seeds give another result" in text  # 0.86 to the power of 20 is 0.05
+    assert "confidence between" not in text
+
+
 def searched(url: str, config: Config) -> None:
     with Store(url) as store:
         start_study(store, "s", config)
