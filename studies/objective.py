@@ -22,12 +22,12 @@ from ..spaces.drivers.to_optuna import from_params, suggest
 from ..tasks.errors import Diverged, Hung
 from ..tasks.runtime import progress
 from ..tasks.runtime.observers import EpochEvent
-from .engine.configuring import open_space
 from .storage.store import Store
 from .study.config import check_epochs
 from .study.digits import in_digits_alone
 from .study.durations import seconds_of
 from .study.objectives import DEFAULT, Unmeasured, measure, objective_options, own_objective
+from .study.searched import open_space
 from .workers.waiting import open_when_free
 
 if TYPE_CHECKING:

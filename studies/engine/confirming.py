@@ -21,7 +21,7 @@ from ..study.config import MOST_SEEDS, BadConfig, Config, check_count
 from ..study.digits import in_digits
 from ..study.environments import SCALE, is_across, labels, scale_of
 from ..study.objectives import MINIMIZE, RETURN, measured, objectives_of, point
-from .configuring import load_task
+from .configs import load_task
 from .json_views import Json, rank, study_json
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from ..study.environments import environment_of
 from ..study.objectives import objectives_of
 from ..study.plan import Branch, Plan
 from .bounds import is_lifted, stop_if_plateau, stop_if_spent
-from .configuring import load_task
+from .configs import load_task
 from .study_rows import StudyRows
 
 if TYPE_CHECKING:

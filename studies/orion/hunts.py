@@ -25,11 +25,11 @@ from ...spaces.drivers.to_orion import from_params, priors
 from ...spaces.ranges import Fidelity
 from ...tasks.errors import Diverged, Hung, Stopped
 from ...tasks.runtime import progress
-from ..engine.configuring import defaults_except
 from ..errors import LeaseLost, StudyMismatch
 from ..storage.store import Store
 from ..study.config import check_epochs
 from ..study.durations import seconds_of
+from ..study.searched import defaults_except
 from .trial import INTERRUPTED, Results, train, whole
 from .trial_rows import parent_of
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...spaces import SpaceError, unflatten
-from ..engine.configuring import load_task, open_space
+from ..engine.configs import load_task
 from ..errors import CommandRefused
 from ..samplers.registry import check_sampler
 from ..schedulers.seeds import is_racing, seeds_of
 from ..storage.studies import change_study, reopen_trials, trials
 from ..study.config import BadConfig, Config
+from ..study.searched import open_space
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

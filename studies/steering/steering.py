@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..engine.bounds import is_lifted
-from ..engine.configuring import check_bounds, known_values, load_task
+from ..engine.configs import load_task
+from ..engine.configuring import check_bounds
 from ..errors import CommandRefused
 from ..samplers.registry import KNOWN
 from ..schedulers.confirming import CONFIRM
@@ -25,6 +26,7 @@ from ..storage import commands
 from ..storage.commands import BOUND, BOUNDS, ENQUEUE, EXTEND, PAUSE, RESUME, STOP, WEIGHT, Command, hold_of
 from ..storage.studies import change_study, revise, trials
 from ..study.config import Config, check_count, parse_budget, parse_goal, parse_plateau, parse_weight
+from ..study.searched import known_values
 from . import extensions
 
 if TYPE_CHECKING:

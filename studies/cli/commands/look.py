@@ -11,13 +11,13 @@ from ....spaces.values import REQUIRED
 from ....tasks import load
 from ....tasks.checkpoint.storage import POLICY_PREFIX, policy_uid
 from ....tasks.envs import EnvSpec
-from ...engine.configuring import open_space
 from ...engine.confirming import confirmation_json
 from ...engine.json_views import status_json, study_json, task_json, tasks_json
 from ...redact import printable
 from ...storage.locks.owner import Owner
 from ...storage.store import Store
 from ...study.config import title
+from ...study.searched import open_space
 from ..output import tables
 from ..output.prometheus import prometheus
 from ..output.terminal import new_console, note, print_json

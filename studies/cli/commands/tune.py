@@ -18,7 +18,8 @@ from ....tasks import load
 from ...analysis.learning import with_learned
 from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
 from ...curves.sinks import parse
-from ...engine.configuring import load_task, study_config
+from ...engine.configs import load_task
+from ...engine.configuring import study_config
 from ...engine.confirming import TOP, check_confirmable, confirmation_config, confirmation_json, confirmation_name
 from ...engine.json_views import study_json
 from ...engine.optuna_mirror import mirror

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
-from rekindle.studies.engine.configuring import make_population
+from rekindle.studies.engine.configs import make_population
 from rekindle.studies.engine.lineage import LineageError, NotEqual, lineage, retrain
 from rekindle.studies.engine.runner import start_study
 from rekindle.studies.storage.branches import Start

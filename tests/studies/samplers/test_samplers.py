@@ -15,7 +15,7 @@ from typing import Any
 import optuna
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, maybe, near_one, ordinal, real
-from rekindle.studies.engine.configuring import defaults_except, load_task, make_config
+from rekindle.studies.engine.configs import load_task, make_config
 from rekindle.studies.errors import StoreError
 from rekindle.studies.samplers.grid import grid
 from rekindle.studies.samplers.registry import KNOWN, check_sampler, make_sampler, sampler_name
@@ -23,6 +23,7 @@ from rekindle.studies.samplers.suggest import suggest
 from rekindle.studies.schedulers.registry import plan
 from rekindle.studies.storage.rows import Segment, Trial
 from rekindle.studies.study.config import BadConfig, Config
+from rekindle.studies.study.searched import defaults_except
 from rekindle.tasks import load
 
 MIXED = Space(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rekindle.spaces import Space, categorical, flatten, integer, log_real, near_one, normal, ordinal, real
 from rekindle.spaces.quantiles import has_scale, quantile
-from rekindle.studies.engine.configuring import load_task
+from rekindle.studies.engine.configs import load_task
 from rekindle.studies.errors import StoreError
 from rekindle.studies.schedulers.pb2 import PB2, check_pb2
 from rekindle.studies.schedulers.registry import plan

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from rekindle.spaces import unflatten
 from rekindle.studies.cli import main
-from rekindle.studies.engine.configuring import make_population
+from rekindle.studies.engine.configs import make_population
 from rekindle.studies.engine.json_views import study_json
 from rekindle.studies.engine.optuna_mirror import frozen, mirror
 from rekindle.studies.engine.progress import look

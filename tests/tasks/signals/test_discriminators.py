@@ -12,7 +12,7 @@ import pytest
 import torch
 from fakes import batch_of
 from rekindle import PPO, EnvSpec
-from rekindle.studies.engine.configuring import open_space
+from rekindle.studies.study.searched import open_space
 from rekindle.tasks.signals.discriminators import Bottleneck, input_gradient
 from rekindle.tasks.signals.gail import GAIL, softplus
 from rekindle.tasks.signals.signal import perceptron

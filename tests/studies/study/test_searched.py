@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from rekindle.spaces import SpaceError
-from rekindle.studies.engine.configuring import defaults_except
+from rekindle.studies.study.searched import defaults_except
 from rekindle.tasks import load
 
 

@@ -1,0 +1,234 @@
+"""Configurations of studies, checked against their task on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...spaces import flatten, unflatten
+from ...spaces.dimension import Maybe
+from ...spaces.space import ENABLED
+from ..errors import StoreError, StudyMismatch
+from ..samplers.registry import KNOWN, check_sampler, grid_size, sampler_name
+from ..schedulers.pb2 import check_pb2
+from ..schedulers.pbt import EXPLOITS, EXPLORES
+from ..schedulers.racing import check_racing
+from ..study.config import MOST_AT_ONCE, SCHEDULERS, BadConfig, Config, check_at_once, check_count, check_epochs, choose
+from ..study.environments import check_across
+from ..study.objectives import ALWAYS, DEFAULT, EVALUATED, known_objectives, objectives_of, own_objective
+from ..study.searched import open_space
+
+if TYPE_CHECKING:
+    from ...tasks.task import Task
+
+TRIALS = 16
+INTERVAL = 3  # epochs per generation of a population
+
+
+def make_config(
+    algorithm: type[Task],
+    env: Any,
+    *,
+    trials: int | None,
+    epochs: Sequence[int],
+    seed: int = 0,
+    fixed: Mapping[str, Any] | None = None,
+    priors: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Config:
+    """Return the configuration of a new study.
+
+    Args:
+        algorithm: the class of its tasks.
+        env: see `Task`.
+        trials: None for TRIALS, or all points of a grid.
+        epochs: see `check_epochs`.
+        seed: of all trainings and suggestions.
+        fixed: hyperparameters that are not searched, nested.
+        priors: see `open_space`.
+        options: other fields of `Config`.
+
+    Raises:
+        BadConfig: the study makes no sense.
+        ValueError: the task or its space does not allow a value.
+    """
+    task = algorithm(env, seed=seed, **(fixed or {}))
+    config = Config(
+        task=algorithm.name,
+        task_version=algorithm.version,
+        env=task.env.to_json(),
+        seed=seed,
+        space=open_space(algorithm, task.env, fixed or {}, priors or {}).priors(),
+        fixed=task.fixed,
+        epochs=check_epochs(epochs),
+        trials=[TRIALS if trials is None else trials],
+        **options,
+    )
+    for name in ("generation", "cohort"):
+        check_count(name, getattr(config, name))
+    for each in config.environments:
+        most = config.most_epochs(algorithm, each)
+        if most is not None and config.epochs[1] > most:
+            raise BadConfig(f"{each['id']} has {most} epochs, but --epochs ends at {config.epochs[1]}; end at {most}")
+    check_count("trials", config.trials[0])
+    config = replace(config, sampler=sampler_name(config.sampler))
+    if config.sampler == "grid" and trials is None:
+        config = replace(config, trials=[grid_size(config)])
+    check_at_once(config)
+    choose("scheduler", config.scheduler, SCHEDULERS)
+    check_sampler(config)
+    check_objectives(config, algorithm)
+    check_racing(config)
+    check_across(config)
+    if config.scheduler == "hyperband" and len(config.rungs) == 1:
+        raise BadConfig(
+            f"hyperband starts brackets on different rungs, but epochs {config.epochs[1]} make only one; "
+            f"write low:high, such as 1:{max(3, config.epochs[1])}, or use --scheduler none"
+        )
+    if config.scheduler == "none":
+        return replace(config, epochs=[config.epochs[1], *config.epochs[1:]])
+    return config
+
+
+def check_objectives(config: Config, algorithm: type[Task]) -> None:
+    """Raise BadConfig if the study cannot have its objectives.
+
+    A task names its metrics only in its first epoch, so one epoch is trained if an objective is a metric of the task.
+    """
+    objectives = objectives_of(config)
+    if len(objectives) > 1 and not KNOWN[config.sampler].objectives:
+        several = ", ".join(name for name, sampler in KNOWN.items() if sampler.objectives)
+        raise BadConfig(f"sampler {config.sampler} takes one objective, but got {len(objectives)}; use {several}")
+    info = [f"{evaluated}info.{name}" for evaluated in ("", EVALUATED) for name in config.env.get("info", {})]
+    directed = known_objectives(own_objective(algorithm))
+    always = [*ALWAYS, *info] if own_objective(algorithm) == DEFAULT else []
+    own = objectives.keys() - {*directed, *always}
+    if own:
+        known = [*directed, *always, *config.make_task(algorithm, config.fixed, None).fit(1)]
+        for name in sorted(own):
+            if name.removeprefix(EVALUATED).startswith("info."):
+                entry = name.removeprefix(EVALUATED).removeprefix("info.")
+                raise BadConfig(f"objective {name} must be an entry of info that is reported; add --info {entry}")
+            choose("an objective", name, list(dict.fromkeys(known)))
+
+
+def make_population(
+    algorithm: type[Task],
+    env: Any,
+    *,
+    epochs: int,
+    interval: int | None = None,
+    population: int = 8,
+    seed: int = 0,
+    fixed: Mapping[str, Any] | None = None,
+    exploit: str = EXPLOITS[0],
+    explore: str = EXPLORES[0],
+    perturb: Sequence[str] = (),
+    sampler: str | None = None,
+    priors: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Config:
+    """Return the configuration of a study by population based training.
+
+    A structural hyperparameter cannot change while a member trains. It is fixed, to its default unless `fixed` sets it,
+    so that the whole population trains as one cohort.
+
+    Args:
+        algorithm: the class of its tasks.
+        env: see `Task`.
+        epochs: of the whole training.
+        interval: epochs per generation; None for INTERVAL, or all of fewer epochs.
+        population: number of members.
+        seed: of all trainings and suggestions.
+        fixed: hyperparameters that are not searched, nested.
+        exploit: one of EXPLOITS.
+        explore: one of EXPLORES.
+        perturb: dotted names of what explore may change; empty for all that is searched. Other searched
+            hyperparameters differ between members from the start, and are copied unchanged.
+        sampler: None or "random".
+        priors: see `open_space`.
+        options: those of `seed_options`; a population maximizes the return.
+    """
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
+    check_count("population", population, MOST_AT_ONCE)
+    if population < 2:
+        raise BadConfig("the members of a population copy each other, but --population is 1; give it at least 2")
+    interval = min(INTERVAL, epochs) if interval is None else interval
+    if interval > epochs:
+        raise BadConfig(
+            f"a population copies after each interval, but --interval {interval} is above the {epochs} epochs in all; "
+            "lower it"
+        )
+    if options.get("objectives", own_objective(algorithm)) != own_objective(algorithm):
+        raise BadConfig(
+            "the members of a population copy those with the best return, but --objective asks for "
+            f"{', '.join(options['objectives'])}; use another --scheduler"
+        )
+    if "racing" in options:
+        raise BadConfig(
+            "--racing stops configurations that cannot win, but a population trains all its members to the end; "
+            "leave it out, or use another --scheduler"
+        )
+    if sampler not in (None, "random"):
+        raise BadConfig(f"a population starts with hyperparameters drawn at random, but --sampler is {sampler}")
+    space, priors = algorithm.learner.space_in(EnvSpec.of(env)), priors or {}
+    for name in {**dict.fromkeys(perturb), **priors}:
+        if name in space.flat() and space.flat()[name].structural:
+            raise BadConfig(
+                f"a population changes hyperparameters while it trains, but {name} is structural: it decides shapes or "
+                f"loop counts; set one value for all (--set {name}=...), or search it by halving"
+            )
+    structure = space.structure(algorithm(env, seed=seed).init(**(fixed or {})).hyperparameters or {})
+    decided = {name: value for name, value in structure.items() if not name.endswith(ENABLED)}
+    decided |= {name: None for name in space.flat() if structure.get(name + ENABLED) is False and name not in priors}
+    options |= {"exploit": choose("exploit", exploit, EXPLOITS), "explore": choose("explore", explore, EXPLORES)}
+    config = make_config(
+        algorithm,
+        env,
+        trials=population,
+        epochs=[interval, epochs],
+        seed=seed,
+        fixed=unflatten({**flatten(fixed or {}), **decided}),
+        priors=priors,
+        sampler="random",
+        scheduler="pbt",
+        generation=population,
+        cohort=population,
+        options=options,
+    )
+    maybes = [name for name, dimension in config.searched.flat().items() if isinstance(dimension, Maybe)]
+    searched = config.searched.fix({name + ENABLED: True for name in maybes})
+    config = replace(config, space=searched.priors(), epochs=[interval, epochs, 1])
+    for name in perturb:
+        choose("what is perturbed", name, config.open)
+    if not config.open:
+        raise BadConfig("a population needs something to explore, but every hyperparameter is fixed; leave one open")
+    config = replace(config, options={**options, "perturb": list(perturb) or config.open})
+    check_pb2(config)
+    return config
+
+
+def load_task(config: Config) -> type[Task]:
+    """Return the algorithm of a stored study.
+
+    Raises:
+        StudyMismatch: another version of the algorithm is installed.
+        StoreError: a package that the study needs is not installed.
+    """
+    from ...tasks import load
+
+    algorithm = load(config.task)
+    if algorithm.version != config.task_version:
+        raise StudyMismatch(
+            f"a study resumes with the version of its task that it started with, {config.task} "
+            f"{config.task_version}, but {algorithm.version} is installed; use the Rekindle that made the "
+            "study, or another name for a new one"
+        )
+    try:
+        check_pb2(config)
+        check_sampler(replace(config, sampler=sampler_name(config.sampler)))
+    except BadConfig as error:
+        raise StoreError(f"a study resumes with what it started with, but {error}") from None
+    return algorithm

@@ -1,0 +1,120 @@
+"""Searched spaces of studies, and hyperparameters known beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...spaces import Space, SpaceError, flatten, unflatten, with_priors
+from ...spaces.choices import Fixed
+from ...spaces.errors import near
+from ...spaces.values import REQUIRED, Nested, Value
+from .config import BadConfig, Config
+from .presets import preset_values
+
+if TYPE_CHECKING:
+    from ...tasks.envs import EnvSpec
+    from ...tasks.task import Task
+
+
+def open_space(algorithm: type[Task], env: EnvSpec, fixed: Mapping[str, Any], priors: Mapping[str, str]) -> Space:
+    """Return the space of all open dimensions and those with a prior."""
+    for name in algorithm.learner.without_effect(env, flatten(fixed)):
+        if name in priors:
+            raise BadConfig(f"{algorithm.name}: {name} changes nothing in {env.id}, but has a prior; leave it out")
+    open = with_priors(algorithm.learner.open_space(env, fixed), priors)
+    searched = open.searched()
+    for row in open.rows:
+        if row.path in priors and row.path not in searched.flat():
+            raise BadConfig(
+                f"the prior of {row.path} needs {' and '.join(map(str, row.conditions))}, which is not so; "
+                "set that, or search it too"
+            )
+    return searched
+
+
+def defaults_except(space: Space, search: Sequence[str]) -> Nested:
+    """Return the defaults of all hyperparameters but `search`, where they apply.
+
+    Raises:
+        SpaceError: a name of `search` is not in the space, has one value, or applies only to other values than the
+            defaults.
+    """
+    flat = space.flat()
+    for name in search:
+        if name not in flat:
+            raise SpaceError(f"search: {name!r} is not a hyperparameter that is open{near(name, flat)}")
+        if isinstance(flat[name], Fixed):
+            raise SpaceError(
+                f"search: {name} has one value here, {flat[name].expects}; leave it out, or give it a prior"
+            )
+    values: dict[str, Value] = {}
+    for row in space.rows:
+        decided = [condition for condition in row.conditions if condition.path not in search]
+        if not (applies := all(condition.holds(values) for condition in decided)) and row.path in search:
+            raise SpaceError(
+                f"search: {row.path} applies only when {' and '.join(map(str, row.conditions))}, which is "
+                "not the default; fix that, or search it too"
+            )
+        if applies and row.path not in search and (default := row.dimension.default) is not REQUIRED:
+            values[row.path] = default
+    return unflatten(values)
+
+
+def known_values(config: Config, algorithm: type[Task], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the searched values of a known configuration, by dotted name."""
+    from ...spaces.drivers.to_optuna import params  # imports optuna
+
+    space, own = config.searched, {name: given[name] for name in config.open if name in given}
+    try:
+        values = flatten(space.decide(lambda path, dimension: own.get(path, dimension.default)))
+        params(space, values)
+    except SpaceError as error:
+        raise BadConfig(f"a known configuration is in the searched space, but {error}") from None
+    complete = flatten(config.identity(algorithm, {**config.fixed, **values}).hyperparameters)
+    for name, value in given.items():
+        if name not in complete and name not in (known := config.space_in(algorithm).flat()):
+            raise BadConfig(
+                f"a known configuration names hyperparameters of {config.task}, but {name} is none{near(name, known)}"
+            )
+        if name not in complete or complete[name] != value:
+            raise BadConfig(
+                f"a known configuration has what the study fixes, but its {name} is {value!r} and the study's is "
+                f"{complete.get(name)!r}; --set {name}={value!r}, or search it"
+            )
+    return values
+
+
+def with_preset(
+    algorithm: type[Task],
+    env: Any,
+    preset: str,
+    fixed: Mapping[str, Any],
+    priors: Mapping[str, str],
+    search: Sequence[str],
+    scheduler: str,
+) -> tuple[Nested, dict[str, Any]]:
+    """Return what a preset fixes, and its trial of the search.
+
+    What the study does not search, or not over the preset's value, is fixed to that.
+    """
+    from ...spaces.drivers.to_optuna import params  # imports optuna
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
+    own = flatten(fixed)
+    values = {name: value for name, value in preset_values(algorithm.name, preset).items() if name not in own}
+    space, first = open_space(algorithm, EnvSpec.of(env), fixed, priors), dict[str, Any]()
+    for name, value in values.items():
+        dimension = space.flat().get(name)
+        if dimension is None or isinstance(dimension, Fixed) or (search and name not in [*search, *priors]):
+            continue
+        if scheduler == "pbt" and dimension.structural:
+            continue
+        try:
+            params(space, {name: value})
+        except SpaceError:
+            if name in search or name in priors:
+                raise
+            continue
+        first[name] = value
+    return unflatten(own | {name: value for name, value in values.items() if name not in first}), first
