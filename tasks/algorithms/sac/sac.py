@@ -30,7 +30,7 @@ from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences, check_sequences
 from ...learner import Learner
 from ...networks.encoders import encoder_choice, needs_encoder, unused_width
-from ...networks.fused.losses import CRITIC_LOSSES, SoftSample, soft_value
+from ...networks.fused.losses import SoftSample, soft_value, twins
 from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...networks.recurrent import ActingMemory
 from ...rng.draws import Normals
@@ -318,8 +318,8 @@ class SACLearner(Learner):
         reward = batch["reward"] if self.rewards is None else self.rewards.scale(batch["reward"])
         targets = self.guidance.total(reward, batch) + batch["discount"] * soft_value(next_q, next_sample, alpha)
         hp, mask = self.hp, batch.get("mask")
-        loss = CRITIC_LOSSES[hp.critic_loss]
-        losses, errors, q = loss(q, choices, targets, batch.get("weight", mask), hp.batch_size)
+        weight, limit = batch.get("weight", mask), 1.0 if hp.critic_loss == "huber" else math.inf
+        losses, errors, q = twins(q, choices, targets, weight, hp.batch_size, limit)
         return losses, errors, q.mean((1, 2)) if mask is None else masked(q.mean(1), mask).mean(1)
 
     def actor_loss(self, batch: Batch, sample: SoftSample, alpha: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ Notation: P members, B batch, k continuous numbers and n choices in an action, L
 from __future__ import annotations
 
 import math
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,98 +46,47 @@ def _to_all(g: Tensor, choices: Tensor | None, n: int) -> Tensor:
     return g.new_zeros(*g.shape[:-1], n).scatter_(-1, index, g)
 
 
-def half_square(
-    q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int
+def twins(
+    q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int, limit: float = math.inf
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return twin critics' losses, errors and values.
 
-    Losses Σᵢ ½ w (y - qᵢ)² of each row are (P, B), errors y - qᵢ and values qᵢ (P, 2, B), the latter two without
+    Losses Σᵢ w l(y - qᵢ) of each row are (P, B), errors y - qᵢ and values qᵢ (P, 2, B), the latter two without
     gradients. The qᵢ are those of the choices (P, B), of all q (P, 2, B, n), whose gradient is that of a mean over
-    `rows` rows: - w (y - qᵢ) / rows, divided last.
+    `rows` rows, divided last. l(δ) is δ²/2, and linear for |δ| beyond the limit; its slope is δ clipped to ± limit.
     """
-    losses, errors, taken = apply(_HalfSquare, q, choices, targets, weight, rows)
+    losses, errors, taken = apply(_Twins, q, choices, targets, weight, rows, limit)
     return losses, errors, taken
 
 
-def twin_huber(
-    q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `half_square` does, with the Huber loss of each error.
-
-    The gradient is that of errors clipped to ±1.
-    """
-    losses, errors, taken = apply(_TwinHuber, q, choices, targets, weight, rows)
-    return losses, errors, taken
-
-
-CRITIC_LOSSES = {"mse": half_square, "huber": twin_huber}
-
-
-class _LossOfTaken(Operation):
-    """A loss of the values of choices.
-
-    `forward` saves its slopes in these values, and the choices.
-    """
+class _Twins(Operation):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int, limit: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.n = q.shape[-1]
+        if choices is None and (run := run_for(q)) is not None:
+            size = q.shape[:3]
+            own, found, steep = (np.empty(x, np.float32) for x in (targets.shape, size, size))
+            weights = NONE if weight is None else array(weight)
+            run.twins(array(q), array(targets), weights, weight is not None, limit, rows, own, found, steep)
+            losses, errors, slopes, taken = *map(torch.from_numpy, (own, found, steep)), q.squeeze(-1)
+        else:
+            taken = _taken(q, choices)
+            errors = targets.unsqueeze(1) - taken
+            clipped = errors.clamp(-limit, limit)
+            weighted = clipped if weight is None else clipped * weight.unsqueeze(1)
+            losses, slopes = (weighted * (errors - 0.5 * clipped)).sum(1), weighted / -rows
+        ctx.save_for_backward(slopes, choices)
+        ctx.mark_non_differentiable(errors, taken)
+        return losses, errors, taken
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         slopes, choices = ctx.saved_tensors
-        return _to_all(g.unsqueeze(1) * slopes, choices, ctx.n), None, None, None, None
-
-
-def _compiled_twins(
-    ctx: Any, run: ModuleType, q: Tensor, targets: Tensor, weight: Tensor | None, rows: int, limit: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Do the forward pass of the twins' losses by a kernel.
-
-    Errors beyond `limit` count linearly.
-    """
-    members, count, batch = q.shape[:3]
-    own, size = np.empty((members, batch), np.float32), (members, count, batch)
-    errors_of, slopes = np.empty(size, np.float32), np.empty(size, np.float32)
-    weights = NONE if weight is None else array(weight)
-    run.twins(array(q), array(targets), weights, weight is not None, limit, rows, own, errors_of, slopes)
-    losses, errors, taken = torch.from_numpy(own), torch.from_numpy(errors_of), q.squeeze(-1)
-    ctx.save_for_backward(torch.from_numpy(slopes), None)
-    ctx.n = 1
-    ctx.mark_non_differentiable(errors, taken)
-    return losses, errors, taken
-
-
-class _HalfSquare(_LossOfTaken):
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        if choices is None and (run := run_for(q)) is not None:
-            return _compiled_twins(ctx, run, q, targets, weight, rows, math.inf)
-        taken = _taken(q, choices)
-        errors = targets.unsqueeze(1) - taken
-        weighted = errors if weight is None else errors * weight.unsqueeze(1)
-        ctx.save_for_backward(weighted / -rows, choices)
-        ctx.n = q.shape[-1]
-        ctx.mark_non_differentiable(errors, taken)
-        return (errors * weighted).sum(1) / 2, errors, taken
-
-
-class _TwinHuber(_LossOfTaken):
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, choices: Tensor | None, targets: Tensor, weight: Tensor | None, rows: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        if choices is None and (run := run_for(q)) is not None:
-            return _compiled_twins(ctx, run, q, targets, weight, rows, 1.0)
-        taken = _taken(q, choices)
-        errors = targets.unsqueeze(1) - taken
-        clipped = errors.clamp(-1, 1)
-        weighted = clipped if weight is None else clipped * weight.unsqueeze(1)
-        ctx.save_for_backward(weighted / -rows, choices)
-        ctx.n = q.shape[-1]
-        ctx.mark_non_differentiable(errors, taken)
-        return (weighted * (errors - 0.5 * clipped)).sum(1), errors, taken
+        return _to_all(g.unsqueeze(1) * slopes, choices, ctx.n), None, None, None, None, None
 
 
 def soft_value(q: Tensor, sample: SoftSample, alpha: Tensor, sign: int = 1) -> Tensor:
@@ -206,7 +154,7 @@ def huber(
     return losses, errors
 
 
-class _Huber(_LossOfTaken):
+class _Huber(Operation):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, choices: Tensor, targets: Tensor, weights: Tensor | None, limit: float

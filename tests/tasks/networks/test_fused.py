@@ -14,12 +14,11 @@ from rekindle.tasks.compiled.loading import without_kernels
 from rekindle.tasks.networks.fused.autograd import Autograd, Operation, Tape, apply
 from rekindle.tasks.networks.fused.losses import (
     SoftSample,
-    half_square,
     huber,
     soft_samples,
     soft_value,
     state_dependent_log_std,
-    twin_huber,
+    twins,
 )
 from rekindle.tasks.networks.fused.mlp import FusedMLP, joined
 from rekindle.tasks.networks.mlp import ACTIVATIONS, MLP, PRODUCT_RULE_TANH, Activation, Layers, Parameters, initialize
@@ -161,9 +160,9 @@ def test_the_gradient_of_half_a_square_is_that_of_a_mean(n: int, weighted: bool)
     q, targets, weight = draw(2, 2, 7, n), draw(2, 7, seed=1), draw(2, 7, seed=2).abs() if weighted else None
     choices = torch.arange(14).view(2, 7) % n
     given = choices if n > 1 else None
-    assert alike(lambda q: half_square(q, given, targets, weight, 1)[0], q)
+    assert alike(lambda q: twins(q, given, targets, weight, 1)[0], q)
     leaf = q.clone().requires_grad_()
-    losses, errors, taken = half_square(leaf, given, targets, weight, 7)
+    losses, errors, taken = twins(leaf, given, targets, weight, 7)
     assert torch.equal(taken, q.gather(-1, choices[:, None, :, None].expand(-1, 2, -1, 1)).squeeze(-1))
     assert torch.equal(errors, targets.unsqueeze(1) - taken)
     (mine,) = torch.autograd.grad(losses.sum(), leaf)
@@ -176,7 +175,7 @@ def test_the_gradient_of_half_a_square_is_that_of_a_mean(n: int, weighted: bool)
 def test_the_twins_huber_loss_is_torchs_and_so_is_its_gradient(weighted: bool) -> None:
     q, targets, weight = 3 * draw(2, 2, 7, 1), draw(2, 7, seed=1), draw(2, 7, seed=2).abs() if weighted else None
     leaf = q.clone().requires_grad_()
-    losses, errors, _ = twin_huber(leaf, None, targets, weight, 7)
+    losses, errors, _ = twins(leaf, None, targets, weight, 7, 1.0)
     other = q.clone().requires_grad_()
     rows = torch.nn.functional.huber_loss(other.squeeze(-1), targets.unsqueeze(1).expand_as(errors), reduction="none")
     expected = (rows if weight is None else rows * weight.unsqueeze(1)).sum(1)
