@@ -57,17 +57,13 @@ def head_slope(g, h, weights, to_h, to_weights, to_biases, to_before, kind, lear
     g are (P, B, outputs), h the activation's results. With `learn` the gradients in the weights, their biases,
     and the biases before the activation are filled in.
     """
-    members, rows, outputs = g.shape
+    members, _, outputs = g.shape
     units = h.shape[2]
-    slopes, d_weights = np.empty(outputs, F), np.empty((outputs, units), F)
-    d_biases, d_before = np.empty(outputs, F), np.empty(units, F)
+    d_weights, d_biases, d_before = np.empty((outputs, units), F), np.empty(outputs, F), np.empty(units, F)
     for p in range(members):
         w = columns_of(weights[p])
         d_weights[:], d_biases[:], d_before[:] = ZERO, ZERO, ZERO
-        for r in range(rows):
-            for j in range(outputs):
-                slopes[j] = g[p, r, j]
-            back(slopes, w, h[p, r], h[p, r], to_h[p, r], d_weights, d_biases, d_before, kind)
+        back(g[p], w, h[p], h[p], to_h[p], d_weights, d_biases, d_before, kind)
         if learn:
             for j in range(outputs):
                 to_biases[p, 0, j] = d_biases[j]

@@ -143,7 +143,7 @@ def differentiate(
     actor, critic, actor_biases, critic_biases, std_at, kind, gaussian, n = layout
     standardized, ratios, clipping, huber = options
     share = ONE / F(rows)
-    out, z, slopes, slope_of_value = np.empty(n, F), np.empty(n, F), np.empty(n, F), np.empty(1, F)
+    out, z, slopes, value_slopes = np.empty(n, F), np.empty(n, F), np.empty((rows, n), F), np.empty((rows, 1), F)
     for p in range(members):
         wa, ba = weights_of(vector[p], actor, units, n)
         wc, bc = weights_of(vector[p], critic, units_of_critic, 1)
@@ -173,18 +173,18 @@ def differentiate(
             to *= share
             for j in range(n):
                 if gaussian:
-                    slopes[j] = to * z[j] / std[j]
+                    slopes[r, j] = to * z[j] / std[j]
                     to_std[j] += to * (z[j] * z[j] - ONE)
                 else:
-                    slopes[j] = ent * share * z[j] * (out[j] + entropy) - to * z[j]
+                    slopes[r, j] = ent * share * z[j] * (out[j] + entropy) - to * z[j]
             if not gaussian:
-                slopes[choices[p, r, 0]] += to
-            back(slopes, wa, of_actor[p, r], at_actor[p, r], to_actor[p, r], to_wa, to_ba, to_ha, kind)
+                slopes[r, choices[p, r, 0]] += to
             value = dot(of_critic[p, r], wc[0]) + bc[0]
             loss, to = value_loss(value, old_values[p, r], returns[p, r], clip_value, clipping, huber)
             sum_value += loss
-            slope_of_value[0] = vf * to * share
-            back(slope_of_value, wc, of_critic[p, r], at_critic[p, r], to_critic[p, r], to_wc, to_bc, to_hc, kind)
+            value_slopes[r, 0] = vf * to * share
+        back(slopes, wa, of_actor[p], at_actor[p], to_actor[p], to_wa, to_ba, to_ha, kind)
+        back(value_slopes, wc, of_critic[p], at_critic[p], to_critic[p], to_wc, to_bc, to_hc, kind)
         g = gradient[p]
         put_weights(g, actor, to_wa, to_ba)
         put_weights(g, critic, to_wc, to_bc)
