@@ -1,9 +1,10 @@
 """Environment steps per second beside Stable-Baselines3, in one run, on one thread, with the same settings.
 
-    python benchmarks/speed.py [ppo] [a2c] [dqn] [sac] [--repeat 3] [--jax PYTHON] [--against CHECKOUT]
+    python benchmarks/speed.py [ppo] [a2c] [dqn] [sac] [memory] [--repeat 3] [--jax PYTHON] [--against CHECKOUT]
 
 PPO, A2C: CartPole-v1, 8 environments, two networks of 64-64; PPO 128 steps, 4 epochs x 4 minibatches, Adam; A2C
-5 steps, one gradient step, RMSprop. DQN: CartPole-v1, one environment, 64-64, 4 steps per gradient step on a batch of
+5 steps, one gradient step, RMSprop. PPO also on HalfCheetah-v5, where the share of time is shown that the environments
+take, which nothing here makes faster. DQN: CartPole-v1, one environment, 64-64, 4 steps per gradient step on a batch of
 64. SAC: Pendulum-v1, one environment, a gradient step per step on a batch of 256, networks of 64-64 and of 256-256; how
 fast it would be if nothing but its matrix products took time is shown beside it.
 
@@ -13,7 +14,10 @@ seconds of processor time, so that other work on the machine counts less.
 With --jax two peers that JAX compiles take turns as well: SBX, and PPO in PureJaxRL's form, where the environment is
 compiled, too. PYTHON is of an environment with both, see `jax_peers.py`.
 
-With --against the other side is Rekindle in another checkout, of an older version for example, row by row.
+`memory` is the resident size, at its most, of a worker that trains one trial of PPO on CartPole-v1, and 32 as a cohort.
+
+With --against the other side is Rekindle in another checkout, of an older version for example, row by row; `memory` is
+left out.
 """
 
 from __future__ import annotations
@@ -22,12 +26,14 @@ import argparse
 import itertools
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -41,7 +47,10 @@ from rekindle.tasks import load
 
 @dataclass(frozen=True)
 class Setting:
-    """One comparison: `steps` of a peer and of one task, and as many in all of a cohort."""
+    """One comparison: `steps` of a peer and of one task, and as many in all of a cohort.
+
+    `simulated`: whether to show the share of time that environments take.
+    """
 
     title: str
     task: str
@@ -49,6 +58,7 @@ class Setting:
     steps: int
     cohorts: Sequence[int]
     hyperparameters: dict[str, Any] = field(default_factory=dict)
+    simulated: bool = False
 
 
 def _sac(width: int, batch: int, cohorts: Sequence[int]) -> Setting:
@@ -58,7 +68,10 @@ def _sac(width: int, batch: int, cohorts: Sequence[int]) -> Setting:
 
 
 SETTINGS: dict[str, list[Setting]] = {
-    "ppo": [Setting("PPO", "ppo", "CartPole-v1", 20_480, (1, 8, 32), {"epoch_steps": 1024})],
+    "ppo": [
+        Setting("PPO", "ppo", "CartPole-v1", 20_480, (1, 8, 32), {"epoch_steps": 1024}),
+        Setting("PPO on HalfCheetah-v5", "ppo", "HalfCheetah-v5", 10_240, (1,), {"epoch_steps": 1024}, simulated=True),
+    ],
     "a2c": [Setting("A2C", "a2c", "CartPole-v1", 20_000, (1, 8, 16), {"num_steps": 5, "epoch_steps": 1000})],
     "dqn": [
         Setting(
@@ -107,6 +120,61 @@ def our_speed(setting: Setting, members: int) -> float:
     share = setting.steps * 4 // members if members > 1 else setting.steps
     group.fit(2 + max(1, share // setting.hyperparameters["epoch_steps"]))
     return members * (tasks[0].env_steps - before) / (time.process_time() - start)
+
+
+def share_of_environments(setting: Setting) -> float:
+    """The share of one task's processor time that its environments' steps take."""
+    task = load(setting.task)(setting.env).init(**unflatten(setting.hyperparameters))
+    task.fit(2)
+    assert task.ref is not None
+    learner: Any = task.ref.learner
+    step, took = learner.envs.step, 0.0
+
+    def timed(actions: Any) -> Any:
+        nonlocal took
+        start = time.process_time()
+        try:
+            return step(actions)
+        finally:
+            took += time.process_time() - start
+
+    learner.envs.step = timed
+    start = time.process_time()
+    task.fit(2 + setting.steps // setting.hyperparameters["epoch_steps"])
+    return took / (time.process_time() - start)
+
+
+MEMORY = "memory"
+STRUCTURE = ["model.width=64", "model.layers=2", "model.activation='tanh'", "num_steps=128"]  # of all trials
+STRUCTURE += ["num_minibatches=4", "update_epochs=4"]
+
+
+def train_as_worker(trials: int) -> None:
+    """Train a study of one cohort in this process, and print its resident size at its most, in bytes."""
+    from rekindle.studies.cli import main
+
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        study = ["--study", "memory", "--storage", f"sqlite:///{folder}/memory.db"]
+        given = [word for text in STRUCTURE for word in ("--set", text)]
+        command = ["create", "ppo", "CartPole-v1", "--trials", str(trials), "--epochs", "3", *given, *study]
+        status = main(command) or main(["worker", "--quiet", *study])
+    if status:
+        raise SystemExit(status)
+    used = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())  # unlike rusage's, of this program
+    assert used is not None
+    print(int(used[1]) * 1024)
+
+
+def show_memory() -> None:
+    """Print the resident sizes of workers."""
+    print(f"{'PPO, resident size of a worker':32}{'MB':>12}{'ratio':>8}")
+    sizes: list[int] = []
+    for trials in (1, 32):
+        program = f"from rekindle.benchmarks.speed import train_as_worker; train_as_worker({trials})"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        sizes.append(int(subprocess.check_output([sys.executable, "-c", program], env=environment)))
+        name = "one task" if trials == 1 else f"a cohort of {trials}"
+        print(f"  {name:30}{sizes[-1] / 1e6:12,.0f}{sizes[-1] / sizes[0]:8.2f}", flush=True)
 
 
 @contextmanager
@@ -253,25 +321,32 @@ def compare(setting: Setting, repeat: int, jax: JaxPeer | None = None) -> None:
     print(f"{setting.title:32}{'env steps/s':>12}{'ratio':>8}")
     for name, values in figures.items():
         print(f"  {name:30}{statistics.median(values):12,.0f}{statistics.median(values) / reference:8.2f}", flush=True)
+    if setting.simulated:
+        share = statistics.median(share_of_environments(setting) for _ in range(repeat))
+        print(f"  {'of its time, the environments':30}{share:12.0%}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("algorithms", nargs="*", default=list(SETTINGS), help=f"{', '.join(SETTINGS)} (all)")
+    rows = [*SETTINGS, MEMORY]
+    parser.add_argument("algorithms", nargs="*", default=rows, help=f"{', '.join(rows)} (all)")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--jax", type=Path, metavar="PYTHON", help="measure SBX and PureJaxRL's form as well")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="compare with another checkout instead")
     options = parser.parse_args()
-    if unknown := [name for name in options.algorithms if name not in SETTINGS]:
-        parser.error(f"the algorithms are {', '.join(SETTINGS)}, but got {', '.join(unknown)}")
+    if unknown := [name for name in options.algorithms if name not in rows]:
+        parser.error(f"there are {', '.join(rows)}, but got {', '.join(unknown)}")
+    algorithms = [name for name in options.algorithms if name != MEMORY]
     torch.set_num_threads(1)
     if options.against is not None:
-        return compare_checkouts(options.algorithms, options.against, options.repeat)
+        return compare_checkouts(algorithms, options.against, options.repeat)
     with ExitStack() as stack:
         jax = None if options.jax is None else stack.enter_context(jax_peers(options.jax))
-        for algorithm in options.algorithms:
+        for algorithm in algorithms:
             for setting in SETTINGS[algorithm]:
                 compare(setting, options.repeat, jax)
+    if MEMORY in options.algorithms:
+        show_memory()
 
 
 if __name__ == "__main__":
