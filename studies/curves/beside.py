@@ -24,6 +24,9 @@ class Copier:
         delay: seconds before it starts; a training that ends sooner starts none.
         say: is told if it fails.
         crew: processes that have imported what it needs, if there are some.
+
+    Attributes:
+        wrote_all: whether it has ended, and all that there was is copied.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class Copier:
         crew: Crew | None = None,
     ):
         self.url, self.name, self.options, self.say, self.crew = url, name, options, say, crew
+        self.wrote_all = False
         self._process: CommandProcess | None = None
         self._lock, self._over = threading.Lock(), False
         self._timer = threading.Timer(delay, self._start)
@@ -60,6 +64,7 @@ class Copier:
         process.end_stdin()
         process.wait(GRACE)
         status, lines = process.status, list(process.last_words)
+        self.wrote_all = status == 0
         if status:
             last = lines[-1] if lines else f"exit status {status}"
             self.say(
@@ -76,11 +81,11 @@ def copied(
     say: Callable[[str], None],
     delay: float = 0.0,
     crew: Crew | None = None,
-) -> Iterator[None]:
+) -> Iterator[Sequence[Copier]]:
     """Run a copier for each target meanwhile; see `Copier`."""
     copiers = [Copier(url, name, options, delay, say, crew) for options in targets]
     try:
-        yield
+        yield copiers
     finally:
         for copier in copiers:
             copier.end()

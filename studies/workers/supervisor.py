@@ -14,7 +14,8 @@ from ..storage.store import Store
 from .forked import CommandProcess, Crew
 
 GIVE_UP = 6  # deaths in a row per worker, without a new epoch or a failed trial in between
-POLL = 0.25  # seconds between two snapshots
+POLL = 0.25  # seconds between two snapshots, unless a worker ends
+LOOK = 0.02  # seconds between two looks whether one did
 GRACE = 60.0  # seconds that a worker has to save and stop before it is killed, unless another number is given
 
 
@@ -152,12 +153,21 @@ class Supervisor:
             steps = snapshot.epochs + snapshot.counts.get("failed", 0)
             if steps > self.steps:
                 self.deaths, self.steps = 0, steps
-            self.display.workers = sum(worker.status is None for worker in self.workers)
+            self.display.workers = self._running()
             self.display.show(snapshot)
             if snapshot.complete or (snapshot.held is not None and snapshot.held.kind == STOP):
                 return
             self._replace_killed()
-            time.sleep(POLL)
+            self._rest(self._running())
+
+    def _running(self) -> int:
+        return sum(worker.status is None for worker in self.workers)
+
+    def _rest(self, running: int) -> None:
+        """Wait for the next snapshot, or for the end of a worker."""
+        end = time.monotonic() + POLL
+        while time.monotonic() < end and self.asked is None and self._running() == running:
+            time.sleep(LOOK)
 
     def _replace_killed(self) -> None:
         for index, worker in enumerate(self.workers):

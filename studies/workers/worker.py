@@ -34,6 +34,8 @@ LARGEST_COHORT = 32
 LARGEST_ON_GPU = 256  # where members cost little until they fill it
 _RANDOM = random.SystemRandom()  # an environment may use the global stream
 POLL = (0.05, 0.5)  # seconds between two searches for work, at first and at most
+LONGER = 1.25  # a pause than the one before, so that work waits for at most a quarter of the time that a worker waited
+LOOK = 0.05  # seconds between two looks, in a pause, whether to stop
 
 
 class Claimed(NamedTuple):
@@ -68,12 +70,19 @@ def take_turns(turn: Callable[[], Turn], stop: Callable[[], bool]) -> Turn:
             if last is Turn.TRAINED:
                 pause = POLL[0]
                 continue
-            time.sleep(POLL[1] if last is Turn.PAUSED else pause)
-            pause = min(2 * pause, POLL[1])
+            _rest(POLL[1] if last is Turn.PAUSED else pause, stop)
+            pause = min(LONGER * pause, POLL[1])
     except Stopped:
         if not stop():
             raise
     return last
+
+
+def _rest(seconds: float, stop: Callable[[], bool]) -> None:
+    """Wait, unless ``stop()`` holds; a signal alone does not end a sleep."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not stop():
+        time.sleep(min(left, LOOK))
 
 
 class Worker:

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ....tasks import load
 from ...analysis.learning import with_learned
-from ...curves.beside import MIRROR_AFTER, MIRRORED, copied
+from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import parse
 from ...engine.configs import load_task
 from ...engine.configuring import study_config
@@ -106,16 +106,21 @@ def tune(arguments: argparse.Namespace) -> int:
         make = _maker(arguments, config, errors, check)
         store = stack.enter_context(open_store(arguments))
         name, config = make(store)
+        copiers: Sequence[Copier] = ()
         if look(store, name).complete:
             note(errors, f"study {name} is complete; rerun with more --trials than {config.trials[-1]} to extend it")
         else:
             logs, say = [["--to", text] for text in arguments.log], partial(note, errors)
             url = arguments.storage
-            with copied(url, name, [MIRRORED], say, MIRROR_AFTER, crew), copied(url, name, logs, say, crew=crew):
+            with (
+                copied(url, name, [MIRRORED], say, MIRROR_AFTER, crew) as copiers,
+                copied(url, name, logs, say, crew=crew),
+            ):
                 _work(arguments, store, name, errors, crew)
             if (held := hold_of(store.commands(name))) is not None:
                 note(errors, f"study {name} had the {held}; {cure_of(shlex.quote(name), held)}")
-        _mirror(store, arguments.storage, name, errors)
+        if not any(copier.wrote_all for copier in copiers):
+            _mirror(store, arguments.storage, name, errors)
         if arguments.confirm is not None and look(store, name).complete:
             _confirm(arguments, store, name, TOP, arguments.confirm, errors, crew)
         result = study_json(store, name) | {"confirmation": confirmation_json(store, name)}

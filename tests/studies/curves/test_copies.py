@@ -142,11 +142,14 @@ def test_a_killed_copier_harms_nothing_and_the_next_one_completes_its_files(stor
     assert killed._process is not None
     os.kill(int(killed._process.name), signal.SIGKILL)
     killed.end()
+    assert not killed.wrote_all
     assert said == [
         "no trial depends on it, but a copy of the curves is not complete: exit status -9; "
         f"rekindle export-curves s {' '.join(options)} writes the rest"
     ]
-    Copier(store.url, "s", options, 0.0, said.append).end()
+    following = Copier(store.url, "s", options, 0.0, said.append)
+    following.end()
+    assert following.wrote_all
     assert of_tensorboard(tmp_path) == expected(store)
     assert len(said) == 1
 
@@ -155,6 +158,7 @@ def test_a_short_training_starts_no_copier_that_would_come_later(store: Store) -
     copier = Copier(store.url, "s", [], 60.0, pytest.fail)
     copier.end()
     assert copier._process is None
+    assert not copier.wrote_all
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from rekindle.studies.errors import DamagedCheckpoint
 from rekindle.studies.storage.sql.schema import blob
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import Config
-from rekindle.studies.workers.worker import Worker
+from rekindle.studies.workers.worker import Turn, Worker, take_turns
 from rekindle.tasks.algorithms.ppo import PPO, PPOLearner
 from studying import TINY, bits, run, run_by_three, tiny, undisturbed
 
@@ -57,6 +58,25 @@ def test_a_worker_that_was_asked_to_stop_stops_and_another_goes_on(sqlite_url: s
         assert not Worker(store, "s").run(lambda: bool(store.segments("s")))
         assert any(row.state == "ready" for row in store.segments("s"))
     assert run(sqlite_url, SMALL) == undisturbed(SMALL)
+
+
+def test_a_worker_that_waits_for_others_looks_for_work_soon_and_stops_within_its_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("rekindle.studies.workers.worker.time.sleep", lambda seconds: slept.append(seconds))
+    monkeypatch.setattr("rekindle.studies.workers.worker.time.monotonic", lambda: sum(slept))
+    turns: list[float] = []  # when each began
+
+    def turn() -> Turn:
+        turns.append(sum(slept))
+        return Turn.BUSY
+
+    assert take_turns(turn, lambda: sum(slept) > 10) is Turn.BUSY
+    pauses = [round(later - earlier, 6) for earlier, later in pairwise(turns)]
+    assert pauses == sorted(pauses)
+    assert all(pause <= 0.051 + waited / 4 for pause, waited in zip(pauses, turns, strict=False))
+    assert 10 < sum(slept) < 10.06
 
 
 def test_a_trial_that_diverges_fails_by_name_and_the_study_goes_on(
