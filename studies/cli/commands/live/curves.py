@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -20,7 +21,8 @@ from ...output.terminal import new_console, note, print_json
 from ..storage import existing_store
 
 OPTUNA = "optuna"  # the copy in Optuna's tables, which are in the storage itself
-POLL = 2.0  # seconds between two looks at the rows
+POLL = (2.0, 8.0)  # seconds between two looks at the rows, at least and at most
+SHARE = 0.1  # of the time goes into copying between these: Optuna takes a second for the trials of a small study
 
 
 def export_curves(arguments: argparse.Namespace) -> int:
@@ -35,12 +37,13 @@ def export_curves(arguments: argparse.Namespace) -> int:
         if OPTUNA in arguments.to:
             updates.append(sinks.enter_context(Mirror(store, arguments.storage, arguments.name)).update)
         while True:
+            start = time.monotonic()
             last = not arguments.follow or over.is_set() or (not arguments.with_parent and reader.complete)
             for update in updates:
                 update()
             if last:
                 break
-            over.wait(POLL)
+            over.wait(min(max(POLL[0], (time.monotonic() - start) / SHARE), POLL[1]))
             reader.refresh()
     written = [
         {"to": text, "runs": len(copy.runs), "points": copy.points}
