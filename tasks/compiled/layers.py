@@ -140,9 +140,9 @@ def add_biases_for_slopes(h, at, biases, kind):
 
 @inner(fastmath={"contract"}, forceinline=True)
 def through(g, h, total, kind):
-    """Multiply rows g by the slopes at values h, and add them to the total.
+    """Multiply rows g by the slopes at values h.
 
-    In place of SiLU's values h has its slopes.
+    Their sum is added to the total. In place of SiLU's values h has its slopes.
     """
     rows, units = g.shape
     if kind == TANH:

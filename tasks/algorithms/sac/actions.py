@@ -160,8 +160,7 @@ class SoftActions:
         The first two are (P, B, k), logits (P, B, n).
         """
         k = self.continuous_dim
-        mean, log_std, logits = outputs.split([k, k, self.outputs - 2 * k], -1)
-        return mean, log_std, logits
+        return outputs[..., :k], outputs[..., k : 2 * k], outputs[..., 2 * k :]  # `split` takes twice as long
 
     def samples(
         self, outputs: Tensor, next_outputs: Tensor, noise: Tensor, rows: int, weight: Tensor | None = None

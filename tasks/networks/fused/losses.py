@@ -238,7 +238,7 @@ def _compiled_samples(
     first, samples = 0, []
     for x in (outputs, next_outputs):
         batch, k = x.shape[1], noise.shape[2]
-        arrays = [np.empty((len(x), batch, size), np.float32) for size in (k, k, 1)]
+        arrays = [np.empty((x.shape[0], batch, size), np.float32) for size in (k, k, 1)]
         ctx.run.squash(array(x), noise.numpy(), first, *arrays)
         samples.append([torch.from_numpy(x) for x in arrays])
         first += batch

@@ -37,7 +37,7 @@ class FusedMLP:
         leaf: the parameter vectors (P', D) of the members that learn, which gradients are taken with respect to.
     """
 
-    scratch = ("_outputs", "_work", "_gradient", "_gradients", "_forward", "_backward", "_run", "_input")
+    scratch = ("_outputs", "_work", "_gradient", "_gradients", "_forward", "_backward", "_run", "_input", "_inputs")
 
     def __init__(self, sizes: Sequence[int], activation: Activation, vector: Tensor, members: int, rows: int):
         """Allocate the buffers.
@@ -57,6 +57,7 @@ class FusedMLP:
         self.few = self._run is not None and sizes[-1] <= FEW_OUTPUTS and len(sizes) > 2  # a kernel computes the head
         self.leaf = vector.detach().requires_grad_()
         self._input = vector.new_empty(members, rows, sizes[0])
+        self._inputs: dict[tuple[int, int, int, int], NDArray[np.float32]] = {}  # its parts, by members and rows
         self._outputs = [vector.new_empty(members, rows, size) for size in sizes[1:]]
         self._work = [vector.new_empty(members * rows * max(sizes[1:])) for _ in range(2)]
         self._gradient = torch.zeros_like(vector)
@@ -118,9 +119,11 @@ class FusedMLP:
         member = row = 0
         for x, extra in sets:
             members, rows = num_copies * x.shape[0], x.shape[1]
-            out = self._input[member : member + members, row : row + rows].numpy()
-            more = x[..., :0] if extra is None else extra
-            self._run.join(array(x), array(more), num_copies, out)
+            place = (member, members, row, rows)
+            if place not in self._inputs:
+                self._inputs[place] = self._input[member : member + members, row : row + rows].numpy()
+            given = array(x)
+            self._run.join(given, given[..., :0] if extra is None else array(extra), num_copies, self._inputs[place])
             member, row = (0, row + rows) if by_rows else (member + members, 0)
         return _part(self._input, *((members, row) if by_rows else (member, rows)))
 
@@ -183,10 +186,11 @@ class FusedMLP:
 
         `first` is that in the first layer's outputs.
         """
-        weight = layers[0][0][: len(first)]
+        members = first.shape[0]
+        weight = layers[0][0][:members]
         few = weight.shape[1] - start <= FEW_OUTPUTS
         if self._run is not None and few:
-            out = torch.empty(len(first) // num_copies, first.shape[1], weight.shape[1] - start)
+            out = torch.empty(members // num_copies, first.shape[1], weight.shape[1] - start)
             self._run.to_inputs(first.numpy(), weight.numpy(), start, num_copies, out.numpy())
             return out
         both = torch.bmm(first, weight.transpose(1, 2))
@@ -354,7 +358,7 @@ class _MLPFunction(Operation):
             out = out.unflatten(0, (-1, num_copies))
         if no_grad_inputs is None:
             return out, None, hidden
-        learned, others = out.tensor_split([rows], 1) if by_rows else out.tensor_split([len(x)])
+        learned, others = out.tensor_split([rows], 1) if by_rows else out.tensor_split([x.shape[0]])
         ctx.mark_non_differentiable(others, hidden)
         return learned, others, hidden
 
