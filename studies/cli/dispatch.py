@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from itertools import islice
 
+from ..garbage import end_quickly, importing
 from ..redact import masked, printable
 from .commands.options import FAILED, USAGE
 from .parsers import make_parser
@@ -28,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     arguments.parser = parser.commands[arguments.command]
     arguments.own_process = argv is None  # not called by a program that has threads and databases of its own
+    if arguments.own_process:
+        end_quickly()
     if arguments.debug:
         return _run(arguments)
     try:
@@ -44,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: Namespace) -> int:
     """Import the module of the command, and run its function."""
     module, _, function = arguments.run.rpartition(".")
-    run = getattr(import_module(f".commands.{module}", __package__), function)
+    with importing(arguments.own_process):
+        run = getattr(import_module(f".commands.{module}", __package__), function)
     if getattr(arguments, "env", None) is None:
         return int(run(arguments))
     from ...tasks.runtime.progress import STUCK, watched

@@ -85,16 +85,21 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def can_fork() -> bool:
+    """Return whether a fork of this process is safe.
+
+    Apple's libraries do not survive one, and a thread that holds a lock never lets go of it in a child.
+    """
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
 class Crew:
     """Forked processes that wait for a command."""
 
     def __init__(self, count: int):
-        """Fork `count` processes; where that is not safe, none.
-
-        Apple's libraries do not survive a fork, and a thread that holds a lock never lets go of it in a child.
-        """
+        """Fork `count` processes; where that is not safe, none."""
         self._idle: list[Forked] = []
-        if sys.platform == "linux" and threading.active_count() == 1:
+        if can_fork():
             kernels()  # or every process would load them
             for _ in range(count):
                 others = [stream.fileno() for process in self._idle for stream in (process.stdin, process.stderr)]

@@ -15,6 +15,7 @@ from rich.markup import escape
 from sqlalchemy.exc import SQLAlchemyError
 
 from ....tasks import load
+from ....tasks.compiled.loading import kernels
 from ...analysis.learning import with_learned
 from ...curves.beside import MIRROR_AFTER, MIRRORED, Copier, copied
 from ...curves.sinks import parse
@@ -26,13 +27,14 @@ from ...engine.optuna_mirror import mirror
 from ...engine.progress import look
 from ...engine.runner import scheduler_of, start_study
 from ...errors import StoreError
+from ...garbage import importing
 from ...redact import printable
 from ...storage.commands import cure_of, hold_of
 from ...storage.locks.owner import cores
 from ...storage.store import Store
 from ...study.config import Config
 from ...study.digits import counted
-from ...workers.forked import Crew
+from ...workers.forked import Crew, can_fork
 from ...workers.supervisor import Supervisor, WorkerHandle, WorkerProcess
 from ..output import tables
 from ..output.progress import Progress
@@ -157,9 +159,12 @@ def _crew(arguments: argparse.Namespace) -> Crew:
 
     CUDA is of no use to a process that was forked from one which has asked for it.
     """
-    for module in (".worker", ".live.curves", "...samplers.suggest"):
-        import_module(module, __package__)
-    here = arguments.engine != "ray" and arguments.device == "cpu" and arguments.own_process
+    with importing(arguments.own_process):
+        for module in (".worker", ".live.curves", "...samplers.suggest"):
+            import_module(module, __package__)
+        here = arguments.engine != "ray" and arguments.device == "cpu" and arguments.own_process and can_fork()
+        if here:
+            kernels()
     return Crew((arguments.workers or cores()) + 1 + len(getattr(arguments, "log", ())) if here else 0)
 
 
