@@ -1,7 +1,7 @@
 """Garbage collection of a process that is a command.
 
 Importing makes hundreds of thousands of objects that stay. To search them again and again for garbage takes a tenth of
-the imports' time, and to search them at the end takes longer than to import torch.
+the imports' time, and to search them at the end two thirds of what importing torch does.
 """
 
 from __future__ import annotations
