@@ -281,6 +281,27 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         rekindle.PPPO  # noqa: B018
 
 
+def test_kernels_are_imported_where_their_machine_code_is_kept() -> None:
+    folder = ROOT / "tasks" / "compiled"
+    compiling = {name_of(path) for path in folder.glob("*.py") if "@kernel(" in path.read_text()}
+    assert f"{name_of(folder)}.layers" in compiling
+    free = {folder / "kernels.py", *(MODULES[name] for name in compiling)}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")]
+        if path not in free
+        for line, name in at_import(path)
+        if under(name, compiling)
+    ]
+    assert wrong == [], "without loading.kernels() before, each process compiles them, for half a minute"
+
+
+def at_import(path: Path) -> list[tuple[int, str]]:
+    """What `imports` gives, without the imports of functions."""
+    lines = {node.lineno for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)}
+    return [(line, name) for line, name in imports(path) if line in lines]
+
+
 def test_test_files_have_different_names() -> None:
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == [], "pytest imports tests by their file names alone"

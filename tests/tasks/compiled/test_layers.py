@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from rekindle.tasks.compiled import layers
 from rekindle.tasks.compiled.actor_critic import KINDS
 from rekindle.tasks.compiled.loading import kernels
 
-RUN = kernels()
+RUN = kernels()  # first: what imports a module of kernels before compiles it, in half a minute
 assert RUN is not None
 
 
@@ -84,5 +83,7 @@ def test_a_member_anywhere_in_memory_has_the_same_bits(units: int, kind: int) ->
 
 
 def test_a_folder_that_cannot_be_written_keeps_no_machine_code(tmp_path: object) -> None:
+    from rekindle.tasks.compiled import layers
+
     assert layers._writable(str(tmp_path))
     assert not layers._writable("/proc/rekindle")
