@@ -16,9 +16,9 @@ by the seed. What only people or type checkers read is left alone: docstrings, m
 annotations, asserts, `if TYPE_CHECKING`, `strict=` of zip.
 
 Then the tests that executed the line are run, those beside the module and the quick ones first, up to the first that
-fails. Lines that are executed when a module is imported are followed by all tests of the folder, tests/tasks say. A
-fault is caught if a test fails with it, fails again with it, and passes without it; or if a test takes longer than
---timeout. A fault on a line that no test executes survives, and says so.
+fails. Lines that are executed when a module is imported are followed by all tests of the folder, tests/tasks say; so
+are those of kernels, where no probe can be. A fault is caught if a test fails with it, fails again with it, and passes
+without it; or if a test takes longer than --timeout. A fault on a line that no test executes survives, and says so.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def tests_of(executed: Executed, fault: Fault, root: Path) -> tuple[list[str], l
         (name for name in names - {""} - executed.bad),
         key=lambda name: (name.partition("::")[0] not in beside, executed.seconds.get(name, 0.0), name),
     )
-    imported = "" in names or (fault.at_import and bool(names))
+    imported = "" in names or (fault.at_import and bool(names)) or fault.path not in executed.lines  # no probes there
     return tests, [*beside, f"tests/{fault.path.partition('/')[0]}"] if imported else []
 
 

@@ -9,12 +9,14 @@ loop one that is reached without `break`, so that branches are counted as well.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 ALONE = {"watcher.py"}  # programs that run without what their parent's path leads to
+COMPILED = re.compile(r"^@(kernel|inner)\b", re.MULTILINE)  # machine code has no probes: numba does not know them
 
 MODULE = """
 import mmap, os
@@ -104,9 +106,10 @@ def plant(root: Path, folders: tuple[str, ...], path: Path) -> list[Probe]:
     probes: list[Probe] = []
     for folder in folders:
         for file in sorted((root / folder).rglob("*.py")):
-            if file.name in ALONE:
+            source = file.read_text()
+            if file.name in ALONE or COMPILED.search(source):
                 continue
-            tree = _Planter(str(file.relative_to(root)), probes).visit(ast.parse(file.read_bytes()))
+            tree = _Planter(str(file.relative_to(root)), probes).visit(ast.parse(source))
             if not any(isinstance(node, ast.Assign) for node in tree.body):  # a docstring alone
                 continue
             first = next(i for i, node in enumerate(tree.body) if isinstance(node, ast.Assign))  # a probe
