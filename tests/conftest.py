@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -43,3 +45,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # A busy machine is no failure.
 settings.register_profile("rekindle", deadline=None, derandomize=True, database=None, max_examples=50)
 settings.load_profile("rekindle")
+
+
+# Of all that a test process imports, garbage collections would walk through half a million objects each time.
+gc.set_threshold(20_000, 20, 20)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps what the imports made out of garbage collections."""
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
