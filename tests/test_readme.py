@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from argparse import ArgumentParser
+from functools import cache
 from pathlib import Path
 
 import nursery
@@ -37,27 +39,31 @@ def test_the_python_runs(code: str, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_the_commands_parse() -> None:
+@cache
+def parser() -> ArgumentParser:
+    """The command line's."""
     from rekindle.studies.cli.dispatch import make_parser
 
+    return make_parser()
+
+
+def test_the_commands_parse() -> None:
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("rekindle ")]
     commands = [shlex.split(line, comments=True) for line in lines]
     assert len(commands) >= 30
     for program, *arguments in commands:
         assert program == "rekindle"
-        make_parser().parse_args(arguments)
+        parser().parse_args(arguments)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_page_shows_commands_that_parse(page: Path) -> None:
-    from rekindle.studies.cli.dispatch import make_parser
-
     text = "".join(re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)).replace("\\\n", "")
     for line in text.splitlines():
         words = shlex.split(line, comments=True)
         if words[:1] == ["rekindle"]:
             end = min((words.index(sign) for sign in ("|", ">", "&") if sign in words), default=len(words))
-            make_parser().parse_args(words[1:end])
+            parser().parse_args(words[1:end])
 
 
 def test_the_commands_run_after_make_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

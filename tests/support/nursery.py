@@ -133,6 +133,7 @@ def _adopt_orphans(here: bool) -> None:
 
 def main(descriptor: int) -> None:
     """Imports everything, and forks until nobody asks any more."""
+    gc.disable()  # imports make no garbage to speak of
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import rekindle
@@ -145,8 +146,8 @@ def main(descriptor: int) -> None:
             for found in pkgutil.walk_packages([f"{rekindle.__path__[0]}/{package}"], f"rekindle.{package}."):
                 if not found.name.endswith(MAINS) and "orion" not in found.name and ".cuda." not in found.name:
                     importlib.import_module(found.name)
-    gc.collect()
     gc.freeze()
+    gc.enable()
     _serve(socket.socket(fileno=descriptor))
     os._exit(0)
 

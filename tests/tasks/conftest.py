@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from unittest import mock
 
 import nursery
 import pytest
 from rekindle.studies.workers import forked
+from rekindle.tasks import testing
 from rekindle.tasks.envs.processes import wire
 
 
@@ -17,6 +19,8 @@ from rekindle.tasks.envs.processes import wire
 def _forked_processes() -> Iterator[None]:
     """What a test's own process starts is forked; what such a process starts is a new interpreter."""
     forking = SimpleNamespace(**{**vars(subprocess), "Popen": nursery.Popen})
-    with mock.patch.object(wire, "subprocess", forking), mock.patch.object(forked, "subprocess", forking):
+    with ExitStack() as patched:
+        for module in (wire, forked, testing):
+            patched.enter_context(mock.patch.object(module, "subprocess", forking))
         yield
     nursery.close()
