@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import rekindle
-from rekindle.studies.analysis.health import diagnose
+from rekindle.studies.analysis.health import diagnose, workers_idle
+from rekindle.studies.storage.rows import Event
 from rekindle.studies.storage.store import Store
 
 ROWS, POINTS = 4000, 4
@@ -116,3 +118,15 @@ def test_sound_studies_raise_no_alarm(tmp_path: Path, rng: int) -> None:
     ][rng % 5]
     options = {"noise": 0.03, **options}
     assert study(tmp_path, lambda a, b: np.sin(3 * a) + np.sin(3 * b), rng=rng, **options)["findings"] == []
+
+
+def test_workers_that_wait_for_most_of_the_time_are_found() -> None:
+    def found(*spans: tuple[float, float]) -> list[str]:
+        events = [Event(f"t{n}", a, "start", {"owner": f"w{n}", "token": 1}) for n, (a, _) in enumerate(spans)]
+        saved = {(f"t{n}", 1): b for n, (_, b) in enumerate(spans)}
+        rows: Any = SimpleNamespace(events=events, saved=saved)
+        return [finding.text for finding in workers_idle(rows)]
+
+    assert found((0.0, 10.0), (0.0, 1.0), (0.0, 1.0)) == ["workers waited 60% of the time, while others trained"]
+    assert found((0.0, 10.0), (0.0, 5.0), (0.0, 1.0)) == []  # 47%
+    assert found((0.0, 4.0), (4.0, 5.0), (9.0, 10.0)) == []  # never two at once

@@ -13,7 +13,7 @@ from typing import Any
 import nursery
 import own_envs
 import pytest
-from rekindle.studies.cli.commands.options import expand_files
+from rekindle.studies.cli.commands.options import expand_files, parse_env
 from rekindle.studies.cli.parsers import make_parser
 from studying import TINY
 
@@ -110,3 +110,11 @@ def test_info_that_is_no_metric_cannot_be_sought(sqlite_url: str, cli: Cli) -> N
 def test_every_command_explains_itself() -> None:
     for name, command in make_parser().commands.items():
         assert command.format_help().startswith(f"usage: rekindle {name}")  # a "%" in a text must be written "%%"
+
+
+def test_entries_of_info_are_named_beside_those_of_the_environment() -> None:
+    assert parse_env("CartPole-v1") == "CartPole-v1"
+    spec = parse_env("own_envs:Search-v0", ["cost:mean", "right"])
+    assert spec["info"] == {"cost": "mean", "right": "last"}
+    again = parse_env(json.dumps({**spec, "info": {"cost": "sum", "wind": "max"}}), ["cost:mean"])
+    assert again == {**spec, "info": {"cost": "mean", "wind": "max"}}

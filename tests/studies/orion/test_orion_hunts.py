@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import random
+import re
 import shutil
 import signal
 import threading
@@ -26,7 +29,7 @@ from rekindle.studies.engine.branching import replay
 from rekindle.studies.engine.lineage import lineage
 from rekindle.studies.failures import FAILED, HUNG
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
-from rekindle.studies.orion.algorithms import algorithm_config
+from rekindle.studies.orion.algorithms import algorithm_config, grid_priors
 from rekindle.studies.orion.db import RekindleSQL
 from rekindle.studies.orion.hunts import _on_error
 from rekindle.studies.orion.trial_rows import NoParent, parent_of
@@ -392,3 +395,27 @@ def test_a_promoted_trial_needs_no_directory_of_its_parents(sqlite_url: str, tmp
     database = client.storage._db
     assert isinstance(database, RekindleSQL)
     database.close_connection()
+
+
+def test_what_diverges_or_hangs_breaks_a_trial_and_anything_else_the_hunt() -> None:
+    for error in (Diverged("loss became NaN"), Hung("no step")):
+        assert _on_error(None, None, error, 1) is False
+    with pytest.raises(ZeroDivisionError):
+        _on_error(None, None, ZeroDivisionError(), 1)
+
+
+def test_no_end_of_a_grid_lies_beyond_its_prior() -> None:
+    rng, beyond = random.Random(2), 0
+    for _ in range(200):
+        low = 10 ** rng.uniform(-6, 0)
+        high = low * 10 ** rng.uniform(0.5, 4)
+        beyond += math.exp(math.log(low)) < low or math.exp(math.log(high)) > high
+        given = {"lr": f"loguniform({low!r}, {high!r}, precision=None, default_value={low!r})", "n": "uniform(1, 2)"}
+        found = grid_priors(given)
+        assert found["n"] == given["n"]
+        prior = re.fullmatch(r"loguniform\((\S+), (\S+), precision=None\)", found["lr"])
+        assert prior is not None
+        ends = [math.exp(math.log(float(text))) for text in prior.groups()]
+        assert low <= ends[0] <= low * (1 + 1e-12)
+        assert high * (1 - 1e-12) <= ends[1] <= high
+    assert beyond > 20

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from rekindle import Store, Study, tune
 from rekindle.studies.analysis.health import diagnose
+from rekindle.studies.analysis.importance import CLEAR
+from rekindle.studies.cli.output.tables import best_table
 from rekindle.studies.engine.json_views import study_json
+from rekindle.studies.report import what_mattered
 from rekindle.studies.report.data import report_json
 from rekindle.studies.report.drawing import escape
 from rekindle.studies.report.page import page
@@ -75,6 +78,40 @@ def test_importances_and_health_are_those_of_diagnose(studies: Store) -> None:
             assert f": {point['estimate']:+.3g} ({point['low']:+.3g} to {point['high']:+.3g})</title>" in html
     for finding in shown["findings"]:
         assert f"<td>{escape(finding['cure'])}</td>" in html
+
+
+def test_a_clear_pair_is_drawn_by_its_trials(studies: Store) -> None:
+    shown = report_json(studies, "halved")
+    [pair, *_] = shown["pairs"]
+    bars, *clouds = what_mattered.pairs(shown | {"pairs": [pair | {"low": 0.9 * CLEAR}]})
+    assert clouds == []
+    same, cloud = what_mattered.pairs(shown | {"pairs": [pair | {"low": CLEAR}]})
+    assert same.title == bars.title
+    assert cloud.title == "results by {} and {}".format(*pair["names"])
+    dots = [point for mark in cloud.marks if mark.kind == "dots" for point in mark.points]
+    assert len(dots) == len(shown["results"]) == 18
+    assert all(0 <= x <= 1 and 0 <= y <= 1 for x, y in dots)
+    assert len({x for x, _ in dots}) > 9
+
+
+def test_the_commands_tell_what_the_report_shows(studies: Store, cli: Cli) -> None:
+    where = ("--storage", studies.database.url.render_as_string(hide_password=False))
+    status, out, _ = cli("diagnose", "halved", *where)
+    said = " ".join(out.split())
+    assert (status, "what explains return, of 18 configurations" in said) == (0, True)
+    shares = re.findall(r"(\w+) (\d+)% (\d+)% to (\d+)%", said)
+    assert {name for name, *_ in shares} == {each["name"] for each in report_json(studies, "halved")["importances"]}
+    assert all(int(low) <= int(share) <= int(high) for _, share, low, high in shares)
+    assert "importances need 8 configurations with results, but there are 7" in cli("diagnose", "bred", *where)[1]
+    branch = next(trial for trial in study_json(studies, "bred")["trials"] if trial["branch"])
+    assert f"{branch['branch']['trial']} at {branch['branch']['epochs']}" in cli("trials", "bred", *where)[1]
+    task = cli("show", branch["uid"], *where)[1]
+    assert "lineage" in task
+    assert not re.search(r"^\W*return\b", task.partition("hyperparameters")[0], re.MULTILINE)  # no environment
+    front = study_json(studies, EVIL)
+    table = best_table(front, ["lr"])
+    assert str(table.title).startswith("Pareto front of")
+    assert [column.header for column in table.columns] == ["trial", *map(str, front["front"])]
 
 
 def test_the_epochs_are_those_of_all_finished_rungs(studies: Store) -> None:

@@ -245,3 +245,26 @@ def test_random_commands_against_workers_that_are_killed(sqlite_url: str, tmp_pa
         study.run(progress=False)
         assert not list(check(store))
         assert_follows_from_rows(store)
+
+
+def test_a_trial_is_named_by_its_task_and_status_tells_why_a_study_stands(
+    sqlite_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Store(sqlite_url) as store:
+        for name, seed in (("s", 0), ("t", 1)):
+            start_study(store, name, surrogate(4, scheduler="none", sampler="random", seed=seed))
+            assert StudyRunner(store, name).advance()
+        mine, other = store.trials("s")[2], store.trials("t")[0]
+        for trial in (mine, other):
+            store.open(trial.uid, None).release()
+        steering = Steering(store, "s")
+        steering.cancel(mine.uid[:12], "too slow")
+        assert [trial.number for trial in store.trials("s") if trial.state == "cancelled"] == [2]
+        with pytest.raises(CommandRefused, match=f"study 's' has no trial of task {other.uid}"):
+            steering.cancel(other.uid)
+        steering.stop("seen enough")
+    assert main(["status", "--storage", sqlite_url]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "study s had the stop by " in said
+    assert ": seen enough" in said
+    assert "study t had" not in said

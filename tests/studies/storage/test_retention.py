@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -113,7 +114,9 @@ def test_show_survives_an_event_of_another_version(sqlite_url: str, cli: Cli) ->
         data = {"snapshots": {"newest": 2}}
         store.database.write(lambda c: c.execute(event.update().where(event.c.kind == "init").values(data=data)))
         assert store.database.read(lambda c: c.scalar(sa.select(sa.func.count()).select_from(event)))
-    assert cli("show", uid, "--storage", sqlite_url)[0] == 0
+    status, out, _ = cli("show", uid, "--storage", sqlite_url)
+    assert status == 0
+    assert re.search(r"^\W*return\b", out.partition("hyperparameters")[0], re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", ["train", "tune"])

@@ -45,7 +45,6 @@ def test_a_study_goes_and_what_another_one_trains_too_stays(url: str) -> None:
         assert bits(store, "large") == undisturbed(LARGE)
 
 
-@pytest.mark.slow
 def test_a_task_goes_once_nothing_needs_it(sqlite_url: str, cli: Cli) -> None:
     asked = ["train", "ppo", "CartPole-v1", "--epochs", "2", "--snapshots", "all", *SETTINGS, "--storage", sqlite_url]
     uid = json.loads(cli(*asked, "--json")[1])["uid"]

@@ -12,8 +12,9 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from gymnasium import spaces
 from rekindle import DQN, PPO, SAC, SVPG, Task
-from rekindle.tasks.deployment.exporting import ExportError, _named
+from rekindle.tasks.deployment.exporting import ExportError, _action, _named, _vector
 from rekindle.tasks.envs import spaces_of
 from test_acting import MEMORY, OFF, ON, env_of
 
@@ -129,3 +130,30 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ExportError, match=r"pip install 'rekindle\[onnx\]'"):
         task.export_policy(tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(4, start=2),
+        spaces.MultiDiscrete([3, 2], start=[1, -1]),
+        spaces.MultiBinary((2, 2)),
+        spaces.Box(-1, 1, (2, 3)),
+    ],
+)
+def test_each_part_of_observations_is_the_numbers_that_gymnasium_makes_of_it(space: spaces.Space) -> None:
+    space.seed(3)
+    drawn = [space.sample() for _ in range(6)]
+    expected = np.stack([spaces.flatten(space, each) for each in drawn])
+    assert np.array_equal(_vector(space, torch.from_numpy(np.stack(drawn))).numpy(), expected)
+
+
+def test_each_part_of_actions_has_the_form_that_environments_take() -> None:
+    for space, numbers, action in (
+        (spaces.MultiBinary((2, 2)), [[1.0, 0.0, 0.0, 1.0]], [[[1, 0], [0, 1]]]),
+        (spaces.MultiDiscrete([3, 2], start=[1, -1]), [[2.0, 0.0]], [[3, -1]]),
+        (spaces.Box(-3, 5, (2,), np.int16), [[1.6, 9.0]], [[2, 5]]),
+    ):
+        found = _action(space, torch.tensor(numbers)).numpy()
+        assert found.tolist() == action
+        assert all(space.contains(each) for each in found)

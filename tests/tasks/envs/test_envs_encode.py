@@ -164,3 +164,15 @@ def test_boxes_of_integers_are_rounded() -> None:
 def test_other_actions_are_refused_by_name(space: spaces.Space) -> None:
     with pytest.raises(UnsupportedSpace, match=rf"Test-v0: actions must be .* action_space is {type(space).__name__}"):
         Actions(space, "Test-v0")
+
+
+def test_a_joined_space_samples_what_it_contains_and_equals_that_of_the_same_parts() -> None:
+    joined = Joined(NESTED)
+    joined.seed(1)
+    rows = [joined.sample() for _ in range(20)]
+    assert all(joined.contains(row) and NESTED.contains(joined.split(row)) for row in rows)
+    assert len({row.tobytes() for row in rows}) == 20
+    assert not joined.contains(rows[0][:-1])
+    assert not joined.contains(joined.high + 1)
+    assert joined == Joined(NESTED)
+    assert joined != Joined(spaces.Tuple([spaces.Discrete(2)]))

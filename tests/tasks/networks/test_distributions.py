@@ -236,3 +236,18 @@ def test_an_action_space_without_distribution_is_refused_by_name_and_place(space
     with pytest.raises(UnsupportedSpace, match=r"(?s)PPO acts in .* but got .*ActionWrapper") as caught:
         distribution_for(space, "PPO")
     assert str(space) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Hybrid", "Hybrid of choices"])
+def test_imitating_numbers_and_choices_has_both_losses(name: str) -> None:
+    dist = EVERY[name]
+    assert isinstance(dist, Hybrid)
+    params = params_of(dist, 7)
+    actions = dist.sample(params, noise_of(dist, 7))
+    (_, logits), (taken, chosen) = dist.split(params), dist.parts(actions)
+    squares = (params[:, : dist.size] - taken).square().sum(-1) / max(dist.size, 1)
+    of_choices = sum(
+        td.Categorical(logits=part).log_prob(choice)
+        for part, choice in zip(logits.split(dist.choices.sizes, -1), chosen.unbind(-1), strict=True)
+    )
+    torch.testing.assert_close(dist.imitation_loss(params, actions), squares - of_choices)
