@@ -51,7 +51,7 @@ settings.register_profile("rekindle", deadline=None, derandomize=True, database=
 settings.load_profile("rekindle")
 
 # Of all that a test process imports, garbage collections would walk through half a million objects each time.
-gc.set_threshold(20_000, 20, 20)
+gc.set_threshold(5_000, 10, 10)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -88,6 +88,8 @@ def test_a_clear_pair_is_drawn_by_its_trials(studies: Store) -> None:
     same, cloud = what_mattered.pairs(shown | {"pairs": [pair | {"low": CLEAR}]})
     assert same.title == bars.title
     assert cloud.title == "results by {} and {}".format(*pair["names"])
+    assert cloud.x_ticks
+    assert cloud.y_ticks
     dots = [point for mark in cloud.marks if mark.kind == "dots" for point in mark.points]
     assert len(dots) == len(shown["results"]) == 18
     assert all(0 <= x <= 1 and 0 <= y <= 1 for x, y in dots)
