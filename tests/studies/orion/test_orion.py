@@ -18,6 +18,7 @@ from rekindle import PPO, fidelity
 from rekindle.spaces import SpaceError
 from rekindle.spaces.drivers import to_orion
 from rekindle.studies import cli
+from rekindle.studies.cli.commands import under_orion as command
 from rekindle.studies.cli.commands.train import _orion_epochs
 from rekindle.studies.errors import StudyMismatch
 from rekindle.studies.orion import OrionObjective, hunt, storage_of
@@ -234,6 +235,18 @@ def under_orion(monkeypatch: pytest.MonkeyPatch, sqlite_url: str, tmp_path: Path
 
 SMALL = [f"--set:{name}={value}" for name, value in TINY.items() if name != "model"]
 TRAIN = ["train", "ppo", "CartPole-v1", *SMALL]
+
+
+def test_the_trial_is_the_one_that_orion_names(
+    under_orion: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORION_TRIAL_ID", "abc")
+    monkeypatch.setenv("ORION_EXPERIMENT_ID", "3")
+    assert command._trial_row() == (sqlite_url, 3, "abc")
+    for name, value in (("ORION_EXPERIMENT_ID", "x"), ("ORION_DB_TYPE", "pickleddb")):
+        with monkeypatch.context() as other:
+            other.setenv(name, value)
+            assert command._trial_row() is None
 
 
 def test_train_reports_to_orion_and_carries_on(under_orion: Path, sqlite_url: str) -> None:

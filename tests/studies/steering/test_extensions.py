@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rekindle.studies import Study
@@ -11,6 +12,7 @@ from rekindle.studies.errors import CommandRefused
 from rekindle.studies.storage.store import Store
 from rekindle.studies.study.config import BadConfig
 from rekindle.studies.upkeep.fsck import check
+from rekindle.studies.workers.worker import Worker
 from replaying import assert_follows_from_rows
 from studying import bits, surrogate, tiny, undisturbed
 
@@ -70,6 +72,19 @@ def test_further_trials_search_other_ranges(sqlite_url: str, cli: Cli) -> None:
         assert [each.data for each in study.commands if "trials" in each.data] == [{"trials": 20}, {"trials": 24}]
         start_study(store, "s", surrogate(8))  # the first command again
         assert study.config.priors["lr"].startswith("loguniform(1e-05, 0.1")
+
+
+def test_a_worker_that_lives_while_ranges_change_suggests_what_a_new_one_does(tmp_path: Path) -> None:
+    found = []
+    for lives in (True, False):
+        with Store(f"sqlite:///{tmp_path / str(lives)}.db") as store:
+            start_study(store, "s", surrogate(8))
+            worker = Worker(store, "s")
+            assert worker.run()
+            Study("s", store).extend(20, priors={"lr": "loguniform(2e-4, 4e-4)"})
+            assert (worker if lives else Worker(store, "s")).run()
+            found.append(bits(store))
+    assert found[0] == found[1]
 
 
 def test_what_cannot_be_extended_is_an_error(sqlite_url: str) -> None:
