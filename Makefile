@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PINS := pyproject.toml constraints.txt
 
-.PHONY: help tune test lint slow chaos browser envpool cuda bench docs docs-test pictures clean
+.PHONY: help tune test pytest lint slow chaos browser envpool cuda bench docs docs-test pictures clean
 .DELETE_ON_ERROR:
 # Studies and tests start many interpreters: none should compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +16,10 @@ help:  ## the targets
 tune: $(VENV)/.installed  ## tune PPO on CartPole-v1; rerun to resume
 	$(BIN)/rekindle tune ppo CartPole-v1 --trials 16 --epochs 1:27 --study cartpole --storage sqlite:///studies.db
 
-test: lint  ## ruff, mypy and the tests
+test: $(VENV)/.installed-test  ## ruff, mypy and the tests
+	@$(MAKE) --no-print-directory -j 2 lint pytest
+
+pytest: $(VENV)/.installed-test  ## the tests
 	$(BIN)/pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed-test  ## ruff and mypy

@@ -22,6 +22,7 @@ import in_memory
 if place := in_memory.place():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", place)
 
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="that the suites of exactness train on, such as cuda")
 
