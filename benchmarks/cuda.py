@@ -47,7 +47,7 @@ SPEED: dict[str, dict[str, Any]] = {
 
 
 def digests(training: Training, device: str) -> Iterator[tuple[str, str]]:
-    """How the first member was trained, and the digest that it came to."""
+    """Digests of the first member, by the way that it was trained."""
     given: dict[str, Any] = {"device": device}
     if training.shown:
         given["demonstrations"] = demonstrations(training)
@@ -71,8 +71,10 @@ def digests(training: Training, device: str) -> Iterator[tuple[str, str]]:
 
 
 def exact(pattern: str, device: str, jobs: int) -> int:
-    """Print how each training's digests differ; how many do. Each has a process of its own."""
+    """Print how each training's digests differ, and return how many do."""
     names = [name for name in TRAININGS if fnmatch(name, f"*{pattern}*")]
+    if not names:
+        raise SystemExit(f"no training has {pattern!r} in its name")
 
     def answer(name: str) -> dict[str, Any]:
         command = [sys.executable, __file__, "digests", "--only", name, "--device", device]

@@ -25,6 +25,7 @@ from .checkpoint.member_state import Part
 from .checkpoint.state import Tree, check_same_form
 from .checkpoint.storage import Metrics
 from .checkpoint.torch_state import OptimizerPart, part_of
+from .cuda.graphs import collect_graphs
 from .cuda.loading import use_batch_invariant_operators
 from .envs import EnvSpec
 from .errors import StateMismatch, UnsupportedSpace
@@ -117,8 +118,9 @@ class BaseLearner:
             env_processes: the number of processes that step the environments, 0 for this one alone.
         """
         self.env, self.seeds, self.device = env, list(seeds), torch.device(device)
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and self.batched:
             use_batch_invariant_operators()
+            collect_graphs()
         self.members, self.env_processes = len(self.seeds), env_processes
         self.refilling = False  # whether the members were loaded without what is `refillable`
         self.hp = stack_hyperparameters(self.space_in(env), values, self.device)

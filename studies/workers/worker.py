@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from ...tasks.checkpoint.storage import Write
 from ...tasks.errors import DamagedState, Stopped
+from ...tasks.identity import device_of
 from ...tasks.runtime.progress import at_work
 from ..engine.runner import ReadySegment, StudyRunner
 from ..errors import LeaseLost, StoreError, TaskBusy
@@ -166,9 +167,7 @@ class Worker:
         own_id = str(Owner.current())
         held = {uid: owner for uid, owner in self.store.holders().items() if owner != own_id}
         num_workers = len(set(held.values())) + 1
-        largest = LARGEST_COHORT if self.runner.device.startswith("cpu") else LARGEST_ON_GPU
-        largest = largest if self.runner.algorithm.learner.batched else 1
-        cohort_size = min(largest, max(1, -(-len(ready) // max(self.workers, num_workers))))
+        cohort_size = min(self._largest_cohort(), max(1, -(-len(ready) // max(self.workers, num_workers))))
         for group in self._groups(ready, held):
             uids = _rotated(list(group), cohort_size, num_workers)
             with self._claim_group(group, uids, cohort_size) as claimed:
@@ -176,6 +175,17 @@ class Worker:
                     yield claimed
                     return
         yield []
+
+    def _largest_cohort(self) -> int:
+        """Return how many segments may train together.
+
+        Replay memories lie in the processor's memory, wherever networks are.
+        """
+        learner = self.runner.algorithm.learner
+        if not learner.batched:
+            return 1
+        on_gpu = device_of(self.runner.device, self.runner.algorithm.name).type == "cuda"
+        return LARGEST_ON_GPU if on_gpu and not learner.refillable else LARGEST_COHORT
 
     def _groups(self, ready: Sequence[ReadySegment], held: Collection[str]) -> list[dict[str, ReadySegment]]:
         """Return the segments of free tasks in groups of equal structure.

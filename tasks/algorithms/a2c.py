@@ -162,6 +162,7 @@ class A2CLearner(Learner):
 
     @property
     def records(self) -> bool:
+        """Return whether all gradient steps can be one CUDA graph."""
         return self.mix_gradients is None and steps_are_alike(self)
 
     def updates(self) -> list[int]:

@@ -246,6 +246,7 @@ class PPOLearner(Learner):
 
     @property
     def records(self) -> bool:
+        """Return whether all gradient steps can be one CUDA graph."""
         return self.mix_gradients is None and steps_are_alike(self)
 
     def updates(self) -> list[int]:

@@ -148,6 +148,7 @@ class PPO2Learner(Learner):
 
     @property
     def records(self) -> bool:
+        """Return whether all gradient steps can be one CUDA graph."""
         return self.mix_gradients is None and steps_are_alike(self)
 
     def updates(self) -> list[int]:

@@ -22,7 +22,8 @@ from ..envs import Envs
 from ..experience.rollout import Agent, Batch, Rollout
 from ..experience.whole_episodes import EpisodeBuffer, needs_whole_episodes
 from ..learner import Learner
-from ..networks.optimizers import scheduled_coefficients
+from ..networks.encoders import ENCODERS
+from ..networks.optimizers import SCHEDULED
 from ..runtime.metric_means import MemberMetrics
 from ..signals.guidance import Guidance
 from ..signals.host import SignalHost
@@ -88,11 +89,13 @@ def updates_of(host: SignalHost, guidance: Guidance) -> EveryRollout:
 def steps_are_alike(host: SignalHost) -> bool:
     """Return whether all gradient steps can be one CUDA graph.
 
-    Not so where a coefficient follows a schedule, or batches of whole episodes have a size of their own.
+    Not so where a coefficient follows a schedule, batches of whole episodes have a size of their own, another thread
+    acts meanwhile, or an encoder is somebody else's code.
     """
-    if host.device.type != "cuda" or needs_whole_episodes(vars(host.hp)):
+    hp = host.hp
+    if host.device.type != "cuda" or hp.overlap or needs_whole_episodes(vars(hp)) or hp.model.encoder not in ENCODERS:
         return False
-    return not scheduled_coefficients(host.hp, host.env_steps)
+    return all(vars(hp)[plan].name == "constant" for of in SCHEDULED if (plan := f"{of}_schedule") in vars(hp))
 
 
 def overlap_choice() -> Dimension:

@@ -6,6 +6,8 @@ Small networks leave a GPU idle while Python launches one short kernel after ano
 from __future__ import annotations
 
 import functools
+import gc
+import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -38,17 +40,18 @@ def recorded(method: Callable[..., Result]) -> Callable[..., Result]:
 
     @functools.wraps(method)
     def call(self: Recordable, *args: Argument) -> Result:
-        if not self.records or torch.cuda.is_current_stream_capturing():  # or it is part of what is recorded
+        if not _records(self):
             return method(self, *args)
         graphs = _graphs.setdefault(self, {})
-        key = (method.__name__, *map(_form, args))
-        if key not in graphs:
-            graphs[key] = None
-            result: Result = _detached(beside(functools.partial(method, self, *args)))
-            return result
-        if (replay := graphs[key]) is None:
-            graphs[key] = replay = _Replay(functools.partial(method, self), args)
-        return replay(*args)
+        key = (method.__name__, torch.is_inference_mode_enabled(), *map(_form, args))
+        with torch.cuda.device_of(_tensors(args)[0]):
+            if key not in graphs:
+                graphs[key] = None
+                result: Result = _detached(beside(functools.partial(method, self, *args)))
+                return result
+            if (replay := graphs[key]) is None:
+                graphs[key] = replay = _Replay(functools.partial(method, self), args)
+            return replay(*args)
 
     return call
 
@@ -71,10 +74,22 @@ def record(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
 
     The work is not done yet: each replay fills in the result.
     """
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may allocate meanwhile
-        result = work()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        with _recording, torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may allocate
+            result = work()
+    finally:
+        torch.cuda.set_stream(stream)  # which torch leaves to whoever did what cannot be recorded
     return graph, result
+
+
+def collect_graphs() -> None:
+    """Free the graphs of objects that nobody uses any more.
+
+    They hold memory of the device, of which Python's garbage collection does not know.
+    """
+    if _graphs:
+        gc.collect()
 
 
 class _Replay:
@@ -86,6 +101,7 @@ class _Replay:
         self._graph, result = record(lambda: function(*own))
         self._result = _detached(result)
 
+    @torch.no_grad()
     def __call__(self, *args: Argument) -> Any:
         for own, given in zip(self._tensors, _tensors(args), strict=True):
             own.copy_(given)
@@ -93,7 +109,12 @@ class _Replay:
         return _detached(self._result)
 
 
+_recording = threading.Lock()  # there may be one at a time in a process
 _graphs: WeakKeyDictionary[Recordable, dict[Hashable, _Replay | None]] = WeakKeyDictionary()
+
+
+def _records(of: Recordable) -> bool:
+    return of.records and not torch.cuda.is_current_stream_capturing()  # else it is part of what is recorded
 
 
 def _form(x: Argument) -> Hashable:

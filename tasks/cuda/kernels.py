@@ -47,27 +47,27 @@ def product(
     tiles = tl.cdiv(rows, tile_rows) * tiles_across
     place = tl.program_id(0)
     member, tile = (place // tiles).to(tl.int64), place % tiles
-    i = (tile // tiles_across) * tile_rows + tl.arange(0, tile_rows)
-    j = (tile % tiles_across) * tile_columns + tl.arange(0, tile_columns)
+    i = ((tile // tiles_across) * tile_rows + tl.arange(0, tile_rows)).to(tl.int64)  # times strides, beyond 2^31
+    j = ((tile % tiles_across) * tile_columns + tl.arange(0, tile_columns)).to(tl.int64)
     in_rows, in_columns = (i < rows)[:, None], (j < columns)[None, :]
-    total = tl.zeros((tile_rows, tile_columns), kind)
+    result = tl.zeros((tile_rows, tile_columns), kind)
     for start in range(0, inner, tile_inner):
-        k = start + tl.arange(0, tile_inner)
+        k = (start + tl.arange(0, tile_inner)).to(tl.int64)
         left = tl.load(
             a + member * a0 + i[:, None] * a1 + k[None, :] * a2, in_rows & (k < inner)[None, :], other=0.0
         ).to(kind)
         right = tl.load(
             b + member * b0 + k[:, None] * b1 + j[None, :] * b2, (k < inner)[:, None] & in_columns, other=0.0
         ).to(kind)
-        total = tl.dot(left, right, total, input_precision="ieee", out_dtype=kind)
-    total = total * alpha
+        result = tl.dot(left, right, result, input_precision="ieee", out_dtype=kind)
+    result = result * alpha
     if has_bias:
         added = tl.load(
             bias + member * bias0 + i[:, None] * bias1 + j[None, :] * bias2, in_rows & in_columns, other=0.0
         )
-        total += added.to(kind) * beta
+        result += added.to(kind) * beta
     at = out + member * out0 + i[:, None] * out1 + j[None, :] * out2
-    tl.store(at, total.to(out.dtype.element_ty), in_rows & in_columns)
+    tl.store(at, result.to(out.dtype.element_ty), in_rows & in_columns)
 
 
 @triton.jit
@@ -92,7 +92,7 @@ def total(
     across = tl.cdiv(inner, tile_inner)
     place = tl.program_id(0)
     j = (place % across) * tile_inner + tl.arange(0, tile_inner)
-    part = (place // across) % chunks
+    part = ((place // across) % chunks).to(tl.int64)
     outer = (place // across // chunks).to(tl.int64)
     first = part * chunk
     last = tl.minimum(first + chunk, reduced)

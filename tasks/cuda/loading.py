@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import importlib.util
 import warnings
 
 import torch
+
+from ..errors import TaskError
 
 _libraries: list[torch.library.Library] = []  # whose end would bring torch's own operators back
 
@@ -20,10 +21,10 @@ def use_batch_invariant_operators() -> None:
     call does nothing.
 
     Raises:
-        RuntimeError: Triton is not installed.
+        TaskError: Triton is not installed.
     """
     if importlib.util.find_spec("triton") is None:
-        raise RuntimeError(
+        raise TaskError(
             "on CUDA, members of a cohort are computed by Triton, which is not installed; PyTorch for CUDA brings it "
             "along on Linux, elsewhere take device='cpu'"
         )
@@ -40,4 +41,7 @@ def use_batch_invariant_operators() -> None:
 
 def version() -> str:
     """Return the compiler that last bits on CUDA depend on."""
-    return f"triton {importlib.metadata.version('triton')}"
+    use_batch_invariant_operators()
+    import triton
+
+    return f"triton {triton.__version__}"

@@ -18,6 +18,7 @@ from . import kernels
 
 CHUNK = 8192  # summands of one program; a longer sum is one of partial sums
 LANES = 128  # that add in parallel
+HALVES = (torch.float16, torch.bfloat16)  # summed as float32
 Dims = Sequence[int] | None
 
 
@@ -41,60 +42,92 @@ def baddbmm(
 
 def baddbmm_(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Replace the bias by `baddbmm`."""
+    if bias.shape != (*a.shape[:2], b.shape[2]):
+        raise RuntimeError(f"a bias that is replaced has the product's shape, but it has {[*bias.shape]}")
     return _product(bias, a, b, beta, alpha, bias)
 
 
 def _product(bias: Tensor | None, a: Tensor, b: Tensor, beta: float, alpha: float, out: Tensor | None = None) -> Tensor:
+    if a.ndim != 3 or b.ndim != 3 or a.shape[0] != b.shape[0] or a.shape[2] != b.shape[1]:
+        raise RuntimeError(f"batched products need (P, n, k) and (P, k, m), but got {[*a.shape]} and {[*b.shape]}")
+    if len(kinds := {x.dtype for x in (a, b, bias) if x is not None}) > 1:
+        raise RuntimeError(f"batched products need factors and a bias of one type, but got {kinds}")
     (members, rows, inner), columns = a.shape, b.shape[2]
     shape = members, rows, columns
-    if b.shape[:2] != (members, inner):
-        raise RuntimeError(f"batched products need (P, n, k) and (P, k, m), but got {a.shape} and {b.shape}")
+    added = None if bias is None or beta == 0 else bias.expand(shape)
+    if a.is_complex() or (a.dtype is torch.float64 and not (alpha == 1 and beta in (0, 1))):  # kernels scale by float32
+        found = torch.stack([x @ y for x, y in zip(a, b, strict=True)]) if members else a.new_empty(shape)
+        return _into(out, found * alpha if added is None else beta * added + alpha * found)
     if out is None:
         out = a.new_empty(shape)
     elif out.shape != shape:
         out.resize_(shape)
     if out.numel() == 0:
         return out
-    added = out if bias is None else bias.expand(shape)
     tile_rows, tile_columns = (min(64, max(16, triton.next_power_of_2(n))) for n in (rows, columns))
     tile_inner = min(32, max(16, triton.next_power_of_2(inner)))
     grid = (members * triton.cdiv(rows, tile_rows) * triton.cdiv(columns, tile_columns),)
-    kernels.product[grid](
-        *(a, b, added, out, rows, columns, inner, *a.stride(), *b.stride(), *added.stride(), *out.stride()),
-        *(float(alpha), float(beta)),
-        has_bias=bias is not None and beta != 0,
-        tile_rows=tile_rows,
-        tile_columns=tile_columns,
-        tile_inner=tile_inner,
-        kind=_kind(a),
-    )
+    tensors = (a, b, out if added is None else added, out)
+    with torch.cuda.device_of(out):
+        kernels.product[grid](
+            *(*tensors, rows, columns, inner, *(stride for x in tensors for stride in x.stride())),
+            *(float(alpha), float(beta)),
+            has_bias=added is not None,
+            tile_rows=tile_rows,
+            tile_columns=tile_columns,
+            tile_inner=tile_inner,
+            kind=_kind(a),
+        )
     return out
+
+
+def _into(out: Tensor | None, result: Tensor) -> Tensor:
+    """Return a result in `out`, if that is given."""
+    if out is None:
+        return result
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
 
 
 def sum_dims(
     x: Tensor, dims: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, out: Tensor | None = None
 ) -> Tensor:
     """Return the sum over these dimensions; over all for None or none."""
-    counted = torch.int64 if not x.is_floating_point() else x.dtype
-    return _reduce(x, dims, keepdim, dtype or counted, 1.0, out)
+    numbers = x.is_floating_point() or x.is_complex()
+    wanted = dtype or (x.dtype if numbers else torch.int64) if out is None else out.dtype
+    return _into(out, _reduce(x.to(wanted), dims, keepdim))
 
 
 def mean_dims(
     x: Tensor, dims: Dims = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, out: Tensor | None = None
 ) -> Tensor:
     """Return the mean over these dimensions; over all for None or none."""
-    if not (dtype or x.dtype).is_floating_point:
-        raise RuntimeError(f"mean needs numbers of a floating kind, but got {dtype or x.dtype}")
+    wanted = dtype or x.dtype if out is None else out.dtype
+    if not (wanted.is_floating_point or wanted.is_complex):
+        raise RuntimeError(f"mean needs numbers of a floating or complex kind, but got {wanted}")
     count = math.prod(x.shape[dim] for dim in _dims(x, dims))
-    return _reduce(x, dims, keepdim, dtype or x.dtype, 1 / count if count else math.nan, out)
+    if wanted is torch.float32 and count:
+        return _into(out, _reduce(x.to(wanted), dims, keepdim, 1 / count))
+    wide = torch.float32 if wanted in HALVES else wanted
+    return _into(out, (_reduce(x.to(wide), dims, keepdim) / count).to(wanted))
 
 
 def _dims(x: Tensor, dims: Dims) -> list[int]:
     """Return the dimensions that are reduced, in order."""
-    return sorted({dim % x.ndim for dim in dims}) if dims and x.ndim else list(range(x.ndim))
+    if not dims or not x.ndim:
+        return list(range(x.ndim))
+    if wrong := [dim for dim in dims if not -x.ndim <= dim < x.ndim]:
+        raise IndexError(f"a dimension must be from {-x.ndim} to {x.ndim - 1}, but got {wrong[0]}")
+    found = sorted({dim % x.ndim for dim in dims})
+    if len(found) < len(dims):
+        raise RuntimeError(f"a dimension is reduced once, but got {[*dims]}")
+    return found
 
 
-def _reduce(x: Tensor, dims: Dims, keepdim: bool, dtype: torch.dtype, scale: float, out: Tensor | None) -> Tensor:
+def _reduce(x: Tensor, dims: Dims, keepdim: bool, scale: float = 1.0) -> Tensor:
+    if x.is_complex():
+        return torch.view_as_complex(_reduce(torch.view_as_real(x), _dims(x, dims), keepdim)) if x.ndim else x.clone()
     reduced = _dims(x, dims)
     kept = [dim for dim in range(x.ndim) if dim not in reduced]
     shape = [1 if dim in reduced else n for dim, n in enumerate(x.shape)] if keepdim else [x.shape[i] for i in kept]
@@ -102,13 +135,9 @@ def _reduce(x: Tensor, dims: Dims, keepdim: bool, dtype: torch.dtype, scale: flo
         outer, inner = math.prod(x.shape[: reduced[0]]), math.prod(x.shape[reduced[-1] + 1 :])
     else:
         x, outer, inner = x.permute(kept + reduced), math.prod(x.shape[i] for i in kept), 1
-    count = x.numel() // max(1, outer * inner)
-    result = _total(x.to(dtype).contiguous().view(outer, count, inner), scale).view(shape)
-    if out is None:
-        return result
-    if list(out.shape) != shape:
-        out.resize_(shape)
-    return out.copy_(result)
+    count, kind = x.numel() // max(1, outer * inner), x.dtype
+    x = x.float() if kind in HALVES else x
+    return _total(x.contiguous().view(outer, count, inner), scale).view(shape).to(kind)
 
 
 def _total(x: Tensor, scale: float) -> Tensor:
@@ -120,13 +149,14 @@ def _total(x: Tensor, scale: float) -> Tensor:
         return out.new_zeros(outer, inner)
     lanes = min(LANES, max(2, triton.next_power_of_2(count)))
     across = 1 if inner == 1 else 16
-    kernels.total[(outer * chunks * triton.cdiv(inner, across),)](
-        *(x, out, count, inner, CHUNK, chunks, scale if chunks == 1 and x.is_floating_point() else 1),
-        lanes=lanes,
-        halvings=lanes.bit_length() - 1,
-        tile_inner=across,
-        kind=_kind(x),
-    )
+    with torch.cuda.device_of(x):
+        kernels.total[(outer * chunks * triton.cdiv(inner, across),)](
+            *(x, out, count, inner, CHUNK, chunks, scale if chunks == 1 and x.dtype is torch.float32 else 1),
+            lanes=lanes,
+            halvings=lanes.bit_length() - 1,
+            tile_inner=across,
+            kind=_kind(x),
+        )
     return out.view(outer, inner) if chunks == 1 else _total(out, scale)
 
 

@@ -34,6 +34,8 @@ Truncations = list[tuple[int, NDArray[np.bool_], NDArray[Any]]]  # see `Rollout`
 class Rollout:
     """A rollout of T steps.
 
+    Its tensors may be room that the next rollout overwrites.
+
     Attributes:
         obs: (P, T + 1, N, ...), normalized; the next rollout starts at the last one.
         actions: (P, T, N, ...).
@@ -73,12 +75,12 @@ class StepNoise:
         It is (T, P, N, noise_size).
         """
         size = self.steps * self.num_envs * self.distribution.noise_size
-        if self.device.type != "cpu":
+        if self.device.type == "cuda":  # others may lack float64
             return self._on_device(rollout * size, size)
         uniforms = streams.open_uniform(self.keys[:, None], np.arange(rollout * size, (rollout + 1) * size))
         uniforms = uniforms.reshape(len(self.keys), self.steps, self.num_envs, -1)
         noise = self.distribution.noise(uniforms).astype(np.float32)
-        return torch.from_numpy(np.ascontiguousarray(noise.transpose(1, 0, 2, 3)))
+        return torch.from_numpy(np.ascontiguousarray(noise.transpose(1, 0, 2, 3))).to(self.device)
 
     def _on_device(self, first: int, size: int) -> Tensor:
         """Return the noise, computed on the device.
@@ -366,11 +368,11 @@ def permutations(
     Each of `size` rows, for every member, by its key (P,), and update epoch.
     """
     first = iteration * epochs * size
-    if torch.device(device).type != "cpu":
+    if torch.device(device).type == "cuda":
         counters = torch.arange(first, first + epochs * size, device=device).view(epochs, 1, size)
         return tensors.in_order(tensors.bits(tensors.key_tensor(keys, device)[:, None], counters))
     numbers = streams.bits(keys[:, None], np.arange(first, first + epochs * size).reshape(epochs, 1, size))
-    return torch.from_numpy(np.argsort(numbers, axis=-1))
+    return torch.from_numpy(np.argsort(numbers, axis=-1)).to(device)
 
 
 def shuffled(batch: Mapping[str, Tensor], order: Tensor, parts: int) -> Iterator[Batch]:

@@ -20,7 +20,7 @@ from ..compiled.actor_critic import KINDS, ActorCriticKernels, Perceptron, Terms
 from ..compiled.loading import kernels_of
 from ..cuda.graphs import recorded
 from .distributions import Categorical, Distribution, Gaussian, distribution_for, finite
-from .encoders import Encoder, SharedLayers, Unlearned, encoder_choice, encoder_for
+from .encoders import ENCODERS, Encoder, SharedLayers, Unlearned, encoder_choice, encoder_for
 from .goal_conditioning import GoalEncoder, goal_choice
 from .mlp import MLP, Layers, Parameters, actor_layers, affine, critic_layers, initialize, shapes_of
 from .sde import state_dependent
@@ -109,6 +109,7 @@ class ActorCritic(Stacked):
         self._views = self._look_up(self.parameters.views)
         self._leaves = self._look_up(self.parameters.leaves)
         self.kernels = self._find_kernels(hp.activation)
+        self._recordable = len(obs_shape) == 1 and hp.encoder in ENCODERS
 
     def _find_kernels(self, activation: str) -> ActorCriticKernels | None:
         """Return kernels if they cover these networks and actions."""
@@ -144,7 +145,11 @@ class ActorCritic(Stacked):
 
     @property
     def records(self) -> bool:
-        return self.parameters.vector.is_cuda
+        """Return whether acting is recorded.
+
+        It is not for images, whose whole rollouts would be kept, nor for an encoder of one's own.
+        """
+        return self._recordable and self.parameters.vector.is_cuda
 
     @recorded
     def action_params(self, obs: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from ...experience.exploration import Epsilon, EpsilonGreedy, epsilon_space
 from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences, check_sequences
 from ...learner import Learner
-from ...networks.encoders import encoder_choice, unused_width
+from ...networks.encoders import ENCODERS, encoder_choice, unused_width
 from ...networks.fused.losses import huber
 from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...networks.recurrent import ActingMemory
@@ -235,7 +235,8 @@ class DQNLearner(Learner):
 
     @property
     def records(self) -> bool:
-        alike = self.loop.constant_lr and self.hp.model.memory == "none"
+        """Return whether all gradient steps can be one CUDA graph."""
+        alike = self.loop.constant_lr and self.hp.model.encoder in ENCODERS and self.hp.model.memory == "none"
         return self.device.type == "cuda" and alike and type(self.guidance) is ReplayGuidance
 
     def updates(self) -> list[int]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...checkpoint.member_state import Stacked
 from ...compiled.loading import kernels_of
 from ...cuda.graphs import recorded
-from ...networks.encoders import Encoder, encoder_for
+from ...networks.encoders import ENCODERS, Encoder, encoder_for
 from ...networks.fused.autograd import Autograd, Tape
 from ...networks.fused.mlp import ActingMLP, FusedMLP
 from ...networks.mlp import (
@@ -76,6 +76,7 @@ class QNetwork(Stacked):
         if model.dueling:
             self.heads.append(MLP("value", [*hidden, 1], model.activation, last_gain=1.0))
         networks: list[Network] = [*trunk, *self.heads]
+        self._recordable = hp.model.encoder in ENCODERS
         self.parameters, self.target = (Parameters(shapes_of(networks), len(seeds), device) for _ in range(2))
         initialize(networks, self.parameters, seeds)
         self.target.vector.copy_(self.parameters.vector)
@@ -114,7 +115,8 @@ class QNetwork(Stacked):
 
     @property
     def records(self) -> bool:
-        return self.parameters.vector.is_cuda
+        """Return whether acting is recorded: not by an encoder of one's own."""
+        return self._recordable and self.parameters.vector.is_cuda
 
     @recorded
     def acting_values(self, features: Tensor) -> Tensor:

@@ -187,6 +187,7 @@ class SoftActions:
             return self.denormalize(numbers, None)
         if uniforms is None:
             return self.denormalize(numbers, logits.argmax(-1))
+        logits = logits.cpu()  # on CUDA a cumulative sum rounds by the number of rows
         up_to = (logits - logits.amax(-1, keepdim=True)).exp().cumsum(-1)
         drawn = (up_to <= torch.from_numpy(uniforms).to(logits) * up_to[..., -1:]).sum(-1)
         return self.denormalize(numbers, drawn.clamp(max=self.num_discrete - 1))

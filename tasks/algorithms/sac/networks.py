@@ -114,6 +114,7 @@ class SoftActorCritic(Stacked):
 
     @property
     def records(self) -> bool:
+        """Return whether acting is recorded."""
         return self.actor_vector.is_cuda
 
     @recorded

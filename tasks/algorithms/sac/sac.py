@@ -29,7 +29,7 @@ from ...experience.normalizers import RewardNormalizer
 from ...experience.returns import critic_loss_choice
 from ...experience.sequence_replay import REMEMBERS, Sequences, check_sequences
 from ...learner import Learner
-from ...networks.encoders import encoder_choice, needs_encoder, unused_width
+from ...networks.encoders import ENCODERS, encoder_choice, needs_encoder, unused_width
 from ...networks.fused.losses import SoftSample, soft_value, twins
 from ...networks.optimizers import GRAD_NORM_INTERVAL, Optimizer, clip_norm, norms, optimizer_space, schedule_space
 from ...networks.recurrent import ActingMemory
@@ -351,8 +351,10 @@ class SACLearner(Learner):
 
     @property
     def records(self) -> bool:
+        """Return whether all gradient steps can be one CUDA graph."""
         alike = self.loop.constant_lr and self.rewards is None and not self.policy.cores
-        return self.device.type == "cuda" and alike and type(self.guidance) is ReplayGuidance
+        own = self.hp.model.encoder not in ENCODERS or type(self.guidance) is not ReplayGuidance
+        return self.device.type == "cuda" and alike and not own
 
     def updates(self) -> list[int]:
         return [self.progress.updates] * self.members

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from ...cuda.graphs import beside, record
 from ...rng import tensors
+from ...runtime.progress import tick
 from .dynamics import Model
 
-Sample = Callable[[Tensor, Tensor], Tensor]  # observations (P, N, D) and noise (P, N, n) -> actions (P, N, ...)
+STEPS_AT_ONCE = 4096  # before this process shows that it gets on
+Sample = Callable[[Tensor, Tensor], Tensor]  # see `Envs.play_on_device`
 
 
 class Running(NamedTuple):
@@ -97,14 +99,17 @@ class DeviceRollouts:
     def play(self, running: Running, noise: Tensor) -> Running:
         """Play a rollout, and return the episodes that run at its end."""
         self.noise.copy_(noise)
-        if self.noise.is_cuda and self._graph is None:
+        with torch.cuda.device_of(noise):
+            if self.noise.is_cuda and self._graph is None:
+                self._load(running)
+                beside(self._step)  # which compiles what must be compiled, and allocates
+                self._graph, _ = record(self._step)
             self._load(running)
-            beside(self._step)  # which compiles what must be compiled, and allocates
-            self._graph, _ = record(self._step)
-        self._load(running)
-        self.obs[:, 0] = self._observed(self.state)
-        for _ in range(len(noise)):
-            self._step() if self._graph is None else self._graph.replay()
+            self.obs[:, 0] = self._observed(self.state)
+            for step in range(len(noise)):
+                self._step() if self._graph is None else self._graph.replay()
+                if step % STEPS_AT_ONCE == 0:
+                    tick()
         kept = (self.state, self.episode, self.elapsed, self.total)
         return Running(*(x.cpu().numpy() for x in kept))
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from rekindle import DQN, PPO, SAC, Cohort
+from rekindle import Cohort
+from rekindle.spaces import unflatten
+from rekindle.tasks import load
 from rekindle.tasks.cuda import graphs
 from torch import Tensor
 
@@ -47,16 +51,27 @@ def test_calls_of_each_form_are_recorded_once() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("kind", [PPO, DQN, SAC])
-def test_recorded_training_has_the_bits_of_python(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = "Pendulum-v1" if kind is SAC else "CartPole-v1"
-    small = {"epoch_steps": 128, "num_envs": 2, **({} if kind is PPO else {"learning_starts": 32, "batch_size": 16})}
+@pytest.mark.parametrize("name", ["ppo", "ppo2", "a2c", "dqn", "sac"])
+@pytest.mark.parametrize("changes", [{}, {"max_grad_norm": None, "optimizer.name": "rmsprop"}])
+def test_recorded_training_has_the_bits_of_python(
+    name: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, replay = "Pendulum-v1" if name == "sac" else "CartPole-v1", {"learning_starts": 32, "batch_size": 16}
+    small = {"epoch_steps": 128, "num_envs": 2, **(replay if name in ("dqn", "sac") else {"num_steps": 16}), **changes}
 
     def digests() -> list[str]:
-        tasks = [kind(env, seed=seed, device="cuda").init(**small) for seed in range(3)]
-        Cohort(tasks).fit(2)
-        return [task.digest for task in tasks]
+        tasks = [load(name)(env, seed=seed, device="cuda").init(**unflatten(small)) for seed in range(3)]
+        Cohort(tasks).fit(3)
+        return [task.digest for task in tasks] + [str(task.evaluate(2)) for task in tasks]
 
     recorded = digests()
-    monkeypatch.setattr(kind.learner, "records", False)
+    monkeypatch.setattr(graphs, "_records", lambda of: False)
     assert digests() == recorded
+
+
+@pytest.mark.cuda
+def test_what_cannot_be_recorded_leaves_its_stream() -> None:
+    stream = torch.cuda.current_stream()
+    with pytest.raises(RuntimeError):
+        graphs.record(lambda: torch.ones(2, device="cuda").tolist())
+    assert torch.cuda.current_stream() == stream

@@ -103,3 +103,44 @@ def test_the_gradient_of_maxima_is_torchs_and_always_the_same(kernel: int, strid
     assert torch.allclose(found[0].cpu(), wanted, atol=1e-6)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
+def test_other_types_are_torchs_too(kind: torch.dtype) -> None:
+    a, b, bias = (numbers(2, *shape).to(kind) for shape in ((3, 4), (4, 5), (3, 5)))
+    near = {"rtol": 2e-2, "atol": 2e-2} if kind in (torch.float16, torch.bfloat16) else {"rtol": 1e-6, "atol": 1e-6}
+    wide = [x.cpu() for x in (a, b, bias)]
+    pairs = [
+        (torch.bmm(a, b), torch.bmm(*wide[:2])),
+        (torch.baddbmm(bias, a, b, beta=0.3, alpha=0.7), torch.baddbmm(wide[2], *wide[:2], beta=0.3, alpha=0.7)),
+        (a.sum(1), wide[0].sum(1)),
+        (a.mean((0, 2), True), wide[0].mean((0, 2), True)),
+    ]
+    for found, wanted in pairs:
+        assert found.dtype is kind
+        assert torch.allclose(found.cpu(), wanted, **near)
+
+
+def test_sums_are_taken_in_the_type_of_the_result() -> None:
+    x = torch.tensor([1.5, 1.5], device="cuda")
+    assert torch.sum(x, 0, out=torch.empty((), dtype=torch.int64, device="cuda")).item() == 2
+    assert torch.full((20_000,), 10.0, dtype=torch.float16, device="cuda").mean().item() == 10
+    third = torch.tensor([0.1, 0.2, 0.4], dtype=torch.float64, device="cuda").mean().item()
+    assert third == pytest.approx(0.7 / 3, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: x.sum(3),
+        lambda x: x.sum((1, -2)),
+        lambda x: torch.bmm(x, x),
+        lambda x: torch.bmm(x.half(), x.transpose(1, 2)),
+        lambda x: torch.bmm(x[0], x[0].T),
+        lambda x: x.long().mean(),
+        lambda x: x[:, :, :1].clone().baddbmm_(x, x.transpose(1, 2)),
+    ],
+)
+def test_what_torch_refuses_is_refused(wrong: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises((RuntimeError, IndexError)):
+        wrong(numbers(2, 3, 4))
