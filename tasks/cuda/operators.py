@@ -18,6 +18,7 @@ from . import kernels
 
 CHUNK = 8192  # summands of one program; a longer sum is one of partial sums
 LANES = 128  # that add in parallel
+COMPILED = {"enable_fp_fusion": True}  # said here, since bits depend on it and defaults of Triton change
 HALVES = (torch.float16, torch.bfloat16)  # summed as float32
 Dims = Sequence[int] | None
 
@@ -77,6 +78,7 @@ def _product(bias: Tensor | None, a: Tensor, b: Tensor, beta: float, alpha: floa
             tile_columns=tile_columns,
             tile_inner=tile_inner,
             kind=_kind(a),
+            **COMPILED,
         )
     return out
 
@@ -156,6 +158,7 @@ def _total(x: Tensor, scale: float) -> Tensor:
             halvings=lanes.bit_length() - 1,
             tile_inner=across,
             kind=_kind(x),
+            **COMPILED,
         )
     return out.view(outer, inner) if chunks == 1 else _total(out, scale)
 
