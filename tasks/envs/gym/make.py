@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import Parameter, signature
 from typing import Any
 
@@ -39,7 +42,7 @@ def make_env(spec: EnvSpec) -> Env:
     if spec.id.startswith("ALE/"):
         register_atari(spec)
     limit = {} if spec.max_episode_steps is None else {"max_episode_steps": spec.max_episode_steps}
-    with changed_filters(IGNORED):
+    with changed_filters(IGNORED), _deprecations_untold(spec):
         try:
             # The checker warns authors, not users, and costs a third of the speed.
             env: Env = gym.make(spec.id, disable_env_checker=True, **limit, **spec.kwargs)
@@ -56,6 +59,30 @@ def make_env(spec: EnvSpec) -> Env:
             env = _wrap(env, wrapper, spec)
     _check_reset(env, spec)
     return JoinedActions(env) if can_join(env.action_space) else env
+
+
+@contextmanager
+def _deprecations_untold(spec: EnvSpec) -> Iterator[None]:
+    """Keep MuJoCo from printing what is deprecated in Gymnasium's models.
+
+    It does so for every environment that is made. Other warnings are printed, and a handler of the user's own is left.
+    """
+    point = getattr(gym.registry.get(spec.id), "entry_point", None)
+    made_of = str(point).startswith("gymnasium.envs.mujoco") and find_spec("mujoco") is not None
+    mujoco: Any = import_module("mujoco") if made_of else None
+    if not hasattr(mujoco, "get_mju_user_warning") or mujoco.get_mju_user_warning() is not None:
+        yield
+        return
+
+    def tell(text: str) -> None:
+        if "deprecated" not in text:
+            print(f"WARNING: {text}", file=sys.stderr)
+
+    mujoco.set_mju_user_warning(tell)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(None)
 
 
 def make_drawn(spec: EnvSpec, parameters: Mapping[str, Any], like: Env) -> Env:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import mujoco
 import numpy as np
 import nursery
 import pytest
@@ -401,3 +402,18 @@ def test_a_number_that_is_not_finite_is_blamed_on_the_environment(what: str) -> 
     )
     with pytest.raises(Diverged, match=where.format(what) + "; mend it"):
         task.fit(1)
+
+
+def test_mujoco_does_not_tell_at_every_environment_what_is_deprecated_in_its_models(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    make_envs(EnvSpec("HalfCheetah-v5"), [1], 2).close()
+    assert "deprecated" not in "".join(capfd.readouterr())
+    assert mujoco.get_mju_user_warning() is None
+    told: list[str] = []
+    mujoco.set_mju_user_warning(told.append)  # a user's own
+    try:
+        make_envs(EnvSpec("HalfCheetah-v5"), [1], 1).close()
+        assert told
+    finally:
+        mujoco.set_mju_user_warning(None)
