@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def shown() -> Demonstrations:
     """Five episodes of a policy that balances the pole."""
-    teacher = PPO("CartPole-v1", seed=3).init()
+    teacher = PPO("CartPole-v1", seed=1).init()
     teacher.fit(25)
     assert min(teacher.returns(5)) > 450
     return teacher.record(5)
