@@ -247,8 +247,8 @@ def test_a_task_that_needs_a_memory_is_solved_with_one_only(task: Any, kind: str
     changes = dict(RECURRENT) if task is not A2C else {**RECURRENT, "optimizer.name": "adam", "num_steps": 16}
     scores = {}
     for memory in (kind, "none"):
-        tasks = [task(MASKED, seed=seed).init(**changes, **{"model.memory": memory}) for seed in range(5)]
+        tasks = [task(MASKED, seed=seed).init(**changes, **{"model.memory": memory}) for seed in range(9)]
         Cohort(tasks).fit(20 if task is A2C else 10)
         scores[memory] = sorted(each.evaluate() for each in tasks)
-    assert scores[kind][2] > 300, scores
+    assert scores[kind][4] > 300, scores  # the median
     assert scores["none"][-1] < 150, scores
