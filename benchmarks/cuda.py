@@ -27,7 +27,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 import torch
-from rekindle import Cohort
+from rekindle import Cohort, Task
 from rekindle.benchmarks.compare_digests import TRAININGS, Training, demonstrations, initialized
 from rekindle.spaces import unflatten
 from rekindle.tasks import load
@@ -99,16 +99,22 @@ def exact(pattern: str, device: str, jobs: int) -> int:
 # --- speed ---
 
 
-def trained(setting: str, members: int, device: str, epochs: int) -> tuple[float, float]:
-    """Environment steps and seconds of a cohort that has begun to learn."""
+def cohort(setting: str, members: int, device: str) -> tuple[Cohort, Task]:
+    """A cohort that has begun to learn, and its first task."""
     task, env = setting.split()
     given = unflatten(SPEED[setting])
     tasks = [load(task)(env, seed=seed, device=device).init(**given) for seed in range(members)]
     group = Cohort(tasks)
     group.fit(2)
-    before, start = tasks[0].env_steps, time.perf_counter()
+    return group, tasks[0]
+
+
+def trained(setting: str, members: int, device: str, epochs: int) -> tuple[float, float]:
+    """Environment steps and seconds of a cohort that has begun to learn."""
+    group, first = cohort(setting, members, device)
+    before, start = first.env_steps, time.perf_counter()
     group.fit(2 + epochs)
-    return members * (tasks[0].env_steps - before), time.perf_counter() - start
+    return members * (first.env_steps - before), time.perf_counter() - start
 
 
 def speed(settings: Sequence[str], sizes: Sequence[int], device: str, epochs: int) -> None:
@@ -149,11 +155,7 @@ def tune(device: str, workers: int, verbose: bool) -> None:
 
 def profile(setting: str, members: int, device: str) -> None:
     """Print where the time of one epoch goes."""
-    task, env = setting.split()
-    given = unflatten(SPEED[setting])
-    tasks = [load(task)(env, seed=seed, device=device).init(**given) for seed in range(members)]
-    group = Cohort(tasks)
-    group.fit(2)
+    group, _ = cohort(setting, members, device)
     import cProfile
     import pstats
 

@@ -15,18 +15,15 @@ from torch import Tensor
 
 from ...spaces import maybe, real
 from ..compiled.actor_critic import Terms
-from ..cuda.graphs import recorded
 from ..experience.returns import CRITIC_LOSSES, average, explained_variance, standardize
 from ..experience.rollout import Agent, Batch
 from ..experience.whole_episodes import check_whole_episodes
 from ..learner import Learner
 from ..networks.actor_critic import ActorCritic
 from ..networks.optimizers import (
-    Clipped,
     LearningRates,
     Optimizer,
     coefficient,
-    descend,
     learning_rates,
     network_spans,
     norms,
@@ -35,7 +32,7 @@ from ..networks.optimizers import (
 from ..signals.guidance import Guidance
 from ..task import Task
 from .on_policy import check_actions, check_model, check_on_policy, make_agent, without_effect
-from .ppo import clipped_surrogate, ppo_space, within_target_kl
+from .ppo import PPOLearner, clipped_surrogate, ppo_space
 from .rollout_updates import Collector, EveryRollout, check_overlap, steps_are_alike, updates_of
 
 
@@ -51,6 +48,7 @@ class PPO2Learner(Learner):
     policy: ActorCritic
     gathered: EveryRollout
     collector: Collector
+    step = PPOLearner.step  # down this learner's own loss
     check_env = classmethod(check_actions)
     check_values_in_env = classmethod(check_model)
     without_effect = classmethod(without_effect)
@@ -99,21 +97,6 @@ class PPO2Learner(Learner):
             **scheduled_coefficients(hp, self.env_steps),
             **lr.metrics,
         }
-
-    @recorded
-    def step(
-        self, minibatch: Batch, lr: Tensor, moving: Tensor | None
-    ) -> tuple[dict[str, Tensor], Tensor | None, Clipped]:
-        """Take one step on a minibatch.
-
-        Rates are those of `Optimizer.step`. Returns metrics, the members (P, 1) that may still move, and the gradient
-        that was followed.
-        """
-        hp, parameters = self.hp, self.policy.parameters
-        losses, metrics = self.loss(minibatch)
-        moving = within_target_kl(metrics["approx_kl"], hp.target_kl, moving)
-        step = descend(parameters, self.optimizer, losses, lr, hp.max_grad_norm, moving, self.mix_gradients)
-        return metrics, moving, step
 
     def terms(self) -> Terms:
         """Return the terms of `loss` for kernels."""

@@ -21,10 +21,9 @@ from ..base.encode import Actions
 from ..base.envs import Array, Envs, Played, Sample, StepResult, Tree, to_tensor
 from ..base.spec import EnvSpec
 from .dynamics import MODELS
-from .on_device import DeviceRollouts, Running
+from .on_device import STEPS_AT_ONCE, DeviceRollouts, Running
 
 BLOCK = 16  # episodes; their first states are drawn at once
-STEPS_AT_ONCE = 4096  # by a kernel, before this process shows that it gets on
 NO_CHOICES, NO_NUMBERS = np.empty(0, np.int64), np.empty(0, np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Whole rollouts of classic control where the policy's tensors lie.
+"""Rollouts of classic control on the policy's device.
 
 A step of all environments with their policies is recorded once, as a CUDA graph, and replayed for each step of a
 rollout: nothing is transferred in between. On other devices the same operations run one by one.
@@ -6,7 +6,6 @@ rollout: nothing is transferred in between. On other devices the same operations
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +16,10 @@ from torch import Tensor
 from ...cuda.graphs import beside, record
 from ...rng import tensors
 from ...runtime.progress import tick
+from ..base.envs import Sample
 from .dynamics import Model
 
 STEPS_AT_ONCE = 4096  # before this process shows that it gets on
-Sample = Callable[[Tensor, Tensor], Tensor]  # see `Envs.play_on_device`
 
 
 class Running(NamedTuple):
