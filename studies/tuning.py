@@ -296,7 +296,7 @@ def tune(
     env: Any = None,
     *,
     storage: str | Store,
-    epochs: int | str | Sequence[int] = (1, 27),
+    epochs: int | str | Sequence[int] | None = None,
     study: str | None = None,
     progress: bool = True,
     device: str = "cpu",
@@ -318,7 +318,8 @@ def tune(
         env: see `Task`.
         storage: a URL, or a Store.
         epochs: (low, high) or (low, high, base), as in "1:27": every trial is trained for low epochs, the best of them
-            base times as long, and so on up to high. One number trains every trial so long.
+            base times as long, and so on up to high. One number trains every trial so long. None is (1, 27), or up to
+            what a recorded table has.
         study: its name; by default the task's and the environment's.
         progress: whether a bar is shown, in a terminal or a notebook.
         device: see `Task`.

@@ -18,6 +18,7 @@ from ..study.config import (
     Config,
     check_count,
     check_epochs,
+    default_epochs,
     default_scheduler,
     parse_budget,
     parse_epochs,
@@ -38,7 +39,7 @@ def study_config(
     algorithm: type[Task],
     env: Any,
     *,
-    epochs: int | str | Sequence[int],
+    epochs: int | str | Sequence[int] | None = None,
     fixed: Mapping[str, Any] | None = None,
     search: Sequence[str] = (),
     priors: Mapping[str, str] | None = None,
@@ -73,7 +74,7 @@ def study_config(
     Args:
         algorithm: the class of its tasks.
         env: see `Task`; or a list of several, with `across`.
-        epochs: as text, see `parse_epochs`, or numbers, see `check_epochs`.
+        epochs: as text, see `parse_epochs`, or numbers, see `check_epochs`; None for 1 up to `default_epochs`.
         fixed: hyperparameters that are not searched, nested.
         search: dotted names of those that are searched alone; empty for all that are open.
         priors: see `open_space`.
@@ -117,6 +118,8 @@ def study_config(
         known = [first, *known]
     if generation is None:
         generation = OWN_GENERATION.get(scheduler, TOGETHER if several else GENERATION)
+    if epochs is None:
+        epochs = sorted({1, default_epochs(algorithm, (env, *others))})
     numbers = [epochs] if isinstance(epochs, int) else epochs
     rungs = parse_epochs(numbers, scheduler) if isinstance(numbers, str) else check_epochs(numbers, scheduler)
     if twice := sorted({name for name in search if list(search).count(name) > 1}):

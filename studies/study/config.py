@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...tasks.task import Task
 
 VERSION = 1
+EPOCHS = 27  # of a training, unless told
 SCHEDULERS = ("adaptive", "halving", "asha", "hyperband", "none", "pbt")
 BUDGETS = ("epochs", "steps", "seconds")  # units of work
 BASE = 3  # one of three trials is promoted, to three times the epochs
@@ -238,6 +239,14 @@ def choose(kind: str, name: str, known: Sequence[str]) -> str:
 def default_scheduler(racing: bool) -> str:
     """Return the scheduler of a study that names none."""
     return "halving" if racing else SCHEDULERS[0]
+
+
+def default_epochs(algorithm: type[Task], environments: Iterable[Any]) -> int:
+    """Return the epochs of a training in environments as `Task` takes them: EPOCHS, or fewer where one ends before."""
+    from ...tasks.envs import EnvSpec  # imports gymnasium
+
+    ends = [algorithm.learner.most_epochs(EnvSpec.of(env)) for env in environments]
+    return min([EPOCHS, *(end for end in ends if end is not None)])
 
 
 def check_epochs(epochs: Sequence[int], scheduler: str = "halving") -> list[int]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 FAILED = 1  # a sound request did not succeed
 USAGE = 2  # the request makes no sense
-EPOCHS = 27  # of a training, unless told
 
 
 def parse_env(text: str | None, info: Sequence[str] = ()) -> Any:
@@ -45,25 +44,14 @@ def space(arguments: argparse.Namespace, algorithm: type[Task]) -> Space:
     return algorithm.learner.space_in(EnvSpec.of(parse_env(arguments.env)))
 
 
-def epochs_of(
-    arguments: argparse.Namespace, algorithm: type[Task], values: Mapping[str, Any], several: bool = False
-) -> str:
-    """Return --epochs, or the epochs that take at least --env-steps.
-
-    Without either they are EPOCHS, or fewer where an environment ends before; from 1 on for `several` trials.
+def epochs_of(arguments: argparse.Namespace, algorithm: type[Task], values: Mapping[str, Any]) -> str | None:
+    """Return --epochs, or the epochs that take at least --env-steps; None without either.
 
     Raises:
         ValueError: a number is wrong.
     """
-    if arguments.env_steps is None and arguments.epochs is not None:
-        return str(arguments.epochs)
     if arguments.env_steps is None:
-        from ....tasks.envs import EnvSpec  # imports gymnasium
-
-        given = (arguments.env, *getattr(arguments, "others", ()))
-        ends = [algorithm.learner.most_epochs(EnvSpec.of(parse_env(text))) for text in given]
-        most = min([EPOCHS, *(end for end in ends if end is not None)])
-        return f"1:{most}" if several and most > 1 else str(most)
+        return arguments.epochs
     parts = arguments.env_steps.split(":")
     if len(parts) > 3 or not all(part.isdecimal() and int(part) for part in parts):
         raise ValueError(

@@ -25,7 +25,7 @@ from ...orion.trial import train as train_trial
 from ...storage.branches import Start
 from ...storage.sql.retry import RetryPolicy
 from ...storage.store import Store
-from ...study.config import check_epochs, choose, parse_epochs
+from ...study.config import EPOCHS, check_epochs, choose, default_epochs, parse_epochs
 from ...study.digits import counted
 from ...study.objectives import ALWAYS
 from ...workers.grace import graceful
@@ -48,10 +48,11 @@ def train(arguments: argparse.Namespace) -> int:
         parse(text)
     algorithm = load(arguments.task)
     values = options.space(arguments, algorithm).parse(*options.assignments(arguments))
-    low, epochs, _ = parse_epochs(options.epochs_of(arguments, algorithm, values))
+    make, values, cold = _prepare(arguments, algorithm, values)
+    asked = options.epochs_of(arguments, algorithm, values)
+    low, epochs, _ = check_epochs([default_epochs(algorithm, [cold.env])]) if asked is None else parse_epochs(asked)
     if low != epochs:
         raise ValueError(f"train takes the epochs in all, such as --epochs {epochs}, but got {low}:{epochs}")
-    make, values, cold = _prepare(arguments, algorithm, values)
     if until is not None and arguments.demonstrations is None:  # whose steps only the store can provide
         _check_metric(until.metric, lambda: make().init(**values))
     options.save_config(arguments, cold.env.to_json(), flatten(cold.hyperparameters))
@@ -107,7 +108,7 @@ def train_for_orion(arguments: argparse.Namespace, parent: Start | None, interru
         parent: the state with which the trial begins.
         interrupted: the exit status by which Orion tries a trial again.
     """
-    algorithm, epochs = load(arguments.task), _orion_epochs(arguments.epochs or str(options.EPOCHS))
+    algorithm, epochs = load(arguments.task), _orion_epochs(arguments.epochs or str(EPOCHS))
     space = options.space(arguments, algorithm)
     values = _applying(space, space.parse(*options.assignments(arguments)))
     make, values, cold = _prepare(arguments, algorithm, values)

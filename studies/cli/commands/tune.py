@@ -181,7 +181,7 @@ def _config(arguments: argparse.Namespace) -> Config:
     fixed = options.space(arguments, algorithm).parse(*options.expand_files(arguments.set))
     fixed = warm_start.with_demonstrated_steps(fixed, arguments)
     environments = [options.parse_env(text, arguments.info) for text in (arguments.env, *arguments.others)]
-    epochs, priors = options.epochs_of(arguments, algorithm, fixed, several=True), options.priors_of(arguments.prior)
+    epochs, priors = options.epochs_of(arguments, algorithm, fixed), options.priors_of(arguments.prior)
     given = {name: getattr(arguments, name) for name in OPTIONS}
     given["known"] = [options.read_hyperparameters(text, "--try") for text in getattr(arguments, "try")]
     return study_config(algorithm, environments, epochs=epochs, fixed=fixed, priors=priors, **given)

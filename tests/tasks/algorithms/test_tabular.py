@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rekindle import Cohort
+from rekindle import Cohort, tune
 from rekindle.studies.cli.dispatch import main
 from rekindle.tasks.algorithms.tabular import Tabular, read_table
 from rekindle.tasks.envs import EnvSpecError
@@ -131,3 +131,8 @@ def test_a_study_on_a_table_finds_its_best_row(
     best = json.loads(capsys.readouterr().out)["best"]
     assert best["epochs"] == 3  # as far as the table goes, where nothing else is asked for
     assert (best["hyperparameters"]["lr"], best["hyperparameters"]["kind"], best["return"]) == (0.1, "sgd", 27.0)
+
+
+def test_a_study_of_python_ends_where_the_table_ends(write: Write, tmp_path: Path) -> None:
+    study = tune("tabular", write(), trials=2, storage=f"sqlite:///{tmp_path}/s.db", progress=False)
+    assert study.config.epochs[:2] == [1, 3]
