@@ -1,20 +1,23 @@
 """Tuned agents beside those of peers, at equal environment steps: the returns of their winners on fresh seeds.
 
     python benchmarks/tuning.py CartPole-v1 [Acrobot-v1 ...] [--studies 10] [--trials 16] [--epochs 27] [--seeds 10]
-                                [--sides rekindle random optuna-sb3 orion] [--results tuning.jsonl] [--show]
+                                [--sides rekindle confirmed random optuna-sb3 orion] [--jobs 1]
+                                [--results tuning.jsonl] [--show]
 
 Each study is one search for PPO's hyperparameters by
 
     rekindle     `rekindle.tune` with its defaults
+    confirmed    the same; then `Study.confirm` names the winner, which takes further steps
     random       the same task and space, random search, every trial trained to the end
     orion        the same task and space under Orion's ASHA
     optuna-sb3   Stable-Baselines3 under Optuna's TPE and Hyperband pruner, with rl-zoo's ranges
 
-Rekindle's study is run first; the others may train as many environment steps as it did. The best trial that each names
-is trained again to the end on fresh seeds, by the code that searched for it, and plays 50 episodes that are the same
-for all. Every study runs in a process of its own and adds a line to the results when it is done; what is there already
-is not run again. The table shows the interquartile mean over all winners' seeds with a 95% interval that resamples
-studies, the probability that a study of Rekindle's has the better winner, and medians of the search's own time.
+Rekindle's study is run first; the others may train as many environment steps as it did. The hyperparameters that each
+names are trained again to the end on fresh seeds, by the code that searched for them, and play 50 episodes that are the
+same for all. Every search, and every training of a winner, runs in a process of its own and adds a line to the results
+when it is done; what is there already is not run again. The table shows the interquartile mean over all winners' seeds
+with a 95% interval that resamples studies, the probability that a study of Rekindle's has the better winner, and the
+medians of the search's own steps and times.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,22 +46,23 @@ from rekindle.spaces import fidelity, flatten, unflatten
 from rekindle.studies.statistics.aggregates import iqm, probability_of_improvement
 from rekindle.studies.statistics.intervals import TooFewRuns, interval
 
+Means = np.ndarray[Any, Any]
 EPISODES = 50
 FRESH = 10_000  # the first seed that winners are trained on
 NUM_ENVS = 8  # of Stable-Baselines3, which has no default
+SEEDS_AT_ONCE = {"optuna-sb3": 1}  # of the fresh ones, in one process; the others train them as one cohort
+LEAST_SEEDS = 3  # that a confirmation estimates its winner with, which is all that is asked of it here
 
 
-class Job(NamedTuple):
+class Study(NamedTuple):
     """One study of one side."""
 
-    side: str
     env: str
-    study: int
+    number: int
+    side: str
     trials: int
     epochs: int
-    seeds: int
     epoch_steps: int
-    steps: int  # that the search may train; 0 for Rekindle's own, which sets the measure
 
     @property
     def horizon(self) -> int:
@@ -65,110 +70,130 @@ class Job(NamedTuple):
         return self.epochs * self.epoch_steps
 
 
-Retrain = Callable[[], list[float]]  # trains the winner on the fresh seeds, and returns their returns
+class Found(NamedTuple):
+    """What a search ends with."""
+
+    steps: int
+    best: dict[str, Any]
 
 
-# --- the sides: each returns the steps that its search took, and how its winner is trained again ---
+# --- the sides: how each searches, within a number of steps, and how it trains its winner again ---
 
 
-def search_with_rekindle(job: Job, url: str, **options: Any) -> tuple[int, Retrain]:
+def search_with_rekindle(study: Study, steps: int, url: str, **options: Any) -> Found:
     """Search by `rekindle.tune`."""
-    fixed = {"epoch_steps": job.epoch_steps}
-    options = {"trials": job.trials, "epochs": (1, job.epochs), **options}
-    found = rekindle.tune(
-        rekindle.PPO, job.env, storage=url, study="s", seed=job.study, fixed=fixed, progress=False, **options
-    )
+    found = _tuned(study, url, **options)
     assert found.best is not None
-    best = dict(found.best.hyperparameters)
-    return sum(trial.epochs for trial in found.trials) * job.epoch_steps, lambda: _retrained(job, best)
+    return Found(_steps(study, found), dict(found.best.hyperparameters))
 
 
-def search_at_random(job: Job, url: str) -> tuple[int, Retrain]:
+def search_and_confirm(study: Study, steps: int, url: str) -> Found:
+    """Search by `rekindle.tune`, and confirm the winner."""
+    found = _tuned(study, url)
+    answer = found.confirm(seeds=LEAST_SEEDS, progress=False)
+    winner = answer["candidates"][answer["winner"]]
+    return Found(_steps(study, found) + answer["cost"]["epochs"] * study.epoch_steps, winner["hyperparameters"])
+
+
+def search_at_random(study: Study, steps: int, url: str) -> Found:
     """Search at random, with as many full trainings as the steps allow."""
-    trials = max(1, round(job.steps / job.horizon))
-    return search_with_rekindle(job, url, trials=trials, epochs=job.epochs, sampler="random", scheduler="none")
+    trials = max(1, round(steps / study.horizon))
+    return search_with_rekindle(
+        study, steps, url, trials=trials, epochs=study.epochs, sampler="random", scheduler="none"
+    )
 
 
-def search_with_orion(job: Job, url: str) -> tuple[int, Retrain]:
+def _tuned(study: Study, url: str, **options: Any) -> rekindle.Study:
+    options = {"trials": study.trials, "epochs": (1, study.epochs), **options}
+    fixed = {"epoch_steps": study.epoch_steps}
+    return rekindle.tune(
+        rekindle.PPO, study.env, storage=url, study="s", seed=study.number, fixed=fixed, progress=False, **options
+    )
+
+
+def _steps(study: Study, found: rekindle.Study) -> int:
+    return sum(trial.epochs for trial in found.trials) * study.epoch_steps
+
+
+def search_with_orion(study: Study, steps: int, url: str) -> Found:
     """Search by Orion's ASHA; a promoted trial resumes, and its epochs count once."""
     from rekindle.spaces.drivers.to_orion import from_params
     from rekindle.studies.orion import hunt
     from rekindle.studies.orion.hunts import OrionObjective
 
-    epochs = fidelity(1, job.epochs, 3)
-    fixed: dict[str, Any] = {"epoch_steps": job.epoch_steps}
-    space = OrionObjective(rekindle.PPO, job.env, storage=url, epochs=epochs, **fixed).space
-    steps, most, best = 0, 0, dict[str, Any]()
-    while steps < job.steps:
+    epochs = fidelity(1, study.epochs, 3)
+    fixed: dict[str, Any] = {"epoch_steps": study.epoch_steps}
+    space = OrionObjective(rekindle.PPO, study.env, storage=url, epochs=epochs, **fixed).space
+    spent, most, best = 0, 0, dict[str, Any]()
+    while spent < steps:
         most += 4
         client = hunt(
             rekindle.PPO,
-            job.env,
+            study.env,
             name="s",
             storage=url,
             max_trials=most,
-            algorithm={"asha": {"num_brackets": 1, "num_rungs": max(2, 1 + round(math.log(job.epochs, 3)))}},
+            algorithm={"asha": {"num_brackets": 1, "num_rungs": max(2, 1 + round(math.log(study.epochs, 3)))}},
             epochs=epochs,
-            seed=job.study,
+            seed=study.number,
             **fixed,
         )
         done = [trial for trial in client.fetch_trials() if trial.status == "completed"]
         by_config: dict[str, int] = {}
         for trial in done:
             by_config[trial.hash_params] = max(by_config.get(trial.hash_params, 0), int(trial.params["epochs"]))
-        steps = sum(by_config.values()) * job.epoch_steps
+        spent = sum(by_config.values()) * study.epoch_steps
         longest = max(int(trial.params["epochs"]) for trial in done)
         winner = min((t for t in done if t.params["epochs"] == longest), key=lambda t: t.objective.value)
         best = flatten({name: value for name, value in from_params(space, winner.params).items() if name != "epochs"})
-    return steps, lambda: _retrained(job, {**best, "epoch_steps": job.epoch_steps})
+    return Found(spent, {**best, **fixed})
 
 
-def _retrained(job: Job, hyperparameters: Mapping[str, Any]) -> list[float]:
-    """Return the returns of hyperparameters on fresh seeds, trained as one cohort."""
+def train_with_rekindle(study: Study, hyperparameters: Mapping[str, Any], seeds: Sequence[int]) -> list[float]:
+    """Return the returns of hyperparameters on seeds, trained as one cohort."""
     values = unflatten(dict(hyperparameters))
-    tasks: list[Any] = [rekindle.PPO(job.env, seed=FRESH + seed).init(**values) for seed in range(job.seeds)]
-    rekindle.Cohort(tasks).fit(job.epochs)
-    return [mean_return(job.env, our_player(task), EPISODES) for task in tasks]
+    tasks: list[Any] = [rekindle.PPO(study.env, seed=seed).init(**values) for seed in seeds]
+    rekindle.Cohort(tasks).fit(study.epochs)
+    return [mean_return(study.env, our_player(task), EPISODES) for task in tasks]
 
 
-def search_with_optuna_and_sb3(job: Job, url: str) -> tuple[int, Retrain]:
+def search_with_optuna_and_sb3(study: Study, steps: int, url: str) -> Found:
     """Search as rl-zoo does: TPE, a pruner, an evaluation of 10 episodes after every epoch."""
     spent = [0]
 
     def objective(trial: optuna.Trial) -> float:
-        model, score = _sb3(job, _zoo(trial), job.study), -math.inf
-        for epoch in range(1, job.epochs + 1):
+        model, score = _sb3(study, _zoo(trial), study.number), -math.inf
+        for epoch in range(1, study.epochs + 1):
             before = model.num_timesteps
-            model.learn(max(1, epoch * job.epoch_steps - before), reset_num_timesteps=False)
+            model.learn(max(1, epoch * study.epoch_steps - before), reset_num_timesteps=False)
             spent[0] += model.num_timesteps - before
-            score = mean_return(job.env, player(model), 10)
+            score = mean_return(study.env, player(model), 10)
             trial.report(score, epoch)
-            if spent[0] >= job.steps:
+            if spent[0] >= steps:
                 break
             if trial.should_prune():
                 raise optuna.TrialPruned
-        trial.set_user_attr("epochs", epoch)
         return score
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
+    search = optuna.create_study(
         direction="maximize",
-        sampler=optuna.samplers.TPESampler(seed=job.study),
-        pruner=optuna.pruners.HyperbandPruner(min_resource=1, max_resource=job.epochs, reduction_factor=3),
+        sampler=optuna.samplers.TPESampler(seed=study.number),
+        pruner=optuna.pruners.HyperbandPruner(min_resource=1, max_resource=study.epochs, reduction_factor=3),
     )
-    while spent[0] < job.steps:
-        study.optimize(objective, n_trials=1)
-    best = _zoo(optuna.trial.FixedTrial(study.best_params))
+    while spent[0] < steps:
+        search.optimize(objective, n_trials=1)
+    return Found(spent[0], search.best_params)
 
-    def retrain() -> list[float]:
-        returns = []
-        for seed in range(FRESH, FRESH + job.seeds):
-            model = _sb3(job, best, seed)
-            model.learn(job.horizon)
-            returns.append(mean_return(job.env, player(model), EPISODES))
-        return returns
 
-    return spent[0], retrain
+def train_with_sb3(study: Study, hyperparameters: Mapping[str, Any], seeds: Sequence[int]) -> list[float]:
+    """Return the returns of hyperparameters on seeds."""
+    arguments, returns = _zoo(optuna.trial.FixedTrial(dict(hyperparameters))), []
+    for seed in seeds:
+        model = _sb3(study, arguments, seed)
+        model.learn(study.horizon)
+        returns.append(mean_return(study.env, player(model), EPISODES))
+    return returns
 
 
 def _zoo(trial: optuna.Trial | optuna.trial.FixedTrial) -> dict[str, Any]:
@@ -193,33 +218,39 @@ def _zoo(trial: optuna.Trial | optuna.trial.FixedTrial) -> dict[str, Any]:
     }
 
 
-def _sb3(job: Job, arguments: dict[str, Any], seed: int) -> Any:
+def _sb3(study: Study, arguments: dict[str, Any], seed: int) -> Any:
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
 
-    worlds = make_vec_env(job.env, n_envs=NUM_ENVS, seed=seed)
+    worlds = make_vec_env(study.env, n_envs=NUM_ENVS, seed=seed)
     return PPO("MlpPolicy", worlds, seed=seed, device="cpu", **arguments)
 
 
-SIDES: dict[str, Callable[[Job, str], tuple[int, Retrain]]] = {
-    "rekindle": search_with_rekindle,
-    "random": search_at_random,
-    "orion": search_with_orion,
-    "optuna-sb3": search_with_optuna_and_sb3,
+Search = Callable[[Study, int, str], Found]
+Train = Callable[[Study, Mapping[str, Any], Sequence[int]], list[float]]
+SIDES: dict[str, tuple[Search, Train]] = {
+    "rekindle": (search_with_rekindle, train_with_rekindle),
+    "confirmed": (search_and_confirm, train_with_rekindle),
+    "random": (search_at_random, train_with_rekindle),
+    "orion": (search_with_orion, train_with_rekindle),
+    "optuna-sb3": (search_with_optuna_and_sb3, train_with_sb3),
 }
 
 
 # --- running and showing them ---
 
 
-def run(job: Job) -> dict[str, Any]:
-    """Run one study, and train its winner again."""
-    torch.set_num_threads(1)
+def searched(study: Study, steps: int) -> dict[str, Any]:
+    """Search within a number of steps, 0 for what the side takes."""
     with tempfile.TemporaryDirectory() as folder:
         wall, cpu = time.monotonic(), _processor_time()
-        steps, retrain = SIDES[job.side](job, f"sqlite:///{folder}/s.db")
-        took = {"wall": time.monotonic() - wall, "cpu": _processor_time() - cpu}
-        return {**job._asdict(), "searched_steps": steps, **took, "returns": retrain()}
+        found = SIDES[study.side][0](study, steps, f"sqlite:///{folder}/s.db")
+        return {**found._asdict(), "wall": time.monotonic() - wall, "cpu": _processor_time() - cpu}
+
+
+def trained(study: Study, best: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
+    """Train a search's winner on fresh seeds."""
+    return {"returns": dict(zip(map(str, seeds), SIDES[study.side][1](study, best, seeds), strict=True))}
 
 
 def _processor_time() -> float:
@@ -228,38 +259,131 @@ def _processor_time() -> float:
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
-def show(rows: list[dict[str, Any]]) -> None:
+class Results:
+    """The file of what was run: a line for each search, and for each training of a winner."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.searches: dict[Study, dict[str, Any]] = {}
+        self.returns: dict[Study, dict[str, float]] = {}
+        for line in path.read_text().splitlines() if path.exists() else ():
+            self._take(json.loads(line))
+
+    def add(self, study: Study, found: Mapping[str, Any]) -> None:
+        """Keep what a process found."""
+        self._take(line := {**study._asdict(), **found})
+        with self.path.open("a") as file:
+            print(json.dumps(line), file=file)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        study = Study(**{name: line.pop(name) for name in Study._fields})
+        if "returns" in line:
+            self.returns.setdefault(study, {}).update(line["returns"])
+        else:
+            self.searches[study] = line
+
+    def complete(self, env: str, side: str) -> list[Study]:
+        """Return the studies whose winners were trained on as many seeds as any was."""
+        mine = [study for study in self.returns if (study.env, study.side) == (env, side)]
+        most = max((len(self.returns[study]) for study in mine), default=0)
+        return [study for study in mine if len(self.returns[study]) == most]
+
+
+Job = tuple[str, Study, Any, Any]  # the function's name and its arguments
+
+
+def missing(results: Results, studies: Sequence[Study], seeds: int) -> list[Job]:
+    """Return what can be run now; the searches first."""
+    searches: list[Job] = []
+    trainings: list[Job] = []
+    for study in studies:
+        ours = results.searches.get(study._replace(side="rekindle"))
+        if study in results.searches:
+            known, best = results.returns.get(study, {}), results.searches[study]["best"]
+            fresh = [seed for seed in range(FRESH, FRESH + seeds) if str(seed) not in known]
+            at_once = SEEDS_AT_ONCE.get(study.side, seeds)
+            parts = [fresh[first : first + at_once] for first in range(0, len(fresh), at_once)]
+            trainings += [("trained", study, best, part) for part in parts]
+        elif study.side == "rekindle" or ours is not None:
+            searches.append(("searched", study, ours["steps"] if ours else 0, None))
+    return sorted(searches, key=lambda job: job[1].side != "rekindle") + trainings
+
+
+def run(results: Results, studies: Sequence[Study], seeds: int, jobs: int) -> None:
+    """Run what is missing in so many processes at a time."""
+    running: dict[Future[dict[str, Any]], Job] = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        while True:
+            now = list(running.values())
+            for job in missing(results, studies, seeds):
+                if len(running) < jobs and job not in now:
+                    running[pool.submit(in_a_process, job)] = job
+            if not running:
+                return
+            done = wait(running, return_when=FIRST_COMPLETED).done
+            for future in done:
+                what, study, *_ = running.pop(future)
+                results.add(study, found := future.result())
+                told = f"{found['steps']:,} steps, {found['cpu']:.0f} s of CPU" if what == "searched" else found
+                print(f"{study.env} {study.number} {study.side}: {told}", file=sys.stderr, flush=True)
+
+
+def in_a_process(job: Job) -> dict[str, Any]:
+    """Run a job in a process of its own."""
+    command = [sys.executable, __file__, "--job", json.dumps(job)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def answer(job: str) -> dict[str, Any]:
+    """Run a job in this process."""
+    torch.set_num_threads(1)
+    what, study, first, second = json.loads(job)
+    if what == "searched":
+        return searched(Study(*study), first)
+    return trained(Study(*study), first, second)
+
+
+def show(results: Results) -> None:
     """Print a table for each environment."""
-    for env in dict.fromkeys(row["env"] for row in rows):
-        print(
-            f"\n{env:18}{'studies':>8}{'IQM':>9}{'95% interval':>20}{'P(rekindle better)':>20}{'wall s':>9}{'cpu s':>8}"
-        )
-        ours = [row["returns"] for row in rows if (row["env"], row["side"]) == (env, "rekindle")]
+    for env in dict.fromkeys(study.env for study in results.searches):
+        head = f"{'IQM':>9}{'95% interval':>20}{'P(rekindle better)':>20}{'steps':>11}{'wall s':>9}{'cpu s':>8}"
+        print(f"\n{env:18}{'studies':>8}{head}")
+        ours = _means(results, env, "rekindle")
         for side in SIDES:
-            mine = [row for row in rows if (row["env"], row["side"]) == (env, side)]
-            if not mine:
+            means = _means(results, env, side)
+            if not len(means):
                 continue
-            returns = np.array([row["returns"] for row in mine])
+            mine = results.complete(env, side)
+            returns = np.array([list(results.returns[study].values()) for study in mine])
             try:
                 low, high = _interval(returns)
             except TooFewRuns:
                 low = high = math.nan
-            better = "" if side == "rekindle" or not ours else f"{_better(ours, returns):.2f}"
-            took = [statistics.median(row[name] for row in mine) for name in ("wall", "cpu")]
+            better = "" if side == "rekindle" or not len(ours) else f"{_better(ours, means):.2f}"
+            searches = [results.searches[study] for study in mine]
+            steps, wall, cpu = (statistics.median(each[name] for each in searches) for name in ("steps", "wall", "cpu"))
             print(
-                f"{side:18}{len(mine):8}{float(iqm(returns.reshape(-1, 1))):9.1f}{f'{low:.1f} to {high:.1f}':>20}"
-                f"{better:>20}{took[0]:9.0f}{took[1]:8.0f}"
+                f"{side:18}{len(mine):8}{float(iqm(returns)):9.1f}{f'{low:.1f} to {high:.1f}':>20}"
+                f"{better:>20}{steps:11,.0f}{wall:9.0f}{cpu:8.0f}"
             )
 
 
-def _interval(returns: np.ndarray[Any, Any]) -> tuple[float, float]:
-    found = interval(lambda scores: iqm(scores), [returns.mean(1)[:, None]])
-    return float(found.low), float(found.high)
+def _means(results: Results, env: str, side: str) -> Means:
+    """Return the mean return of each study's winner, shape (studies, 1)."""
+    found = [statistics.fmean(results.returns[study].values()) for study in results.complete(env, side)]
+    return np.array(found).reshape(-1, 1)
 
 
-def _better(ours: list[list[float]], theirs: np.ndarray[Any, Any]) -> float:
-    mine = np.array(ours).mean(1)[:, None]
-    return float(probability_of_improvement(mine, theirs.mean(1)[:, None]))
+def _interval(returns: Means) -> tuple[float, float]:
+    """Return the ends of the interval of the IQM of returns (studies, seeds); whole studies are drawn."""
+    found = interval(lambda drawn: iqm(returns[drawn[..., 0].astype(int)]), np.arange(len(returns))[:, None])
+    return found.low, found.high
+
+
+def _better(ours: Means, theirs: Means) -> float:
+    return float(probability_of_improvement(ours, theirs))
 
 
 def main() -> None:
@@ -271,39 +395,22 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=27, help="of a trial that is trained to the end")
     parser.add_argument("--epoch-steps", type=int, default=4096)
     parser.add_argument("--seeds", type=int, default=10, help="that each winner is trained on again")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--results", type=Path, default=Path("tuning.jsonl"))
     parser.add_argument("--show", action="store_true", help="print the table of what is there")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
-        print(json.dumps(run(Job(*json.loads(options.job)))))
+        print(json.dumps(answer(options.job)))
         return
-    rows = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
-    for study in range(0 if options.show else options.studies):
-        for env in options.envs:
-            for side in sorted(options.sides, key=lambda side: side != "rekindle"):
-                same = (env, study, options.trials, options.epochs, options.epoch_steps)
-                known = {
-                    row["side"]: row
-                    for row in rows
-                    if tuple(row[name] for name in ("env", "study", "trials", "epochs", "epoch_steps")) == same
-                }
-                if side in known:
-                    continue
-                if side != "rekindle" and "rekindle" not in known:
-                    parser.error("the steps are Rekindle's: run the side rekindle first, or beside the others")
-                steps = 0 if side == "rekindle" else known["rekindle"]["searched_steps"]
-                job = Job(side, env, study, *same[2:4], options.seeds, options.epoch_steps, steps)
-                done = subprocess.run(
-                    [sys.executable, __file__, "--job", json.dumps(job)], stdout=subprocess.PIPE, text=True, check=True
-                )
-                rows.append(json.loads(done.stdout.splitlines()[-1]))
-                with options.results.open("a") as file:
-                    print(json.dumps(rows[-1]), file=file)
-                found = f"{statistics.fmean(rows[-1]['returns']):.1f} after {rows[-1]['searched_steps']:,} steps"
-                print(f"{env} {study} {side}: {found}, {rows[-1]['cpu']:.0f} s of CPU", file=sys.stderr, flush=True)
-    show(rows)
+    results = Results(options.results)
+    size = (options.trials, options.epochs, options.epoch_steps)
+    sides = dict.fromkeys(("rekindle", *options.sides))
+    studies = [Study(env, n, side, *size) for n in range(options.studies) for env in options.envs for side in sides]
+    if not options.show:
+        run(results, studies, options.seeds, options.jobs)
+    show(results)
 
 
 if __name__ == "__main__":
