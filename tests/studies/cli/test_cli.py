@@ -98,6 +98,12 @@ def is_stuck(process: subprocess.Popen[str], gate: gated.Gate) -> bool:
     return bool(stuck(process, gate))
 
 
+def listens(process: subprocess.Popen[str]) -> bool:
+    """Whether a command has its own answer to SIGTERM, and to SIGINT, which comes with it."""
+    [caught] = re.findall("SigCgt:\\s+(\\w+)", Path(f"/proc/{process.pid}/status").read_text())
+    return bool(int(caught, 16) >> signal.SIGTERM - 1 & 1)
+
+
 @pytest.mark.slow
 def test_killed_at_random_steps_a_study_ends_as_if_nothing_had_happened(sqlite_url: str, gate: gated.Gate) -> None:
     rng = random.Random(4)
@@ -147,7 +153,7 @@ def test_two_that_start_the_same_study_at_once_share_it_and_one_may_leave(sqlite
     gate.close(250)
     stays, leaves = (start(sqlite_url, "--workers", "1", "--json") for _ in range(2))
     wait_for(lambda: is_stuck(stays, gate) or is_stuck(leaves, gate), leaves)
-    wait_for(lambda: workers_of(leaves), leaves)  # so that it listens to signals
+    wait_for(lambda: listens(leaves), leaves)
     leaves.send_signal(signal.SIGINT)
     gate.open()
     _, errors = leaves.communicate()

@@ -243,7 +243,8 @@ def test_random_commands_against_workers_that_are_killed(sqlite_url: str, tmp_pa
         if study.commands and study._json()["state"] in ("stopped", "paused"):
             study.resume()
         study.run(progress=False)
-        assert not list(check(store))
+        # One that was killed after its result, and before it let go, leaves a lease, which expires.
+        assert {finding.kind for finding in check(store)} <= {"lease"}
         assert_follows_from_rows(store)
 
 
