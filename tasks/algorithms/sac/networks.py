@@ -248,7 +248,7 @@ class SoftImitator:
 
 
 class FixedEntropy:
-    """Entropy coefficients α (P, 1) of all terms, constant."""
+    """Constant entropy coefficients α, (P, terms)."""
 
     def __init__(self, alpha: Tensor):
         self.alpha = alpha

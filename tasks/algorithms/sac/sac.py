@@ -146,9 +146,10 @@ class SACLearner(Learner):
         self.critic_spans = {name: [span] for name, span in zip(vectors, spans, strict=True)}
         own_lrs = (hp.critic_lr, hp.entropy.lr)
         self.critic_lr, self.entropy_lr = (hp.optimizer.lr if lr is None else lr for lr in own_lrs)
-        self.coefficients = FixedEntropy(hp.entropy.alpha)
         if hp.entropy.learn:
             self.coefficients = LearnedEntropy(hp.entropy.alpha, self.target_entropy(), hp.optimizer)
+        else:
+            self.coefficients = FixedEntropy(hp.entropy.alpha.repeat(1, self.actions.entropy_terms))
         if hp.scale_reward:
             self.rewards = RewardNormalizer(self.members, hp.num_envs, hp.gamma.cpu().double().numpy())
         shape = (2 * hp.batch_size, max(1, self.actions.continuous_dim))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rekindle import DQN, SAC, EnvSpec
+from rekindle.spaces import unflatten
 from rekindle.spaces.choices import Fixed
 from rekindle.tasks.algorithms.sac.actions import SoftActions
 from rekindle.tasks.algorithms.sac.sac import SACLearner
@@ -103,8 +104,6 @@ def learner(env: Any = "Pendulum-v1", seeds: tuple[int, ...] = (0, 1), **changes
 
 
 def _nested(values: dict[str, Any]) -> dict[str, Any]:
-    from rekindle.spaces import unflatten
-
     return dict(unflatten(values))
 
 
@@ -220,6 +219,19 @@ class TestGradients:
         q = policy._q(layers, x.repeat_interleave(2, 0)).unflatten(0, (2, 2))
         expected = policy.actor.gradient(-soft_value(q, sample, alpha).mean(1))
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("more", [{}, {"use_sde": True}, {"model.memory": "gru", "model.sequence_length": 4}])
+def test_a_constant_coefficient_learns_as_one_that_does_not_move(more: dict[str, Any]) -> None:
+    """Of numbers and choices together, whether gradients are ours or torch's."""
+    policies = []
+    for entropy in ({"entropy.learn": False}, {"entropy.lr": 0.0}):
+        task = SAC("own_envs:HybridWalk-v0", seed=1)
+        task.init(**_nested({**SMALL, "epoch_steps": 64, "entropy.alpha": 0.2, **more, **entropy})).fit(1)
+        assert task.ref is not None
+        policies.append(task.ref.learner.policy)
+    torch.testing.assert_close(policies[0].actor_vector, policies[1].actor_vector)
+    torch.testing.assert_close(policies[0].critics.vector, policies[1].critics.vector)
 
 
 @pytest.mark.slow
